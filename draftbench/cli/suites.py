@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftbench.cli.output import TextOutput, width
+from draftbench.cli.output import TextOutput, note
 
 
 def suites(output: TextOutput) -> int:
@@ -12,20 +12,18 @@ def suites(output: TextOutput) -> int:
     draftbench suites --format json | jq -r '.[].name'
     """
     from draftbench.records import to_json
-    from draftbench.report.terminal.text import Section, paragraph
+    from draftbench.report.terminal.text import Section, columns
     from draftbench.traffic.suites import suites as built_in
 
     found = built_in()
     if output.style == "json":
         output.write(to_json(found))
-    elif output.style == "markdown":
-        head = ("suite", "title", "requests", "description")
-        rows = [(f"suite:{s.name}", s.title, str(s.requests), s.description) for s in found]
+        return 0
+    head = ("suite", "requests", "title", "description")
+    rows = [(f"suite:{s.name}", str(s.requests), s.title, s.description) for s in found]
+    if output.style == "markdown":
         output.write(Section("Built-in traffic", head, rows).markdown())
     else:
-        lines = []
-        for suite in found:
-            words = paragraph(suite.description, width(), "    ").replace("      ", "    ")
-            lines += [f"suite:{suite.name}  {suite.title}, {suite.requests} requests", words]
-        output.write("\n".join(lines))
+        output.write(columns(head[:-1], [row[:-1] for row in rows]))
+        note("--format markdown describes each of them")
     return 0

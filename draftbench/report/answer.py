@@ -100,7 +100,7 @@ def to_settle(answer: Recommendation) -> str | None:
         return f"To settle it: {more and more + ', and '}a sweep with {again} in another --out."
     settled = f"have a {larger.chance:.0%} chance of settling it"
     size = f"{more and more + ': '}{_size(answer, larger)}"
-    far = f"no realistic number has {SETTLES:.0%}"
+    far = f"no realistic number reaches {SETTLES:.0%}"
     return f"Next: {size} ({again} in another --out) {settled}; {far}."
 
 

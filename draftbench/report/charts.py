@@ -228,6 +228,7 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     rows = doublings_axis(label, [level.concurrency for level, _ in known])
     plot = Plot(rows, values_axis(_SPEED_UP, ends))
     plot.threshold(1.0)
+    predicted = any(level.speedup_measured is None for level, _ in known)
     plot.line([(level.concurrency, speed) for level, speed in known], 0)
     for level, speed in known:
         plot.point(level.concurrency, speed, 0, hollow=level.speedup_measured is None)
@@ -237,7 +238,7 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
         "speedup-by-concurrency",
         "Speed-up by concurrency",
         "The best candidate and k at each concurrency. Upright lines: 95% intervals over "
-        f"{answer.requests} requests. Hollow points: predicted only.",
+        f"{answer.requests} requests.{' Hollow points: predicted only.' if predicted else ''}",
         plot,
         loads(answer),
     )

@@ -254,7 +254,7 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
             (100, 3, 0.66),
             None,
             "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) "
-            "have a 66% chance of settling it; no realistic number has 90%.",
+            "have a 66% chance of settling it; no realistic number reaches 90%.",
         ),
     ],
 )
