@@ -42,7 +42,8 @@ DECISIONS = {
 # What a column of the table of all figures means, for the columns that are shown.
 _LEGEND = {
     "": "±: half of a 95% interval over requests (of c, over repeated timings).",
-    "τ": "τ: mean accepted length, the tokens of a round that drafted, the target's own included.",
+    "τ": "τ: mean accepted length, the tokens that a round with a draft yields, the target's own "
+    "included.",
     "c": "c: time of a draft step / target step.",
     "v(k+1)": "v(k+1): time of a verification pass / target step.",
     "expected ×": "Expected: the prediction, corrected by the time that decoding took; its "

@@ -41,7 +41,7 @@ def _notes(answer: Suggestion) -> list[str]:
         if proposal.unchecked and pairing.draft:
             unchecked.setdefault(proposal.unchecked, []).append(pairing.draft)
     for reason, drafts in unchecked.items():
-        notes.append(f"Size and vocabulary not checked of {', '.join(drafts)}: {reason}")
+        notes.append(f"Size and vocabulary were not checked for {', '.join(drafts)}: {reason}")
     return notes
 
 

@@ -138,6 +138,7 @@ def paragraph(text: str, width: int, indent: str = "") -> str:
         initial_indent=indent,
         subsequent_indent=indent + "  ",
         break_on_hyphens=False,
+        break_long_words=False,
     )
 
 
