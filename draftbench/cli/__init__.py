@@ -124,8 +124,8 @@ def _in_words(error: Exception, words: Sequence[str]) -> DraftbenchError:
 def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
     """What Typer refuses, with the flag or the command that was probably meant."""
     context: typer.Context | None = getattr(error, "ctx", None)
-    known = {command.__name__.rstrip("_") for command in COMMANDS}
-    path = context.command_path if context else " ".join(["draftbench", *known & {*words[:1]}])
+    commands = {command.__name__.rstrip("_") for command in COMMANDS}
+    path = context.command_path if context else " ".join(["draftbench", *commands & {*words[:1]}])
     message, meant = error.format_message().rstrip("."), ""
     message = f"{message[:1].lower()}{message[1:]}".replace("'", "`")
     names = getattr(context and context.command, "commands", {})

@@ -65,8 +65,8 @@ def acceptance(
         )
     observed = read(run)
     ks = k or observed.manifest.question.ks
-    known = map(str, require_measured(observed).candidates)
-    chosen = [candidate_named(observed, name) for name in dict.fromkeys(candidate or known)]
+    names = map(str, require_measured(observed).candidates)
+    chosen = [candidate_named(observed, name) for name in dict.fromkeys(candidate or names)]
     report = acceptance_report(observed, chosen, ks, width)
     texts: dict[int, str] = {}
     if show_text:

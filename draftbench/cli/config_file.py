@@ -37,19 +37,19 @@ def read_config(context: typer.Context, file: Path | None) -> Path | None:
             f"`{file}` is a folder, and a YAML file of flags is expected in its place",
             hint="separate several drafts by commas: `--drafts A,B`",
         )
-    known = dict(_flags(context))
+    flags = dict(_flags(context))
     values: dict[str, Any] = {}
     for key, value in _mapping(file).items():
         flag = str(key).replace("_", "-")
-        if flag not in known:
-            hint = did_you_mean(flag, known, "keys are the long flags of `--help`")
+        if flag not in flags:
+            hint = did_you_mean(flag, flags, "keys are the long flags of `--help`")
             raise UsageError(f"unknown key `{key}` in `{file}`", hint=hint)
-        if known[flag].name in values:
+        if flags[flag].name in values:
             raise UsageError(
                 f"`{key}` is given twice in `{file}`", hint="once with - and once with _; keep one"
             )
         if value is not None:
-            values[known[flag].name] = _checked(f"`{key}` in `{file}`", known[flag], value)
+            values[flags[flag].name] = _checked(f"`{key}` in `{file}`", flags[flag], value)
     context.default_map = values
     return file
 
@@ -70,8 +70,8 @@ def config_text(context: typer.Context) -> str:
     import yaml
 
     shown = {}
-    for flag, known in _flags(context):
-        value = context.params[known.name]
+    for flag, parameter in _flags(context):
+        value = context.params[parameter.name]
         if value is not None:
             shown[flag] = str(value) if isinstance(value, Path) else value
     text: str = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
@@ -80,28 +80,28 @@ def config_text(context: typer.Context) -> str:
 
 def _flags(context: typer.Context) -> Iterator[tuple[str, Any]]:
     """Long flag names without their dashes, and the parameters they set."""
-    for known in context.command.params:
-        long = [opt for opt in known.opts if opt.startswith("--")]
-        if long and known.name not in (PRINT, "help"):
-            yield long[0].removeprefix("--"), known
+    for parameter in context.command.params:
+        long = [opt for opt in parameter.opts if opt.startswith("--")]
+        if long and parameter.name not in (PRINT, "help"):
+            yield long[0].removeprefix("--"), parameter
 
 
 def _mapping(file: Path) -> dict[Any, Any]:
     try:
-        found = read_yaml(file)
+        settings = read_yaml(file)
     except UnreadableError as error:
         raise UsageError(
             f"cannot read `{file}`: {error}",
             hint="give a YAML file of `flag: value` lines; `--print-config` writes one",
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise UsageError(f"`{file}` holds no settings", hint="write one `flag: value` a line")
-    return found
+    return settings
 
 
-def _checked(what: str, known: Any, value: Any) -> Any:
+def _checked(what: str, parameter: Any, value: Any) -> Any:
     """A value as text for the flag's own reading: it must not round 1.5 to a number of requests."""
-    if known.is_flag:
+    if parameter.is_flag:
         if not isinstance(value, bool):
             raise UsageError(f"{what} must be true or false", hint="without quotes")
         return value
@@ -112,7 +112,7 @@ def _checked(what: str, known: Any, value: Any) -> Any:
             hint="write text, a number or a list of these",
         )
     texts = [str(part) for part in parts]
-    return texts if known.multiple else ",".join(texts)
+    return texts if parameter.multiple else ",".join(texts)
 
 
 def _is_plain(part: Any) -> bool:

@@ -146,22 +146,22 @@ def _parsed(name: str, declared: Field[Any], value: Any) -> Any:
 def one_of(flag: str, value: str, allowed: Collection[str]) -> None:
     """Refuse a value that the flag does not know."""
     if value not in allowed:
-        meant, known = did_you_mean(value, allowed, ""), ", ".join(allowed)
-        hint = f"{meant} It can be {known}" if meant else f"it can be {known}"
+        meant, listed = did_you_mean(value, allowed, ""), ", ".join(allowed)
+        hint = f"{meant} It can be {listed}" if meant else f"it can be {listed}"
         raise UsageError(f"{flag} cannot be `{value}`", hint=hint)
 
 
 def numbers(flag: str, largest: int, text: str) -> tuple[int, ...]:
     """`8,1-3` → (8, 1, 2, 3): each number once, in the order given."""
-    found: dict[int, None] = {}
+    chosen: dict[int, None] = {}
     for part in text.split(","):
         low, high = number_range(flag, part)
         if high > largest:
             raise UsageError(
                 f"{flag} {text}: the largest value is {largest}", hint=f"for example {flag} 1,4"
             )
-        found.update(dict.fromkeys(range(low, high + 1)))
-    return tuple(found)
+        chosen.update(dict.fromkeys(range(low, high + 1)))
+    return tuple(chosen)
 
 
 def number_range(flag: str, text: str) -> tuple[int, int]:
@@ -230,14 +230,14 @@ def slo_of(text: str) -> dict[str, float]:
     """`ttft=300ms,tpot=40ms` → seconds by name."""
     limits: dict[str, float] = {}
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(ttft|tpot|e2e)\s*=\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", part)
-        if found is None or found[1] in limits:
+        limit = re.fullmatch(r"\s*(ttft|tpot|e2e)\s*=\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", part)
+        if limit is None or limit[1] in limits:
             raise UsageError(
                 f"--slo {text}: expected limits such as ttft=300ms,tpot=40ms",
                 hint="ttft is the time to the first token, tpot the time for each further one, e2e "
                 "that to the last; each once, in ms or s",
             )
-        limits[found[1]] = float(found[2]) / (1000 if found[3] == "ms" else 1)
+        limits[limit[1]] = float(limit[2]) / (1000 if limit[3] == "ms" else 1)
     return limits
 
 
@@ -251,8 +251,8 @@ def _complete_traffic(incomplete: str) -> list[str]:
     """Suites, from `su` on; before that the shell completes file names."""
     from draftbench.traffic.suites import suite_names
 
-    known = [f"suite:{name}" for name in suite_names()]
-    return known if incomplete.startswith("su") else []
+    suites = [f"suite:{name}" for name in suite_names()]
+    return suites if incomplete.startswith("su") else []
 
 
 def complete_devices(incomplete: str) -> list[str]:
@@ -422,10 +422,10 @@ def candidate_named(run: Run, name: str) -> Candidate:
     Raises:
         UsageError: the run has none of that name.
     """
-    known = {str(candidate): candidate for candidate in run.candidates}
-    if name in known:
-        return known[name]
-    others = f"its candidates are {', '.join(known) or 'none'}"
-    meant = did_you_mean(name, known, "")
+    candidates = {str(candidate): candidate for candidate in run.candidates}
+    if name in candidates:
+        return candidates[name]
+    others = f"its candidates are {', '.join(candidates) or 'none'}"
+    meant = did_you_mean(name, candidates, "")
     hint = f"{meant} {others}" if meant else others
     raise UsageError(f"the run has no candidate `{name}`", hint=hint)

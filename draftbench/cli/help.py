@@ -39,7 +39,7 @@ class Commands(TyperGroup):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the names of the flags."""
         self.format_commands(ctx, formatter)
-        names = [max(known.opts, key=len) for known in self.get_params(ctx)]
+        names = [max(parameter.opts, key=len) for parameter in self.get_params(ctx)]
         formatter.write(f"\nOptions: {', '.join(names)}\n")
 
 
@@ -54,12 +54,12 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the flags, each under its heading."""
         headings: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for known in self.get_params(ctx):
-            record = known.get_help_record(ctx)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
             if record is not None:
-                argument = known.param_type_name == "argument"
-                panel = getattr(known, "rich_help_panel", None) or "Options"
-                row = (_name(record[0], known), _words(record[1]))
+                argument = parameter.param_type_name == "argument"
+                panel = getattr(parameter, "rich_help_panel", None) or "Options"
+                row = (_name(record[0], parameter), _words(record[1]))
                 headings.setdefault("Arguments" if argument else panel, []).append(row)
         for heading in sorted(
             headings, key=lambda each: _LAST.index(each) if each in _LAST else -1
@@ -69,16 +69,16 @@ class Command(TyperCommand):
                     formatter.write_dl(headings[heading], col_max=_FLAGS_WIDTH)
 
 
-def _name(shown: str, known: Any) -> str:
+def _name(shown: str, parameter: Any) -> str:
     """`--sample <int range>` → `--sample N`; of a switch only the side that is not the default."""
     on, slash, off = shown.partition(" / ")
     if slash:
-        shown = off if known.default else on
-    found = re.search(r" <(?:list\[)?(\w+)[^>]*>$", shown)
-    if found is None:
+        shown = off if parameter.default else on
+    kind_shown = re.search(r" <(?:list\[)?(\w+)[^>]*>$", shown)
+    if kind_shown is None:
         return shown
-    kind = {"int": " N", "float": " X", "path": " PATH"}.get(found[1].lower(), " TEXT")
-    return shown[: found.start()] + ("" if known.param_type_name == "argument" else kind)
+    kind = {"int": " N", "float": " X", "path": " PATH"}.get(kind_shown[1].lower(), " TEXT")
+    return shown[: kind_shown.start()] + ("" if parameter.param_type_name == "argument" else kind)
 
 
 def _words(shown: str) -> str:

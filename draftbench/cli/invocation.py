@@ -39,12 +39,12 @@ def resume_command(out: Path, without: str | None = None) -> str:
 
 def words_of(flags: Collection[str]) -> list[str]:
     """Those of these flags that the running command has, with their values."""
-    words, found = _words.get(), list[str]()
+    words, chosen = _words.get(), list[str]()
     for at, word in enumerate(words):
         flag, joined, _ = word.partition("=")
         if flag in flags:
-            found += words[at : at + (1 if joined else 2)]
-    return found
+            chosen += words[at : at + (1 if joined else 2)]
+    return chosen
 
 
 def with_baseline_server(called: str, out: Path) -> list[str]:
@@ -79,6 +79,6 @@ def command(*words: str) -> str:
 
 def _shortest(name: str, path: str) -> str:
     """The name alone where the shell finds the same file by it."""
-    known = shutil.which(name)
-    same = known is not None and Path(known).absolute() == Path(path).absolute()
+    on_path = shutil.which(name)
+    same = on_path is not None and Path(on_path).absolute() == Path(path).absolute()
     return name if same else path

@@ -15,12 +15,12 @@ def suites(output: TextOutput) -> int:
     from draftbench.report.terminal.text import Section, columns
     from draftbench.traffic.suites import suites as built_in
 
-    found = built_in()
+    every = built_in()
     if output.style == "json":
-        output.write(to_json(found))
+        output.write(to_json(every))
         return 0
     head = ("suite", "requests", "title", "description")
-    rows = [(f"suite:{s.name}", str(s.requests), s.title, s.description) for s in found]
+    rows = [(f"suite:{s.name}", str(s.requests), s.title, s.description) for s in every]
     if output.style == "markdown":
         output.write(Section("Built-in traffic", head, rows).markdown())
     else:

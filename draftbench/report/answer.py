@@ -239,8 +239,8 @@ def _best_of_each(
         memory = None if each.memory_bytes is None else format_size(each.memory_bytes)
         rows.append([arrow, name, k, *shown, memory])
     head = ["", "draft", "k", *figures, "memory"]
-    known = [at for at in range(len(head)) if any(row[at] is not None for row in rows)]
-    return [head[at] for at in known], [[row[at] for at in known] for row in rows]
+    columns = [at for at in range(len(head)) if any(row[at] is not None for row in rows)]
+    return [head[at] for at in columns], [[row[at] for at in columns] for row in rows]
 
 
 def _two_figures(answer: Recommendation) -> str:

@@ -98,8 +98,8 @@ def bars(label: str, rows: Sequence[Bar], asked: float | None = None) -> Plot:
     """Figures below one another; where a speed-up is `asked` for, it is marked, and so is what is
     slower than decoding without speculation.
     """
-    known = [row.figure for row in rows if row.figure]
-    ends = [end for figure in known for end in (figure.low, figure.high)]
+    figures = [row.figure for row in rows if row.figure]
+    ends = [end for figure in figures for end in (figure.low, figure.high)]
     axis = values_axis(label, [1.0, asked or 1.0, *ends])
     names = rows_axis([row.name for row in rows])
     plot = Plot(axis, names, height=_height(rows), upright=True)
@@ -141,15 +141,15 @@ def _by_candidate(answer: Recommendation) -> Chart | None:
 
 def _by_k(answer: Recommendation) -> list[Chart]:
     """Tokens per round, and the speed-up as predicted and as measured."""
-    found = answer.evaluations
-    tokens = [(e, e.tokens_per_round) for e in found if e.tokens_per_round]
-    predicted = [(e, e.speedup_predicted) for e in found if e.speedup_predicted]
-    measured = [(e, e.speedup_measured) for e in found if e.speedup_measured]
+    evaluations = answer.evaluations
+    tokens = [(e, e.tokens_per_round) for e in evaluations if e.tokens_per_round]
+    predicted = [(e, e.speedup_predicted) for e in evaluations if e.speedup_predicted]
+    measured = [(e, e.speedup_measured) for e in evaluations if e.speedup_measured]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
     over = f"over {answer.requests} requests"
     head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "off by")
     rows: list[list[Cell]] = []
-    for e in found:
+    for e in evaluations:
         error = None if e.prediction_error is None else f"{e.prediction_error:+.1%}"
         figures = (e.tokens_per_round, e.speedup_predicted, e.speedup_measured, error)
         rows.append([str(e.candidate), str(e.k), *figures, e.speedup_expected])
@@ -217,20 +217,20 @@ def _curves(
 def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     """The speed-up of each concurrency's leader, where more than one is known."""
     levels = sorted(answer.levels, key=lambda level: level.concurrency)
-    known = [(level, speed) for level in levels if (speed := level.speedup_expected) is not None]
-    if len(known) < 2:
+    speeds = [(level, speed) for level in levels if (speed := level.speedup_expected) is not None]
+    if len(speeds) < 2:
         return None
-    ends = [1.0, *(end for _, speed in known for end in (speed.low, speed.high))]
+    ends = [1.0, *(end for _, speed in speeds for end in (speed.low, speed.high))]
     # Room for the words above the highest.
     ends.append(max(ends) + 0.08 * (max(ends) - min(ends)))
     load = "requests in flight" if run.manifest.question.engine else "active decoding rows"
     label = f"concurrency ({load})"
-    rows = doublings_axis(label, [level.concurrency for level, _ in known])
+    rows = doublings_axis(label, [level.concurrency for level, _ in speeds])
     plot = Plot(rows, values_axis(_SPEED_UP, ends))
     plot.threshold(1.0)
-    predicted = any(level.speedup_measured is None for level, _ in known)
-    plot.line([(level.concurrency, speed) for level, speed in known], 0)
-    for level, speed in known:
+    predicted = any(level.speedup_measured is None for level, _ in speeds)
+    plot.line([(level.concurrency, speed) for level, speed in speeds], 0)
+    for level, speed in speeds:
         plot.point(level.concurrency, speed, 0, hollow=level.speedup_measured is None)
         if level.leader is not None:
             plot.words((level.concurrency, speed.high), f"k = {level.leader.k}", above=9)

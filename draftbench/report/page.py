@@ -223,7 +223,7 @@ def _draft_length(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
 
 
 def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
-    found = loads(answer)
+    by_load = loads(answer)
     less = "The more requests decode together, the more it costs to verify drafted tokens."
     lead = f"{less} {crossover(answer)}"
     if answer.arrivals:
@@ -237,7 +237,7 @@ def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
             "to see how the speed-up falls under load."
         )
     chart = charts.get("speedup-by-concurrency")
-    numbers = _titled(found) if found.rows else None
+    numbers = _titled(by_load) if by_load.rows else None
     times = charts.get("latency")
     waits = _drawn(times, beside=_titled(times.table)) if times else None
     if times and numbers:
@@ -261,12 +261,12 @@ def _segments(charts: Mapping[str, Chart]) -> Html | None:
 
 def _extremes(chart: Chart) -> str:
     """The worst and the best group of the draft that is drawn."""
-    found = [
+    groups = [
         (figure.value, name if by == "segment" else f"{by} {name}")
         for by, name, _, draft, figure in chart.table.rows
         if draft == chart.table.rows[0][3] and isinstance(figure, Estimate)
     ]
-    (low, worst), (high, best) = min(found), max(found)
+    (low, worst), (high, best) = min(groups), max(groups)
     if worst == best:
         return "An average can hide segments where a draft performs poorly."
     what = str(chart.table.head[-1])

@@ -93,7 +93,7 @@ def test_a_sweep_from_a_file_runs(file, command, embedded):
         ("target: t\ndrafts: [[a]]\n", ["must be a value"]),
         (WHOLE + "sample: 1.5\n", ["--sample"]),
         (WHOLE + "sample: 0\n", ["--sample"]),
-        ("target: t\ndrafts: a\n", ["'--traffic'"]),
+        ("target: t\ndrafts: a\n", ["`--traffic`"]),
         ("- target\n", ["holds no settings"]),
         ("", ["holds no settings"]),
         ("target: [\n", ["is not YAML"]),

@@ -137,11 +137,11 @@ def _marked(figure: FigureEstimate, c: CandidateAcceptance) -> Cell:
 
 def _shown_ks(ks: Iterable[int | None]) -> list[int]:
     """The smallest, the usual and the largest."""
-    known = sorted({k for k in ks if k is not None})
-    if not known:
+    distinct = sorted({k for k in ks if k is not None})
+    if not distinct:
         return []
-    usual = min(known, key=lambda k: (abs(k - _USUAL_K), k))
-    return sorted({known[0], usual, known[-1]})
+    usual = min(distinct, key=lambda k: (abs(k - _USUAL_K), k))
+    return sorted({distinct[0], usual, distinct[-1]})
 
 
 def _screen_groups(report: AcceptanceReport) -> Section:
@@ -184,16 +184,16 @@ def _screen_groups(report: AcceptanceReport) -> Section:
 
 def _findings(report: AcceptanceReport) -> list[str]:
     """Suspected faults, trends along the response and near ties."""
-    found: list[tuple[str, str]] = []
-    found += [(fault, c.candidate) for c in report.candidates for fault in _faults(c)]
-    found += [(_counted(c), c.candidate) for c in report.candidates if c.counted]
-    found += [
+    findings: list[tuple[str, str]] = []
+    findings += [(fault, c.candidate) for c in report.candidates for fault in _faults(c)]
+    findings += [(_counted(c), c.candidate) for c in report.candidates if c.counted]
+    findings += [
         (c.breakdown.reading, c.candidate)
         for c in report.candidates
         if c.breakdown and c.breakdown.reading and c.candidate != SELF
     ]
     candidates: dict[str, list[str]] = {}
-    for finding, candidate in found:
+    for finding, candidate in findings:
         candidates.setdefault(finding, []).append(candidate)
     lines = [f"{', '.join(names)}: {finding}" for finding, names in candidates.items()]
     if report.near_tie_share:
@@ -298,9 +298,9 @@ def _at_each_k(c: CandidateAcceptance, width: float) -> Section:
     )
 
 
-def _breakdown(candidate: str, found: Breakdown) -> list[Section]:
+def _breakdown(candidate: str, breakdown: Breakdown) -> list[Section]:
     """α by group, and by segment and temperature at once."""
-    change = found.late_less_early
+    change = breakdown.late_less_early
     notes = [] if change is None else [f"α late in responses minus α early: {_signed(change)}"]
     return [
         Section(
@@ -315,16 +315,16 @@ def _breakdown(candidate: str, found: Breakdown) -> list[Section]:
                     "–" if g.confidence is None else f"{g.confidence:.2f}",
                     g.alpha,
                 ]
-                for g in found.groups
+                for g in breakdown.groups
             ],
-            [*notes, *filter(None, [found.reading])],
+            [*notes, *filter(None, [breakdown.reading])],
         ),
         Section(
             f"{candidate}: segment × temperature",
             ["segment", "temperature", "requests", "positions", "α"],
             [
                 [g.segment, f"{g.temperature:g}", str(g.requests), f"{g.positions:.0f}", g.alpha]
-                for g in found.crossings
+                for g in breakdown.crossings
             ],
         ),
     ]

@@ -27,17 +27,17 @@ def render(answer: CheckResult, style: str, width: int, *, everything: bool = Fa
     return render_sections([*own, *sections], style, width, "--all")
 
 
-def own_draft_section(target: str, own: OwnDraft | None) -> list[Section]:
+def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
     """The draft that a target carries, with each engine's option; empty where it carries none."""
-    if own is None:
+    if carried is None:
         return []
     note = (
-        f"It needs no draft model ({own.why}): try its layers first, where the engine knows them. "
-        "`draftbench sweep --engine vllm --drafts mtp` measures them."
+        f"It needs no draft model ({carried.why}): try its layers first, where the engine knows "
+        "them. `draftbench sweep --engine vllm --drafts mtp` measures them."
     )
-    if own.unused:
-        note += f" Not used in such a model by {', '.join(own.unused)}."
-    code = [f"{engine}: {option}" for engine, option in own.options.items()]
+    if carried.unused:
+        note += f" Not used in such a model by {', '.join(carried.unused)}."
+    code = [f"{engine}: {option}" for engine, option in carried.options.items()]
     return [Section(f"{shortened(target, _NAME)} carries its own draft", notes=[note], code=code)]
 
 

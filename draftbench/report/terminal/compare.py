@@ -70,8 +70,8 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
 
 def _joined(sections: Sequence[Section], style: str, width: int, rest: str = "") -> str:
     """The title, and the sections that hold anything."""
-    known = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
-    return render_sections(known, style, width, rest)
+    filled = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
+    return render_sections(filled, style, width, rest)
 
 
 def _title(runs: Sequence[str], common: str) -> Section:
@@ -157,34 +157,36 @@ def _differences(title: str, differences: Sequence[tuple[str, str | None, str | 
     return Section(title, ["", "A", "B"], rows)
 
 
-def render_answers(found: SideBySide, style: str, width: int, *, everything: bool = False) -> str:
+def render_answers(
+    comparison: SideBySide, style: str, width: int, *, everything: bool = False
+) -> str:
     """The answers of several runs as table (one screen, or everything), json or markdown."""
     if style == "json":
-        return to_json(found)
+        return to_json(comparison)
     everything = everything or style == "markdown"
-    letters = {run: chr(ord("A") + at) for at, run in enumerate(found.runs)}
+    letters = {run: chr(ord("A") + at) for at, run in enumerate(comparison.runs)}
     answers: list[list[Cell]] = []
-    for each in found.answers:
+    for each in comparison.answers:
         draft = each.draft and (each.draft if everything else shortened(each.draft, 20))
         k = None if each.k is None else str(each.k)
         figures = (each.speedup_deciding, each.alpha, each.mean_accepted_length)
         answer = DECISIONS[each.decision].lower()
         answers.append([letters[each.run], each.load, answer, draft, k, *figures])
     head = ["", "load", "answer", "best draft", "k", "speed-up ×", "α", "τ"]
-    runners = {each.run: f"{each.requests} requests, {each.runner}" for each in found.answers}
-    named = [f"{run} ({runners[run]})" if run in runners else run for run in found.runs]
-    facts = [setting(each.fact) for each in found.question]
+    runners = {each.run: f"{each.requests} requests, {each.runner}" for each in comparison.answers}
+    named = [f"{run} ({runners[run]})" if run in runners else run for run in comparison.runs]
+    facts = [setting(each.fact) for each in comparison.question]
     sections = [
-        _title(named, _in_common(found.common_requests)),
+        _title(named, _in_common(comparison.common_requests)),
         Section("Answers", head, answers, [_ANSWERS_LEGEND]),
-        Section("Caveats", notes=found.caveats),
+        Section("Caveats", notes=comparison.caveats),
     ]
     if everything:
         rows = [
             [fact, *(shortened(value or "–", 24) for value in each.values)]
-            for fact, each in zip(facts, found.question, strict=True)
+            for fact, each in zip(facts, comparison.question, strict=True)
         ]
-        columns = ["", *(letters[run] for run in found.runs)]
+        columns = ["", *(letters[run] for run in comparison.runs)]
         sections.append(Section("Differences in the settings", columns, rows))
         return _joined(sections, style, width)
     without_lengths = [row[:-1] for row in answers]

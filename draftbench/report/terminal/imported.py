@@ -8,25 +8,25 @@ from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, counted, render_sections
 
 
-def render(found: Imported, style: str, width: int) -> str:
+def render(record: Imported, style: str, width: int) -> str:
     """The figures as table, json or markdown."""
     if style == "json":
-        return to_json(found)
-    rows = [[each.name, _value(each), each.called or "–"] for each in found.figures]
-    of = counted(found.rounds, "round")
-    if found.requests is not None:
-        of = f"{counted(found.requests, 'request')}, {of}"
+        return to_json(record)
+    rows = [[each.name, _value(each), each.called or "–"] for each in record.figures]
+    of = counted(record.rounds, "round")
+    if record.requests is not None:
+        of = f"{counted(record.requests, 'request')}, {of}"
     # A figure by position has one definition for all of them.
-    defined = {each.formula: each.name.partition(" of position ")[0] for each in found.figures}
+    defined = {each.formula: each.name.partition(" of position ")[0] for each in record.figures}
     notes = [f"{name[0].upper()}{name[1:]}: {formula}." for formula, name in defined.items()]
-    if found.smaller_k:
-        lengths = ", ".join(f"{length:.2f} at k = {k}" for k, length in found.smaller_k.items())
+    if record.smaller_k:
+        lengths = ", ".join(f"{length:.2f} at k = {k}" for k, length in record.smaller_k.items())
         notes.append(f"Mean accepted length to expect at a smaller k: {lengths}.")
-    if found.without:
-        notes.append(f"{counted(found.without, 'row')} without counts of speculation: left out.")
-    notes += [f"{note[0].upper()}{note[1:]}." for note in found.notes]
+    if record.without:
+        notes.append(f"{counted(record.without, 'row')} without counts of speculation: left out.")
+    notes += [f"{note[0].upper()}{note[1:]}." for note in record.notes]
     head = ["figure", "value", "called there"]
-    return render_sections([Section(f"{found.form}: {of}", head, rows, notes)], style, width)
+    return render_sections([Section(f"{record.form}: {of}", head, rows, notes)], style, width)
 
 
 def _value(each: Value) -> Estimate | str:

@@ -76,8 +76,8 @@ class TerminalWatcher:
         """Begin a stage of `total` units; one of a candidate is named `CANDIDATE: …`."""
         self._finish_stage()
         now = time.monotonic()
-        known = [each for each in self._candidates if name.startswith(f"{each}: ")]
-        candidate = max(known, key=len, default="")
+        matching = [each for each in self._candidates if name.startswith(f"{each}: ")]
+        candidate = max(matching, key=len, default="")
         if candidate != self._candidate:
             if self._candidate:
                 self._seconds_of[self._candidate] = now - self._candidate_begun
