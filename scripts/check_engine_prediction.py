@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from draftbench.errors import DraftbenchError
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import next_start, recommend
@@ -203,12 +204,35 @@ def _show_errors(
         )
 
 
-def main() -> None:
+def started_twice(run: Run) -> bool:
+    """Whether an engine was started at least twice without a draft and at some k of every draft."""
+    load = run.manifest.question.batches[0]
+    starts = [Starts.of(run, candidate, load) for candidate in run.candidates]
+    return all(
+        len(each.repeats(0)) > 1 and any(len(each.repeats(k)) > 1 for k in each.ks)
+        for each in starts
+    )
+
+
+def main() -> int:
     for path in sys.argv[1:]:
-        show(read_run(RunFolder(Path(path))))
+        try:
+            run = read_run(RunFolder(Path(path)))
+        except DraftbenchError as error:
+            print(f"error: {error.message} ({error.hint})", file=sys.stderr)
+            return 2
+        if run.manifest.question.engine is None or not started_twice(run):
+            print(
+                f"error: `{path}` did not start an engine at every k at least twice "
+                "(draftbench sweep --engine … --measure all --restarts 2)",
+                file=sys.stderr,
+            )
+            return 2
+        show(run)
+    return 0
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main()
+    sys.exit(main())

@@ -133,8 +133,8 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
         describe_load(prepared, watcher)
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
-    own = prepared.serving.own if prepared.serving else None
-    candidate = (own and own.candidate) or prepared.candidates[0]
+    drafting = prepared.serving.drafting if prepared.serving else None
+    candidate = (drafting and drafting.candidate) or prepared.candidates[0]
     failed = [f for f in read(out).failures if f.candidate == candidate]
     if failed:
         raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
@@ -146,10 +146,10 @@ def _check_server(prepared: Prepared, k: int) -> None:
     serving = prepared.serving
     if serving is None:
         return
-    assert serving.own is not None  # one that does not draft is refused without drafts to replay
-    if serving.own.k != k:
+    assert serving.drafting is not None  # one that does not draft is refused
+    if serving.drafting.k != k:
         raise IncomparableError(
-            f"the baseline cannot be compared: k was {k}, the server drafts {serving.own.k}",
+            f"the baseline cannot be compared: k was {k}, the server drafts {serving.drafting.k}",
             hint="start the server with the baseline's k, or save a new baseline",
         )
 

@@ -197,6 +197,7 @@ def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> 
 def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...]) -> None:
     """Raise a UsageError for a flag of `sweep` that makes no sense with a serving engine."""
     of_the_decoder, running = "it is the built-in decoder's", serving.server is not None
+    where = "a server that is running" if running else "a serving engine"
     as_it_runs = "leave it out: a server that is running is measured as it was started"
     again = "--restarts starts each server several times"
     quantized = "name the quantized checkpoint, or the engine's flag in --engine-args"
@@ -217,4 +218,4 @@ def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...
     )
     for name, given, hint in senseless:
         if given:
-            raise UsageError(f"{name} makes no sense with a serving engine", hint=hint)
+            raise UsageError(f"{name} makes no sense with {where}", hint=hint)

@@ -1,1 +1,1 @@
-"""Serving engines behind HTTP: what is asked of them, how each speaks, and how they are driven."""
+"""Serving engines behind HTTP: how each is started, what it is asked, and how it is driven."""

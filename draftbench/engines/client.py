@@ -1,11 +1,11 @@
-"""HTTP to one server: questions that are answered by one JSON document, and streams of events.
+"""HTTP to one server: requests that are answered by one JSON document or by a stream of events.
 
-A server is somebody else's program: what it sends is bounded in size and time, decoded into stated
-types only, and never followed to another address. All I/O runs in one event loop in a thread of its
-own, so that the time at which a piece came does not depend on what is done with it.
+A server is not trusted: its answers are limited in size and time, decoded into fixed types, and
+redirects are not followed. All I/O runs in one event loop in a separate thread, so that the arrival
+time of a piece does not depend on what is done with it.
 
-Connections are not reused: llama-server closes them after a stream, and a request that meets the
-closing one would fail without the server's fault.
+Connections are not reused: llama-server closes them after a stream, and a request on a connection
+that is being closed would fail through no fault of the server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from draftbench.errors import EngineError
 TOKEN_VARIABLE = "DRAFTBENCH_API_KEY"
 MOST_BYTES = 8 << 20  # of an answer that is one document
 SECONDS = 60.0  # for it
-# What servers and the network say of themselves, whatever was asked.
+# Phrases in error messages that no prompt is quoted in, so that they may be recorded.
 _KNOWN = re.compile(
     r"(?i)maximum context length(?: is \d+ tokens)?|exceeds? the available context size"
     r"|out of memory|loading model|not supported|too many requests|unauthorized|invalid api key"
@@ -50,8 +50,8 @@ class Fault(StrEnum):
     CUT = "cut"  # the stream ended before the answer did
     GARBAGE = "garbage"  # not what such a server answers
     TOO_LARGE = "too large"
-    OTHER_IDS = "other ids"  # the server read another prompt than the one sent
-    FAILED = "failed"  # the server says that it failed
+    OTHER_IDS = "other ids"  # the server read a different prompt
+    FAILED = "failed"  # the server reports an error of its own
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Limits:
 
 
 class AnswerError(EngineError):
-    """A server that did not answer one question as it should, with the kind of fault and what it
-    `said`, of which only what no request can hold may be recorded.
+    """A request that was not answered as it should be. The message shows what the server `said`;
+    recorded are only known phrases of it, since it may quote a prompt.
     """
 
     unanswered = True
@@ -82,7 +82,7 @@ class AnswerError(EngineError):
 
 
 class Http:
-    """One server's address. `token` goes out as a bearer token and is never shown."""
+    """A connection to one server, with the token of DRAFTBENCH_API_KEY if there is one."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Http:
             self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something in the loop's thread and wait for it."""
+        """Run a coroutine in the loop's thread and wait for it."""
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
@@ -133,17 +133,17 @@ class Http:
             raise
 
     def json(self, path: str, body: Any = None, *, type: type[T], most: int = MOST_BYTES) -> T:
-        """Ask one question (GET, or POST where it has a body) and decode the answer.
+        """Send a GET, or a POST where there is a body, and decode the answer.
 
         Raises:
-            AnswerError: it was not answered, or not by a document of this type.
+            AnswerError: there is no answer, or not one of this type.
         """
         return self.run(self.fetch(path, body, type=type, most=most))
 
     async def fetch(
         self, path: str, body: Any = None, *, type: type[T], most: int = MOST_BYTES
     ) -> T:
-        """`json`, awaited in the loop."""
+        """`json` as a coroutine."""
         return decoded(await self._bytes(path, body, most), type)
 
     async def page(self, path: str) -> str:
@@ -151,14 +151,11 @@ class Http:
         return (await self._bytes(path, None, MOST_BYTES)).decode(errors="replace")
 
     async def post(self, path: str) -> bool:
-        """A POST whose answer says nothing; whether the server does it. Raises: AnswerError."""
-        try:
+        """Send a POST whose answer is empty; False where it is refused. Raises: AnswerError."""
+        with unless_refused():
             await self._bytes(path, {}, MOST_BYTES)
-        except AnswerError as error:
-            if error.fault is not Fault.REFUSED:
-                raise
-            return False
-        return True
+            return True
+        return False
 
     async def _bytes(self, path: str, body: Any, most: int) -> bytes:
         raw = bytearray()
@@ -177,7 +174,7 @@ class Http:
     async def events(
         self, path: str, body: Any, most: int
     ) -> AsyncIterator[AsyncGenerator[bytes, None]]:
-        """The data of each event of a streamed answer of at most `most` bytes, as it comes."""
+        """The data of each event of a streamed answer, as it arrives; at most `most` bytes."""
 
         async def data() -> AsyncGenerator[bytes, None]:
             size = 0
@@ -199,7 +196,7 @@ class Http:
     async def _answered(
         self, path: str, body: Any, seconds: float
     ) -> AsyncIterator[httpx2.Response]:
-        """A response that says yes; whatever goes wrong until it is read is an AnswerError."""
+        """A response with status 200; whatever goes wrong until it is read is an AnswerError."""
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
         method = "GET" if body is None else "POST"
@@ -261,12 +258,18 @@ class Http:
         return AnswerError(fault, f"{path} answers {status}", hint=hint, said=_message(bytes(raw)))
 
 
-def decoded(raw: bytes, type: type[T]) -> T:
-    """A JSON document of a stated type.
+@contextlib.contextmanager
+def unless_refused() -> Iterator[None]:
+    """Ignore a refusal, since not every server has the route that was asked."""
+    try:
+        yield
+    except AnswerError as error:
+        if error.fault is not Fault.REFUSED:
+            raise
 
-    Raises:
-        AnswerError: it is none.
-    """
+
+def decoded(raw: bytes, type: type[T]) -> T:
+    """A JSON document as a value of this type. Raises: AnswerError."""
     try:
         return msgspec.json.decode(raw, type=type)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -275,7 +278,7 @@ def decoded(raw: bytes, type: type[T]) -> T:
 
 
 def garbage(what: str, said: str = "") -> AnswerError:
-    """An answer that a server of its kind does not give."""
+    """An answer that no server of this kind gives."""
     return AnswerError(
         Fault.GARBAGE,
         what,
@@ -285,7 +288,7 @@ def garbage(what: str, said: str = "") -> AnswerError:
 
 
 def other_ids(what: str = "the server read other token ids than were sent") -> AnswerError:
-    """A prompt that was read otherwise than it was sent."""
+    """A prompt that the server read differently."""
     return AnswerError(
         Fault.OTHER_IDS,
         what,
@@ -294,14 +297,14 @@ def other_ids(what: str = "the server read other token ids than were sent") -> A
 
 
 def failure(message: object) -> AnswerError:
-    """What a server says in the stream of an answer when it cannot continue."""
+    """An error that a server reports inside an answer."""
     return AnswerError(
         Fault.FAILED, "the server says", hint="see the server's log", said=str(message)
     )
 
 
 def _message(raw: bytes) -> str:
-    """The sentence in an error's body, which every server wraps in another way."""
+    """The message in the body of a refusal, which every server wraps differently."""
     try:
         body = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError):
@@ -313,10 +316,10 @@ def _message(raw: bytes) -> str:
 
 
 def _checked(url: str) -> str:
-    """An address of a server without what must not be written into records.
+    """The address of a server, without `/v1`.
 
     Raises:
-        EngineError: it is none.
+        EngineError: it is no address, or holds what must not be recorded, as a password.
     """
     try:
         parsed = httpx2.URL(url.strip())

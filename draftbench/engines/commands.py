@@ -57,7 +57,7 @@ class Speculation:
     lookup: tuple[int, int] | None = None  # ngram: its longest and its shortest match
     raw: dict[str, Any] | None = None  # what `spec:FILE.json` holds
     quant: str = "none"  # of a draft model, made while the engine loads it
-    mode: DraftingMode = DraftingMode.GREEDY
+    mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,15 @@ class Launch:
 @dataclass(frozen=True)
 class _Program:
     """How an engine is started: its usual command, the flags, the ways in which it drafts, the
-    flags that are not the user's to set, and what it reads from a file.
+    flags that are not the user's to set, how it draws a draft model's tokens where it does not take
+    the best, and what it reads from a file.
     """
 
     command: str
     flags: Callable[[Start], list[str]]
     methods: tuple[Method, ...]
     taken: tuple[str, ...]
+    draws: DraftingMode | None
     configuration: Callable[[Start], dict[str, Any]] | None = None
 
 
@@ -117,13 +119,13 @@ def speculation(
     """
     kind, colon, rest = draft.partition(":")
     if draft in _ALONE:
-        return Speculation(_ALONE[draft], None, k, lookup if draft == LOOKUP else None, mode=mode)
+        return Speculation(_ALONE[draft], None, k, lookup if draft == LOOKUP else None)
     if kind in _WITH_WEIGHTS:
         if not rest:
             raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
-        return Speculation(_WITH_WEIGHTS[kind], rest, k, mode=mode)
+        return Speculation(_WITH_WEIGHTS[kind], rest, k)
     if kind == "spec" and colon:
-        return Speculation("raw", None, k, raw=_raw(rest), mode=mode)
+        return Speculation("raw", None, k, raw=_raw(rest))
     return Speculation("draft-model", draft, k, quant=quant, mode=mode)
 
 
@@ -141,6 +143,20 @@ _RAW_HINT = (
     'llama.cpp or SGLang with their values; "{k}" stands for the draft length'
 )
 _TAKES_FLAGS = ("llama.cpp", "sglang")
+# What --speculative-config may hold, by the fields of vllm/config/speculative.py.
+VLLM_FIELDS_OF = "0.32"
+VLLM_FIELDS = (
+    *("num_speculative_tokens", "model", "method", "revision", "code_revision", "quantization"),
+    *("draft_tensor_parallel_size", "max_model_len", "kv_cache_dtype", "draft_load_config"),
+    *("moe_backend", "attention_backend", "enforce_eager", "index_share_for_mtp_iteration"),
+    *("disable_padded_drafter_batch", "disable_eagle_block_drop", "use_local_argmax_reduction"),
+    *("use_heterogeneous_vocab", "prompt_lookup_max", "prompt_lookup_min", "parallel_drafting"),
+    *("num_speculative_tokens_per_batch_size", "suffix_decoding_max_tree_depth"),
+    *("suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor"),
+    *("suffix_decoding_min_token_prob", "rejection_sample_method", "draft_sample_method"),
+    *("synthetic_acceptance_rates", "synthetic_acceptance_length"),
+    "enable_adaptive_verification",
+)
 
 
 def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
@@ -180,14 +196,19 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
 
 
 def check_method(engine: str, drafts: Speculation) -> None:
-    """Raise an EngineError where an engine cannot draft so, a UsageError where a file says what it
-    cannot mean.
+    """Raise an EngineError where an engine cannot draft so, a UsageError where its mode is another,
+    or a file says what it cannot mean.
     """
-    methods = _PROGRAMS[engine].methods
+    methods, draws = _PROGRAMS[engine].methods, _PROGRAMS[engine].draws
     if drafts.method not in methods:
         raise EngineError(
             f"{engine} is not known to draft by `{drafts.method}`",
             hint=f"it drafts by {', '.join(methods[:-1])}, or as spec:FILE.json says",
+        )
+    if drafts.mode not in (DraftingMode.GREEDY, draws):
+        raise UsageError(
+            f"{engine} does not draft in --mode {drafts.mode}",
+            hint=f"it drafts in --mode greedy{f' or {draws}' if draws else ''}",
         )
     flags = engine in _TAKES_FLAGS
     for name in drafts.raw or {}:
@@ -199,6 +220,20 @@ def check_method(engine: str, drafts: Speculation) -> None:
             )
     if engine == "vllm" and drafts.raw is not None:
         vllm_fields(drafts)
+
+
+def doubtful_fields(engine: str, drafts: Speculation) -> list[str]:
+    """A sentence for each field of a speculative configuration that the version of vLLM known here
+    does not have. Other versions have others, so it is no error.
+    """
+    if engine != "vllm":
+        return []
+    return [
+        f"vLLM {VLLM_FIELDS_OF} has no field `{name}` in its speculative configuration: "
+        + did_you_mean(name, VLLM_FIELDS, "see what your version calls it")
+        for name in drafts.raw or {}
+        if name not in VLLM_FIELDS
+    ]
 
 
 def runs_elsewhere(command: str | None) -> bool:
@@ -430,6 +465,7 @@ _PROGRAMS = {
             *("--model", "--port", "--speculative-config", "-sc"),
             *("--spec-method", "--spec-model", "--spec-tokens"),
         ),
+        DraftingMode.SAMPLED_TEMPERATURE_ONLY,
     ),
     "llama.cpp": _Program(
         "llama-server {args}",
@@ -440,6 +476,7 @@ _PROGRAMS = {
             *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
             *("--spec-type", "--spec-draft-n-max"),
         ),
+        DraftingMode.SAMPLED_TEMPERATURE_ONLY,
     ),
     "sglang": _Program(
         "{python} -m sglang.launch_server {args}",
@@ -450,12 +487,14 @@ _PROGRAMS = {
             *("--speculative-num-steps", "--speculative-num-draft-tokens"),
             *("--speculative-draft-model-path", "--speculative-draft-model"),
         ),
+        None,
     ),
     "tensorrt-llm": _Program(
         "trtllm-serve {args}",
         _tensorrt_llm,
         ("draft-model", "ngram", "eagle3", "mtp", "raw"),
         ("--port", "--config", "--extra-llm-api-options"),
+        DraftingMode.SAMPLED,
         _tensorrt_llm_file,
     ),
 }

@@ -1,4 +1,4 @@
-"""From an address to the server that answers there: which engine, and which model it serves."""
+"""An address → the server that answers there: which engine it is, and which model it serves."""
 
 from __future__ import annotations
 
@@ -33,14 +33,12 @@ def connect(
     limits: Limits | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> Server:
-    """The server at an address. `engine` is found out where it is not given; of several models that
-    are served it is asked for the `target`. `transport` replaces the network.
-
-    A token is taken from the environment (DRAFTBENCH_API_KEY).
+    """Connect to the server at an address. Without `engine` its list of models shows which one it
+    is; of several models the `target` is used. `transport` replaces the network.
 
     Raises:
-        EngineError: nothing answers there, another engine than was asked for, or several models
-            none of which is the target.
+        EngineError: nothing answers, it is a different engine, or it serves several models and none
+            is the target.
     """
     if engine is not None and engine not in KINDS:
         raise EngineError(

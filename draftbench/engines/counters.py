@@ -1,7 +1,7 @@
-"""What a server counts: its Prometheus page → `Counters`.
+"""A server's Prometheus page → `Counters`.
 
-vLLM and llama-server count by the same names behind their own prefix; SGLang counts passes of the
-target. llama-server leaves tokens that it had in its cache out of those of the prompts.
+vLLM and llama-server use the same names, each with its own prefix; SGLang counts passes of the
+target. llama-server does not count cached tokens among those of the prompts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from draftbench.records import MOST
 _SAMPLE = re.compile(r"^\w+:(\w+?)(?:\{([^\n]*)\})? (\S+)", re.MULTILINE)
 _POSITION = re.compile(r'\bposition="(\d{1,4})"')
 _BY_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
-# The first that a server has counts.
+# Of several names the first that the page has.
 _NAMES = {
     "rounds": ("spec_decode_num_drafts_total", "spec_verify_calls_total"),
     "drafted": ("spec_decode_num_draft_tokens_total",),
@@ -46,7 +46,7 @@ class Counters:
     cached_tokens: int | None = None  # of the prompts, which had been read before
 
     def since(self, before: Counters) -> Counters:
-        """What was counted in between; `None` where a counter fell, since the server restarted."""
+        """What was counted since `before`; None where a counter fell, as after a restart."""
 
         def difference(name: str) -> int | None:
             now, then = getattr(self, name), getattr(before, name)
@@ -64,11 +64,7 @@ class Counters:
 
 
 def read_counters(page: str) -> Counters:
-    """The counters of a page, summed over replicas; `None` where there is none.
-
-    Raises:
-        AnswerError: a counter is no count.
-    """
+    """The counters of a page, summed over replicas. Raises: AnswerError, one is no count."""
     sums: dict[str, int] = defaultdict(int)
     positions: dict[int, int] = defaultdict(int)
     wanted = {name for names in _NAMES.values() for name in names}

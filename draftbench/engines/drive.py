@@ -1,8 +1,8 @@
-"""Sends requests to a server at a stated load and yields every answer as it ends.
+"""Sends requests to a server at a given load and yields every answer when it is complete.
 
-Closed loop: exactly so many requests are in flight, until the last one that is measured has ended;
-fillers keep the load up while the last ones end. Open loop: each request goes out at its time of
-arrival, however many are in flight. Nothing is sent twice: what went wrong is an answer too.
+Closed loop: a fixed number of requests is in flight until the last measured one ends; fillers keep
+the load up while the last ones end. Open loop: each request is sent at its time of arrival, however
+many are in flight. Nothing is retried: an error is an answer too.
 """
 
 from __future__ import annotations
@@ -13,17 +13,13 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from draftbench.engines.client import AnswerError, Fault, garbage
 from draftbench.engines.counters import Counters
-from draftbench.engines.engine import Answer, Ask, Reading, Server
+from draftbench.engines.engine import Answer, Ask, Server
 from draftbench.records import impossible_rounds
-
-# What an answer takes over from its reading as it is.
-_TOLD = {field.name for field in fields(Reading)} & {field.name for field in fields(Answer)}
-_TOLD -= {"text"}
 
 
 def drive(
@@ -36,11 +32,11 @@ def drive(
 ) -> Iterator[Answer]:
     """Send requests and yield their answers, in the order in which they end.
 
-    With `concurrency` that many are in flight; without, each goes out at its `arrival`. Answers to
-    fillers are not yielded. Leaving the iteration ends what is in flight.
+    With `concurrency` that many are in flight; without, each is sent at its `arrival`. Answers to
+    fillers are not yielded. Leaving the iteration cancels the requests in flight.
 
     Raises:
-        TimeoutError: it took longer than `seconds`; what was in flight then has ended.
+        TimeoutError: it took longer than `seconds`; the requests in flight were cancelled.
     """
     if concurrency is None and any(ask.arrival is None for ask in asks):
         raise ValueError("an open loop needs a time of arrival for every request")
@@ -76,7 +72,7 @@ class _Drive:
         self._server, self._answers = server, answers
         self._clock = server.http.loop.time
         self._begun = self._clock()
-        self._most: dict[int, int] = {}  # of each request in flight: most in flight meanwhile
+        self._flying: set[Answer] = set()  # answers of the requests in flight
 
     async def closed(self, asks: Sequence[Ask], concurrency: int, fillers: Sequence[Ask]) -> None:
         waiting, left, all_ended = iter(asks), len(asks), asyncio.Event()
@@ -109,12 +105,12 @@ class _Drive:
                 flying.create_task(self._measure(ask, alone=False))
 
     async def _measure(self, ask: Ask, *, alone: bool) -> None:
-        if alone and self._server.counts_around:
-            before = await self._count()
-            answer = _with_sound_rounds(await self._answer(ask))
+        around = alone and self._server.counts_around
+        before = await self._count() if around else None
+        answer = await self._answer(ask)
+        _check_rounds(answer)
+        if before is not None:
             answer = _with_counts(answer, (await self._count()).since(before))
-        else:
-            answer = _with_sound_rounds(await self._answer(ask))
         self._answers.put(answer)
 
     async def _count(self) -> Counters:
@@ -124,85 +120,70 @@ class _Drive:
             return Counters()
 
     async def _answer(self, ask: Ask) -> Answer:
-        server, reading = self._server, Reading(ask)
-        arrivals: list[float] = []
-        chunks: list[int] = []
-        fault, reason = None, ""
-        sent = self._clock() - self._begun
-        flight = id(reading)
-        self._most[flight] = 0
-        for other in self._most:
-            self._most[other] = max(self._most[other], len(self._most))
+        server, answer = self._server, Answer(ask, sent=self._clock() - self._begun)
+        self._flying.add(answer)
+        for other in self._flying:
+            other.in_flight = max(other.in_flight, len(self._flying))
         try:
-            most = (1 << 20) + server.bytes_per_token * ask.limit + 16 * len(ask.prompt)
-            body = server.question(ask)
-            async with (
-                server.http.events(server.route, body, most) as events,
-                aclosing(events),
-            ):
-                async for data in events:
-                    now, before, pieces = self._clock(), reading.count, len(reading.text)
-                    server.read(data, reading)
-                    new = reading.count - before
-                    if new or (not server.returns_ids and any(reading.text[pieces:])):
-                        arrivals.append(now - self._begun - sent)
-                        chunks.append(new)
-                    if max(reading.count, reading.stated or 0) > ask.limit:
-                        raise garbage("the server wrote more tokens than were asked for")
-                    if reading.ended:
-                        break
-            if not reading.ended and (server.returns_ids or not reading.finish):
-                raise AnswerError(
-                    Fault.CUT, "the stream ended before the answer", hint="see the server's log"
-                )
+            await self._receive(answer)
         except AnswerError as error:
-            fault, reason = error.fault, error.message
-        in_flight = self._most.pop(flight)
-        if fault is None:
-            if not arrivals:  # nothing but an end
-                arrivals, chunks = [self._clock() - self._begun - sent], [0]
-            if reading.stated not in (None, reading.count):  # it wrote tokens without their ids
-                reading.count, reading.tokens = reading.stated, None
-                chunks = _spread(reading.count, len(chunks))
+            answer.error, answer.reason = error.fault, error.message
+        self._flying.remove(answer)
+        if answer.error is None:
+            if not answer.arrivals:  # nothing but an end
+                answer.arrivals, answer.chunks = [self._since(answer)], [0]
+            if answer.stated not in (None, answer.count):  # it wrote tokens without their ids
+                answer.count, answer.tokens = answer.stated, None
+                answer.chunks = _spread(answer.count, len(answer.chunks))
             try:
-                await server.settle(reading)
+                await server.settle(answer)
             except AnswerError:
-                reading.tokens = None
-        if not ask.log_p or len(reading.log_p or ()) != reading.count:
-            reading.log_p = None
-        return Answer(
-            **{name: _frozen(getattr(reading, name)) for name in _TOLD},
-            text="".join(reading.text),
-            sent=sent,
-            arrivals=tuple(arrivals),
-            chunks=tuple(chunks),
-            in_flight=in_flight,
-            error=fault,
-            reason=reason,
-        )
-
-
-def _with_sound_rounds(answer: Answer) -> Answer:
-    """The answer; garbage without rounds where it cannot have those that the server counts."""
-    what = impossible_rounds(answer, answer.output_tokens)
-    if what is None:
+                answer.tokens = None
+        if not ask.log_p or len(answer.log_p or ()) != answer.count:
+            answer.log_p = None
         return answer
-    return replace(
-        answer,
-        proposed=None,
-        accepted=None,
-        rounds=None,
-        drafted=None,
-        kept=None,
-        by_position=None,
-        error=answer.error or Fault.GARBAGE,
-        reason=answer.reason or f"the server counts {what}",
-    )
+
+    async def _receive(self, answer: Answer) -> None:
+        """Send the request and read the stream of its answer. Raises: AnswerError."""
+        server, ask = self._server, answer.ask
+        most = (1 << 20) + server.bytes_per_token * ask.limit + 16 * len(ask.prompt)
+        async with (
+            server.http.events(server.route, server.question(ask), most) as events,
+            aclosing(events),
+        ):
+            async for data in events:
+                arrival, count, length = self._since(answer), answer.count, len(answer.text)
+                server.read(data, answer)
+                new = answer.count - count
+                if new or (not server.returns_ids and len(answer.text) > length):
+                    answer.arrivals.append(arrival)
+                    answer.chunks.append(new)
+                if max(answer.count, answer.stated or 0) > ask.limit:
+                    raise garbage("the server wrote more tokens than were asked for")
+                if answer.ended:
+                    break
+        if not answer.ended and (server.returns_ids or not answer.finish):
+            raise AnswerError(
+                Fault.CUT, "the stream ended before the answer", hint="see the server's log"
+            )
+
+    def _since(self, answer: Answer) -> float:
+        """Seconds since a request was sent."""
+        return self._clock() - self._begun - answer.sent
+
+
+def _check_rounds(answer: Answer) -> None:
+    """Make an answer garbage without rounds if it cannot have those that the server counts."""
+    if what := impossible_rounds(answer, answer.output_tokens):
+        answer.proposed = answer.accepted = answer.by_position = None
+        answer.rounds = answer.drafted = answer.kept = None
+        answer.reason = answer.reason or f"the server counts {what}"
+        answer.error = answer.error or Fault.GARBAGE
 
 
 def _with_counts(answer: Answer, counted: Counters) -> Answer:
-    """Rounds and positions from the server's counters, where they agree with what it states of this
-    request: another client's requests would be in them too.
+    """The answer with rounds and positions from the server's counters, if they agree with what it
+    states of this request: they would hold another client's requests too.
     """
     drafted, kept = answer.drafted or 0, answer.kept or 0
     if counted.by_position is None or (counted.drafted, counted.kept) != (drafted, kept):
@@ -216,10 +197,6 @@ def _with_counts(answer: Answer, counted: Counters) -> Answer:
 
 
 def _spread(tokens: int, pieces: int) -> list[int]:
-    """As many tokens in every piece as possible, where the server tells their sum alone."""
+    """Tokens of each piece, spread evenly, where the server gives only their sum."""
     ends = [tokens * (i + 1) // pieces for i in range(pieces)]
     return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

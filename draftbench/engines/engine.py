@@ -25,6 +25,7 @@ from draftbench.engines.client import (
     failure,
     garbage,
     other_ids,
+    unless_refused,
 )
 from draftbench.engines.counters import Counters, read_counters
 from draftbench.engines.secrets import on_one_line
@@ -52,34 +53,40 @@ class Ask:
     log_p: bool = False  # whether to ask for the log-probabilities of the answer's own tokens
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Answer:
-    """What came back; with `error` set, what came until then.
+    """An answer, filled by `Server.read` as it comes in; with `error` set, what came until then.
 
     Rounds one by one in `proposed` and `accepted` where the server tells them, else their sums. An
     engine may count tokens past the end of the response.
     """
 
     ask: Ask
-    sent: float  # seconds since the drive began
-    arrivals: tuple[float, ...]  # of each piece, seconds since `sent`
-    chunks: tuple[int, ...]  # tokens that each piece brought
-    tokens: tuple[int, ...] | None  # None: the server returns no ids
-    text: str
-    finish: str  # stop, length, or the server's own word; empty where it gave none
-    prompt_tokens: int
-    cached_tokens: int | None  # of the prompt, which the server had read before
-    in_flight: int  # most requests in flight while it was
-    proposed: tuple[int, ...] | None = None
-    accepted: tuple[int, ...] | None = None
+    sent: float = 0.0  # seconds since the drive began
+    arrivals: list[float] = field(default_factory=list)  # of each piece, seconds since `sent`
+    chunks: list[int] = field(default_factory=list)  # tokens that each piece brought
+    tokens: list[int] | None = field(default_factory=list)  # None: the server returns no ids
+    text: str = ""
+    finish: str = ""  # stop, length, or the server's own word; empty where it gave none
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None  # of the prompt, which the server had read before
+    in_flight: int = 0  # most requests in flight while it was
+    proposed: Sequence[int] | None = None
+    accepted: Sequence[int] | None = None
     rounds: int | None = None
     drafted: int | None = None
     kept: int | None = None
-    by_position: tuple[int, ...] | None = None
-    log_p: tuple[float, ...] | None = None
+    by_position: Sequence[int] | None = None
+    log_p: list[float] | None = field(default_factory=list)
     decode_seconds: float | None = None  # after the first token, by the server's own clock
     error: Fault | None = None
     reason: str = ""  # of the error, in one line that may be printed
+
+    count: int = 0  # tokens so far
+    stated: int | None = None  # tokens in all, as the server says at the end
+    ended: bool = False  # whether the server said that this is all
+    # Where ids are missing in `tokens`: first position, how many there, text of the whole piece.
+    gaps: list[tuple[int, int, str]] = field(default_factory=list)
 
     @property
     def output_tokens(self) -> int:
@@ -88,9 +95,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server tells of itself, each on one line of bounded length; `None` where it does not
-    tell.
-    """
+    """How a server describes itself, each field on one short line; None where it does not say."""
 
     engine: str
     version: str | None = None
@@ -99,7 +104,7 @@ class ServerFacts:
     prefix_cache: bool | None = None  # whether prompts read before cost less
     method: str | None = None  # of speculation; "none" where the server says that it does not
     k: int | None = None  # tokens that it drafts in a round
-    settings: Mapping[str, str] = field(default_factory=dict)  # the like, in the server's words
+    settings: Mapping[str, str] = field(default_factory=dict)  # others, in the server's words
 
     def __post_init__(self) -> None:
         for name in ("version", "model", "method"):
@@ -107,31 +112,6 @@ class ServerFacts:
                 object.__setattr__(self, name, on_one_line(said))
         settings = {name: on_one_line(said) for name, said in self.settings.items()}
         object.__setattr__(self, "settings", settings)
-
-
-@dataclass
-class Reading:
-    """An answer while it comes in: what `Server.read` fills."""
-
-    ask: Ask
-    count: int = 0  # tokens so far
-    stated: int | None = None  # tokens in all, as the server says at the end
-    tokens: list[int] | None = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    finish: str = ""
-    prompt_tokens: int = 0
-    cached_tokens: int | None = None
-    proposed: Sequence[int] | None = None
-    accepted: Sequence[int] | None = None
-    rounds: int | None = None
-    drafted: int | None = None
-    kept: int | None = None
-    by_position: Sequence[int] | None = None
-    log_p: list[float] | None = field(default_factory=list)
-    decode_seconds: float | None = None
-    ended: bool = False  # whether the server said that this is all
-    # Where ids are missing in `tokens`: first position, how many there, text of the whole piece.
-    gaps: list[tuple[int, int, str]] = field(default_factory=list)
 
 
 class Server(ABC):
@@ -168,32 +148,28 @@ class Server(ABC):
         """The body of a request, with every sampling field in full."""
 
     @abstractmethod
-    def read(self, data: bytes, reading: Reading) -> None:
+    def read(self, data: bytes, answer: Answer) -> None:
         """Take in one event of the stream.
 
         Raises:
             AnswerError: the server says that it failed, or something that it cannot mean.
         """
 
-    async def settle(self, reading: Reading) -> None:  # noqa: B027
+    async def settle(self, answer: Answer) -> None:  # noqa: B027
         """Complete an answer that has come in, untimed."""
 
     @abstractmethod
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        """Send prompts and check that the server read exactly them.
-
-        Raises:
-            EngineError: it read another id, or there are two beginning-of-sequence tokens.
+        """Send prompts, and raise an EngineError where the server read another id, or one has two
+        beginning-of-sequence tokens.
         """
 
     def tokenize(self, text: str) -> list[int]:
-        """The ids of a text and nothing else."""
+        """The ids of a text, with no token added."""
         raise self._cannot("tell the tokens of a text")
 
     def apply_template(self, messages: Sequence[Mapping[str, Any]]) -> str | list[int]:
-        """A chat as the model reads it, up to where it answers: ids, or text that holds every
-        special token.
-        """
+        """A chat as the model reads it, up to its answer: ids, or text with all special tokens."""
         raise self._cannot("apply its chat template")
 
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
@@ -203,27 +179,24 @@ class Server(ABC):
         raise self._cannot("score a prompt")
 
     def margin(self, ids: Sequence[int]) -> float | None:
-        """The log-probability of the best next token less that of the second."""
+        """How far the best next token is above the second, in log-probability."""
         raise self._cannot("tell log-probabilities")
 
     def flush(self) -> bool:
-        """Empty the prefix cache; whether the server did."""
+        """Empty the prefix cache; False where the server cannot."""
         return self.flush_route is not None and self.http.run(self.http.post(self.flush_route))
 
     def counters(self) -> Counters:
         return self.http.run(self.count())
 
     async def count(self) -> Counters:
-        """`counters`, awaited in the loop; of nothing where the server shows none."""
-        try:
+        """`counters`, awaited in the loop; all None where the server shows none."""
+        with unless_refused():
             return read_counters(await self.http.page("/metrics"))
-        except AnswerError as error:
-            if error.fault is not Fault.REFUSED:
-                raise
-            return Counters()
+        return Counters()
 
     def greedy(self, prompt: Sequence[int] | str) -> Ask:
-        """A question for one token at temperature 0."""
+        """A request for one token at temperature 0."""
         return Ask(("", 0), prompt, 1, Sampling(seed=0))
 
     def _cannot(self, what: str) -> EngineError:
@@ -233,25 +206,25 @@ class Server(ABC):
         )
 
 
-class Said(msgspec.Struct):
-    """One event of a stream, or a whole answer, of any engine."""
+class ServerEvent(msgspec.Struct):
+    """An event of a stream, or an answer that is not streamed."""
 
     error: Any = None
 
 
-S = TypeVar("S", bound=Said)
+S = TypeVar("S", bound=ServerEvent)
 
 
-def event_of(data: bytes, kind: type[S], reading: Reading) -> S | None:
-    """One event of a stream; None for the mark that ends it.
+def event_of(data: bytes, kind: type[S], answer: Answer) -> S | None:
+    """An event of a stream, decoded; None for the mark that ends it.
 
     Raises:
         AnswerError: the server says that it failed, or something that it cannot mean.
     """
     if data == b"[DONE]":
-        reading.ended = True
+        answer.ended = True
         return None
-    return _sound(decoded(data, kind))
+    return _without_error(decoded(data, kind))
 
 
 def one_token(
@@ -265,10 +238,10 @@ def one_token(
     """A greedy answer of one token, not streamed. Raises: AnswerError."""
     body = server.question(server.greedy(prompt)) | fields | {"stream": False}
     body.pop("stream_options", None)
-    return _sound(server.http.json(server.route, body, type=kind, most=most))
+    return _without_error(server.http.json(server.route, body, type=kind, most=most))
 
 
-def _sound(said: S) -> S:
+def _without_error(said: S) -> S:
     if said.error is None:
         return said
     raise failure(
@@ -281,18 +254,16 @@ class Tokens(msgspec.Struct):
 
 
 class TokenServer(Server):
-    """A server whose `/tokenize` takes texts and chats alike, and which tells the ids of a prompt
-    that it read.
-    """
+    """A server whose `/tokenize` takes texts and chats, and which returns the ids of the prompt."""
 
-    returns_since: ClassVar[str]  # from which version on it does
+    returns_since: ClassVar[str]  # since which version, in words
 
     @abstractmethod
     def prompt_ids(self, prompt: Sequence[int] | str) -> list[int] | None:
-        """The ids that it read; None where it does not tell them."""
+        """The ids that the server read; None where it does not return them."""
 
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        check_starts(prompts)
+        check_beginnings(prompts)
         for prompt in prompts:
             if (read := self.prompt_ids(prompt)) is None:
                 hint = f"{self.returns_since}; {FROM_OUTSIDE}"
@@ -310,38 +281,31 @@ class TokenServer(Server):
         return self.http.json("/tokenize", body, type=Tokens).tokens
 
     def other_positions(self) -> AnswerError:
-        """What `best_tokens` raises."""
+        """For `best_tokens` to raise."""
         return garbage(f"{self.url} scored other positions than were asked")
 
 
-def survivors(histogram: Sequence[int]) -> list[int]:
-    """Rounds that accepted so many tokens at least, from 1 on, of how many accepted 0, 1, 2, …"""
+def accepted_at_least(histogram: Sequence[int]) -> list[int]:
+    """How many rounds accepted at least 1, 2, … tokens, from how many accepted 0, 1, 2, …"""
     return list(accumulate(reversed(histogram)))[::-1][1:]
 
 
-def lead(log_p: Iterable[float | None]) -> float | None:
-    """The largest less the second; None of fewer than two."""
+def margin_of(log_p: Iterable[float | None]) -> float | None:
+    """How far the largest log-probability is above the second; None of fewer than two."""
     known = sorted((value for value in log_p if value is not None), reverse=True)
     return known[0] - known[1] if len(known) > 1 else None
 
 
 def check_prompt(read: Sequence[int], sent: Sequence[int] | str) -> None:
-    """Compare what a server read with what was sent.
-
-    Raises:
-        AnswerError: another id.
-    """
+    """Raise an AnswerError where a server read other ids than were sent."""
     if isinstance(sent, str) or list(read) == list(sent):
         return
     raise other_ids()
 
 
-def check_starts(prompts: Sequence[Sequence[int] | str]) -> None:
-    """Look for a beginning-of-sequence token that stands twice: the token that begins every prompt,
-    and begins one of them again.
-
-    Raises:
-        EngineError: there is one.
+def check_beginnings(prompts: Sequence[Sequence[int] | str]) -> None:
+    """Raise an EngineError where a prompt has the beginning-of-sequence token twice: all prompts
+    begin with the same token, and one of them repeats it.
     """
     ids = [list(prompt[:2]) for prompt in prompts if not isinstance(prompt, str)]
     if len({tuple(two[:1]) for two in ids}) == 1 and any(two == 2 * two[:1] for two in ids):

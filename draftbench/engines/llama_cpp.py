@@ -26,16 +26,16 @@ import msgspec
 from draftbench.engines.client import garbage, other_ids
 from draftbench.engines.counters import Counters
 from draftbench.engines.engine import (
+    Answer,
     Ask,
     Id,
-    Reading,
-    Said,
     Server,
+    ServerEvent,
     ServerFacts,
     Tokens,
-    check_starts,
+    check_beginnings,
     event_of,
-    lead,
+    margin_of,
     one_token,
 )
 from draftbench.records import Amount, Count
@@ -61,7 +61,7 @@ class Probability(Top):
     top_probs: list[Top] | None = None
 
 
-class Event(Said):
+class Event(ServerEvent):
     content: str = ""
     tokens: tuple[Id, ...] = ()
     tokens_predicted: Count | None = None
@@ -129,44 +129,44 @@ class LlamaCpp(Server):
             body |= {"n_probs": 1, "post_sampling_probs": True}
         return body
 
-    def read(self, data: bytes, reading: Reading) -> None:
-        if (event := event_of(data, Event, reading)) is None:
+    def read(self, data: bytes, answer: Answer) -> None:
+        if (event := event_of(data, Event, answer)) is None:
             return
-        assert reading.tokens is not None
-        reading.text.append(event.content)
+        assert answer.tokens is not None
+        answer.text += event.content
         written = event.tokens_predicted
-        new = len(event.tokens) if written is None else written - reading.count
+        new = len(event.tokens) if written is None else written - answer.count
         if (not event.tokens and not event.stop and new) or new < len(event.tokens):
             raise garbage("the ids do not add up to `tokens_predicted`")
-        if missing := min(new, reading.ask.limit) - len(event.tokens):
-            reading.gaps.append((reading.count, new, event.content))
-            reading.tokens += [UNKNOWN] * missing
-        reading.tokens += event.tokens
-        reading.count += new
-        if event.completion_probabilities is not None and reading.log_p is not None:
+        if missing := min(new, answer.ask.limit) - len(event.tokens):
+            answer.gaps.append((answer.count, new, event.content))
+            answer.tokens += [UNKNOWN] * missing
+        answer.tokens += event.tokens
+        answer.count += new
+        if event.completion_probabilities is not None and answer.log_p is not None:
             for stated in event.completion_probabilities:
                 if not stated.top_probs or not stated.prob:
-                    reading.log_p = None  # it came from a draft
+                    answer.log_p = None  # it came from a draft
                     break
-                reading.log_p.append(math.log(stated.prob))
+                answer.log_p.append(math.log(stated.prob))
         if event.stop:
-            reading.ended = True
-            reading.finish = _FINISH.get(event.stop_type, event.stop_type)
-            reading.prompt_tokens = event.tokens_evaluated or 0
+            answer.ended = True
+            answer.finish = _FINISH.get(event.stop_type, event.stop_type)
+            answer.prompt_tokens = event.tokens_evaluated or 0
             if event.timings:
-                reading.cached_tokens = event.timings.cache_n
-                reading.drafted = event.timings.draft_n
-                reading.kept = event.timings.draft_n_accepted
+                answer.cached_tokens = event.timings.cache_n
+                answer.drafted = event.timings.draft_n
+                answer.kept = event.timings.draft_n_accepted
                 if event.timings.predicted_ms is not None:
-                    reading.decode_seconds = event.timings.predicted_ms / 1e3
+                    answer.decode_seconds = event.timings.predicted_ms / 1e3
 
-    async def settle(self, reading: Reading) -> None:
-        tokens = reading.tokens
-        for start, count, text in reading.gaps:
+    async def settle(self, answer: Answer) -> None:
+        tokens = answer.tokens
+        for start, count, text in answer.gaps:
             body = {"content": text, "add_special": False, "parse_special": False}
             found = (await self.http.fetch("/tokenize", body, type=Tokens)).tokens if text else []
             if tokens is None or len(found) != count or found[-1] != tokens[start + count - 1]:
-                reading.tokens = None
+                answer.tokens = None
                 return
             tokens[start : start + count] = found
 
@@ -189,7 +189,7 @@ class LlamaCpp(Server):
         )
 
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        check_starts(prompts)
+        check_beginnings(prompts)
         for prompt in prompts:
             answer = one_token(self, prompt, Event)
             if isinstance(prompt, str):
@@ -212,7 +212,7 @@ class LlamaCpp(Server):
 
     def margin(self, ids: Sequence[int]) -> float | None:
         stated = one_token(self, ids, Event, n_probs=2).completion_probabilities
-        return lead(t.logprob for t in (stated[0].top_logprobs or ())) if stated else None
+        return margin_of(t.logprob for t in (stated[0].top_logprobs or ())) if stated else None
 
     async def count(self) -> Counters:
         counted = await super().count()

@@ -13,11 +13,11 @@ import msgspec
 
 from draftbench.engines.client import AnswerError, Fault, garbage
 from draftbench.engines.engine import (
+    Answer,
     Ask,
     Id,
-    Reading,
-    Said,
     Server,
+    ServerEvent,
     ServerFacts,
     check_prompt,
     event_of,
@@ -73,7 +73,7 @@ class Metrics(msgspec.Struct):
     speculative_decoding: Speculated | None = None
 
 
-class Event(Said):
+class Event(ServerEvent):
     choices: tuple[Choice, ...] = ()
     usage: Usage | None = None
     metrics: Metrics | None = None  # of vLLM
@@ -138,33 +138,33 @@ class OpenAi(Server):
             )
         return body
 
-    def read(self, data: bytes, reading: Reading) -> None:
-        if (event := event_of(data, Event, reading)) is not None:
-            self.take(event, reading)
+    def read(self, data: bytes, answer: Answer) -> None:
+        if (event := event_of(data, Event, answer)) is not None:
+            self.take(event, answer)
 
-    def take(self, event: Event, reading: Reading) -> None:
+    def take(self, event: Event, answer: Answer) -> None:
         """Take in one decoded event."""
         for choice in event.choices[:1]:
-            self._take_choice(choice, reading)
+            self._take_choice(choice, answer)
         if event.usage is not None and event.usage.completion_tokens is not None:
-            reading.stated = event.usage.completion_tokens
-            reading.prompt_tokens = event.usage.prompt_tokens
+            answer.stated = event.usage.completion_tokens
+            answer.prompt_tokens = event.usage.prompt_tokens
             if details := event.usage.prompt_tokens_details:
-                reading.cached_tokens = details.cached_tokens
+                answer.cached_tokens = details.cached_tokens
 
-    def _take_choice(self, choice: Choice, reading: Reading) -> None:
-        reading.text.append(choice.text or "")
-        reading.finish = choice.finish_reason or reading.finish
+    def _take_choice(self, choice: Choice, answer: Answer) -> None:
+        answer.text += choice.text or ""
+        answer.finish = choice.finish_reason or answer.finish
         if choice.prompt_token_ids is not None:
-            check_prompt(choice.prompt_token_ids, reading.ask.prompt)
+            check_prompt(choice.prompt_token_ids, answer.ask.prompt)
         if not self.returns_ids:
-            reading.tokens = None
-        elif choice.token_ids is not None and reading.tokens is not None:
-            reading.tokens += choice.token_ids
-            reading.count += len(choice.token_ids)
+            answer.tokens = None
+        elif choice.token_ids is not None and answer.tokens is not None:
+            answer.tokens += choice.token_ids
+            answer.count += len(choice.token_ids)
         logged = choice.logprobs.token_logprobs if choice.logprobs else ()
-        if reading.log_p is not None:
-            reading.log_p += [value for value in logged if value is not None]
+        if answer.log_p is not None:
+            answer.log_p += [value for value in logged if value is not None]
 
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
         """Let it answer with one token each, and find out whether it takes every sampling field.

@@ -1,4 +1,4 @@
-"""What must not be shared of a command line or a server's log."""
+"""Hides secrets in command lines, environments and what servers say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHORTEST = 6
 
 
 def without_secrets(words: Sequence[str]) -> list[str]:
-    """A command line with the values of secret flags and variables hidden."""
+    """A command line with the values of secret flags and variables replaced by `***`."""
     found, follows = [], False
     for word in words:
         name, equals, _ = word.partition("=")
@@ -52,8 +52,8 @@ def secrets_of(words: Sequence[str], environment: Mapping[str, str]) -> frozense
 
 
 def on_one_line(text: str, known: Iterable[str] = (), most: int = LONGEST) -> str:
-    """What a server or its log says, to be printed: bounded, without control characters and with
-    secrets hidden, the `known` ones among them.
+    """A text of a server or its log, safe to print: shortened, without control characters, with
+    `known` secrets and what looks like one hidden.
     """
     for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
@@ -62,10 +62,8 @@ def on_one_line(text: str, known: Iterable[str] = (), most: int = LONGEST) -> st
     return line if len(line) <= most else line[:most] + "…"
 
 
-def hidden_in(text: str, known: Iterable[str] = ()) -> str:
-    """A text with the `known` values hidden, and what looks like a secret."""
-    for value in sorted(known, key=len, reverse=True):
-        text = text.replace(value, HIDDEN)
+def hidden_in(text: str) -> str:
+    """A text with what looks like a secret replaced by `***`."""
     for pattern in _IN_TEXT:
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text

@@ -16,17 +16,17 @@ import msgspec
 
 from draftbench.engines.client import failure, garbage
 from draftbench.engines.engine import (
+    Answer,
     Ask,
     Id,
-    Reading,
-    Said,
+    ServerEvent,
     ServerFacts,
     TokenServer,
+    accepted_at_least,
     check_prompt,
     event_of,
-    lead,
+    margin_of,
     one_token,
-    survivors,
 )
 from draftbench.records import Count
 
@@ -54,7 +54,7 @@ class Meta(msgspec.Struct):
     input_top_logprobs: list[list[LogProb] | None] | None = None
 
 
-class Event(Said):
+class Event(ServerEvent):
     text: str | None = None
     output_ids: tuple[Id, ...] = ()
     prompt_token_ids: list[Id] | None = None
@@ -111,37 +111,37 @@ class Sglang(TokenServer):
             "extra_key": secrets.token_hex(16),
         }
 
-    def read(self, data: bytes, reading: Reading) -> None:
-        if (event := event_of(data, Event, reading)) is None:
+    def read(self, data: bytes, answer: Answer) -> None:
+        if (event := event_of(data, Event, answer)) is None:
             return
         if (stated := event.meta_info) is None:
             raise failure("nothing")
-        assert reading.tokens is not None
+        assert answer.tokens is not None
         if event.prompt_token_ids is not None:
-            check_prompt(event.prompt_token_ids, reading.ask.prompt)
+            check_prompt(event.prompt_token_ids, answer.ask.prompt)
         if len(event.output_ids) == stated.completion_tokens:  # all of them again
-            new = event.output_ids[reading.count :]
-            reading.text = [event.text or ""]
+            new = event.output_ids[answer.count :]
+            answer.text = event.text or ""
         else:
             new = event.output_ids
-            reading.text.append(event.text or "")
-        if reading.count + len(new) != stated.completion_tokens:
+            answer.text += event.text or ""
+        if answer.count + len(new) != stated.completion_tokens:
             raise garbage("the ids do not add up to `completion_tokens`")
-        reading.tokens += new
-        reading.count += len(new)
-        reading.prompt_tokens, reading.cached_tokens = stated.prompt_tokens, stated.cached_tokens
-        reading.rounds, reading.kept = stated.spec_verify_ct, stated.spec_num_correct_drafts
-        reading.drafted = stated.spec_num_proposed_drafts
+        answer.tokens += new
+        answer.count += len(new)
+        answer.prompt_tokens, answer.cached_tokens = stated.prompt_tokens, stated.cached_tokens
+        answer.rounds, answer.kept = stated.spec_verify_ct, stated.spec_num_correct_drafts
+        answer.drafted = stated.spec_num_proposed_drafts
         if stated.spec_correct_drafts_histogram:
-            reading.by_position = survivors(stated.spec_correct_drafts_histogram)
+            answer.by_position = accepted_at_least(stated.spec_correct_drafts_histogram)
         if stated.output_token_logprobs is not None:
             values = [value for value, _, _ in stated.output_token_logprobs if value is not None]
-            again = len(values) == reading.count
-            reading.log_p = values if again else [*(reading.log_p or ()), *values]
+            again = len(values) == answer.count
+            answer.log_p = values if again else [*(answer.log_p or ()), *values]
         if stated.finish_reason is not None:
             if stated.finish_reason.type == "abort":
                 raise failure(stated.finish_reason.message or "aborted")
-            reading.finish = stated.finish_reason.type
+            answer.finish = stated.finish_reason.type
 
     def facts(self) -> ServerFacts:
         stated = self.http.json("/server_info", type=Info)
@@ -195,4 +195,4 @@ class Sglang(TokenServer):
         answer = one_token(self, ids, Event, return_logprob=True, top_logprobs_num=2)
         stated = answer.meta_info
         top = (stated.output_top_logprobs or [None])[0] if stated else None
-        return lead(value for value, _, _ in top or ())
+        return margin_of(value for value, _, _ in top or ())

@@ -1,7 +1,7 @@
-"""Starts a serving engine, waits until it answers, and ends it.
+"""Starts a serving engine, waits until it answers, and stops it.
 
-A guardian process runs the server, so that it ends with draftbench, however that goes. It cannot
-reach what lives outside the server's processes: without a stop command a container may survive.
+A guardian process runs the server, so that it stops when draftbench is gone, even if killed. The
+guardian cannot stop what lives outside its processes: without a stop command a container survives.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from draftbench.safe_files import write_whole
 __all__ = ["Running", "Speculation", "Start", "server_threads", "speculation", "started"]
 
 HOST = "127.0.0.1"
+# Which of its two model runners vLLM takes, and so which match its prompt lookup proposes.
+MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 GRACE_SECONDS = 10.0  # until a server that was asked to end is killed
 LAST_LINES = 15
 _POLL_SECONDS = 0.2
@@ -72,11 +74,11 @@ class Running:
 
 @contextlib.contextmanager
 def started(start: Start, log_folder: Path) -> Iterator[Running]:
-    """Start a server on a free port of this machine, and end it at the end.
+    """Start a server on a free port of this machine, and stop it on leaving.
 
     Raises:
-        EngineError: it cannot be started, ends at once, or does not answer in time; an EngineError
-            from within is raised with how the server ended, if it did.
+        EngineError: it cannot be started, ends at once, or does not answer in time. If it ends
+            later, an EngineError from the body says how.
         UsageError: the command or the arguments cannot be used as they are.
     """
     port = _free_port()
@@ -92,7 +94,7 @@ def started(start: Start, log_folder: Path) -> Iterator[Running]:
             url=f"http://{HOST}:{port}",
             command=shlex.join(without_secrets(run.words)),
             whole_command=shlex.join(run.words),
-            settings={} if start.threads is None else {"threads": str(start.threads)},
+            settings=_settings(start),
             ready_seconds=time.monotonic() - begun,
             log=runner.log,
             may_survive=run.may_survive,
@@ -113,11 +115,19 @@ def started(start: Start, log_folder: Path) -> Iterator[Running]:
 
 
 def server_threads() -> int | None:
-    """Threads of a server beside its client: on few cores all but one, which the client keeps; else
-    as many as the server takes, None.
+    """Threads for a server: on few cores all but one, which the client keeps; else None, as many as
+    it takes.
     """
     cores = cores_here()
     return max(1, cores - 1) if cores <= _FEW_CORES else None
+
+
+def _settings(start: Start) -> dict[str, str]:
+    """What changes how a server works and stands in the environment, not on its command line."""
+    settings = {} if start.threads is None else {"threads": str(start.threads)}
+    if start.engine == "vllm":
+        settings[MODEL_RUNNER] = os.environ.get(MODEL_RUNNER, "unset")
+    return settings
 
 
 def _free_port() -> int:
@@ -212,7 +222,7 @@ class _Guardian:
         return self._process.stdin
 
     def ended(self, wait: float = 0.0) -> str | None:
-        """How the server ended; None where it runs after `wait` seconds."""
+        """How the server ended; None if it still runs after `wait` seconds."""
         self._listen(wait)
         for line in self._heard.splitlines():
             kind, _, rest = line.partition(" ")
@@ -241,7 +251,7 @@ class _Guardian:
         return [_COLOURS.sub("", line) for line in lines if line]
 
     def advice(self) -> str:
-        """What helps against what the server's log says."""
+        """What to do about the error in the server's log."""
         said = "\n".join(self._logged())
         changed = "--engine-args and --engine-command change how it is started"
         return next((hint for words, hint in _ADVICE.items() if words in said), changed)
@@ -258,7 +268,7 @@ class _Guardian:
         return f"; its log ends:{words}" if words else "; its log is empty"
 
     def end(self) -> None:
-        """End the server and wait until it is gone."""
+        """Stop the server and wait until it is gone."""
         self.ended()  # learns the group
         with contextlib.suppress(OSError):
             self._stdin.close()

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftbench.engines.client import AnswerError, Fault, other_ids
-from draftbench.engines.engine import FROM_OUTSIDE, Ask, ServerFacts, check_starts
+from draftbench.engines.client import other_ids, unless_refused
+from draftbench.engines.engine import FROM_OUTSIDE, Ask, ServerFacts, check_beginnings
 from draftbench.engines.openai import NOTHING_ADDED, OpenAi, Version
 from draftbench.errors import EngineError
 
@@ -30,16 +30,13 @@ class TensorRtLlm(OpenAi):
         return body
 
     def facts(self) -> ServerFacts:
-        try:
+        version = None
+        with unless_refused():
             version = self.http.json("/version", type=Version).version
-        except AnswerError as error:
-            if error.fault is not Fault.REFUSED:
-                raise
-            version = None
         return ServerFacts(self.engine, version=version, model=self.model)
 
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        check_starts(prompts)
+        check_beginnings(prompts)
         for prompt in prompts:
             answer = self.one_token(prompt)
             if isinstance(prompt, str) or answer.usage is None:
@@ -48,7 +45,4 @@ class TensorRtLlm(OpenAi):
                 read = answer.usage.prompt_tokens
                 raise other_ids(f"the server read {read} tokens where {len(prompt)} were sent")
             if not answer.choices[0].token_ids:
-                raise EngineError(
-                    f"{self.url} does not return token ids",
-                    hint=FROM_OUTSIDE,
-                )
+                raise EngineError(f"{self.url} does not return token ids", hint=FROM_OUTSIDE)

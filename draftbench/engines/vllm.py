@@ -17,9 +17,16 @@ from typing import Any
 
 import msgspec
 
-from draftbench.engines.client import AnswerError, Fault
+from draftbench.engines.client import unless_refused
 from draftbench.engines.counters import read_counters
-from draftbench.engines.engine import Ask, Reading, ServerFacts, TokenServer, lead, survivors
+from draftbench.engines.engine import (
+    Answer,
+    Ask,
+    ServerFacts,
+    TokenServer,
+    accepted_at_least,
+    margin_of,
+)
 from draftbench.engines.openai import NOTHING_ADDED, Event, OpenAi, Version
 
 _TOLD = re.compile(
@@ -51,20 +58,20 @@ class Vllm(TokenServer, OpenAi):
             body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
         return body
 
-    def take(self, event: Event, reading: Reading) -> None:
-        super().take(event, reading)
+    def take(self, event: Event, answer: Answer) -> None:
+        super().take(event, answer)
         if event.metrics is None:
             return
         if event.metrics.generation_time_ms is not None:
-            reading.decode_seconds = event.metrics.generation_time_ms / 1e3
+            answer.decode_seconds = event.metrics.generation_time_ms / 1e3
         stated = event.metrics.speculative_decoding
         if stated is None:
             return
-        reading.rounds = stated.num_spec_steps
-        reading.drafted, reading.kept = stated.num_draft_tokens, stated.num_accepted_draft_tokens
-        reading.by_position = survivors(stated.acceptance_histogram)
+        answer.rounds = stated.num_spec_steps
+        answer.drafted, answer.kept = stated.num_draft_tokens, stated.num_accepted_draft_tokens
+        answer.by_position = accepted_at_least(stated.acceptance_histogram)
         if stated.per_step_accepted is not None and stated.per_step_drafted is not None:
-            reading.proposed, reading.accepted = stated.per_step_drafted, stated.per_step_accepted
+            answer.proposed, answer.accepted = stated.per_step_drafted, stated.per_step_accepted
 
     def facts(self) -> ServerFacts:
         page = self.http.run(self.http.page("/metrics"))
@@ -73,12 +80,8 @@ class Vllm(TokenServer, OpenAi):
         k = len(counters.by_position) if counters.by_position else 0 if page else None
         method = "none" if k == 0 else None
         settings: dict[str, str] = {}
-        try:
+        with unless_refused():  # it answers in developer mode only
             config = self.http.json("/server_info", type=Info).vllm_config
-        except AnswerError as error:  # it answers in developer mode only
-            if error.fault is not Fault.REFUSED:
-                raise
-        else:
             settings = dict(_TOLD.findall(config))
             if speculation := _SPECULATION.search(config):
                 method, k = speculation[1], int(speculation[3])
@@ -118,4 +121,4 @@ class Vllm(TokenServer, OpenAi):
         answer = self.one_token(ids, logprobs=2, return_tokens_as_token_ids=True)
         stated = answer.choices[0].logprobs
         top = (stated.top_logprobs or [None])[0] if stated else None
-        return lead((top or {}).values())
+        return margin_of((top or {}).values())

@@ -22,7 +22,7 @@ from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import Asked
 from draftbench.models.engine_rules import fewest_drafted, too_short
-from draftbench.records import Candidate, Failure, Key, Sampling, Served
+from draftbench.records import LOOKUP, Candidate, DraftingMode, Failure, Key, Sampling, Served
 from draftbench.sweep.options import ServingOptions, SweepOptions
 
 
@@ -71,7 +71,7 @@ REPLAYED = ("draft-model", "ngram")
 class Serving:
     """The engine of a sweep: how it drafts by the name of each draft, the levels at which it serves
     its candidates, and prompts outside the sample to warm up with. Servers of the user's are not
-    started; `own` is what the one at `server` drafts with, None where it does not draft.
+    started; `drafting` is the arm that the one at `server` is, None where it does not draft.
     """
 
     engine: str
@@ -84,7 +84,7 @@ class Serving:
     server: Server | None = None
     facts: ServerFacts | None = None
     baseline: Server | None = None
-    own: Arm | None = None
+    drafting: Arm | None = None
     ids: int = sys.maxsize  # the target writes lower ones
 
     @property
@@ -92,8 +92,8 @@ class Serving:
         """The arm whose answers, one by one, are the responses: without a draft where there is
         such a server.
         """
-        if self.own is not None and self.baseline is None:
-            return self.own
+        if self.drafting is not None and self.baseline is None:
+            return self.drafting
         return Arm(None, 0)
 
     @property
@@ -106,6 +106,13 @@ class Serving:
         """Whether what it proposes can be had without the engine."""
         drafter = self.drafters.get(candidate.draft)  # none: only the user's server has it
         return drafter is not None and drafter.method in REPLAYED
+
+    def mode(self, arm: Arm, options: SweepOptions) -> DraftingMode:
+        """How its draft proposes; of a draft that only the user's server has as the user says."""
+        if arm.candidate is None or arm.candidate.draft == LOOKUP:
+            return DraftingMode.GREEDY
+        drafter = self.drafters.get(arm.candidate.draft)
+        return drafter.mode if drafter is not None else options.mode
 
     def start(self, arm: Arm, options: SweepOptions) -> Start:
         """What a server of this arm is started with."""

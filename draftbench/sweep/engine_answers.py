@@ -8,6 +8,7 @@ import contextlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import msgspec
 
@@ -66,6 +67,7 @@ def served_of(
     answer: Answer,
     arm: Arm,
     load: Load,
+    mode: DraftingMode,
     facts: EngineFacts,
     response: ScoredResponse | None,
     error: str | None,
@@ -77,12 +79,12 @@ def served_of(
     if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
         first = first_difference(response.tokens, answer.tokens)
     return Served(
-        **{name: getattr(answer, name) for name in _ANSWERED},
+        **{name: _frozen(getattr(answer, name)) for name in _ANSWERED},
         request=request,
         sample=sample,
         candidate=arm.candidate,
         k=arm.k,
-        mode=DraftingMode.GREEDY,
+        mode=mode,
         repeat=arm.repeat,
         server=facts.server,
         process=facts.process,
@@ -93,6 +95,10 @@ def served_of(
         first_difference=first,
         error=error,
     )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def replay_of(

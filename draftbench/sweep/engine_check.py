@@ -147,7 +147,7 @@ def refuse_another_server(known: Sequence[EngineFacts], serving: Serving | None)
     """
     if serving is None or serving.facts is None:
         return
-    arm = serving.own or Arm(None, 0)
+    arm = serving.drafting or Arm(None, 0)
     given = [facts for facts in known if not facts.started]
     drafted = [facts for facts in given if facts.candidate is not None]
     # Beside a baseline the server that drafts may not have been asked yet.
@@ -168,7 +168,7 @@ def _refuse(what: str, before: str | None, now: str | None) -> None:
         )
 
 
-def with_own(
+def find_drafting(
     serving: Serving,
     server: Server,
     candidates: dict[Candidate, None],
@@ -214,21 +214,25 @@ def with_own(
             "the server drafts, but does not say how many tokens per round",
             hint="switch its metrics on (llama-server: --metrics)",
         )
-    models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
     method = facts.method or "draft"
-    model = facts.settings.get("speculative_model")
-    name = (
-        LOOKUP if method == "ngram" else short_name(model or serving.options.drafts_with or method)
-    )
-    if model is None and len(models) == 1 and name != LOOKUP:
-        name = models[0]  # the one draft that the user names
-    candidate = next((c for c in candidates if c.draft == name), Candidate(draft=name))
-    own = Arm(candidate, k or most)
+    candidate = _drafting_with(serving, method, facts.settings.get("speculative_model"))
+    candidate = next((c for c in candidates if c.draft == candidate.draft), candidate)
     inferred = "" if k else "; it does not say how many, these are the most that it was seen to"
     if unknown:
         inferred = ", by --k: it does not tell"
-    watcher.note(f"the server drafts {own.k} tokens a round ({method}){inferred}")
-    return replace(serving, own=own), {**candidates, own.candidate: None}  # type: ignore[dict-item]
+    watcher.note(f"the server drafts {k or most} tokens a round ({method}){inferred}")
+    drafting = Arm(candidate, k or most)
+    return replace(serving, drafting=drafting), {**candidates, candidate: None}
+
+
+def _drafting_with(serving: Serving, method: str, model: str | None) -> Candidate:
+    """The draft of the user's server, by the model that it names, or else that the user does."""
+    if method == "ngram":
+        return Candidate(draft=LOOKUP)
+    named = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
+    if model is None and len(named) == 1:
+        return Candidate(draft=named[0])
+    return Candidate(draft=short_name(model or serving.options.drafts_with or method))
 
 
 def _probed(

@@ -18,6 +18,7 @@ from draftbench.decoder.device import card_names, device_of, dtype_of, in_words,
 from draftbench.engines.commands import (
     Speculation,
     check_method,
+    doubtful_fields,
     speculation,
 )
 from draftbench.engines.connect import connect
@@ -48,7 +49,7 @@ from draftbench.run_folder.manifest import (
     short_name,
 )
 from draftbench.sweep.arms import REPLAYED, Serving, arrival_times
-from draftbench.sweep.engine_check import with_own
+from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     CheckedDrafts,
@@ -153,14 +154,14 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     candidates = checked.candidates
     if server is not None:
         k = options.ks[0] if len(options.ks) == 1 else None
-        serving, candidates = with_own(serving, server, candidates, prompts, k, watcher)
+        serving, candidates = find_drafting(serving, server, candidates, prompts, k, watcher)
         if not candidates:
             raise UsageError(
                 f"the server at {server.url} does not draft, and no draft is given",
                 hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
-    if serving.own is not None and serving.own.k <= MOST_DRAFTED:
-        options = replace(options, ks=tuple(sorted({*options.ks, serving.own.k})))
+    if serving.drafting is not None and serving.drafting.k <= MOST_DRAFTED:
+        options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
     manifest = Manifest(
         **heading(options, command, traffic, prompts, left_out),
         question=_on_engine(
@@ -275,8 +276,14 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
             f"llama.cpp serves .gguf files, and `{options.target}` is none",
             hint="give the target's .gguf file, and with --tokenizer what it was made from",
         )
-    drafters = [speculation(s, 1, lookup=options.lookup) for s in options.drafts if s != SELF]
+    drafters = [
+        speculation(s, 1, lookup=options.lookup, mode=options.mode)
+        for s in options.drafts
+        if s != SELF
+    ]
     for drafter in drafters:
+        for doubt in doubtful_fields(asked.engine, drafter):
+            watcher.note(doubt, always=True)
         for k in options.ks:
             check_method(asked.engine, replace(drafter, k=k))
     named = [("--target", options.target, False)]
@@ -435,7 +442,7 @@ def _check_drafts(
                 "the target cannot draft for itself on a serving engine",
                 hint="that control is the built-in decoder's; leave `self` out",
             )
-        drafter = speculation(spec, 1, lookup=options.lookup)
+        drafter = speculation(spec, 1, lookup=options.lookup, mode=options.mode)
         name = _name_of(spec, drafter)
         name = portable(spec) if name in found.drafters else name
         found.drafters[name] = drafter

@@ -9,7 +9,6 @@ still to answer; the next one is started.
 from __future__ import annotations
 
 import gc
-import os
 import time
 import uuid
 from collections import Counter
@@ -28,7 +27,7 @@ from draftbench.engines.commands import Start
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server
-from draftbench.engines.start import Running, started
+from draftbench.engines.start import MODEL_RUNNER, Running, started
 from draftbench.errors import (
     DraftbenchError,
     EngineError,
@@ -226,9 +225,9 @@ class EngineWorker:
         if serving.server is None:
             visit = self._start(stack, serving.start(arm, self.options), arm, process)
         else:
-            plain = arm.candidate is None and serving.baseline is not None
-            own = serving.baseline if plain and serving.baseline else serving.server
-            visit = Visit(own, self._facts(own, arm, process))
+            plain = serving.baseline if arm.candidate is None else None
+            server = plain or serving.server
+            visit = Visit(server, self._facts(server, arm, process))
         server = visit.server
         if self.deadline is None and self.options.cell_timeout is not None:
             self.deadline = time.monotonic() + self.options.cell_timeout
@@ -274,10 +273,10 @@ class EngineWorker:
             RunFolderError: this run was measured on another one.
             EngineError: it drafts otherwise than its arm asks.
         """
-        told = server.facts()
-        facts = facts_of(told, arm, name or uuid.uuid4().hex[:8], process, running, files)
+        described = server.facts()
+        facts = facts_of(described, arm, name or uuid.uuid4().hex[:8], process, running, files)
         refuse_another(self.measured.engines, facts)
-        check_drafting(told, arm, start.speculation if start else None)
+        check_drafting(described, arm, start.speculation if start else None)
         self._keep([facts])
         return facts
 
@@ -403,7 +402,8 @@ class EngineWorker:
         if response is None and error is None and arm == self.serving.writer and load == ALONE:
             response = response_of(answer, asked, self._digest(answer))
             written = [response]
-        served = served_of(answer, arm, load, facts, response, error, self._digest(answer))
+        mode = self.serving.mode(arm, self.options)
+        served = served_of(answer, arm, load, mode, facts, response, error, self._digest(answer))
         if error is not None:
             self.watcher.note(f"{arm}, {key[0]}: {error}: {reason}")
         made = [response.trajectory for response in written]
@@ -459,11 +459,11 @@ class EngineWorker:
 
     def _lookup_engine(self) -> str:
         """The engine whose rule of prompt lookup holds."""
-        started_here = self.serving.server is None
-        older = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "0" or not torch.cuda.is_available()
-        if self.serving.engine == VLLM and started_here and older:
-            return VLLM_CPU
-        return self.serving.engine
+        runners = [f.settings.get(MODEL_RUNNER) for f in self.measured.engines if f.started]
+        older = "0" in runners or not torch.cuda.is_available()
+        return (
+            VLLM_CPU if self.serving.engine == VLLM and runners and older else self.serving.engine
+        )
 
     def _replay_by_engine(self, candidate: Candidate, step: Replaying) -> None:
         """The engine serves the draft and tells its best token at every position.

@@ -258,9 +258,9 @@ class Measured:
         serving, options = self.prepared.serving, self.prepared.options
         if serving is None or options.measure in ("none", "replay"):
             return
-        if serving.own is not None and candidate == serving.own.candidate:
+        if serving.drafting is not None and candidate == serving.drafting.candidate:
             if serving.baseline is not None:
-                yield [Arm(None, 0, turn + 1), serving.own._replace(repeat=turn)]
+                yield [Arm(None, 0, turn + 1), serving.drafting._replace(repeat=turn)]
         elif serving.server is None and candidate in serving.levels:
             for k in self._ks_to_start(serving, candidate, turn):
                 yield [Arm(candidate, k, turn)]

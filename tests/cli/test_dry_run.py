@@ -143,7 +143,9 @@ def on_an_engine():
         plan = EnginePlan(
             candidates=[Candidate(draft="ngram")],
             served=[Candidate(draft="ngram")],
-            fewest=1,
+            least=1,
+            most=8,
+            grid=8,
             restarts=1,
             in_flight=in_flight,
             plain=2,

@@ -80,7 +80,7 @@ def test_flags_that_make_no_sense_are_refused_with_a_hint(failing, words, compla
 
 def test_k_of_a_server_that_runs_is_not_asked_for(failing):
     told = failing(2, "sweep", *SERVER, *TRAFFIC, "--k", "2,4")
-    assert "--k makes no sense" in told
+    assert "--k makes no sense with a server that is running" in told
     assert "--drafts" in told
 
 
@@ -362,7 +362,7 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
 def test_a_dry_run_counts_starts_and_tokens_against_the_whole_grids(
     command, engine, embedded, tmp_path
 ):
-    """Three drafts at k = 1 … 8: plain twice and each at one k at least, 5; all of them 1 + 3 × 8.
+    """Three drafts at k = 1 … 8: plain twice, each at two k's at least, 8; all k's 1 + 3 × 8.
     Of 2 requests of 10 tokens the first server writes 20, every other one as much.
     """
     drafts = [embedded / "draft", embedded / "distilled", "ngram"]
@@ -372,8 +372,8 @@ def test_a_dry_run_counts_starts_and_tokens_against_the_whole_grids(
     assert outcome.code == 0, outcome.err
     plan = json.loads(outcome.out)
     starts = [plan[name]["starts"] for name in ("least", "most", "grid")]
-    assert starts == [5, 26, 25]
-    assert [plan[name]["tokens"] for name in ("least", "most", "grid")] == [100, 520, 500]
+    assert starts == [8, 26, 25]
+    assert [plan[name]["tokens"] for name in ("least", "most", "grid")] == [160, 520, 500]
     assert plan["least"]["seconds"] < plan["grid"]["seconds"]
     assert [need["candidate"] for need in plan["memory"]] == ["draft", "distilled", "ngram"]
     assert plan["memory"][2]["draft_weights"] == 0
@@ -385,8 +385,8 @@ def test_a_dry_run_counts_starts_and_tokens_against_the_whole_grids(
 @pytest.mark.parametrize(
     ("more", "starts"),
     [
-        # Between plain servers three times: 4 + 3, 4 + 3 × 8, and the grid 3 + 3 × 8.
-        (("--restarts", 3), [7, 28, 27]),
+        # Between plain servers three times: 4 + 3 × 2, 4 + 3 × 8, and the grid 3 + 3 × 8.
+        (("--restarts", 3), [10, 28, 27]),
         (("--measure", "replay"), [1, 1, 9]),
     ],
 )

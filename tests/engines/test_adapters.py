@@ -8,9 +8,9 @@ import pytest
 from engines.scripted_server import SHAPES, VERSION, ScriptedServer
 
 from draftbench.engines.client import AnswerError, Fault, Http
-from draftbench.engines.connect import KINDS, connect
+from draftbench.engines.connect import KINDS
 from draftbench.engines.drive import drive
-from draftbench.engines.engine import Ask, Reading, ServerFacts
+from draftbench.engines.engine import Answer, Ask, ServerFacts
 from draftbench.errors import EngineError
 from draftbench.records import Sampling
 
@@ -132,88 +132,76 @@ FACTS = {
 
 
 @pytest.mark.parametrize("engine", SHAPES)
-def test_a_server_s_facts_are_what_it_says_of_itself(engine):
-    with ScriptedServer(engine, k=4) as play:
-        server = connect(play.url)
-        assert server.facts() == FACTS[engine]
-        server.close()
+def test_a_server_s_facts_are_what_it_says_of_itself(connected, engine):
+    server = connected(ScriptedServer(engine, k=4))
+    assert server.facts() == FACTS[engine]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang"])
-def test_a_server_that_does_not_speculate_says_so(engine):
-    with ScriptedServer(engine) as play:
-        server = connect(play.url)
-        facts = server.facts()
-        server.close()
+def test_a_server_that_does_not_speculate_says_so(connected, engine):
+    server = connected(ScriptedServer(engine))
+    facts = server.facts()
     assert (facts.method, facts.k) == ("none", 0)
 
 
 @pytest.mark.parametrize("engine", SHAPES)
-def test_prompts_that_are_read_as_sent_pass_the_echo(engine):
-    with ScriptedServer(engine) as play:
-        server = connect(play.url)
-        server.echo([[5, 6, 7], [5, 9]])
-        server.close()
+def test_prompts_that_are_read_as_sent_pass_the_echo(connected, engine):
+    play = ScriptedServer(engine)
+    server = connected(play)
+    server.echo([[5, 6, 7], [5, 9]])
     assert len(play.bodies) == 2
     assert not any(body.get("stream") for body in play.bodies)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_a_prompt_that_was_read_with_another_id_is_an_error(engine):
-    with ScriptedServer(engine, faults={1: "wrong ids"}) as play:
-        server = connect(play.url)
-        with pytest.raises(AnswerError, match="other token ids than were sent") as caught:
-            server.echo([[5, 6, 7], [5, 9]])
-        server.close()
+def test_a_prompt_that_was_read_with_another_id_is_an_error(connected, engine):
+    server = connected(ScriptedServer(engine, faults={1: "wrong ids"}))
+    with pytest.raises(AnswerError, match="other token ids than were sent") as caught:
+        server.echo([[5, 6, 7], [5, 9]])
     assert caught.value.fault is Fault.OTHER_IDS
 
 
 @pytest.mark.parametrize("engine", ["llama.cpp", "tensorrt-llm"])
-def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(engine):
+def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(connected, engine):
     class Adding(ScriptedServer):
         def answer(self, body):
             body["prompt"].insert(0, 1)
             return super().answer(body)
 
-    with Adding(engine) as play:
-        server = connect(play.url)
-        with pytest.raises(AnswerError) as caught:
-            server.echo([[5, 6, 7]])
-        server.close()
+    server = connected(Adding(engine))
+    with pytest.raises(AnswerError) as caught:
+        server.echo([[5, 6, 7]])
     assert caught.value.fault is Fault.OTHER_IDS
 
 
 @pytest.mark.parametrize(("text", "same"), [("def f(a, ...):", True), ("def f(b, ...):", False)])
-def test_spaces_that_llama_server_leaves_out_of_the_prompt_it_shows_are_no_other_ids(text, same):
+def test_spaces_that_llama_server_leaves_out_of_the_prompt_it_shows_are_no_other_ids(
+    connected, text, same
+):
     class Showing(ScriptedServer):
         def told(self, path, body):
             return {"content": text} if path == "/detokenize" else super().told(path, body)
 
-    with Showing("llama.cpp") as play:
-        server = connect(play.url)
-        with nullcontext() if same else pytest.raises(AnswerError, match="other token ids"):
-            server.echo([[*map(ord, "def f(a,...):")]])
-        server.close()
+    server = connected(Showing("llama.cpp"))
+    with nullcontext() if same else pytest.raises(AnswerError, match="other token ids"):
+        server.echo([[*map(ord, "def f(a,...):")]])
 
 
 @pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang", "tensorrt-llm"])
-def test_two_beginnings_of_a_prompt_are_an_error_before_anything_is_sent(engine):
-    with ScriptedServer(engine) as play:
-        server = connect(play.url)
-        with pytest.raises(EngineError, match="beginning-of-sequence token twice"):
-            server.echo([[1, 1, 6], [1, 1, 9]])
-        server.close()
+def test_two_beginnings_of_a_prompt_are_an_error_before_anything_is_sent(connected, engine):
+    play = ScriptedServer(engine)
+    server = connected(play)
+    with pytest.raises(EngineError, match="beginning-of-sequence token twice"):
+        server.echo([[1, 1, 6], [1, 1, 9]])
     assert play.bodies == []
 
 
-def test_equal_first_tokens_of_prompts_that_begin_differently_are_no_beginning():
-    with ScriptedServer() as play:
-        server = connect(play.url)
-        server.echo([[6, 6, 7], [5, 9]])
-        server.close()
+def test_equal_first_tokens_of_prompts_that_begin_differently_are_no_beginning(connected):
+    server = connected(ScriptedServer())
+    server.echo([[6, 6, 7], [5, 9]])
 
 
-def test_a_server_without_ids_is_no_vllm_that_can_be_driven():
+def test_a_server_without_ids_is_no_vllm_that_can_be_driven(connected):
     class Old(ScriptedServer):
         def events(self, body, wrong):
             for event in super().events(body, wrong):
@@ -221,22 +209,18 @@ def test_a_server_without_ids_is_no_vllm_that_can_be_driven():
                     choice["prompt_token_ids"] = choice["token_ids"] = None
                 yield event
 
-    with Old() as play:
-        server = connect(play.url)
-        with pytest.raises(EngineError, match="does not return token ids") as caught:
-            server.echo([[5, 6]])
-        server.close()
+    server = connected(Old())
+    with pytest.raises(EngineError, match="does not return token ids") as caught:
+        server.echo([[5, 6]])
     assert "0.10.2" in caught.value.hint
 
 
-def test_fields_that_a_black_box_refuses_are_left_out_where_they_are_neutral():
-    with ScriptedServer("openai", refuses=frozenset({"top_k"})) as play:
-        server = connect(play.url)
-        server.echo(["some text"])
-        plain = Ask(("r", 0), "text", 4, Sampling())
-        drawn = Ask(("r", 1), "text", 4, Sampling(temperature=1.0, top_k=5))
-        good, bad = drive(server, [plain, drawn], concurrency=1)
-        server.close()
+def test_fields_that_a_black_box_refuses_are_left_out_where_they_are_neutral(connected):
+    server = connected(ScriptedServer("openai", refuses=frozenset({"top_k"})))
+    server.echo(["some text"])
+    plain = Ask(("r", 0), "text", 4, Sampling())
+    drawn = Ask(("r", 1), "text", 4, Sampling(temperature=1.0, top_k=5))
+    good, bad = drive(server, [plain, drawn], concurrency=1)
     assert good.error is None
     assert (bad.error, bad.reason) == (
         Fault.REFUSED,
@@ -244,28 +228,24 @@ def test_fields_that_a_black_box_refuses_are_left_out_where_they_are_neutral():
     )
 
 
-def test_a_black_box_that_counts_nothing_is_refused():
+def test_a_black_box_that_counts_nothing_is_refused(connected):
     class Silent(ScriptedServer):
         def events(self, body, wrong):
             yield from ({**e, "usage": None} for e in super().events(body, wrong) if e != "[DONE]")
 
-    with Silent("openai") as play:
-        server = connect(play.url)
-        with pytest.raises(EngineError, match="does not say how many tokens it wrote"):
-            server.echo(["text"])
-        server.close()
+    server = connected(Silent("openai"))
+    with pytest.raises(EngineError, match="does not say how many tokens it wrote"):
+        server.echo(["text"])
 
 
 @pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang"])
-def test_texts_become_tokens_and_chats_become_prompts(engine):
-    with ScriptedServer(engine) as play:
-        server = connect(play.url)
-        assert server.tokenize("ab") == [97, 98]
-        chat = [{"role": "user", "content": "hi"}]
-        assert server.apply_template(chat) == (
-            str(chat) if engine == "llama.cpp" else [*map(ord, str(chat))]
-        )
-        server.close()
+def test_texts_become_tokens_and_chats_become_prompts(connected, engine):
+    server = connected(ScriptedServer(engine))
+    assert server.tokenize("ab") == [97, 98]
+    chat = [{"role": "user", "content": "hi"}]
+    assert server.apply_template(chat) == (
+        str(chat) if engine == "llama.cpp" else [*map(ord, str(chat))]
+    )
 
 
 @pytest.mark.parametrize(
@@ -370,10 +350,10 @@ def test_a_prefix_cache_is_emptied_where_the_server_can(adapter, engine, status,
 
 
 def read(server, *events, limit=9):
-    reading = Reading(Ask(("r", 0), [5, 6, 7], limit, Sampling()))
+    answer = Answer(Ask(("r", 0), [5, 6, 7], limit, Sampling()))
     for event in events:
-        server.read(msgspec.json.encode(event), reading)
-    return reading
+        server.read(msgspec.json.encode(event), answer)
+    return answer
 
 
 def test_sglang_s_events_hold_all_ids_again_or_the_new_ones_alone(adapter):
@@ -383,7 +363,7 @@ def test_sglang_s_events_hold_all_ids_again_or_the_new_ones_alone(adapter):
     again = read(adapter("sglang"), event([1], 1, "a"), event([1, 2, 3], 3, "abc"))
     alone = read(adapter("sglang"), event([1], 1, "a"), event([2, 3], 3, "bc"))
     assert again.tokens == alone.tokens == [1, 2, 3]
-    assert "".join(again.text) == "".join(alone.text) == "abc"
+    assert again.text == alone.text == "abc"
 
 
 def test_sglang_s_ids_that_do_not_add_up_are_garbage(adapter):
@@ -399,7 +379,7 @@ def test_sglang_s_abort_is_a_failure_with_its_reason(adapter):
     assert caught.value.fault is Fault.FAILED
 
 
-def test_tensorrt_llm_s_answer_without_the_end_token_s_id_has_unknown_ids():
+def test_tensorrt_llm_s_answer_without_the_end_token_s_id_has_unknown_ids(connected):
     class Short(ScriptedServer):
         def events(self, body, wrong):
             for event in super().events(body, wrong):
@@ -407,10 +387,8 @@ def test_tensorrt_llm_s_answer_without_the_end_token_s_id_has_unknown_ids():
                     event["usage"]["completion_tokens"] += 1
                 yield event
 
-    with Short("tensorrt-llm", end=9) as play:
-        server = connect(play.url)
-        (answer,) = drive(server, [Ask(("r", 0), [5, 6], 50, Sampling())], concurrency=1)
-        server.close()
+    server = connected(Short("tensorrt-llm", end=9))
+    (answer,) = drive(server, [Ask(("r", 0), [5, 6], 50, Sampling())], concurrency=1)
     assert (answer.tokens, answer.output_tokens, answer.error) == (None, 4, None)
 
 
@@ -420,24 +398,24 @@ def llama(content, tokens, predicted, **more):
 
 def test_ids_that_llama_server_leaves_out_of_a_character_are_found_by_its_text(adapter):
     server = adapter("llama.cpp", httpx2.Response(200, json={"tokens": [9284, 103, 123]}))
-    reading = read(server, llama("a", [64], 1), llama("🪿", [123], 4), llama("b", [65], 5))
-    server.http.run(server.settle(reading))
-    assert reading.tokens == [64, 9284, 103, 123, 65]
+    answer = read(server, llama("a", [64], 1), llama("🪿", [123], 4), llama("b", [65], 5))
+    server.http.run(server.settle(answer))
+    assert answer.tokens == [64, 9284, 103, 123, 65]
 
 
 @pytest.mark.parametrize("found", [[103, 123], [9284, 103, 7], [1, 2, 3, 123], []])
 def test_ids_that_are_not_found_again_are_unknown(adapter, found):
     server = adapter("llama.cpp", httpx2.Response(200, json={"tokens": found}))
-    reading = read(server, llama("a", [64], 1), llama("🪿", [123], 4))
-    server.http.run(server.settle(reading))
-    assert (reading.tokens, reading.count) == (None, 4)
+    answer = read(server, llama("a", [64], 1), llama("🪿", [123], 4))
+    server.http.run(server.settle(answer))
+    assert (answer.tokens, answer.count) == (None, 4)
 
 
 def test_ids_of_a_character_that_the_limit_cut_are_unknown(adapter):
     server = adapter("llama.cpp", httpx2.Response(200, json={"tokens": [1]}))
-    reading = read(server, llama("a", [64], 1), llama("", [], 3, stop=True, stop_type="limit"))
-    server.http.run(server.settle(reading))
-    assert (reading.tokens, reading.count, reading.finish) == (None, 3, "length")
+    answer = read(server, llama("a", [64], 1), llama("", [], 3, stop=True, stop_type="limit"))
+    server.http.run(server.settle(answer))
+    assert (answer.tokens, answer.count, answer.finish) == (None, 3, "length")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from draftbench.engines.commands import Start, launch, speculation
+from draftbench.engines.commands import Start, doubtful_fields, launch, speculation
 from draftbench.errors import EngineError, UsageError
 from draftbench.records import DraftingMode
 
@@ -58,7 +58,7 @@ def test_vllm_without_speculation_asks_for_what_is_read_from_its_answers(started
         ("org/d@v1", {}, {"method": "draft_model", "model": "org/d", "revision": "v1"}),
         (
             "org/d",
-            {"quant": "fp8", "mode": "sampled"},
+            {"quant": "fp8", "mode": "sampled-temperature-only"},
             {"method": "draft_model", "model": "org/d", "quantization": "fp8_per_channel"}
             | {"draft_sample_method": "probabilistic"},
         ),
@@ -88,7 +88,7 @@ def test_vllm_is_told_the_drafter_and_its_length_in_one_object(started, draft, c
         ),
         (
             "d.gguf",
-            {"mode": "sampled"},
+            {"mode": "sampled-temperature-only"},
             "-np 1 -c 0 {usual} -md d.gguf --spec-type draft-simple --spec-draft-sampling "
             "probabilistic --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0",
         ),
@@ -237,6 +237,38 @@ def test_a_file_of_another_draft_length_is_refused(started, tmp_path):
     file.write_text('{"method": "medusa", "num_speculative_tokens": 5}')
     with pytest.raises(UsageError, match="drafts 5 tokens, not 7"):
         started("vllm", f"spec:{file}", 7)
+
+
+@pytest.mark.parametrize(
+    ("engine", "mode", "hint"),
+    [
+        ("vllm", "sampled", "--mode greedy or sampled-temperature-only"),
+        ("llama.cpp", "sampled", "--mode greedy or sampled-temperature-only"),
+        ("tensorrt-llm", "sampled-temperature-only", "--mode greedy or sampled"),
+        ("sglang", "sampled", "it drafts in --mode greedy"),
+    ],
+)
+def test_a_mode_in_which_an_engine_does_not_draft_is_refused(started, engine, mode, hint):
+    with pytest.raises(UsageError, match=f"{engine} does not draft in --mode {mode}") as caught:
+        started(engine, "d", mode=mode)
+    assert caught.value.hint.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("engine", "key", "doubts"),
+    [
+        ("vllm", "num_speculative_token", ["did you mean `num_speculative_tokens`?"]),
+        ("vllm", "widgets", ["see what your version calls it"]),
+        ("vllm", "draft_sample_method", []),
+        ("tensorrt-llm", "num_speculative_token", []),
+    ],
+)
+def test_a_field_that_vllm_is_not_known_to_have_is_doubted(tmp_path, engine, key, doubts):
+    """Not refused: another version may have it."""
+    file = tmp_path / "raw.json"
+    file.write_text(json.dumps({"method": "mtp", key: 2}))
+    found = doubtful_fields(engine, speculation(f"spec:{file}", 2))
+    assert [sentence.partition(": ")[2] for sentence in found] == doubts
 
 
 @pytest.mark.parametrize(

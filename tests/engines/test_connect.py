@@ -21,18 +21,14 @@ def play():
 
 
 @pytest.mark.parametrize("engine", SHAPES)
-def test_the_engine_is_found_out_by_who_owns_the_model(engine):
-    with ScriptedServer(engine) as play:
-        server = connect(play.url)
-        assert (server.engine, server.model) == (engine, "org/target")
-        server.close()
+def test_the_engine_is_found_out_by_who_owns_the_model(connected, engine):
+    server = connected(ScriptedServer(engine))
+    assert (server.engine, server.model) == (engine, "org/target")
 
 
-def test_a_stated_engine_is_believed_where_the_server_does_not_name_itself():
-    with ScriptedServer("openai") as play:
-        server = connect(play.url, "vllm")
-        assert server.engine == "vllm"
-        server.close()
+def test_a_stated_engine_is_believed_where_the_server_does_not_name_itself(connected):
+    server = connected(ScriptedServer("openai"), "vllm")
+    assert server.engine == "vllm"
 
 
 def test_any_server_can_be_driven_as_a_black_box(play):

@@ -71,8 +71,8 @@ def test_a_stop_string_ends_the_ids_with_the_token_that_completed_it(scenes):
         assert "(" not in answer.text
         assert answer.text == greedy.text[: greedy.text.index("(")]
     # vLLM accepted `():`, an indent and `import` in one step; the last two are after the stop.
-    assert scenes[VLLM].answers["stop string"].tokens == (199, 313, 1632, 795)
-    assert scenes[VLLM].answers["stop string"].chunks == (1, 2, 1)
+    assert scenes[VLLM].answers["stop string"].tokens == [199, 313, 1632, 795]
+    assert scenes[VLLM].answers["stop string"].chunks == [1, 2, 1]
 
 
 def test_ids_of_characters_of_several_tokens_are_complete(scenes):
@@ -80,7 +80,7 @@ def test_ids_of_characters_of_several_tokens_are_complete(scenes):
     goose, bird = (9284, 103, 123), (124373, 222, 222)
     for name in (LLAMA, LLAMA_PLAIN):
         tokens = scenes[name].answers["characters"].tokens
-        assert tokens == (*(*bird, 516, 364, *goose, 516, 364) * 3,)[:24]
+        assert tokens == [*(*bird, 516, 364, *goose, 516, 364) * 3][:24]
 
 
 def test_rounds_make_the_length_and_what_was_accepted_past_its_end(scenes):
@@ -97,12 +97,12 @@ def test_rounds_make_the_length_and_what_was_accepted_past_its_end(scenes):
 
 def test_vllm_tells_every_round(scenes):
     answer = scenes[VLLM].answers["greedy"]
-    assert answer.accepted == (1, 2, 0, 0, 1, 0, 2, 0, 2, 0, 2, 0, 2)
-    assert answer.proposed == (4,) * 13
+    assert answer.accepted == [1, 2, 0, 0, 1, 0, 2, 0, 2, 0, 2, 0, 2]
+    assert answer.proposed == [4] * 13
     assert (answer.rounds, answer.drafted, answer.kept) == (13, 52, 12)
-    assert answer.by_position == (7, 5, 0, 0)
+    assert answer.by_position == [7, 5, 0, 0]
     # The last round accepted two and wrote a third, of which one fitted.
-    assert answer.chunks == (1, 2, 3, 1, 1, 2, 1, 3, 1, 3, 1, 3, 1, 1)
+    assert answer.chunks == [1, 2, 3, 1, 1, 2, 1, 3, 1, 3, 1, 3, 1, 1]
 
 
 def test_the_time_after_the_first_token_is_the_servers_own(scenes):
@@ -166,7 +166,7 @@ def test_a_prompt_that_was_read_before_costs_no_less(scenes):
 
 def test_vllm_scores_the_greedy_response_as_its_own_best_tokens(scenes):
     for name in (VLLM, VLLM_PLAIN):
-        assert tuple(scenes[name].best) == scenes[name].answers["greedy"].tokens
+        assert [*scenes[name].best] == scenes[name].answers["greedy"].tokens
     assert scenes[LLAMA].best is None
 
 
@@ -178,7 +178,7 @@ def test_log_probabilities_are_those_of_the_tokens_written(scenes):
         assert log_p[0] == pytest.approx(-1.1103293895)
         assert scenes[name].margin == pytest.approx(0.8806343078)
     # After the truncations at temperature 0 every token is certain; a draft's are not computed.
-    assert scenes[LLAMA_PLAIN].answers["log p"].log_p == (0.0,) * 8
+    assert scenes[LLAMA_PLAIN].answers["log p"].log_p == [0.0] * 8
     assert scenes[LLAMA].answers["log p"].log_p is None
 
 

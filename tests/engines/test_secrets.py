@@ -47,7 +47,7 @@ def test_secrets_are_those_of_the_command_line_and_of_the_environment():
 
 def test_a_known_secret_is_hidden_wherever_it_stands():
     text = "user=me said long-enough-too and long-enough"
-    assert hidden_in(text, ["long-enough", "long-enough-too"]) == "user=me said *** and ***"
+    assert on_one_line(text, ["long-enough", "long-enough-too"]) == "user=me said *** and ***"
 
 
 @pytest.mark.parametrize(

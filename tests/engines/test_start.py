@@ -66,6 +66,16 @@ def test_a_server_answers_under_its_address_until_it_is_ended(engine):
     assert of_group(port_of(server)) == []
 
 
+@pytest.mark.parametrize(("said", "kept"), [("0", "0"), (None, "unset")])
+def test_which_of_its_model_runners_vllm_is_started_with_is_kept(tmp_path, monkeypatch, said, kept):
+    """Its prompt lookup depends on it, and its command line does not show it."""
+    monkeypatch.delenv(starting.MODEL_RUNNER, raising=False)
+    if said is not None:
+        monkeypatch.setenv(starting.MODEL_RUNNER, said)
+    with started(Start("vllm", "t", command=ENGINE), tmp_path) as server:
+        assert server.settings == {starting.MODEL_RUNNER: kept}
+
+
 def test_a_port_is_free_and_on_this_machine_alone(engine):
     with engine() as one, engine() as other:
         assert one.url.startswith("http://127.0.0.1:")

@@ -68,34 +68,21 @@ class FakeServer:
         rounds = (length - 1) // 2 if self.k else None
         return Answer(
             ask=ask,
-            sent=0.0,
-            arrivals=tuple(0.01 * (n + 1) for n in range(length)),
-            chunks=(1,) * length,
-            tokens=tokens if self.returns_ids else None,
+            arrivals=[0.01 * (n + 1) for n in range(length)],
+            chunks=[1] * length,
+            tokens=[*tokens] if self.returns_ids else None,
             text="" if self.returns_ids else "x" * length,
             finish="length",
             prompt_tokens=len(ask.prompt),
             cached_tokens=self.cached,
             in_flight=1,
-            proposed=(self.k,) * rounds if rounds is not None else None,
-            accepted=(1,) * rounds if rounds is not None else None,
+            proposed=[self.k] * rounds if rounds is not None else None,
+            accepted=[1] * rounds if rounds is not None else None,
+            log_p=[-0.5] * length if ask.log_p else None,
         )
 
     def _failed(self, ask):
-        return Answer(
-            ask=ask,
-            sent=0.0,
-            arrivals=(),
-            chunks=(),
-            tokens=(),
-            text="",
-            finish="",
-            prompt_tokens=0,
-            cached_tokens=None,
-            in_flight=1,
-            error=Fault.UNREACHABLE,
-            reason="connection refused",
-        )
+        return Answer(ask, error=Fault.UNREACHABLE, reason="connection refused", log_p=None)
 
     def echo(self, prompts):
         self.echoed += prompts
@@ -142,10 +129,11 @@ def fake_drive(server, asks, *, concurrency, fillers=(), seconds=None):
 
 
 class FakeEngine:
-    """Starts a `FakeServer` for each `Start`, made by `make`; keeps the starts."""
+    """Starts a `FakeServer` for each `Start`, made by `make`; `settings` are its environment's."""
 
-    def __init__(self, make=lambda start, number: None):
+    def __init__(self, make=lambda start, number: None, settings=None):
         self.make, self.starts, self.servers = make, [], []
+        self.settings = settings or {}
 
     @contextmanager
     def started(self, start, log_folder):
@@ -160,7 +148,8 @@ class FakeEngine:
             url=f"http://{len(self.servers) - 1}",
             command="fake --port 1",
             whole_command="fake --port 1 --api-key secret",
-            settings={} if start.threads is None else {"threads": str(start.threads)},
+            settings=self.settings
+            | ({} if start.threads is None else {"threads": str(start.threads)}),
             ready_seconds=2.0,
             may_survive=(start.command or "").startswith("docker"),
         )

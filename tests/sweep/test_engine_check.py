@@ -145,6 +145,14 @@ def test_a_file_of_speculation_that_cannot_be_meant_is_refused_before_a_start(
     assert engine.starts == []
 
 
+def test_a_misspelt_field_of_vllm_is_named_before_anything_is_started(served, small, tmp_path):
+    file = tmp_path / "spec.json"
+    file.write_text('{"method": "mtp", "prompt_lookup_mex": 4}')
+    served(f"spec:{file}", measure="all", ks=(2,), controls=False)
+    at = next(n for n, note in enumerate(small.notes) if "`prompt_lookup_max`" in note)
+    assert at < next(n for n, note in enumerate(small.notes) if note.startswith("starting"))
+
+
 def test_what_an_older_run_did_not_keep_refuses_nothing(served):
     folder = served("ngram", measure="all", ks=(2,)).folder
     cut(folder)

@@ -39,6 +39,17 @@ def test_drafts_are_replayed_along_what_the_server_wrote(served):
     assert {replay.matched for replay in run.replays[2:]} == {(0,) * 9}
 
 
+@pytest.mark.parametrize(("runner", "proposes"), [("0", 0), ("unset", 8)])
+def test_prompt_lookup_is_replayed_by_the_rule_of_the_model_runner_that_vllm_takes(
+    served, monkeypatch, runner, proposes
+):
+    """On a GPU the newer one, unless it is switched off: that one always proposes k tokens."""
+    monkeypatch.setattr(engine_worker.torch.cuda, "is_available", lambda: True)
+    engine = FakeEngine(settings={"VLLM_USE_V2_MODEL_RUNNER": runner})
+    run = served("ngram", on=engine, measure="replay", device="cpu").run
+    assert {replay.proposed[-1] for replay in run.replays} == {proposes}
+
+
 def test_the_engine_serves_a_draft_to_replay_it(served, small):
     draft = str(small.models / "draft")
     found = served(draft, measure="none", controls=False, serving={"replay": "engine"})
@@ -55,13 +66,9 @@ def test_the_engine_serves_a_draft_to_replay_it(served, small):
     assert report.candidates[0].stopping == report.candidates[0].trees == ()
 
 
-def test_best_starts_one_k_and_then_what_is_predicted_to_be_faster(served):
-    """Every k takes the same time here and accepts the same, so a second start is not needed where
-    none is predicted to be faster; it is never more than all of them.
-    """
-    arms = served("ngram", controls=False, ks=(2, 4, 8)).engine.arms
-    assert arms[0] == arms[-1] == 0
-    assert 1 <= len(arms[1:-1]) <= 3
+def test_best_starts_the_smallest_k_and_the_largest_before_anything_is_predicted(served):
+    """Every k takes the same time here, so that no third is predicted to be faster."""
+    assert served("ngram", controls=False, ks=(2, 4, 8)).engine.arms == [0, 2, 8, 0]
 
 
 def test_each_load_is_asked_of_every_arm(served):
@@ -245,6 +252,23 @@ def test_seeds_are_derived_sent_and_recorded_above_temperature_0(served):
     again = served("ngram", measure="none", out="again", **sampled).run
     assert {t.key: t.sampling.seed for t in again.trajectories} == kept
     assert all(row.first_difference is None for row in found.run.served)
+
+
+def test_an_engine_drafts_in_the_mode_that_is_asked_for_and_lookup_takes_what_it_finds(
+    served, small
+):
+    """One that drafted greedily would be taken for another mode."""
+    drawn = DraftingMode.SAMPLED_TEMPERATURE_ONLY
+    draft = str(small.models / "draft")
+    found = served(draft, "ngram", measure="all", ks=(2,), temperature=0.7, mode=drawn)
+    modes = [start.speculation and start.speculation.mode for start in found.engine.starts]
+    assert modes == [None, drawn, DraftingMode.GREEDY, None]
+    of_rows = {(row.candidate and row.candidate.draft, row.mode) for row in found.run.served}
+    assert of_rows == {
+        (None, DraftingMode.GREEDY),
+        ("draft", drawn),
+        ("ngram", DraftingMode.GREEDY),
+    }
 
 
 def test_a_finished_sweep_starts_nothing_and_one_that_was_cut_only_what_is_missing(served):
