@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SERVING = "Serving engine (with --engine or --server)"
 in_serving = partial(flag, panel=SERVING)
 _READY_TIMEOUT = 900.0
-# Engines of which no answer tells the best token at every position of a prompt.
+# Engines that do not return the best token at every position of a prompt.
 _SCORE_NOTHING = ("llama.cpp", "tensorrt-llm")
 
 
@@ -45,7 +45,7 @@ def _arrivals(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingFlags:
-    """Which engine serves the target: fields of `ServingOptions`, by its names."""
+    """The engine that serves the target: flags for the fields of `ServingOptions`."""
 
     engine: str | None = in_serving(
         None,
@@ -116,10 +116,10 @@ class ServingFlags:
     )
 
     def options(self) -> ServingOptions | None:
-        """The same as the sweep takes it; None where no engine is named.
+        """These flags for the sweep; None where no engine is named.
 
         Raises:
-            UsageError: flags that contradict each other or lack their engine.
+            UsageError: flags contradict each other, or lack an engine.
         """
         from draftbench.sweep.options import ServingOptions
 
@@ -171,10 +171,10 @@ class ServingFlags:
 
 
 def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> ServingOptions:
-    """At times of arrival --concurrency is how many requests a server answers at once.
+    """With times of arrival --concurrency is how many requests a started server answers at once.
 
     Raises:
-        UsageError: several numbers, or the server is running already.
+        UsageError: several numbers, or the server is already running.
     """
     if concurrency is None:
         return serving

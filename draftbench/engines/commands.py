@@ -1,6 +1,6 @@
-"""What is to be started, and the command line that starts it.
+"""A server to be started → its command line.
 
-The flags of vLLM and llama.cpp were run; those of SGLang and TensorRT-LLM were read in their
+The flags of vLLM and llama.cpp were tried; those of SGLang and TensorRT-LLM come from their
 sources. Prefix caches are off everywhere: a prompt that was read before would cost nothing.
 """
 
@@ -43,7 +43,7 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 # Requests that an engine takes at once unless a flag allows more: vLLM's default, and what SGLang
 # falls back to as soon as it speculates.
 _VLLM_REQUESTS, _SGLANG_REQUESTS = 256, 48
-# Programs that run a server where no process of theirs is the server's parent.
+# Programs that run a server in another process tree.
 _ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")
 
 
@@ -52,26 +52,26 @@ class Speculation:
     """How a server drafts, and how many tokens a round."""
 
     method: Method
-    model: str | None  # the drafter's weights; None where it has none of its own
+    model: str | None  # the drafter's weights; None where it has none
     k: int
     lookup: tuple[int, int] | None = None  # ngram: its longest and its shortest match
-    raw: dict[str, Any] | None = None  # what `spec:FILE.json` holds
+    raw: dict[str, Any] | None = None  # the content of `spec:FILE.json`
     quant: str = "none"  # of a draft model, made while the engine loads it
     mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
 
 
 @dataclass(frozen=True)
 class Start:
-    """One server to be started; `speculation` None is the baseline."""
+    """A server to be started; without `speculation` it is the baseline."""
 
     engine: str  # vllm, llama.cpp, sglang or tensorrt-llm
     target: str
     speculation: Speculation | None = None
-    args: str = ""  # what the user adds, as a shell would read it
+    args: str = ""  # the user's flags, as a shell would read them
     command: str | None = None  # the user's, with placeholders; None: the engine's usual one
     stop_command: str | None = None  # ends what lives outside the process group
     concurrency: int = 1  # requests that it must at least answer at once
-    slots: int | None = None  # requests that it may answer at once; None: the engine's own limit
+    slots: int | None = None  # requests that it may answer at once; None: the engine's default
     context_length: int | None = None  # tokens of prompt and response; None: the model's
     threads: int | None = None  # of the server, on a CPU; None: as many as it takes
     ready_timeout: float = 900.0  # seconds until it answers
@@ -79,20 +79,19 @@ class Start:
 
 @dataclass(frozen=True)
 class Launch:
-    """What is run to start a server, and what it needs."""
+    """The command that starts a server, and what it needs."""
 
     words: tuple[str, ...]
-    stop: tuple[str, ...]  # empty: nothing
-    environment: dict[str, str]  # beside the user's
-    file: tuple[Path, str] | None  # that the command reads, and its text
-    may_survive: bool  # a killed draftbench, in a container or on another machine
+    stop: tuple[str, ...]  # the stop command; may be empty
+    environment: dict[str, str]  # added to the user's
+    file: tuple[Path, str] | None  # a file that the command reads, and its text
+    may_survive: bool  # whether it may outlive a killed draftbench, as in a container
 
 
 @dataclass(frozen=True)
 class _Program:
-    """How an engine is started: its usual command, the flags, the ways in which it drafts, the
-    flags that are not the user's to set, how it draws a draft model's tokens where it does not take
-    the best, and what it reads from a file.
+    """How an engine is started: its usual command and flags, its methods of drafting, the flags
+    that the user must not set, its --mode other than greedy, and its configuration file.
     """
 
     command: str
@@ -111,11 +110,11 @@ def speculation(
     quant: str = "none",
     mode: DraftingMode = DraftingMode.GREEDY,
 ) -> Speculation:
-    """What `--drafts` calls a drafter: `ngram`, `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`,
+    """An entry of `--drafts`: `ngram`, `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`,
     `spec:FILE.json`, or a draft model.
 
     Raises:
-        UsageError: it lacks its model, or the file is no JSON object.
+        UsageError: the model is missing, or the file is no JSON object.
     """
     kind, colon, rest = draft.partition(":")
     if draft in _ALONE:
@@ -160,8 +159,8 @@ VLLM_FIELDS = (
 
 
 def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
-    """The command that starts a server on `host` and `port`; `folder` takes a configuration file
-    where the engine reads one.
+    """The command that starts a server on `host` and `port`; if the engine reads a configuration
+    file, it is in `folder`.
 
     Raises:
         EngineError: the engine cannot be started, or not with such a drafter.
@@ -196,8 +195,8 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
 
 
 def check_method(engine: str, drafts: Speculation) -> None:
-    """Raise an EngineError where an engine cannot draft so, a UsageError where its mode is another,
-    or a file says what it cannot mean.
+    """Raise an EngineError where an engine lacks this method of drafting, a UsageError where it
+    cannot draft in this mode, or not as a `spec:FILE.json` says.
     """
     methods, draws = _PROGRAMS[engine].methods, _PROGRAMS[engine].draws
     if drafts.method not in methods:
@@ -237,11 +236,7 @@ def doubtful_fields(engine: str, drafts: Speculation) -> list[str]:
 
 
 def runs_elsewhere(command: str | None) -> bool:
-    """Whether a user's command starts the server in a container or on another machine.
-
-    Raises:
-        UsageError: no shell could read it.
-    """
+    """Whether a command starts the server in a container or elsewhere. Raises: UsageError."""
     words = _split("--engine-command", command or "")
     return bool(words) and Path(words[0]).name in _ELSEWHERE
 
@@ -264,7 +259,7 @@ def _filled(
 ) -> list[str]:
     """A user's command with its placeholders replaced.
 
-    `{args}` as a word of its own stands for all of them; within a longer word, which is a line for
+    `{args}` as a separate word stands for all arguments; within a longer word, which is a line for
     another shell, for their quoted text. Without it they come last.
     """
     known = [*values, *([] if args is None else ["args"])]
@@ -296,7 +291,7 @@ def _split(flag: str, text: str) -> list[str]:
 
 
 def _revision(model: str, flag: str) -> tuple[str, list[str]]:
-    """A model of the hub without `@revision`, and the flags that name it."""
+    """A model without its `@revision`, and the flags for that revision."""
     name = unpinned(model)
     if name == model or Path(model).exists():
         return model, []
@@ -304,7 +299,7 @@ def _revision(model: str, flag: str) -> tuple[str, list[str]]:
 
 
 def _passed_through(drafts: Speculation) -> dict[str, Any]:
-    """What a file says, with the draft length where it asks for it."""
+    """The content of `spec:FILE.json`, with the draft length in place of `{k}`."""
     return {
         name: drafts.k if value == "{k}" else value for name, value in (drafts.raw or {}).items()
     }
@@ -334,7 +329,7 @@ def _vllm(start: Start) -> list[str]:
 
 
 def vllm_fields(drafts: Speculation) -> dict[str, Any]:
-    """What vLLM's `--speculative-config` holds."""
+    """The fields of vLLM's `--speculative-config`."""
     length = {"num_speculative_tokens": drafts.k}
     if drafts.method == "raw":
         fields = length | _passed_through(drafts)
@@ -377,15 +372,13 @@ def _llama_cpp(start: Start) -> list[str]:
 
 
 def llama_cpp_flags(drafts: Speculation) -> list[str]:
-    """The flags by which llama-server drafts."""
+    """llama-server's flags for drafting."""
     if drafts.method == "raw":
         return _passed_flags(drafts)
     if drafts.method == "ngram":
         return llama_cpp_lookup(_lookup(drafts)[1], drafts.k)
     if drafts.method == "draft-model":
         words = llama_cpp_draft(str(drafts.model))
-        if drafts.mode is not DraftingMode.GREEDY:
-            words += ["--spec-draft-sampling", "probabilistic"]
     else:
         words = [] if drafts.model is None else ["-md", drafts.model]
         words += ["--spec-type", f"draft-{drafts.method}"]
@@ -403,7 +396,7 @@ def _sglang(start: Start) -> list[str]:
 
 
 def sglang_flags(drafts: Speculation) -> list[str]:
-    """The flags by which SGLang drafts."""
+    """SGLang's flags for drafting."""
     if drafts.method == "raw":
         return _passed_flags(drafts)
     if drafts.method == "ngram":
@@ -440,7 +433,7 @@ def _tensorrt_llm_file(start: Start) -> dict[str, Any]:
 
 
 def tensorrt_llm_fields(drafts: Speculation) -> dict[str, Any]:
-    """What TensorRT-LLM's `speculative_config` holds."""
+    """The fields of TensorRT-LLM's `speculative_config`."""
     length = {"max_draft_len": drafts.k}
     if drafts.method == "raw":
         return _passed_through(drafts)
@@ -476,7 +469,7 @@ _PROGRAMS = {
             *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
             *("--spec-type", "--spec-draft-n-max"),
         ),
-        DraftingMode.SAMPLED_TEMPERATURE_ONLY,
+        None,  # --spec-draft-sampling draws from the draft's ten best tokens, which replay does not
     ),
     "sglang": _Program(
         "{python} -m sglang.launch_server {args}",

@@ -1,15 +1,15 @@
-"""Runs a server and ends it when whoever asked for it is gone, however it went.
+"""Runs a server and stops it when draftbench is gone, even if killed.
 
     python -I -S guardian.py < PIPE
 
-The first line of the pipe is a JSON object: `command`, `stop` (a command that ends what lives
+The first line of the pipe is a JSON object: `command`, `stop` (a command that stops what lives
 outside the server's process group; may be empty), `grace` (seconds to end by itself) and `parent`
-(the process id of whoever asks). When the pipe ends, or the parent is another, the server's process
-group is terminated, then killed, and `stop` is run. What happens is reported on stdout, a line
-each: `started PID`, `failed REASON` or `exited CODE`. The server writes where stderr goes.
+(draftbench's process id). When the pipe ends, or the parent is a different process, the server's
+process group is terminated, then killed, and `stop` is run. Events are reported on stdout, one a
+line: `started PID`, `failed REASON` or `exited CODE`. The server's output goes to stderr.
 
-A process of its own, since a killed draftbench can end nothing; the standard library alone, so that
-it starts in milliseconds and holds no memory.
+This is a separate process, since a killed draftbench can stop nothing, and uses the standard
+library alone, so that it starts in milliseconds and takes little memory.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _signals_as_bytes() -> int:
-    """A descriptor that can be read whenever a process ended or a signal asks this one to end."""
+    """A descriptor that is readable when a child ended or a signal asks this process to end."""
     reads, writes = os.pipe()
     for end in (reads, writes):
         os.set_blocking(end, False)
@@ -69,15 +69,15 @@ def _signals_as_bytes() -> int:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of processes whose own parent, started by the server, ended before them
-    (Linux), so that none is left that the process group does not hold.
+    """Become the parent of the server's descendants whose parents end (Linux), so that those
+    outside the process group are found too.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def _wait(server: int, parent: int, wakes: int) -> int | None:
-    """The server's exit code as soon as it has one; None when it is to be ended."""
+    """Wait for the server's exit code; None when it is to be stopped."""
     while True:
         code = dict(_reaped()).get(server)
         if code is not None or os.getppid() != parent:
@@ -90,7 +90,7 @@ def _wait(server: int, parent: int, wakes: int) -> int | None:
 
 
 def _end(group: int, grace: float) -> None:
-    """Terminate, then kill, the group and every process that it left behind."""
+    """Terminate, then kill, the group and every process that left it."""
     _signal(group, signal.SIGTERM)
     if _gone(group, grace):
         return
@@ -102,7 +102,7 @@ def _end(group: int, grace: float) -> None:
 
 
 def _gone(group: int, seconds: float) -> bool:
-    """Whether no process is left within so many seconds."""
+    """Whether no process is left, after waiting up to so many seconds."""
     deadline = time.monotonic() + seconds
     while True:
         dict(_reaped())
@@ -125,7 +125,7 @@ def _signal(group: int, number: int) -> None:
 
 
 def _left_behind() -> list[int]:
-    """This process's children: the server, and orphans that were adopted."""
+    """This process's children: the server and adopted orphans."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children") as children:  # noqa: PTH123
             return [int(child) for child in children.read().split()]
@@ -134,7 +134,7 @@ def _left_behind() -> list[int]:
 
 
 def _reaped() -> Iterator[tuple[int, int]]:
-    """The processes that ended, with their exit codes; a signal is a negative one."""
+    """The children that ended, with their exit codes; a signal is a negative code."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             yield found[0], os.waitstatus_to_exitcode(found[1])

@@ -1,9 +1,8 @@
-"""Figures that other tools recorded of a speculating server → the same few counts of every one, and
-from these the figures that they support.
+"""Other tools' records of a speculating server → counts of rounds → the figures that they support.
 
-What is read: the result of `vllm bench serve`, a scrape of `/metrics` or two (before and after),
-and rows of requests: AIPerf's records, guidellm's report, logged answers of vLLM, SGLang and
-llama-server. Rows are requests, so their figures have intervals; sums have none.
+It reads the result of `vllm bench serve`, one scrape of `/metrics` or two (before and after), and
+records of requests: of AIPerf, guidellm, and logged answers of vLLM, SGLang and llama-server. Only
+records of requests give intervals.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _HINT = (
 
 
 class Counted(Record, frozen=True):
-    """Rounds of one request, or of all of a run: those that drafted, and what they proposed and
-    accepted; `by_position` counts rounds that accepted so many tokens at least. `steps` are all
-    target passes after the first token, where they follow. None: not recorded.
+    """The rounds of one request, or of all of a run. `rounds` are those that drafted,
+    `by_position` how many accepted at least 1, 2, … tokens, `steps` all target passes after the
+    first token. None: not recorded.
     """
 
     rounds: Count
@@ -55,8 +54,8 @@ class Counted(Record, frozen=True):
 
 
 class Value(Record, frozen=True):
-    """A figure by its definition here; `called` is the tool's name for it, None where it has none.
-    An interval is over requests, and unknown where only sums were recorded.
+    """A figure by draftbench's definition; `called` is the tool's name for it, if it has one. The
+    interval is over requests, and unknown where only sums were recorded.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Value(Record, frozen=True):
 
 
 class Imported(Record, frozen=True):
-    """What a file of another tool supports, and what it cannot know."""
+    """The figures that a record supports, and in `notes` what it cannot tell."""
 
     form: str
     requests: int | None  # None: sums over an unknown number of them
@@ -85,14 +84,17 @@ class Imported(Record, frozen=True):
 
 @dataclass(frozen=True)
 class _Form:
-    """How one tool records a request: where, how it is read, and its names for the figures."""
+    """How one tool records a request, or the sums over all: where in a row, and its names for the
+    figures.
+    """
 
     name: str
     path: tuple[str, ...]  # of the object that holds the counts, within a row
-    needs: tuple[str, ...]
+    needs: tuple[str, ...]  # fields by which the object is recognized
     read: Callable[[Mapping[str, Any], Mapping[str, Any]], Counted]
     called: Mapping[Figure, str]
     notes: tuple[str, ...] = ()
+    sums: bool = False  # over all requests
 
 
 def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
@@ -142,6 +144,17 @@ def _llama_cpp(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
     )
 
 
+def _bench(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
+    rounds = found["spec_decode_num_drafts"]
+    shares = found.get("spec_decode_per_position_acceptance_rates") or ()
+    return Counted(
+        rounds=rounds,
+        drafted=found["spec_decode_draft_tokens"],
+        accepted=found["spec_decode_accepted_tokens"],
+        by_position=tuple(round(share * rounds) for share in shares) or None,
+    )
+
+
 _VLLM_NAMES = {
     MEAN_ACCEPTED_LENGTH: "mean_acceptance_length",
     ACCEPTED_PER_DRAFTED: "draft_acceptance_rate",
@@ -173,14 +186,27 @@ FORMS = (
          "the accepted ones, passes without a proposal included, and off by one where a response "
          "ends inside a proposal",),
     ),
+    _Form(
+        "vllm bench serve", (), ("spec_decode_num_drafts",), _bench,
+        {MEAN_ACCEPTED_LENGTH: "spec_decode_acceptance_length",
+         ACCEPTED_PER_DRAFTED: "spec_decode_acceptance_rate, which is in percent",
+         SURVIVAL: "spec_decode_per_position_acceptance_rates"},
+        (_VLLM_PAST_END, "its counters hold all that the server answered meanwhile"),
+        sums=True,
+    ),
 )  # fmt: skip
+_SCRAPES = {
+    MEAN_ACCEPTED_LENGTH: "1 + num_accepted_tokens / num_drafts",
+    ACCEPTED_PER_DRAFTED: "num_accepted_tokens / num_draft_tokens",
+    SURVIVAL: "num_accepted_tokens_per_pos / num_drafts",
+}
 
 
 def read_figures(paths: Sequence[Path]) -> Imported:
-    """What one file, or two scrapes of `/metrics`, say of acceptance.
+    """The figures of one file, or of two scrapes of `/metrics`.
 
     Raises:
-        UsageError: a file that cannot be read, or that no form fits.
+        UsageError: a file cannot be read, or is of no known form.
     """
     texts = [_text(path) for path in paths]
     if all(_is_scrape(text) for text in texts):
@@ -190,20 +216,16 @@ def read_figures(paths: Sequence[Path]) -> Imported:
             "only scrapes of /metrics are read two at a time, before and after",
             hint="name one file of records",
         )
-    rows = list(_rows(texts[0], paths[0]))
-    bench = [row for row in rows if "spec_decode_num_drafts" in row]
-    if bench:
-        return _of_bench(bench)
     found: dict[str, list[Counted]] = {}
     without = 0
-    for row in rows:
+    for row in _rows(texts[0], paths[0]):
         form = next((form for form in FORMS if _inside(row, form) is not None), None)
         if form is None:
             without += 1
             continue
         try:
             counted = form.read(_inside(row, form) or {}, row)
-        except (KeyError, TypeError, ValueError, AttributeError, msgspec.ValidationError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UsageError(
                 f"`{paths[0]}` has a row of {form.name} that is not as it writes them: {error!r}",
                 hint=_HINT,
@@ -215,7 +237,8 @@ def read_figures(paths: Sequence[Path]) -> Imported:
         raise UsageError(f"`{paths[0]}` mixes {' and '.join(found)}", hint="give each its own file")
     [(name, counts)] = found.items()
     form = next(form for form in FORMS if form.name == name)
-    return _imported(form.name, counts, form.called, form.notes, len(counts), without)
+    requests = None if form.sums else len(counts)
+    return _imported(form.name, counts, form.called, form.notes, requests, without)
 
 
 def _text(path: Path) -> bytes:
@@ -299,40 +322,7 @@ def _of_scrapes(paths: Sequence[Path], texts: Sequence[bytes]) -> Imported:
         accepted=counters.kept,
         by_position=counters.by_position,
     )
-    called = {
-        MEAN_ACCEPTED_LENGTH: "1 + num_accepted_tokens / num_drafts",
-        ACCEPTED_PER_DRAFTED: "num_accepted_tokens / num_draft_tokens",
-        SURVIVAL: "num_accepted_tokens_per_pos / num_drafts",
-    }
-    return _imported("scrapes of /metrics", [counts], called, notes, None, 0)
-
-
-def _of_bench(rows: Sequence[Mapping[str, Any]]) -> Imported:
-    """`vllm bench serve --save-result`; several results are added up."""
-    counts = []
-    for row in rows:
-        try:
-            rounds = row["spec_decode_num_drafts"]
-            shares = row.get("spec_decode_per_position_acceptance_rates") or ()
-            counts.append(
-                Counted(
-                    rounds=rounds,
-                    drafted=row["spec_decode_draft_tokens"],
-                    accepted=row["spec_decode_accepted_tokens"],
-                    by_position=tuple(round(share * rounds) for share in shares) or None,
-                )
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise UsageError(
-                f"a result of vllm bench serve is not as it writes them: {error!r}", hint=_HINT
-            ) from error
-    called = {
-        MEAN_ACCEPTED_LENGTH: "spec_decode_acceptance_length",
-        ACCEPTED_PER_DRAFTED: "spec_decode_acceptance_rate, which is in percent",
-        SURVIVAL: "spec_decode_per_position_acceptance_rates",
-    }
-    notes = [_VLLM_PAST_END, "its counters hold all that the server answered meanwhile"]
-    return _imported("vllm bench serve", counts, called, notes, None, 0)
+    return _imported("scrapes of /metrics", [counts], _SCRAPES, notes, None, 0)
 
 
 def _imported(

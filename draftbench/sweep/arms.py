@@ -1,5 +1,5 @@
-"""The arms of a sweep on a serving engine: which servers it visits, in which turns, and what each
-is still to answer.
+"""The arms of a sweep on a serving engine: which servers it asks, in which order, and how requests
+are sent to each.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from draftbench.sweep.options import ServingOptions, SweepOptions
 
 
 class Arm(NamedTuple):
-    """What a server is asked as: the plain one (None, 0), or drafting with a candidate k tokens a
-    round; `repeat` counts its starts from 0.
+    """A server by its drafting: without a draft (None, 0), or with a candidate at k tokens a round;
+    k = 0 serves the draft alone. `repeat` counts its starts from 0.
     """
 
     candidate: Candidate | None
@@ -42,7 +42,7 @@ class Arm(NamedTuple):
 
 
 class Load(NamedTuple):
-    """How requests are sent: so many in flight, or (None) at their times of arrival."""
+    """How requests are sent: a number in flight, or (None) at their times of arrival."""
 
     concurrency: int | None
 
@@ -61,17 +61,17 @@ ALONE = Load(1)
 _TOO_LARGE = 1e11
 
 
-# Servers that take turns under load change after so many requests for each in flight.
+# Servers under load take turns after this many requests for each in flight.
 _TURN = 4
-# Methods whose proposals can be had without the engine.
+# Methods of drafting that can be replayed here.
 REPLAYED = ("draft-model", "ngram")
 
 
 @dataclass(frozen=True)
 class Serving:
-    """The engine of a sweep: how it drafts by the name of each draft, the levels at which it serves
-    its candidates, and prompts outside the sample to warm up with. Servers of the user's are not
-    started; `drafting` is the arm that the one at `server` is, None where it does not draft.
+    """The engine of a sweep: its `drafters` by the name of each draft, the `levels` at which it
+    serves candidates, and prompts outside the sample for the `warm_up`. A user's `server` and
+    `baseline` are already running; `drafting` is the arm of `server`, None if it does not draft.
     """
 
     engine: str
@@ -85,37 +85,35 @@ class Serving:
     facts: ServerFacts | None = None
     baseline: Server | None = None
     drafting: Arm | None = None
-    ids: int = sys.maxsize  # the target writes lower ones
+    ids: int = sys.maxsize  # every token id of the target is below
 
     @property
     def writer(self) -> Arm:
-        """The arm whose answers, one by one, are the responses: without a draft where there is
-        such a server.
-        """
+        """The arm that writes the responses: without a draft if there is such a server."""
         if self.drafting is not None and self.baseline is None:
             return self.drafting
         return Arm(None, 0)
 
     @property
     def dtype(self) -> str:
-        """The type that --engine-args asks to compute in; empty: the checkpoint's."""
+        """The type of computation in --engine-args; empty: the checkpoint's."""
         words = self.options.args.replace("=", " ").split()
         return words[words.index("--dtype") + 1] if "--dtype" in words[:-1] else ""
 
     def replays(self, candidate: Candidate) -> bool:
-        """Whether what it proposes can be had without the engine."""
+        """Whether the candidate can be replayed without the engine."""
         drafter = self.drafters.get(candidate.draft)  # none: only the user's server has it
         return drafter is not None and drafter.method in REPLAYED
 
     def mode(self, arm: Arm, options: SweepOptions) -> DraftingMode:
-        """How its draft proposes; of a draft that only the user's server has as the user says."""
+        """How the draft proposes; where only the user's server has it, as --mode says."""
         if arm.candidate is None or arm.candidate.draft == LOOKUP:
             return DraftingMode.GREEDY
         drafter = self.drafters.get(arm.candidate.draft)
         return drafter.mode if drafter is not None else options.mode
 
     def start(self, arm: Arm, options: SweepOptions) -> Start:
-        """What a server of this arm is started with."""
+        """How to start the server of an arm."""
         drafts = None
         if arm.candidate is not None:
             drafter = self.drafters[arm.candidate.draft]
@@ -136,18 +134,18 @@ class Serving:
 
 
 def threads_of_servers(options: SweepOptions) -> int | None:
-    """Threads of every server that is started; None: as many as it takes."""
+    """Threads of every started server; None: the engine's default."""
     return options.threads or server_threads()
 
 
 def startable(serving: Serving, options: SweepOptions, candidate: Candidate) -> tuple[int, ...]:
-    """The k's asked for at which the engine proposes anything."""
+    """The k's of the sweep at which the engine can draft with a candidate."""
     fewest = fewest_drafted(serving.engine, candidate.draft, options.lookup[1])
     return tuple(k for k in options.ks if k >= fewest)
 
 
 def left_out(serving: Serving, options: SweepOptions, candidate: Candidate) -> Failure | None:
-    """Why no server is started with a candidate that was asked for at too small k's alone."""
+    """Why no server is started with a candidate, where all k's of the sweep are too small."""
     asked = options.measure not in ("none", "replay") and candidate in serving.levels
     if serving.server is not None or not asked or startable(serving, options, candidate):
         return None
@@ -161,8 +159,8 @@ def left_out(serving: Serving, options: SweepOptions, candidate: Candidate) -> F
 
 
 def turns(left: dict[Arm, list[Asked]], load: Load) -> Iterator[tuple[Arm, list[Asked]]]:
-    """Who is asked what next: one arm all of it; of several one after the other the same requests,
-    one by one or enough of them that the load is full.
+    """Which arm is asked which requests next: a single arm all of them; several arms take turns
+    with the same requests, one by one or as many as keep the load full.
     """
     if len(left) == 1 or load.concurrency is None:
         yield from ((arm, asked) for arm, asked in left.items() if asked)
@@ -174,8 +172,8 @@ def turns(left: dict[Arm, list[Asked]], load: Load) -> Iterator[tuple[Arm, list[
 
 
 def closing(serving: Serving, options: SweepOptions) -> list[Arm]:
-    """The plain server once more at the end of every turn, so that all others are started between
-    two of its starts and what changed meanwhile shows.
+    """The starts of the server without a draft that end the turns: all others lie between two of
+    these, which show how the machine changed.
     """
     if serving.server is not None or options.measure == "replay":
         return []
@@ -183,7 +181,7 @@ def closing(serving: Serving, options: SweepOptions) -> list[Arm]:
 
 
 def loads_of(serving: Serving, options: SweepOptions, arm: Arm) -> list[Load]:
-    """How an arm is asked, in order; whoever writes the responses does so one by one first."""
+    """The loads of an arm, in order; the writer of the responses is first asked one by one."""
     if serving.options.arrivals == "closed":
         asked = [Load(concurrency) for concurrency in options.batches]
     else:
@@ -195,7 +193,7 @@ def loads_of(serving: Serving, options: SweepOptions, arm: Arm) -> list[Load]:
 
 
 def sampling_of(asked: Asked) -> Sampling:
-    """A request's sampling with the seed of one of its responses, derived from both."""
+    """A request's sampling, with a seed derived for this response."""
     prompt, sample = asked
     sampling = prompt.request.sampling
     if sampling.temperature == 0:
@@ -206,7 +204,7 @@ def sampling_of(asked: Asked) -> Sampling:
 
 
 def arrival_times(asked: Sequence[Asked], options: SweepOptions) -> dict[Key, float]:
-    """Seconds from the begin of a drive until each request is sent.
+    """Seconds from the start of a drive until each request is sent.
 
     Raises:
         TrafficError: the log does not say when its requests came.
@@ -235,8 +233,8 @@ def arrival_times(asked: Sequence[Asked], options: SweepOptions) -> dict[Key, fl
 
 
 def _seconds(timestamp: str | None) -> float | None:
-    """Seconds since 1970 or another moment; None where there is no time. A number too large for
-    seconds counts milliseconds, microseconds or nanoseconds.
+    """Seconds since 1970 or another moment; None if it is no time. A number too large for seconds
+    is one of milliseconds, microseconds or nanoseconds.
     """
     if timestamp is None:
         return None
@@ -256,6 +254,6 @@ def _seconds(timestamp: str | None) -> float | None:
 
 
 def arm_of(row: Served) -> tuple[Arm, Load]:
-    """Who answered, and how it was asked."""
+    """The arm that answered, and at which load."""
     load = Load(row.concurrency if row.load == "closed" else None)
     return Arm(row.candidate, row.k, row.repeat), load

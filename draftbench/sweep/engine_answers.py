@@ -1,5 +1,5 @@
-"""What a server answered → the records that a run keeps of it, and whether it wrote the same text
-as the server without a draft.
+"""A server's answers → the records of a run, and whether it wrote the same text as the server
+without a draft.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from draftbench.records import (
 )
 from draftbench.sweep.arms import Arm, Load
 
-# What is kept of an answer as it is.
+# Fields of an answer that are recorded unchanged.
 _ANSWERED = set(Served.__struct_fields__) & {field.name for field in fields(Answer)} - {"error"}
 
 
 def response_of(answer: Answer, asked: Asked, digest: str) -> ScoredResponse:
-    """A response of the target; of a server that returns no ids only its length is known.
+    """The target's response; if the server returns no ids, without tokens.
 
     Raises:
         EngineError: the log-probabilities that were asked for are missing.
@@ -73,7 +73,7 @@ def served_of(
     error: str | None,
     digest: str,
 ) -> Served:
-    """An answer of an arm; `response` is what it is compared with at temperature 0."""
+    """The record of an answer; at temperature 0 it is compared with the `response`."""
     request, sample = answer.ask.key
     first = None
     if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
@@ -104,7 +104,7 @@ def _frozen(value: Any) -> Any:
 def replay_of(
     response: ScoredResponse, candidate: Candidate, best: Sequence[int], context: int
 ) -> Replay:
-    """A greedy draft's replay from its best tokens at the positions 1 and after."""
+    """A greedy draft's replay from its `best` tokens at positions 1, 2, …"""
     request, sample = response.key
     tokens = response.tokens[1:]
     accept = [float(one == other) for one, other in zip(best, tokens, strict=False)]
@@ -122,7 +122,7 @@ def replay_of(
 
 
 def first_difference(response: Sequence[int], answer: Sequence[int]) -> int | None:
-    """The first position at which two texts differ, the end of the shorter one among them."""
+    """The first position at which two texts differ, which may be the end of the shorter one."""
     for at, (one, other) in enumerate(zip(response, answer, strict=False)):
         if one != other:
             return at
@@ -135,9 +135,9 @@ def near_ties(
     plain: Server,
     exact: float,
 ) -> list[Served]:
-    """The answers that differ from their response, each with whether at a near tie: where the
-    plain server's two best tokens are no further apart than where it leaves itself, or than
-    `exact`. Those of which the server gives no log-probabilities are left out.
+    """The given answers, which differ from their responses, each with whether that is a near tie:
+    whether the plain server's two best tokens are no further apart than `exact`, or than where its
+    second answer differs from its first. Left out where the server gives no log-probabilities.
     """
     margins: dict[tuple[Key, int], float] = {}
     for row in rows:

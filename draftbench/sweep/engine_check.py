@@ -1,5 +1,5 @@
-"""What a server is and drafts with, by what it tells of itself and by what its answers count, and
-whether that is what a run was begun with and an arm asks for.
+"""What a server is and how it drafts, by its description of itself and the counts of its answers;
+and whether it is the server with which the run began and drafts as its arm should.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import SweepOptions, Watcher
 
 _PROBES, _PROBED_TOKENS = 5, 48
-# Words in a server's name of how it drafts, the more special ones first, and what is asked for by
-# them. SGLang calls a layer of the target's EAGLE.
+# Parts of a server's name for its method of drafting, the more specific ones first, and the methods
+# that they may mean. SGLang calls a layer of the target's EAGLE.
 _METHODS: dict[str, tuple[Method, ...]] = {
     "ngram": ("ngram",),
     "eagle": ("eagle3", "mtp"),
@@ -46,7 +46,7 @@ _METHODS: dict[str, tuple[Method, ...]] = {
     "draft": ("draft-model",),
     "standalone": ("draft-model",),
 }
-# Where fewer tokens were written a server may have had no room to propose any.
+# In shorter answers a server may have had no room to draft.
 _ROOM = 4
 
 
@@ -58,7 +58,7 @@ def facts_of(
     running: Running | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> EngineFacts:
-    """What is kept of a server by what it tells; `running` is one that was started of `files`."""
+    """The record of a server; `running` is one that was started, from models with these `files`."""
     cache = told.prefix_cache
     if cache is None and running is not None:
         cache = False  # by the flags that each engine is started with
@@ -81,9 +81,9 @@ def facts_of(
 
 
 def refuse_another(known: Iterable[EngineFacts], facts: EngineFacts) -> None:
-    """Raise a RunFolderError where a run was measured on another engine, version or model, this
-    arm on a server with other settings, or another start with others of what all starts share. One
-    that replays a draft serves that draft.
+    """Raise a RunFolderError where the run was measured on a different engine, version or model, or
+    this arm with different settings, or where settings differ that all starts share. Servers that
+    replay a draft are not compared: they serve that draft.
     """
     for kept in known:
         if any(each.candidate is not None and each.k == 0 for each in (kept, facts)):
@@ -106,8 +106,8 @@ def refuse_another(known: Iterable[EngineFacts], facts: EngineFacts) -> None:
 
 
 def refuse_other_threads(known: Iterable[EngineFacts], threads: int | None, here: int) -> None:
-    """Raise a RunFolderError where servers were started with others; None: as many as one takes.
-    This process has as many as it had, `here`, which with --threads are the servers' too.
+    """Raise a RunFolderError where servers were started with a different number of threads; None is
+    the engine's default. `here` are this process's, which --threads sets together with theirs.
     """
     for before in (kept.settings.get("threads") for kept in known if kept.started):
         now = None if threads is None else str(threads)
@@ -121,7 +121,7 @@ def refuse_other_threads(known: Iterable[EngineFacts], threads: int | None, here
 
 
 def files_of(target: str, drafter: Speculation | None) -> dict[str, str]:
-    """A hash of the files that a server is started with, as far as they lie on this machine."""
+    """Hashes of the models that a server is started with, if they are on this machine."""
     named = {"target": target, "draft": drafter.model if drafter else None}
     sources = {role: ModelSource(spec) for role, spec in named.items() if spec}
     return {role: source.fingerprint() for role, source in sources.items() if source.local}
@@ -130,8 +130,8 @@ def files_of(target: str, drafter: Speculation | None) -> dict[str, str]:
 def refuse_other_files(
     known: Iterable[EngineFacts], serving: Serving, options: SweepOptions
 ) -> None:
-    """Raise a RunFolderError where servers of this run were started with other files of a model
-    than lie there now.
+    """Raise a RunFolderError where the files of a model changed since servers of this run were
+    started with them.
     """
     begun = {(kept.candidate.draft if kept.candidate else None): kept.files for kept in known}
     for draft, files in begun.items():
@@ -142,9 +142,7 @@ def refuse_other_files(
 
 
 def refuse_another_server(known: Sequence[EngineFacts], serving: Serving | None) -> None:
-    """`refuse_another` for the user's server, if there is one, which must draft with what it
-    drafted with when the run was begun.
-    """
+    """`refuse_another` for a user's server, which must draft as it did when the run began."""
     if serving is None or serving.facts is None:
         return
     arm = serving.drafting or Arm(None, 0)
@@ -176,13 +174,13 @@ def find_drafting(
     named: int | None,
     watcher: Watcher,
 ) -> tuple[Serving, dict[Candidate, None]]:
-    """Find out what the user's server drafts with, if it drafts: as it tells, or as answers to the
-    first requests show; of one that tells nothing, the k is what the user `named`. Gives the engine
-    with that arm, and the candidates with its draft.
+    """Find out how the user's server drafts, from its description or its answers to the first
+    requests; if neither tells, its k is the one that the user `named`. Returns the engine with that
+    arm, and the candidates with its draft.
 
     Raises:
-        EngineError: it drafts, and how many tokens a round remains unknown; or it does not, though
-            a baseline stands beside it.
+        EngineError: it drafts, but its k remains unknown; or it does not draft, though there is a
+            baseline.
     """
     facts = serving.facts
     assert facts is not None
@@ -238,9 +236,9 @@ def _drafting_with(serving: Serving, method: str, model: str | None) -> Candidat
 def _probed(
     serving: Serving, facts: ServerFacts, server: Server, prompts: Sequence[Prompt]
 ) -> tuple[int, int, bool]:
-    """How many tokens a round the server drafts as it tells (0: it does not), the most that answers
-    show, and whether it drafts. How long these answers are does not depend on the requests' own
-    limits, at which some servers draft less.
+    """The k that the server states (0: none), the most tokens that answers show in a round, and
+    whether it drafts. The length of these answers does not depend on the limits of the requests, at
+    which some servers draft less.
     """
     k, most = facts.k or 0, 0
     drafts = k > 0 or facts.method not in (None, "none")
@@ -264,10 +262,8 @@ def _probed(
 
 
 def check_drafting(told: ServerFacts, arm: Arm, drafter: Speculation | None) -> None:
-    """Compare how a server says that it drafts with its arm; `drafter` is what it was started with.
-
-    Raises:
-        EngineError: it says otherwise.
+    """Raise an EngineError where a server says that it drafts differently than its arm should;
+    `drafter` is what it was started with.
     """
     drafts = told.method not in (None, "none") or bool(told.k)
     if arm.candidate is None:
@@ -293,7 +289,7 @@ def check_drafting(told: ServerFacts, arm: Arm, drafter: Speculation | None) -> 
 
 
 def other_drafting(arm: Arm, what: str) -> EngineError:
-    """A server that does not draft as its arm asks."""
+    """A server that does not draft as its arm should."""
     return EngineError(
         f"the server was asked as `{arm}`, and {what}",
         hint="see what its command and --engine-args say of speculation; what it answered so is "
@@ -302,7 +298,7 @@ def other_drafting(arm: Arm, what: str) -> EngineError:
 
 
 def contradiction(answer: Answer, k: int) -> str | None:
-    """Why an answer cannot be one of its arm, in words; None where no reason is known."""
+    """Why an answer cannot come from a server that drafts k tokens, in words; else None."""
     most = drafted_at_once(answer)
     if not k:
         return "it drafted" if most or answer.drafted else None
@@ -310,7 +306,7 @@ def contradiction(answer: Answer, k: int) -> str | None:
 
 
 def drafted_at_once(answer: Answer) -> int:
-    """The most tokens that a round of an answer is known to have proposed, 0 if none is."""
+    """The most tokens that a round of an answer is known to have proposed, or 0."""
     accepted = [at for at, count in enumerate(answer.by_position or (), start=1) if count]
     sums = max(answer.drafted or 0, answer.kept or 0)
     mean = math.ceil(sums / answer.rounds) if answer.rounds else 0
@@ -320,9 +316,9 @@ def drafted_at_once(answer: Answer) -> int:
 def drafted_nothing(
     rows: Iterable[Served], along: Mapping[Key, Replay | LookupReplay], counted: int | None
 ) -> bool:
-    """Whether a server proposed nothing in answers that had room for it; where none of them tells,
-    by how many tokens it `counted` since it started. Prompt lookup may find nothing, as its replay
-    then shows. What is unknown is no.
+    """Whether a server that should draft proposed nothing, though its answers had room; if they do
+    not say, by the tokens that it `counted` since it started. Prompt lookup may find nothing, as
+    its replay then shows. False where unknown.
     """
     roomy = [row for row in rows if row.output_tokens >= _ROOM]
     sums = [sum(row.proposed) if row.proposed is not None else row.drafted for row in roomy]

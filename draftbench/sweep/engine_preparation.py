@@ -1,6 +1,6 @@
-"""Options → a sweep on a serving engine: servers of the user's are asked what they are, requests
-become token ids by the target's template or the server's, and drafts whose vocabulary differs are
-refused. The target is never loaded here.
+"""Options → a prepared sweep on a serving engine: running servers are asked what they are, requests
+become token ids by the target's template or the server's, and drafts with a different vocabulary
+are refused. The target is never loaded here.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from draftbench.sweep.preparation import (
 )
 from draftbench.traffic import TrafficQuery, load
 
-# Tokenizers of different families disagree on it.
+# A text on which tokenizers of different families disagree.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
-# Settings that tell two models of one name apart.
+# Settings that distinguish two models of one name.
 _OF_WEIGHTS = ("ftype", "quantization")
-# Rows of an output layer that have no token, at most: their number is rounded up.
+# At most so many rows of an output layer have no token: their number is rounded up.
 _PADDING = 4096
 _MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
 # How many requests a server answers at a time, in its engine's words, and the flag for it.
@@ -92,7 +92,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {in_words(device)}", always=True)
-    # What is replayed here is not timed, so no level needs a kernel.
+    # Replays are not timed, so no level needs a kernel.
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
     server, baseline = _connected(asked, options)
     facts = server.facts() if server is not None else None
@@ -187,8 +187,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
 def _arrivals(
     options: SweepOptions, prompts: Sequence[Prompt], rows: int, watcher: Watcher
 ) -> str | None:
-    """A keyed hash of when requests are sent, where they have times; says how much less of a load
-    they are than the log of so many rows.
+    """A keyed hash of the times at which requests are sent, if they have any. Notes how much
+    lighter the load is than that of the log, which has so many `rows`.
 
     Raises:
         TrafficError: the log does not say when its requests came.
@@ -228,8 +228,8 @@ def _on_engine(
     drafters: Mapping[str, Speculation],
     arrivals: str | None,
 ) -> Question:
-    """A question with what else the figures of an engine depend on; `target` as a server calls it,
-    where the user did not name it.
+    """A question with everything else that figures of an engine depend on; `target` is the server's
+    name for it if the user gave none.
     """
     given = "given" if asked.baseline is None else "given with a baseline"
     raw = (json.dumps(d.raw, sort_keys=True) for d in drafters.values() if d.raw is not None)
@@ -251,9 +251,8 @@ def _on_engine(
 
 
 def slots_of(asked: ServingOptions, engine: str) -> int | None:
-    """How many requests a server answers at once that is started for times of arrival; None: as
-    many as its engine does by itself. Only llama.cpp shares out its cache beforehand, and so must
-    be given a number.
+    """How many requests a server answers at once that is started for times of arrival; None: the
+    engine's default. Only llama.cpp divides its cache beforehand, and so needs a number.
     """
     if asked.arrivals == "closed" or asked.server is not None:
         return None
@@ -261,13 +260,12 @@ def slots_of(asked: ServingOptions, engine: str) -> int | None:
 
 
 def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher) -> None:
-    """Look for the models that servers are to be started with, before the first is. Those that a
-    command of the user's starts may see other files.
+    """Check models and drafting before any server is started. A user's command may see other files.
 
     Raises:
-        ModelError: there is none, or not of a kind that the engine serves.
-        EngineError: the engine cannot draft with one.
-        UsageError: a file says how to draft, and the engine cannot.
+        ModelError: a model is missing, or not of a kind that the engine serves.
+        EngineError: the engine lacks a method of drafting.
+        UsageError: it cannot draft in this mode, or not as a `spec:FILE.json` says.
     """
     assert asked.engine is not None
     files = asked.engine == "llama.cpp"
@@ -302,10 +300,10 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
 
 
 def _configured(source: ModelSource) -> bool:
-    """Whether it is more than a tokenizer.
+    """Whether there is a model's configuration, not only a tokenizer.
 
     Raises:
-        ModelError: it is, but of a model that does not write text.
+        ModelError: it is of a model that does not write text.
     """
     try:
         if source.config is None:
@@ -317,11 +315,11 @@ def _configured(source: ModelSource) -> bool:
 
 
 def _connected(asked: ServingOptions, options: SweepOptions) -> tuple[Server | None, Server | None]:
-    """The user's servers; the one without speculation must serve the same weights.
+    """The user's servers.
 
     Raises:
-        EngineError: one does not answer or takes too few requests at a time, or they are not the
-            same model and engine.
+        EngineError: one does not answer or takes too few requests at a time, or the two differ in
+            model or engine.
     """
     if asked.server is None:
         return None, None
@@ -354,8 +352,8 @@ def _connected(asked: ServingOptions, options: SweepOptions) -> tuple[Server | N
 
 
 def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> None:
-    """Raise an EngineError where a server says that it answers fewer requests at a time than there
-    are to be in flight: the rest would wait, and the load that was asked for never exist.
+    """Raise an EngineError where a server answers fewer requests at a time than are to be in
+    flight: the others would wait, and the load would never be the one that was asked for.
     """
     most = max(options.batches)
     for name, flag in _SLOTS.items():
@@ -399,7 +397,7 @@ class ServerText:
 
 
 def _check_tokenizer(target: ModelSource, server: Server, watcher: Watcher) -> None:
-    """Raise an EngineError where a tokenizer is another one than the server's."""
+    """Raise an EngineError where the target's tokenizer is not the server's."""
     try:
         theirs = server.tokenize(PROBE)
     except EngineError:
@@ -415,8 +413,8 @@ def _check_tokenizer(target: ModelSource, server: Server, watcher: Watcher) -> N
 
 @dataclass
 class _DraftsServed(CheckedDrafts):
-    """Drafts to replay; how the engine drafts with each, by name, and at which of its levels a
-    candidate is served.
+    """Drafts to replay; how the engine drafts with each, by name; and for each candidate that it
+    serves, the level to name to it.
     """
 
     drafters: dict[str, Speculation] = field(default_factory=dict)
@@ -427,10 +425,10 @@ class _DraftsServed(CheckedDrafts):
 def _check_drafts(
     options: SweepOptions, target: ModelSource | None, server: Server | None, engine: str
 ) -> _DraftsServed:
-    """Which drafts can be measured, and at which levels the engine serves them.
+    """The drafts that can be measured, and the levels at which the engine serves them.
 
     Raises:
-        DraftbenchError: none can, or a draft makes no sense here.
+        DraftbenchError: there is none, or a draft makes no sense here.
     """
     rules = ENGINE_RULES.get(engine)
     made = rules.levels if rules is not None else None
@@ -476,7 +474,7 @@ def _check_drafts(
 
 
 def _name_of(spec: str, drafter: Speculation) -> str:
-    """What the run calls a draft, the short name of its model."""
+    """The name of a draft in the run: the short name of its model."""
     kind, _, model = spec.partition(":")
     if drafter.method == "draft-model":
         return ModelSource(spec).name
@@ -484,10 +482,10 @@ def _name_of(spec: str, drafter: Speculation) -> str:
 
 
 def _same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
-    """A caveat; without the target's configuration only a text is compared.
+    """A caveat that only one text was compared, for want of the target's configuration.
 
     Raises:
-        PairError: the draft's tokenizer makes other ids of it than the server's.
+        PairError: the draft's tokenizer and the server's differ on it.
     """
     assert server is not None  # one to be started has a context by its target's configuration
     ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
@@ -502,7 +500,7 @@ def _same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
 def _warm_up(
     options: SweepOptions, text: PromptMaker, context: int, prompts: Sequence[Prompt]
 ) -> tuple[Sequence[int], ...]:
-    """Prompts that are not in the sample."""
+    """Prompts outside the sample."""
     query = TrafficQuery(
         "suite:completion", None, 0, None, None, None, skip_bad=False, key=options.traffic.key
     )

@@ -1,9 +1,9 @@
-"""A serving engine at work: its plain server writes the responses, each draft is replayed along
-them, and servers that draft answer the same requests, in turns: each is started once, then the
-plain one once more, before the next turn begins.
+"""Measures on a serving engine: the server without a draft writes the responses, each draft is
+replayed over them, and servers that draft answer the same requests. In each turn every server is
+started once, and at its end the one without a draft once more.
 
-Every answer is kept as it arrives. A server that does not start, dies or hangs costs what it had
-still to answer; the next one is started.
+Every answer is recorded as it arrives. If a server does not start, dies or hangs, only its
+remaining answers are lost; the next one is started.
 """
 
 from __future__ import annotations
@@ -85,23 +85,23 @@ from draftbench.sweep.worker import Keep, Private
 
 ECHOED = 5
 WARM_UP_TOKENS = 16
-# So many answers in a row that never came end a visit: the server is gone, or hangs.
+# So many answers in a row that never came end a visit: the server is gone or hangs.
 MOST_LOST = 3
 
 
 class Visit(NamedTuple):
-    """A server that is ready, and what it is."""
+    """A server that is ready, and its record."""
 
     server: Server
     facts: EngineFacts
 
 
 class EngineWorker:
-    """Servers, one visit after the other, and the responses that the first of them wrote.
+    """Visits one server after the other; the first visit gives the responses.
 
     Raises:
         EngineError: the server that writes the responses cannot be asked.
-        TrafficError: nothing to measure on.
+        TrafficError: it answered nothing.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class EngineWorker:
             )
 
     def attempt(self, candidate: Candidate) -> Failure | None:
-        """Replay a candidate, in the first turn, and ask the servers that draft with it; what is
-        wrong with it alone is returned, not raised.
+        """Replay a candidate, in the first turn, and ask the servers that draft with it. A failure
+        of this candidate alone is returned, not raised.
 
         Raises:
             DraftbenchError: the run folder cannot be written.
@@ -147,7 +147,7 @@ class EngineWorker:
         return failed[0] if failed else None
 
     def end_turn(self) -> None:
-        """Ask the plain server once more, and which of the differences are near ties."""
+        """Ask the server without a draft once more, and which differences are near ties."""
         arms = closing(self.serving, self.options)[self.turn : self.turn + 1]
         self.turn += 1
         try:
@@ -160,11 +160,11 @@ class EngineWorker:
             self._keep([gone])
 
     def _begin(self, candidate: Candidate) -> list[Failure]:
-        """Replay a candidate; gives why it was not, and why no server is started with it."""
+        """Replay a candidate; returns why it could not be, or why no server is started with it."""
         failed: list[Failure] = []
         try:
             self._replay(candidate)
-        # A model's code and its libraries raise what they like; none of it ends the sweep.
+        # Whatever a model's code and its libraries raise, the sweep continues.
         except Exception as error:
             if isinstance(error, RunFolderError):
                 raise
@@ -178,12 +178,12 @@ class EngineWorker:
         return failed
 
     def _failure(self, arms: Sequence[Arm], error: DraftbenchError) -> Failure:
-        """What is recorded of a visit that failed; what the server said is only shown."""
+        """The record of a failed visit; the server's own words are only shown."""
         self.watcher.note(f"{arms[-1]}: {error.message}")
         return failure(arms[-1].candidate, error, "serve")
 
     def _visit(self, arms: Sequence[Arm]) -> None:
-        """Ask some servers what they are still to answer, in turns where there are several."""
+        """Send servers their remaining requests; several servers take turns."""
         if not any(self.measured.unserved(arm) for arm in arms):
             return
         process = uuid.uuid4().hex[:8]
@@ -215,11 +215,11 @@ class EngineWorker:
             self._keep([self._failure(arms, error)])
 
     def _open(self, stack: ExitStack, arm: Arm, process: str) -> Visit:
-        """A server that is ready and warm; what it is was kept.
+        """A server, ready and warmed up.
 
         Raises:
-            EngineError: it does not start, reads other prompts than it was sent, or is not what
-                this run was begun with.
+            EngineError: it does not start, reads different prompts, or drafts differently.
+            RunFolderError: this run was measured on a different server.
         """
         serving = self.serving
         if serving.server is None:
@@ -239,7 +239,7 @@ class EngineWorker:
         return visit
 
     def _start(self, stack: ExitStack, start: Start, arm: Arm, process: str) -> Visit:
-        """A server that is ready; how it was started was kept."""
+        """Start a server, and record how it was started."""
         refuse_other_files(self.measured.engines, self.serving, self.options)
         self.watcher.note(f"starting {start.engine}: {arm}")
         drafter = self.serving.drafters[arm.candidate.draft] if arm.candidate else None
@@ -267,11 +267,11 @@ class EngineWorker:
         name: str = "",
         files: Mapping[str, str] = MappingProxyType({}),
     ) -> EngineFacts:
-        """What a server tells of itself, kept.
+        """Record how a server describes itself.
 
         Raises:
-            RunFolderError: this run was measured on another one.
-            EngineError: it drafts otherwise than its arm asks.
+            RunFolderError: this run was measured on a different server.
+            EngineError: it drafts differently than its arm should.
         """
         described = server.facts()
         facts = facts_of(described, arm, name or uuid.uuid4().hex[:8], process, running, files)
@@ -281,10 +281,10 @@ class EngineWorker:
         return facts
 
     def _warm_up(self, server: Server, arm: Arm) -> None:
-        """Answers that are not kept, with as many requests in flight as there will be.
+        """Send requests that are not recorded, as many in flight as there will be.
 
         Raises:
-            EngineError: the server drafts otherwise than its arm asks.
+            EngineError: the server drafts differently than its arm should.
             ModelError: its time is up.
         """
         most, prompts = self.options.in_flight, self.serving.warm_up
@@ -303,7 +303,7 @@ class EngineWorker:
         concurrency: int | None,
         fillers: Sequence[Ask] = (),
     ) -> Iterator[Answer]:
-        """Answers as they come. Raises: ModelError, its time is up."""
+        """Answers as they arrive. Raises: ModelError, the server's time is up."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
         try:
             yield from drive(server, asks, concurrency=concurrency, fillers=fillers, seconds=left)
@@ -311,7 +311,7 @@ class EngineWorker:
             raise timed_out(self.options.cell_timeout) from error
 
     def _ask(self, arm: Arm, load: Load, asked: Sequence[Asked], visit: Visit) -> Counter[str]:
-        """Send requests, and keep every answer as it comes; gives what went wrong, by kind.
+        """Send requests and record every answer as it arrives; returns how many failed, by kind.
 
         Raises:
             EngineError: the server is gone or hangs.
@@ -364,7 +364,7 @@ class EngineWorker:
             raise other_drafting(arm, "it drafted nothing")
 
     def _take_back(self, arm: Arm, visit: Visit) -> None:
-        """The answers of a server that does not draft as its arm asks are no measurements."""
+        """Mark the answers of a server that drafts differently as no measurements."""
         self._keep(
             [
                 msgspec.structs.replace(row, error=OTHER_DRAFTING)
@@ -376,7 +376,7 @@ class EngineWorker:
         )
 
     def _say_what_was_cached(self, arm: Arm, load: Load) -> None:
-        """Prompts that a server had read before cost it less than they will."""
+        """Note that prompts were in the server's cache, since it read them faster than usual."""
         cached = cached_share(self.measured.answers.get((arm, load), {}).values())
         if cached > MOST_CACHED:
             self.watcher.note(
@@ -420,7 +420,7 @@ class EngineWorker:
         return text
 
     def _replay(self, candidate: Candidate) -> None:
-        """What the candidate would have proposed along the responses, by one pass here."""
+        """Replay a candidate over the responses, by one pass here or by the engine."""
         step = next(self.measured.steps(candidate), None)
         if not isinstance(step, Replaying):
             return
@@ -466,7 +466,7 @@ class EngineWorker:
         )
 
     def _replay_by_engine(self, candidate: Candidate, step: Replaying) -> None:
-        """The engine serves the draft and tells its best token at every position.
+        """Serve the draft on the engine, which returns its best token at every position.
 
         Raises:
             EngineError: it does not start, or cannot score.
@@ -490,7 +490,7 @@ class EngineWorker:
                     self.watcher.advance()
 
     def _judge(self, plain: Server) -> None:
-        """Keep of each answer that differs from its response whether it does so at a near tie."""
+        """Record of each answer that differs from its response whether that is a near tie."""
         left = [
             row
             for (_, load), answers in self.measured.answers.items()
@@ -504,7 +504,7 @@ class EngineWorker:
             self._keep(judged)
 
     def _type(self) -> str:
-        """The type that the servers compute in, as they tell it or were started with."""
+        """The type that the servers compute in, as they say or were started with."""
         for facts in reversed(self.measured.engines):
             told = facts.settings.get("dtype", "")
             if told:
@@ -512,8 +512,8 @@ class EngineWorker:
         return self.serving.dtype
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
-        """Keep what was measured, and what else the machine did meanwhile, unless a server of the
-        user's is part of that.
+        """Record what was measured, and what else the machine did meanwhile, which is unknown with
+        a running server.
         """
         state = self.machine.look() if self.serving.server is None else None
         self.keep(records if state is None else [*records, state], private)

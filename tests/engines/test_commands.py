@@ -87,12 +87,6 @@ def test_vllm_is_told_the_drafter_and_its_length_in_one_object(started, draft, c
             "--spec-draft-n-min 0 --spec-draft-p-min 0",
         ),
         (
-            "d.gguf",
-            {"mode": "sampled-temperature-only"},
-            "-np 1 -c 0 {usual} -md d.gguf --spec-type draft-simple --spec-draft-sampling "
-            "probabilistic --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0",
-        ),
-        (
             "ngram",
             {},
             "-np 1 -c 0 {usual} --spec-type ngram-simple --spec-ngram-simple-size-n 2 "
@@ -243,7 +237,7 @@ def test_a_file_of_another_draft_length_is_refused(started, tmp_path):
     ("engine", "mode", "hint"),
     [
         ("vllm", "sampled", "--mode greedy or sampled-temperature-only"),
-        ("llama.cpp", "sampled", "--mode greedy or sampled-temperature-only"),
+        ("llama.cpp", "sampled-temperature-only", "it drafts in --mode greedy"),
         ("tensorrt-llm", "sampled-temperature-only", "--mode greedy or sampled"),
         ("sglang", "sampled", "it drafts in --mode greedy"),
     ],
