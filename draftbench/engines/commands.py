@@ -54,7 +54,7 @@ class Speculation:
     method: Method
     model: str | None  # the drafter's weights; None where it has none
     k: int
-    lookup: tuple[int, int] | None = None  # ngram: its longest and its shortest match
+    lookup: tuple[int, int] = (4, 2)  # ngram: its longest and its shortest match
     raw: dict[str, Any] | None = None  # the content of `spec:FILE.json`
     quant: str = "none"  # of a draft model, made while the engine loads it
     mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
@@ -106,7 +106,7 @@ def speculation(
     draft: str,
     k: int,
     *,
-    lookup: tuple[int, int] | None = None,
+    lookup: tuple[int, int] = (4, 2),
     quant: str = "none",
     mode: DraftingMode = DraftingMode.GREEDY,
 ) -> Speculation:
@@ -118,7 +118,7 @@ def speculation(
     """
     kind, colon, rest = draft.partition(":")
     if draft in _ALONE:
-        return Speculation(_ALONE[draft], None, k, lookup if draft == LOOKUP else None)
+        return Speculation(_ALONE[draft], None, k, lookup)
     if kind in _WITH_WEIGHTS:
         if not rest:
             raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
@@ -154,7 +154,7 @@ VLLM_FIELDS = (
     *("suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor"),
     *("suffix_decoding_min_token_prob", "rejection_sample_method", "draft_sample_method"),
     *("synthetic_acceptance_rates", "synthetic_acceptance_length"),
-    "enable_adaptive_verification",
+    *("enable_adaptive_verification", "dspark_draft_topk"),
 )
 
 
@@ -163,15 +163,9 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
     file, it is in `folder`.
 
     Raises:
-        EngineError: the engine cannot be started, or not with such a drafter.
+        EngineError: the engine lacks this method of drafting.
         UsageError: the command or the arguments cannot be used as they are.
     """
-    if start.engine not in _PROGRAMS:
-        known = ", ".join(_PROGRAMS)
-        raise EngineError(
-            f"draftbench cannot start `{start.engine}`",
-            hint=did_you_mean(start.engine, _PROGRAMS, f"it starts {known}; drive others by URL"),
-        )
     engine = _PROGRAMS[start.engine]
     if start.speculation is not None:
         check_method(start.engine, start.speculation)
@@ -340,7 +334,7 @@ def vllm_fields(drafts: Speculation) -> dict[str, Any]:
             )
         return fields
     if drafts.method == "ngram":
-        return vllm_lookup(*_lookup(drafts), **length)
+        return vllm_lookup(*drafts.lookup, **length)
     if drafts.model is None:
         return {"method": drafts.method, **length}
     model, revision = _revision(drafts.model, "revision")
@@ -352,12 +346,6 @@ def vllm_fields(drafts: Speculation) -> dict[str, Any]:
     if drafts.mode is not DraftingMode.GREEDY:
         named["draft_sample_method"] = "probabilistic"
     return {**vllm_draft(model), **length, **named}
-
-
-def _lookup(drafts: Speculation) -> tuple[int, int]:
-    if drafts.lookup is None:
-        raise ValueError("prompt lookup without its sizes")
-    return drafts.lookup
 
 
 def _llama_cpp(start: Start) -> list[str]:
@@ -376,7 +364,7 @@ def llama_cpp_flags(drafts: Speculation) -> list[str]:
     if drafts.method == "raw":
         return _passed_flags(drafts)
     if drafts.method == "ngram":
-        return llama_cpp_lookup(_lookup(drafts)[1], drafts.k)
+        return llama_cpp_lookup(drafts.lookup[1], drafts.k)
     if drafts.method == "draft-model":
         words = llama_cpp_draft(str(drafts.model))
     else:
@@ -438,7 +426,7 @@ def tensorrt_llm_fields(drafts: Speculation) -> dict[str, Any]:
     if drafts.method == "raw":
         return _passed_through(drafts)
     if drafts.method == "ngram":
-        return tensorrt_llm_lookup(_lookup(drafts)[0], **length)
+        return tensorrt_llm_lookup(drafts.lookup[0], **length)
     if drafts.method == "draft-model":
         fields = tensorrt_llm_draft(str(drafts.model), **length)
         if drafts.mode is not DraftingMode.GREEDY:

@@ -38,8 +38,6 @@ def drive(
     Raises:
         TimeoutError: it took longer than `seconds`; the requests in flight were cancelled.
     """
-    if concurrency is None and any(ask.arrival is None for ask in asks):
-        raise ValueError("an open loop needs a time of arrival for every request")
     answers: queue.SimpleQueue[Answer | BaseException | None] = queue.SimpleQueue()
     stopped = threading.Event()
     work = _Drive(server, answers)

@@ -174,7 +174,7 @@ class Server(ABC):
 
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
         """The model's most probable token at each of the positions `start` … `len(ids) - 1`, given
-        the ids before it.
+        the ids before it; 0 < start < len(ids).
         """
         raise self._cannot("score a prompt")
 

@@ -173,8 +173,6 @@ class Sglang(TokenServer):
         return one_token(self, prompt, Event).prompt_token_ids
 
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
-        if not 0 < start < len(ids):
-            raise ValueError("the first position to score lies in the ids, after the first")
         stated = one_token(
             self,
             ids,

@@ -102,8 +102,6 @@ class Vllm(TokenServer, OpenAi):
         return self.one_token(prompt).choices[0].prompt_token_ids
 
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
-        if not 0 < start < len(ids):
-            raise ValueError("the first position to score lies in the ids, after the first")
         # The token after all but the last id is written, so that a full context can be scored.
         most = (1 << 20) + len(ids) * 1024
         choice = self.one_token(ids[:-1], most=most, prompt_logprobs=1).choices[0]

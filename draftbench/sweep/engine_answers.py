@@ -24,7 +24,7 @@ from draftbench.records import (
     Served,
     Trajectory,
 )
-from draftbench.sweep.arms import Arm, Load
+from draftbench.sweep.engine_arms import Arm, Load
 
 # Fields of an answer that are recorded unchanged.
 _ANSWERED = set(Served.__struct_fields__) & {field.name for field in fields(Answer)} - {"error"}

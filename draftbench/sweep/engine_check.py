@@ -29,7 +29,7 @@ from draftbench.records import (
     Served,
 )
 from draftbench.run_folder.manifest import portable, short_name
-from draftbench.sweep.arms import Arm, Serving
+from draftbench.sweep.engine_arms import Arm, Serving
 from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import SweepOptions, Watcher
 

@@ -11,19 +11,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from draftbench.decoder.device import card_names, device_of, dtype_of, in_words, set_threads
 from draftbench.engines.commands import (
     Speculation,
-    check_method,
+    Start,
     doubtful_fields,
+    launch,
     speculation,
 )
 from draftbench.engines.connect import connect
 from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.secrets import hidden_in
+from draftbench.engines.start import HOST
 from draftbench.errors import (
     EngineError,
     ModelError,
@@ -48,7 +51,7 @@ from draftbench.run_folder.manifest import (
     portable,
     short_name,
 )
-from draftbench.sweep.arms import REPLAYED, Serving, arrival_times
+from draftbench.sweep.engine_arms import REPLAYED, Serving, arrival_times
 from draftbench.sweep.engine_check import find_drafting
 from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
@@ -265,7 +268,8 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
     Raises:
         ModelError: a model is missing, or not of a kind that the engine serves.
         EngineError: the engine lacks a method of drafting.
-        UsageError: it cannot draft in this mode, or not as a `spec:FILE.json` says.
+        UsageError: it cannot draft in this mode, or not as a `spec:FILE.json` says; or the command
+            or its arguments cannot be used as they are.
     """
     assert asked.engine is not None
     files = asked.engine == "llama.cpp"
@@ -274,6 +278,14 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
             f"llama.cpp serves .gguf files, and `{options.target}` is none",
             hint="give the target's .gguf file, and with --tokenizer what it was made from",
         )
+    plain = Start(
+        asked.engine,
+        options.target,
+        args=asked.args,
+        command=asked.command,
+        stop_command=asked.stop_command,
+    )
+    launch(plain, HOST, 0, Path())
     drafters = [
         speculation(s, 1, lookup=options.lookup, mode=options.mode)
         for s in options.drafts
@@ -283,7 +295,7 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
         for doubt in doubtful_fields(asked.engine, drafter):
             watcher.note(doubt, always=True)
         for k in options.ks:
-            check_method(asked.engine, replace(drafter, k=k))
+            launch(replace(plain, speculation=replace(drafter, k=k)), HOST, 0, Path())
     named = [("--target", options.target, False)]
     named += [("--drafts", d.model, d.method == "draft-model") for d in drafters if d.model]
     for flag, spec, replayed_here in named:

@@ -55,7 +55,8 @@ from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
 from draftbench.run_folder.served import MOST_CACHED, OTHER_DRAFTING, WRONG_IDS, cached_share
-from draftbench.sweep.arms import (
+from draftbench.sweep.engine_answers import near_ties, replay_of, response_of, served_of
+from draftbench.sweep.engine_arms import (
     ALONE,
     Arm,
     Load,
@@ -66,7 +67,6 @@ from draftbench.sweep.arms import (
     sampling_of,
     turns,
 )
-from draftbench.sweep.engine_answers import near_ties, replay_of, response_of, served_of
 from draftbench.sweep.engine_check import (
     check_drafting,
     contradiction,

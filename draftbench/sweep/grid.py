@@ -14,7 +14,7 @@ from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
-from draftbench.sweep.arms import threads_of_servers
+from draftbench.sweep.engine_arms import threads_of_servers
 from draftbench.sweep.engine_check import (
     refuse_another_server,
     refuse_other_files,

@@ -45,7 +45,7 @@ from draftbench.run_folder.manifest import (
     environment,
     portable,
 )
-from draftbench.sweep.arms import Serving
+from draftbench.sweep.engine_arms import Serving
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load

@@ -33,7 +33,7 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
-from draftbench.sweep.arms import (
+from draftbench.sweep.engine_arms import (
     ALONE,
     Arm,
     Load,

@@ -83,11 +83,6 @@ def test_an_open_loop_sends_at_the_times_of_arrival_whatever_is_in_flight(virtua
     assert [answer.in_flight for answer in answers] == [3, 3, 3, 1]
 
 
-def test_an_open_loop_needs_a_time_for_every_request(virtual):
-    with pytest.raises(ValueError, match="time of arrival"):
-        next(drive(virtual([[(1.0, 1)]]), asks(1)))
-
-
 def test_an_answer_that_takes_too_long_is_a_timeout_and_keeps_what_came(virtual):
     server = virtual([[(1.0, 1), (2.0, 2), (9.0, 1)], [(1.0, 1)]], Limits(seconds=4.0))
     late, good = drive(server, asks(2), concurrency=1)

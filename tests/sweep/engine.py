@@ -23,7 +23,7 @@ class FakeServer:
     """Answers at one token each hundredth second. Drafting, it accepts one of `k` tokens a round.
 
     `odd` is the position at which its text leaves the others', `lives` how many answers it gives
-    before it is gone.
+    before it is gone, `says` what it says of itself whatever is true.
     """
 
     k: int = 0
@@ -39,22 +39,24 @@ class FakeServer:
     engine: str = "vllm"
     url: str = "http://fake"
     settings: dict = field(default_factory=dict)
+    says: dict = field(default_factory=dict)
     asked: list = field(default_factory=list)
     echoed: list = field(default_factory=list)
     questions: list = field(default_factory=list)
 
     def facts(self):
         method = self.method or ("draft-model" if self.k else "none")
-        return ServerFacts(
-            engine=self.engine,
-            version=self.version,
-            model=self.model,
-            context_length=512,
-            prefix_cache=self.prefix_cache,
-            method=method,
-            k=self.k or None,
-            settings={"dtype": self.dtype} | self.settings,
-        )
+        facts = {
+            "engine": self.engine,
+            "version": self.version,
+            "model": self.model,
+            "context_length": 512,
+            "prefix_cache": self.prefix_cache,
+            "method": method,
+            "k": self.k or None,
+            "settings": {"dtype": self.dtype} | self.settings,
+        }
+        return ServerFacts(**facts | self.says)
 
     def answer(self, ask):
         self.asked.append(ask)

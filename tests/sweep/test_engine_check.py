@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, EngineFacts, Failure, Served
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
-from draftbench.sweep import arms
+from draftbench.sweep import engine_arms
 from draftbench.traffic import TrafficQuery
 
 LOOKUP = Candidate(draft="ngram")
@@ -145,6 +145,22 @@ def test_a_file_of_speculation_that_cannot_be_meant_is_refused_before_a_start(
     assert engine.starts == []
 
 
+@pytest.mark.parametrize(
+    ("serving", "words"),
+    [
+        ({"args": "--model other"}, "--engine-args cannot hold --model"),
+        ({"command": "docker run {image}"}, "unknown placeholder {image}"),
+        ({"args": "'open"}, "cannot read --engine-args"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_refused_before_a_run_folder_is_made(
+    served, small, serving, words
+):
+    with pytest.raises(UsageError, match=words):
+        served("ngram", measure="all", ks=(2,), serving=serving)
+    assert not small.out.exists()
+
+
 def test_a_misspelt_field_of_vllm_is_named_before_anything_is_started(served, small, tmp_path):
     file = tmp_path / "spec.json"
     file.write_text('{"method": "mtp", "prompt_lookup_mex": 4}')
@@ -197,7 +213,7 @@ def test_a_run_is_not_continued_with_other_threads_of_its_servers(
     have; the hint resumes it.
     """
     sweep = {"measure": "all", "ks": (2, 4)}
-    monkeypatch.setattr(arms, "server_threads", lambda: usual)
+    monkeypatch.setattr(engine_arms, "server_threads", lambda: usual)
     folder = served("ngram", threads=begun, **sweep).folder
     log = folder.path / "observations" / "served.jsonl"
     lines = log.read_text().splitlines(keepends=True)
@@ -295,35 +311,22 @@ def test_a_baseline_is_not_put_beside_a_server_that_was_measured_alone(served):
         served("ngram", on=[FakeServer(k=4, method="ngram"), FakeServer()])
 
 
-class Told(FakeServer):
-    """Drafts as it is asked to, and says of itself what it is told to say."""
-
-    says: dict = {}  # noqa: RUF012
-
-    def facts(self):
-        return replace(super().facts(), **self.says)
-
-
-def saying(**says):
-    return type("Saying", (Told,), {"says": says})
-
-
 def answers_of(folder):
     return [row for row in folder.records(Served) if row.error is None]
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("says", "words"),
     [
-        (saying(method="ngram-simple"), r"it says that it drafts \(ngram-simple\)"),
-        (saying(method=None, k=4), r"it says that it drafts \(4 tokens a round\)"),
+        ({"method": "ngram-simple"}, r"it says that it drafts \(ngram-simple\)"),
+        ({"method": None, "k": 4}, r"it says that it drafts \(4 tokens a round\)"),
     ],
 )
 def test_a_server_without_a_draft_that_says_that_it_drafts_is_refused(
-    served, tmp_path, kind, words
+    served, tmp_path, says, words
 ):
     with pytest.raises(EngineError, match=f"asked as `without a draft`, and {words}"):
-        served("ngram", on=FakeEngine(lambda start, n: kind()), measure="all", ks=(2,))
+        served("ngram", on=FakeEngine(lambda *_: FakeServer(says=says)), measure="all", ks=(2,))
     folder = RunFolder(tmp_path / "run")
     (failed,) = folder.records(Failure)
     assert (failed.candidate, failed.stage) == (None, "serve")
@@ -332,6 +335,7 @@ def test_a_server_without_a_draft_that_says_that_it_drafts_is_refused(
     assert list(folder.records(Served)) == []
 
 
+@dataclass
 class Betraying(FakeServer):
     """Drafts in its answers from one of them on, whatever it was asked for and says."""
 
@@ -351,9 +355,9 @@ def test_a_server_without_a_draft_whose_answers_were_drafted_measures_nothing(
     served, tmp_path, after
 ):
     """Nor do the answers that it gave before it was found out."""
-    kind = type("After", (Betraying,), {"after": after})
+    engine = FakeEngine(lambda *_: Betraying(after=after))
     with pytest.raises(EngineError, match="asked as `without a draft`, and it drafted"):
-        served("ngram", on=FakeEngine(lambda *_: kind()), measure="all", ks=(2,))
+        served("ngram", on=engine, measure="all", ks=(2,))
     folder = RunFolder(tmp_path / "run")
     errors = [row.error for row in folder.records(Served)]
     assert errors == [None] * after + ["other drafting"] * (1 + after)
@@ -364,17 +368,20 @@ def test_a_server_without_a_draft_whose_answers_were_drafted_measures_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("server", "words"),
     [
-        (saying(method="none", k=0), "it says that it does not draft"),
-        (saying(k=3), "it says that it drafts 3 tokens a round"),
-        (saying(method="eagle3"), "it says that it drafts by eagle3"),
-        (saying(method="ngram-simple,draft-simple"), "it says that it drafts by draft-simple"),
-        (type("Eager", (Betraying,), {}), "it drafted 3 tokens in a round"),
+        (FakeServer(says={"method": "none", "k": 0}), "it says that it does not draft"),
+        (FakeServer(says={"k": 3}), "it says that it drafts 3 tokens a round"),
+        (FakeServer(says={"method": "eagle3"}), "it says that it drafts by eagle3"),
+        (
+            FakeServer(says={"method": "ngram-simple,draft-simple"}),
+            "it says that it drafts by draft-simple",
+        ),
+        (Betraying(), "it drafted 3 tokens in a round"),
     ],
 )
-def test_an_arm_that_drafts_otherwise_than_asked_is_a_failure(served, kind, words):
-    engine = FakeEngine(lambda start, n: kind() if start.speculation else None)
+def test_an_arm_that_drafts_otherwise_than_asked_is_a_failure(served, server, words):
+    engine = FakeEngine(lambda start, n: server if start.speculation else None)
     found = served("ngram", on=engine, measure="all", ks=(2,))
     (failed,) = found.run.failures
     assert (failed.candidate, failed.stage) == (LOOKUP, "serve")
@@ -384,8 +391,8 @@ def test_an_arm_that_drafts_otherwise_than_asked_is_a_failure(served, kind, word
 
 
 def test_an_arm_with_another_draft_model_is_a_failure(served, small):
-    kind = saying(settings={"speculative_model": "/models/foreign"})
-    engine = FakeEngine(lambda start, n: kind() if start.speculation else None)
+    foreign = FakeServer(settings={"speculative_model": "/models/foreign"})
+    engine = FakeEngine(lambda start, n: foreign if start.speculation else None)
     draft = str(small.models / "draft")
     run = served(draft, on=engine, measure="all", ks=(2,), controls=False).run
     assert [failed.reason.partition(", and ")[2] for failed in run.failures] == [
@@ -393,6 +400,7 @@ def test_an_arm_with_another_draft_model_is_a_failure(served, small):
     ]
 
 
+@dataclass
 class Silent(FakeServer):
     """Says that it drafts, and proposes nothing: in each answer, or by its counter alone."""
 
@@ -408,9 +416,8 @@ class Silent(FakeServer):
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_an_arm_that_proposes_nothing_at_all_is_a_failure(served, small, tells):
-    kind = type("Tells", (Silent,), {"tells": tells})
     draft = str(small.models / "draft")
-    engine = FakeEngine(lambda *_: kind())
+    engine = FakeEngine(lambda *_: Silent(tells=tells))
     found = served(draft, on=engine, measure="all", ks=(2,), controls=False)
     (failed,) = found.run.failures
     assert failed.reason.endswith("`draft: k = 2`, and it drafted nothing")
@@ -432,9 +439,6 @@ def test_prompt_lookup_that_finds_nothing_is_measured(served):
 class Coy(FakeServer):
     """Drafts 4 tokens a round and does not say so; its first answer is too short to show it."""
 
-    def facts(self):
-        return replace(super().facts(), method=None, k=None)
-
     def answer(self, ask):
         answer = super().answer(ask)
         first = sum(asked.key == ("", 0) for asked in self.asked) == 1
@@ -442,7 +446,7 @@ class Coy(FakeServer):
 
 
 def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, small):
-    run = served("ngram", on=[Coy(k=4)], controls=False).run
+    run = served("ngram", on=[Coy(k=4, says={"method": None, "k": None})], controls=False).run
     assert {row.k for row in run.served} == {4}
     assert any("does not say how many" in note for note in small.notes)
 
@@ -452,14 +456,11 @@ def test_a_k_that_neither_facts_nor_answers_show_is_an_error(served):
         def answer(self, ask):
             return replace(super().answer(ask), drafted=9, kept=3)
 
-        def facts(self):
-            return replace(super().facts(), k=None)
-
         def counters(self):
             return Counters()
 
     with pytest.raises(EngineError, match="does not say how many tokens per round"):
-        served("ngram", on=[Sums(k=4, method="draft-simple")])
+        served("ngram", on=[Sums(k=4, method="draft-simple", says={"k": None})])
 
 
 def test_what_a_server_drafts_is_listed_at_its_k(served):

@@ -515,6 +515,7 @@ def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
     assert again.run.failures == ()
 
 
+@dataclass
 class Foreign(FakeServer):
     """Writes the id `wrote` in its second answer to a request."""
 
@@ -529,8 +530,7 @@ class Foreign(FakeServer):
 
 
 def foreign(wrote, arm=0):
-    kind = type("Wrote", (Foreign,), {"wrote": wrote})
-    return FakeEngine(lambda start, n: kind() if n == arm + 1 else None)
+    return FakeEngine(lambda start, n: Foreign(wrote=wrote) if n == arm + 1 else None)
 
 
 def errors_of(folder):
