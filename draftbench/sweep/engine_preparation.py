@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,18 +29,16 @@ from draftbench.engines.start import HOST
 from draftbench.errors import (
     EngineError,
     ModelError,
-    PairError,
-    TrafficError,
     UsageError,
 )
-from draftbench.measure.prompts import Prompt, TextSide, fitted
+from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import ServedTarget
 from draftbench.memory import LEVELS
-from draftbench.models.compatibility import check_pair, check_writes, context_of
+from draftbench.models.compatibility import check_pair
 from draftbench.models.engine_rules import ENGINE_RULES, fewest_drafted, too_short
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
-from draftbench.records import LOOKUP, SELF, Candidate, Request
+from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import (
     MOST_DRAFTED,
@@ -53,25 +50,20 @@ from draftbench.run_folder.manifest import (
 )
 from draftbench.sweep.engine_arms import REPLAYED, Serving, arrival_times
 from draftbench.sweep.engine_check import find_drafting
+from draftbench.sweep.engine_target import same_words, target_of, warm_up_prompts
 from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     CheckedDrafts,
     Prepared,
-    PromptMaker,
     heading,
     question_of,
     read_requests,
     render,
 )
-from draftbench.traffic import TrafficQuery, load
 
-# A text on which tokenizers of different families disagree.
-PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 # Settings that distinguish two models of one name.
 _OF_WEIGHTS = ("ftype", "quantization")
-# At most so many rows of an output layer have no token: their number is rounded up.
-_PADDING = 4096
 _MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
 # How many requests a server answers at a time, in its engine's words, and the flag for it.
 _SLOTS = {"slots": "-np", "max_running_requests": "--max-running-requests"}
@@ -85,11 +77,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     """
     asked = options.serving
     assert asked is not None
-    if asked.replay == "engine" and set(options.quants) != {"none"}:
-        raise UsageError(
-            "--replay engine serves drafts as they are stored, not at a level of --quant",
-            hint="--replay local measures the acceptance of every level",
-        )
+    _check_replay(options, asked)
     if asked.server is None:
         _check_starts(options, asked, watcher)
     device = device_of(options.device)
@@ -99,37 +87,13 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
     server, baseline = _connected(asked, options)
     facts = server.facts() if server is not None else None
-    if facts is not None and facts.model and options.target:
-        served, named = short_name(facts.model), short_name(options.target)
-        if served != named:
-            watcher.note(f"the server calls its model {served}: it is taken to be {named}")
     engine = facts.engine if facts is not None else asked.engine
     assert engine is not None
     traffic = read_requests(options, watcher)
-    spec = asked.tokenizer or options.target
-    called = options.target or (facts and facts.model) or engine
-    target = ModelSource(spec or called, options.trust)
-    text: PromptMaker
-    if spec:
-        text = TextSide(target)
-        if server is not None:
-            _check_tokenizer(target, server, watcher)
-    else:
-        assert server is not None
-        text = ServerText(server)
-    configured = bool(spec) and _configured(target)
-    known = [facts.context_length if facts else None, context_of(target) if configured else None]
-    context = min((length for length in known if length is not None), default=None)
-    if context is None:
-        if spec:
-            _ = target.tokenizer  # where nothing can be read, the reason
-        raise EngineError(
-            "neither the server nor its model says how many tokens it reads",
-            hint="give --tokenizer a folder of the target that holds config.json too",
-        )
-    prompts, left_out = render(options, traffic, text, context)
+    target = target_of(options, server, facts, watcher)
+    prompts, left_out = render(options, traffic, target.text, target.context)
     arrivals = _arrivals(options, prompts, traffic.rows, watcher)
-    checked = _check_drafts(options, target if configured else None, server, engine)
+    checked = _check_drafts(options, target.source if target.configured else None, server, engine)
     for name in checked.replayed_only:
         watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
     fewest = fewest_drafted(engine, LOOKUP, options.lookup[1])
@@ -137,22 +101,18 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
-    vocabulary = sys.maxsize
-    if configured:
-        vocabulary = target.config.get_text_config().vocab_size
-    padded = len(target.tokenizer) + _PADDING if spec else sys.maxsize
     serving = Serving(
         engine=engine,
         options=asked,
-        target=ServedTarget(vocabulary, context),
+        target=ServedTarget(target.vocabulary, target.context),
         drafters=checked.drafters,
         levels=checked.levels,
-        warm_up=_warm_up(options, text, context, prompts),
-        context_length=min(rounded, context),
+        warm_up=warm_up_prompts(options, target.text, target.context, prompts),
+        context_length=min(rounded, target.context),
         server=server,
         facts=facts,
         baseline=baseline,
-        ids=vocabulary if configured else padded,
+        ids=target.ids,
     )
     candidates = checked.candidates
     if server is not None:
@@ -165,17 +125,16 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
             )
     if serving.drafting is not None and serving.drafting.k <= MOST_DRAFTED:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
+    question = question_of(options, traffic, build)
     manifest = Manifest(
         **heading(options, command, traffic, prompts, left_out),
-        question=_on_engine(
-            question_of(options, traffic, build), asked, called, engine, checked.drafters, arrivals
-        ),
+        question=_on_engine(question, asked, target.name, engine, checked.drafters, arrivals),
         environment=environment(threads, card_names(device)),
         specs={name: portable(source.spec) for name, source in checked.sources.items()},
     )
     return Prepared(
         options,
-        target,
+        target.source,
         drafts=checked.sources,
         candidates=tuple(candidates),
         failures=tuple(checked.failures),
@@ -185,6 +144,23 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         build=build,
         serving=serving,
     )
+
+
+def _check_replay(options: SweepOptions, asked: ServingOptions) -> None:
+    """Raise a UsageError where the engine cannot replay what is asked for."""
+    if asked.replay != "engine":
+        return
+    if set(options.quants) != {"none"}:
+        raise UsageError(
+            "--replay engine serves drafts as they are stored, not at a level of --quant",
+            hint="--replay local measures the acceptance of every level",
+        )
+    if options.mode is not DraftingMode.GREEDY:
+        raise UsageError(
+            f"--replay engine learns the draft's best tokens, which says nothing of {options.mode} "
+            "drafting",
+            hint="--replay local replays every --mode",
+        )
 
 
 def _arrivals(
@@ -311,21 +287,6 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
         )
 
 
-def _configured(source: ModelSource) -> bool:
-    """Whether there is a model's configuration, not only a tokenizer.
-
-    Raises:
-        ModelError: it is of a model that does not write text.
-    """
-    try:
-        if source.config is None:
-            return False
-    except ModelError:
-        return False
-    check_writes(source)
-    return True
-
-
 def _connected(asked: ServingOptions, options: SweepOptions) -> tuple[Server | None, Server | None]:
     """The user's servers.
 
@@ -378,51 +339,6 @@ def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> N
             )
 
 
-@dataclass(frozen=True)
-class ServerText:
-    """The server's own template and tokenizer."""
-
-    server: Server
-
-    def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None:
-        """As `measure.prompts.TextSide` does.
-
-        Raises:
-            TrafficError: the request asks for what cannot be asked over HTTP.
-            EngineError: the server has no such route.
-        """
-        text: str | list[int] | None = request.prompt
-        if request.messages is not None:
-            if request.tools or request.template:
-                raise TrafficError(
-                    f"{request.source} has tools or arguments of the template",
-                    hint="name the target's folder or id with --tokenizer, which renders them",
-                )
-            text = self.server.apply_template(request.messages)
-        if isinstance(text, str):
-            text = self.server.tokenize(text)
-        return fitted(request, text or (), longest, context_length)
-
-    def answer(self, request: Request) -> list[int]:
-        """The logged answer as token ids."""
-        return self.server.tokenize(request.response or "")
-
-
-def _check_tokenizer(target: ModelSource, server: Server, watcher: Watcher) -> None:
-    """Raise an EngineError where the target's tokenizer is not the server's."""
-    try:
-        theirs = server.tokenize(PROBE)
-    except EngineError:
-        watcher.note("the server does not tokenize texts, so its tokenizer was not compared")
-        return
-    ours = target.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-    if theirs[-len(ours) :] != ours:
-        raise EngineError(
-            f"the tokenizer of `{target.name}` is not the server's",
-            hint="give --target or --tokenizer of the model that is served",
-        )
-
-
 @dataclass
 class _DraftsServed(CheckedDrafts):
     """Drafts to replay; how the engine drafts with each, by name; and for each candidate that it
@@ -445,7 +361,7 @@ def _check_drafts(
     rules = ENGINE_RULES.get(engine)
     made = rules.levels if rules is not None else None
     found = _DraftsServed()
-    check = partial(check_pair, target) if target else partial(_same_words, server=server)
+    check = partial(check_pair, target) if target else partial(same_words, server=server)
     for spec in options.drafts:
         if spec == SELF:
             raise UsageError(
@@ -491,33 +407,3 @@ def _name_of(spec: str, drafter: Speculation) -> str:
     if drafter.method == "draft-model":
         return ModelSource(spec).name
     return f"{kind}:{short_name(model)}" if model else spec
-
-
-def _same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
-    """A caveat that only one text was compared, for want of the target's configuration.
-
-    Raises:
-        PairError: the draft's tokenizer and the server's differ on it.
-    """
-    assert server is not None  # one to be started has a context by its target's configuration
-    ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-    if server.tokenize(PROBE)[-len(ours) :] != ours:
-        raise PairError(
-            f"`{source.name}` cannot draft for this server: their vocabularies differ",
-            hint="take a draft of the target's family and generation, or `ngram` (no model)",
-        )
-    return ("only one text was compared with the server's tokenizer (--target compares all ids)",)
-
-
-def _warm_up(
-    options: SweepOptions, text: PromptMaker, context: int, prompts: Sequence[Prompt]
-) -> tuple[Sequence[int], ...]:
-    """Prompts outside the sample."""
-    query = TrafficQuery(
-        "suite:completion", None, 0, None, None, None, skip_bad=False, key=options.traffic.key
-    )
-    sampled = {prompt.request.id for prompt in prompts}
-    others = [request for request in load(query).requests if request.id not in sampled]
-    others = others or [Request(id="", source="", prompt=PROBE)]
-    made = (text.prompt(request, 1, context) for request in others)
-    return tuple(prompt.tokens for prompt in made if prompt is not None)

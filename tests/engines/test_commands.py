@@ -299,12 +299,6 @@ def test_a_drafter_that_an_engine_is_not_known_to_have_is_refused(started, engin
         started(engine, draft)
 
 
-def test_an_engine_that_cannot_be_started_is_refused_with_the_nearest_name(started):
-    with pytest.raises(EngineError) as caught:
-        started("llamacpp")
-    assert caught.value.hint == "did you mean `llama.cpp`?"
-
-
 @pytest.mark.parametrize(
     ("command", "words"),
     [

@@ -10,7 +10,7 @@ from sweep.engine import FakeEngine, FakeServer, rows_of, writes
 
 from draftbench.acceptance.summary import acceptance_report
 from draftbench.engines.client import AnswerError, Fault
-from draftbench.errors import EngineError, RunFolderError
+from draftbench.errors import EngineError, RunFolderError, UsageError
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, DraftingMode, MachineState, Served
@@ -64,6 +64,20 @@ def test_the_engine_serves_a_draft_to_replay_it(served, small):
     assert (facts.candidate, facts.k) == (DRAFT, 0)
     report = acceptance_report(found.run, candidates=[DRAFT], ks=[2], width=100)
     assert report.candidates[0].stopping == report.candidates[0].trees == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quants": ("none", "int8")}, "not at a level of --quant"),
+        ({"mode": DraftingMode.SAMPLED_TEMPERATURE_ONLY}, "says nothing of sampled-temperature"),
+    ],
+)
+def test_a_draft_that_the_engine_serves_is_replayed_as_it_is_and_greedily(
+    served, small, changes, words
+):
+    with pytest.raises(UsageError, match=words):
+        served(str(small.models / "draft"), serving={"replay": "engine"}, **changes)
 
 
 def test_best_starts_the_smallest_k_and_the_largest_before_anything_is_predicted(served):
