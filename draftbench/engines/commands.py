@@ -91,7 +91,8 @@ class Launch:
 @dataclass(frozen=True)
 class _Program:
     """How an engine is started: its usual command and flags, its methods of drafting, the flags
-    that the user must not set, its --mode other than greedy, and its configuration file.
+    that the user must not set, the --mode other than greedy that can be measured on it, and its
+    configuration file.
     """
 
     command: str
@@ -167,8 +168,14 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
         UsageError: the command or the arguments cannot be used as they are.
     """
     engine = _PROGRAMS[start.engine]
-    if start.speculation is not None:
-        check_method(start.engine, start.speculation)
+    if (drafts := start.speculation) is not None:
+        check_method(start.engine, drafts)
+        if drafts.mode not in (DraftingMode.GREEDY, engine.draws):
+            modes = f"greedy or {engine.draws}" if engine.draws else "greedy"
+            raise UsageError(
+                f"{start.engine} is not measured in --mode {drafts.mode}",
+                hint=f"give --mode {modes}",
+            )
     words = [*engine.flags(start), "--host", host, "--port", str(port)]
     file = None
     if engine.configuration is not None:
@@ -190,18 +197,13 @@ def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
 
 def check_method(engine: str, drafts: Speculation) -> None:
     """Raise an EngineError where an engine lacks this method of drafting, a UsageError where it
-    cannot draft in this mode, or not as a `spec:FILE.json` says.
+    cannot draft as a `spec:FILE.json` says.
     """
-    methods, draws = _PROGRAMS[engine].methods, _PROGRAMS[engine].draws
+    methods = _PROGRAMS[engine].methods
     if drafts.method not in methods:
         raise EngineError(
             f"{engine} is not known to draft by `{drafts.method}`",
             hint=f"it drafts by {', '.join(methods[:-1])}, or as spec:FILE.json says",
-        )
-    if drafts.mode not in (DraftingMode.GREEDY, draws):
-        raise UsageError(
-            f"{engine} does not draft in --mode {drafts.mode}",
-            hint=f"it drafts in --mode greedy{f' or {draws}' if draws else ''}",
         )
     flags = engine in _TAKES_FLAGS
     for name in drafts.raw or {}:
@@ -367,6 +369,8 @@ def llama_cpp_flags(drafts: Speculation) -> list[str]:
         return llama_cpp_lookup(drafts.lookup[1], drafts.k)
     if drafts.method == "draft-model":
         words = llama_cpp_draft(str(drafts.model))
+        if drafts.mode is not DraftingMode.GREEDY:
+            words += ["--spec-draft-sampling", "probabilistic"]
     else:
         words = [] if drafts.model is None else ["-md", drafts.model]
         words += ["--spec-type", f"draft-{drafts.method}"]

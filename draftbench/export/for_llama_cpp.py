@@ -107,6 +107,9 @@ def _of_draft_model(
     if setting.mode is not DraftingMode.GREEDY and build >= _SAMPLING_BUILD:
         mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
         notes.append(
+            "it draws from the draft's ten best tokens only, so fewer are accepted than in the run"
+        )
+        notes.append(
             f"builds before b{_SAMPLING_BUILD} (October 2026) do not start with "
             "--spec-draft-sampling: --engine-version after-rename writes for them"
         )
