@@ -417,6 +417,9 @@ ENGINES: list[Case] = [
     ("`--replay engine` with llama.cpp", lambda: served("--replay", "engine", engine="llama.cpp")),
     ("`--replay engine` at a quantization level", lambda: served(
         "--replay", "engine", "--quant", "int8")),
+    ("`--replay engine` of drawn drafts", lambda: served(
+        "--replay", "engine", "--mode", "sampled-temperature-only")),
+    ("A mode in which the engine cannot be measured", lambda: served("--mode", "sampled")),
     ("`--responses log` on an engine", lambda: served("--responses", "log")),
     ("`--target-quant` on an engine", lambda: served("--target-quant", "int8")),
     ("`--k` of a running server", lambda: without_drafts(running("--k", "2,4"))),
