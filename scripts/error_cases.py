@@ -419,7 +419,8 @@ ENGINES: list[Case] = [
         "--replay", "engine", "--quant", "int8")),
     ("`--replay engine` of drawn drafts", lambda: served(
         "--replay", "engine", "--mode", "sampled-temperature-only")),
-    ("A mode in which the engine cannot be measured", lambda: served("--mode", "sampled")),
+    ("A mode in which the engine cannot be measured", lambda: served(
+        "--mode", "sampled", draft="draft")),
     ("`--responses log` on an engine", lambda: served("--responses", "log")),
     ("`--target-quant` on an engine", lambda: served("--target-quant", "int8")),
     ("`--k` of a running server", lambda: without_drafts(running("--k", "2,4"))),

@@ -26,7 +26,13 @@ from draftbench.report.terminal.dry_run import (
 )
 from draftbench.run_folder.manifest import Manifest
 from draftbench.sweep import Prepared
-from draftbench.sweep.arms import ALONE, arrival_times, closing, loads_of
+from draftbench.sweep.engine_arms import (
+    ALONE,
+    arrival_times,
+    closing,
+    loads_of,
+    startable,
+)
 from draftbench.sweep.work import work_of
 
 # Drafters of an engine that are no model.
@@ -122,15 +128,18 @@ class EnginePlan:
     """What a sweep would ask: `prompts` are (prompt tokens, most output tokens) of every request,
     `measured` of which each speculating server answers at every load, or all of them over `span`
     seconds where they are sent at their times of arrival. `served` are the candidates for which
-    servers are started, each at `fewest` k's or at all, `restarts` times; `plain` are the starts
-    without a draft; `sheets` the drafts' by name. `under_load` tells whether the server that writes
-    the responses answers at the loads too, `visits` how often servers do that run already. Without
-    `target`, or on such servers, memory is unknown, and of times what arrivals take at least.
+    servers are started: so many times in each of `restarts` turns, at `least` and at `most`, and
+    for a `grid` of every k. `plain` are the starts without a draft; `sheets` the drafts' by name.
+    `under_load` tells whether the server that writes the responses answers at the loads too,
+    `visits` how often servers do that run already. Without `target`, or on such servers, memory is
+    unknown, and of times what arrivals take at least.
     """
 
     candidates: Sequence[Candidate]
     served: Sequence[Candidate]
-    fewest: int
+    least: int
+    most: int
+    grid: int
     restarts: int
     in_flight: int  # most requests that a server is to answer at once
     plain: int
@@ -155,7 +164,10 @@ def _engine_plan(prepared: Prepared) -> EnginePlan:
             drafts = prepared.drafts.items()
             sheets = {name: engine_sheet(source, serving.dtype) for name, source in drafts}
     served = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
-    every = options.measure == "all"
+    ks = [len(startable(serving, options, candidate)) for candidate in served]
+    # The smallest k and the largest of each draft, before anything is predicted.
+    least = [min(2, count) for count in ks] if options.measure == "best" else ks
+    speculates = options.measure in ("best", "all")
     span = None
     if serving.options.arrivals != "closed":
         asked = list(product(prepared.prompts, range(options.samples)))
@@ -163,7 +175,9 @@ def _engine_plan(prepared: Prepared) -> EnginePlan:
     return EnginePlan(
         candidates=prepared.candidates,
         served=served,
-        fewest=len(options.ks) if every else int(options.measure == "best"),
+        least=sum(least) * speculates,
+        most=sum(ks) * speculates,
+        grid=sum(ks),
         restarts=options.turns,
         in_flight=options.in_flight,
         plain=0 if serving.server else 1 + len(closing(serving, options)),
@@ -174,14 +188,13 @@ def _engine_plan(prepared: Prepared) -> EnginePlan:
         running=serving.server is not None,
         span=span,
         # The one that drafts and its baseline, once each.
-        visits=2 if serving.baseline and options.measure in ("best", "all") else 0,
+        visits=2 if serving.baseline and speculates else 0,
         under_load=any(load != ALONE for load in loads_of(serving, options, serving.writer)),
     )
 
 
 def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
-    question, every = manifest.question, len(manifest.question.ks)
-    plain, drafts = plan.plain, len(plan.served)
+    question, plain, turns = manifest.question, plan.plain, plan.restarts
     return EngineDryRun(
         engine=question.engine or "",
         target=question.target,
@@ -193,9 +206,9 @@ def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
         requests=len(plan.prompts),
         prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
         samples=question.samples,
-        least=_work(manifest, plan, plain, drafts * plan.fewest * plan.restarts, least=True),
-        most=_work(manifest, plan, plain, drafts * (every if plan.fewest else 0) * plan.restarts),
-        grid=_work(manifest, plan, min(plain, plan.restarts), drafts * every * plan.restarts),
+        least=_work(manifest, plan, plain, plan.least * turns, least=True),
+        most=_work(manifest, plan, plain, plan.most * turns),
+        grid=_work(manifest, plan, min(plain, turns), plan.grid * turns),
         memory=tuple(_needs(plan, plan.in_flight)),
     )
 
