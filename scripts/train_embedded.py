@@ -8,7 +8,7 @@ weights are therefore not reproducible bit by bit.
 
     python scripts/train_embedded.py --out draftbench/embedded --minutes 88
 
-Every step leaves its result under ``--work`` and is skipped when that is there; training goes on
+Every step leaves its result under ``--work`` and is skipped when that is there; training resumes
 from its last checkpoint. ``--only corpus target ...`` runs single steps.
 """
 
@@ -177,7 +177,7 @@ def train(name: str, work: Path, seconds: float) -> None:
 
 
 def write(work: Path, seconds: float) -> None:
-    """Lets the target go on from random places of the training text: written.npy [n, WINDOW]."""
+    """The target continues random places of the training text: written.npy [n, WINDOW]."""
     target = load(work, "target").bfloat16()
     stream, rng = np.load(work / "train-2048.npy"), np.random.default_rng(1)
     batches: list[np.ndarray] = []

@@ -1,4 +1,4 @@
-"""A run on a file system of 128 KiB: when it is full nothing is lost, and with room it goes on."""
+"""A run on a file system of 128 KiB: nothing is lost when it fills, and with room it is resumed."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ with folder.writer() as writer:
     (disk / "ballast").unlink()
     writer.append([record(len(kept))])
 assert len(RunFolder(disk / "run").observations()) == len(kept) + 1
-print("went on")
+print("resumed")
 """
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a mount of its own")
-def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_room(tmp_path):
+def test_a_full_disk_loses_nothing_and_the_run_is_resumed_with_room(tmp_path):
     manifest = tmp_path / "run.json"
     manifest.write_bytes(msgspec.json.encode(MANIFEST))
     disk = tmp_path / "disk"
@@ -52,10 +52,10 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_with_room(tmp_path):
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
     inside = f"mount -t tmpfs -o size=128k none {disk} && exec {sys.executable} "
     inside += f"{tmp_path / 'program.py'} {disk} {manifest}"
-    told = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True)
-    if "unshare" in told.stderr or "mount:" in told.stderr:
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip("may not mount")
-    assert told.stdout, told.stderr
-    first, *rest = told.stdout.splitlines()
-    assert "No space left on device | free some space and repeat" in first, told.stderr
-    assert rest == ["went on"]
+    assert done.stdout, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert "No space left on device | free some space and repeat" in first, done.stderr
+    assert rest == ["resumed"]

@@ -36,31 +36,31 @@ def run(tmp_path_factory):
     return run
 
 
-def said(capsys, *words):
+def printed(capsys, *words):
     capsys.readouterr()
     code = main([str(word) for word in words])
-    told = capsys.readouterr()
-    assert code in (0, 1, 2, 3), told.err
-    return told.out + told.err
+    output = capsys.readouterr()
+    assert code in (0, 1, 2, 3), output.err
+    return output.out + output.err
 
 
 @pytest.mark.parametrize("command", ["recommend", "acceptance", "report"])
 @pytest.mark.parametrize("style", ["table", "markdown", "csv", "json"])
 def test_no_command_reaches_the_terminal(run, capsys, command, style):
-    told = said(capsys, command, run, "--format", style)
-    assert len(told) > 200
-    assert [raw for raw in CONTROLS if raw in told] == []
+    output = printed(capsys, command, run, "--format", style)
+    assert len(output) > 200
+    assert [raw for raw in CONTROLS if raw in output] == []
 
 
 def test_markdown_takes_names_for_names(run, capsys):
-    told = said(capsys, "recommend", run, "--format", "markdown")
-    told += said(capsys, "compare", run, run, "--format", "markdown")
-    assert "onerror" in told
-    assert re.findall(r"(?<!\\)(<img|\[a\]|\|\[|`.)", told) == []
+    output = printed(capsys, "recommend", run, "--format", "markdown")
+    output += printed(capsys, "compare", run, run, "--format", "markdown")
+    assert "onerror" in output
+    assert re.findall(r"(?<!\\)(<img|\[a\]|\|\[|`.)", output) == []
 
 
 def test_a_page_holds_no_element_that_it_did_not_make(run, capsys, tmp_path):
-    said(capsys, "report", run, "--html", tmp_path / "page.html", "--plots", tmp_path / "plots")
+    printed(capsys, "report", run, "--html", tmp_path / "page.html", "--plots", tmp_path / "plots")
     page = (tmp_path / "page.html").read_text()
     assert "onerror" in page
     assert [raw for raw in ("<img", *CONTROLS) if raw in page] == []
@@ -70,15 +70,15 @@ def test_a_page_holds_no_element_that_it_did_not_make(run, capsys, tmp_path):
 
 
 def test_files_for_ci_are_well_formed(run, capsys, tmp_path):
-    said(capsys, "gate", "--save", tmp_path / "b.json", run, "--candidate", CLEAN, "--k", "2")
+    printed(capsys, "gate", "--save", tmp_path / "b.json", run, "--candidate", CLEAN, "--k", "2")
     ci = ["--junit", tmp_path / "junit.xml", "--annotations", "github"]
-    told = said(capsys, "gate", "--baseline", tmp_path / "b.json", run, *ci)
+    output = printed(capsys, "gate", "--baseline", tmp_path / "b.json", run, *ci)
     ElementTree.parse(tmp_path / "junit.xml")
-    assert "\x1b" not in told
-    assert len([line for line in told.splitlines() if line.startswith("::")]) <= 5
+    assert "\x1b" not in output
+    assert len([line for line in output.splitlines() if line.startswith("::")]) <= 5
 
 
 def test_an_engine_is_not_given_a_command_in_a_name(run, capsys):
-    told = said(capsys, "export", run, "--engine", "vllm", "--force")
-    assert "error: the model name" in told or "`" not in told.replace("`", "", 4)
-    assert "\x1b" not in told
+    output = printed(capsys, "export", run, "--engine", "vllm", "--force")
+    assert "error: the model name" in output or "`" not in output.replace("`", "", 4)
+    assert "\x1b" not in output

@@ -1,4 +1,4 @@
-"""Whatever prints: a full disk behind stdout is the user's to mend, a closed pipe is no fault."""
+"""For every command that prints, a full stdout is a user's error and a closed pipe is none."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ COMMANDS = [
 
 def run(words, stdout, stderr=subprocess.PIPE):
     command = [sys.executable, "-m", "draftbench", *words]
-    # As it is where nobody asked for another: what is printed waits in a buffer.
+    # The default: what is printed waits in a buffer.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, check=False, env=env)
 
 
 @contextlib.contextmanager
-def nobody():
+def unread_pipe():
     """A pipe that nobody reads."""
     read, write = os.pipe()
     os.close(read)
@@ -48,7 +48,7 @@ def nobody():
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no full device")
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
-def test_a_full_stdout_is_told_in_words_and_ends_in_2(words):
+def test_a_full_stdout_is_an_error_with_exit_code_2(words):
     with FULL.open("w") as full:
         done = run(words, full)
     assert done.returncode == 2
@@ -59,28 +59,28 @@ def test_a_full_stdout_is_told_in_words_and_ends_in_2(words):
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:2]))
-def test_a_reader_that_has_seen_enough_does_not_change_the_code(words):
-    with nobody() as closed:
+def test_a_closed_stdout_does_not_change_the_exit_code(words):
+    with unread_pipe() as closed:
         done = run(words, closed)
     assert (done.returncode, done.stderr.replace("`--yes` deletes them\n", "")) == (0, "")
 
 
-def test_a_verdict_is_still_told_where_nobody_reads(tmp_path):
+def test_a_gate_has_its_exit_code_where_nobody_reads(tmp_path):
     """Two requests settle nothing: exit code 3."""
     base = str(tmp_path / "base.json")
     assert main(["gate", "--save", base, RUN, "--candidate", "draft", "--k", "2"]) == 0
     words = ["gate", "--baseline", base, RUN, "--candidate", "ngram", "--annotations", "github"]
-    with nobody() as closed:
+    with unread_pipe() as closed:
         assert run(words, closed).returncode == 3
         assert run(words, subprocess.DEVNULL, closed).returncode == 3
 
 
-def test_a_sweep_whose_progress_nobody_reads_goes_on(tmp_path):
+def test_a_sweep_whose_progress_nobody_reads_is_finished(tmp_path):
     models = Path(__file__).parents[2] / "draftbench" / "embedded"
     words = ["sweep", "--target", models / "target", "--drafts", models / "draft"]
     words += ["--traffic", "suite:completion", "--sample", "2", "--max-new-tokens", "8"]
     words += ["--measure", "replay", "--k", "1", "--threads", "1", "--out", tmp_path / "run"]
-    with nobody() as closed:
+    with unread_pipe() as closed:
         assert run(list(map(str, words)), subprocess.DEVNULL, closed).returncode == 0
     done = run(["acceptance", str(tmp_path / "run")], subprocess.PIPE)
     assert "Acceptance of 3 candidates on 2 requests" in done.stdout

@@ -141,13 +141,13 @@ def test_every_command_works_with_a_manifest_or_refuses_it(place, capsys, change
         ["gate", "--baseline", str(place / "base.json"), run],
     ):
         began = time.process_time()
-        code, told = main(words), capsys.readouterr()
+        code, output = main(words), capsys.readouterr()
         assert time.process_time() - began < SLOW, words
         answers = (0,) if words[0] in ("recommend", "acceptance", "report") else (0, 1, 2, 3, 4)
-        assert code in (answers if good else (2,)), (words, told.err)
+        assert code in (answers if good else (2,)), (words, output.err)
         if code in (2, 4):
-            assert "error: " in told.err, words
-            assert "hint: " in told.err, words
-        assert "\x1b" not in told.out + told.err, words
+            assert "error: " in output.err, words
+            assert "hint: " in output.err, words
+        assert "\x1b" not in output.out + output.err, words
     assert main(["runs", "list", str(place / "runs")]) == 0
     assert "run" in capsys.readouterr().out

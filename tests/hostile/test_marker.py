@@ -49,13 +49,13 @@ def shared(tmp_path_factory):
     traffic.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRAFTBENCH_KEY", "the key of the tests")
-        told = {f"printed by {' '.join(words)}": said(words) for words in commands(place)}
+        output = {f"printed by {' '.join(words)}": printed(words) for words in commands(place)}
     files = {
         str(path.relative_to(place)): path.read_bytes()
         for path in place.rglob("*")
         if path.is_file() and path != traffic and "private" not in path.parts
     }
-    return {**told, **files}, RunFolder(place / "run")
+    return {**output, **files}, RunFolder(place / "run")
 
 
 def commands(place):
@@ -85,7 +85,7 @@ def commands(place):
         yield [*judge, *ci, "--annotations", "github"]
 
 
-def said(words):
+def printed(words):
     """Everything that a command printed; it must have worked."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
@@ -172,7 +172,7 @@ def test_nothing_that_may_be_shared_of_a_run_on_servers_holds_the_marker(tmp_pat
     with ScriptedServer("vllm") as plain, ScriptedServer("vllm", **how) as server:
         words = ["--server", server.url, "--baseline-server", plain.url]
         words += ["--traffic", str(log), "--max-new-tokens", "20"]
-        said(["sweep", *words, "--drafts", "ngram", "--out", run])  # ids are the server's
+        printed(["sweep", *words, "--drafts", "ngram", "--out", run])  # ids are the server's
     offline = [
         ["recommend", run, "--all"],
         ["acceptance", run, "--all"],
@@ -181,7 +181,7 @@ def test_nothing_that_may_be_shared_of_a_run_on_servers_holds_the_marker(tmp_pat
         ["gate", "--save", base, run, "--candidate", "draft", "--k", "4"],
         ["gate", "--baseline", base, run],
     ]
-    found = {" ".join(words): said(words) for words in offline}
+    found = {" ".join(words): printed(words) for words in offline}
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path != log]
     found |= {str(path): path.read_bytes() for path in files if "private" not in path.parts}
     assert any(name.endswith("served.jsonl") for name in found)
@@ -203,14 +203,14 @@ def test_a_crash_in_the_middle_of_a_text_does_not_quote_it(tmp_path, monkeypatch
     models = ["--target", str(EMBEDDED / "target"), "--drafts", "ngram"]
     words = [*models, "--traffic", str(tmp_path / "log.jsonl"), "--out", str(tmp_path / "run")]
     assert main(["sweep", *words]) in (2, 70)
-    told = capsys.readouterr()
-    assert "error: " in told.err
-    assert "zebra" not in told.out + told.err
+    output = capsys.readouterr()
+    assert "error: " in output.err
+    assert "zebra" not in output.out + output.err
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, KeyError, ValueError, OSError, MemoryError])
 def test_a_candidate_that_crashes_on_a_text_does_not_keep_it(tmp_path, monkeypatch, capsys, raised):
-    """A message of one line, which would be the first and last that is told."""
+    """A message of one line, which would be the first and last that is output."""
 
     def crash(self, *_):
         raise raised(f"cannot read {MARKER}")
@@ -220,7 +220,7 @@ def test_a_candidate_that_crashes_on_a_text_does_not_keep_it(tmp_path, monkeypat
     models = ["--target", str(EMBEDDED / "target"), "--drafts", str(EMBEDDED / "draft")]
     effort = ["--max-new-tokens", "4", "--out", str(tmp_path / "run")]
     main(["sweep", *models, "--traffic", str(tmp_path / "log.jsonl"), *effort])
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     kept = (tmp_path / "run" / "observations" / "failure.jsonl").read_text()
     assert '"reason"' in kept
-    assert "zebra" not in kept + told.out + told.err
+    assert "zebra" not in kept + output.out + output.err

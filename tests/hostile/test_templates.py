@@ -1,5 +1,5 @@
-"""A chat template is a stranger's program: what never ends or wants gigabytes costs seconds, and is
-told in words without the chat's text.
+"""A chat template is a stranger's program: one that never ends or wants gigabytes costs seconds and
+is an error that does not quote the chat.
 """
 
 from __future__ import annotations
@@ -216,9 +216,7 @@ def test_the_process_writes_no_core_and_nothing_to_stdout_or_stderr(capfd):
 
 
 @pytest.mark.parametrize("command", ["sweep", "check"])
-def test_a_command_tells_of_it_in_one_line_and_leaves_nothing(
-    tmp_path, monkeypatch, capsys, command
-):
+def test_a_command_ends_in_one_error_and_leaves_nothing(tmp_path, monkeypatch, capsys, command):
     monkeypatch.setattr(templates, "SECONDS", 1.0)
     target, log = tmp_path / "mine", tmp_path / "log.jsonl"
     shutil.copytree(EMBEDDED / "target", target)
@@ -227,11 +225,13 @@ def test_a_command_tells_of_it_in_one_line_and_leaves_nothing(
     words = ["--target", str(target), "--drafts", str(EMBEDDED / "draft"), "--traffic", str(log)]
     out = ["--out", str(tmp_path / "run")] if command == "sweep" else []
     assert main([command, *words, *out]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "error: the chat template of `mine` did not end within 1 s on log.jsonl:1\n" in told.err
-    assert "\nhint: " in told.err
-    assert MARKER not in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert (
+        "error: the chat template of `mine` did not end within 1 s on log.jsonl:1\n" in output.err
+    )
+    assert "\nhint: " in output.err
+    assert MARKER not in output.err
     assert not (tmp_path / "run").exists()
 
 
