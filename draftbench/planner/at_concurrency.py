@@ -178,7 +178,7 @@ class LoadDecision:
             return None
         if leader.corrected or leader.predictor.served or self.foreign:
             return "sample"
-        if leader.predictor.bounds:
+        if leader.predictor.spread:
             return "load"
         enough = len(to_decode(leader.prediction.trajectories, FEW_DECODED)) >= FEW_DECODED
         return "decoding" if enough else "sample"
@@ -316,7 +316,7 @@ class Evaluator:
         found: Sequence[Alternative] = corrected(
             self._timed(concurrency, candidate), self._alike(concurrency)
         )
-        if found and found[0].predictor.bounds:
+        if found and found[0].predictor.spread:
             batches = self.source.batches(candidate)
             low, high = next((a, b) for a, b in pairwise(batches) if a < concurrency < b)
             fewer, more = self._of(low, [candidate]), self._of(high, [candidate])

@@ -175,7 +175,7 @@ def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
         allowed = f"; its interval allows for an error of {_percent(decided)}"
     if decided.foreign:
         return f"the speed-up of {leader.name} is a prediction from these costs{allowed}"
-    if leader.predictor.bounds:
+    if leader.predictor.spread:
         return (
             f"{leader.name} was not measured at concurrency {decided.concurrency}: its speed-up is "
             f"interpolated from the loads around it{allowed}"

@@ -17,7 +17,6 @@ from statistics import geometric_mean
 import numpy as np
 
 from draftbench.planner.alternatives import KINDS, Alternative, Kind, faster, predicted_by
-from draftbench.planner.predict import Predictor, predict
 
 
 def carried_over(
@@ -41,14 +40,12 @@ def carried_over(
         errors = [geometric_mean(factors) / factor - 1 for factor in factors]
     low, rows, high = (each[0].predictor.batch for each in (fewer, alternatives, more))
     share = (rows - low) / (high - low)
-    predictor = alternatives[0].predictor
-    bounds = replace(predictor, costs=predictor.bounds)
     found = []
     for each in alternatives:
         if each.corrected:  # decoded here, though its passes were not timed
             found.append(each)
             continue
-        bends = np.array(_bends(each, bounds, by))
+        bends = np.array(_bends(each, by))
         off = np.outer(1 + np.array(errors or (0.0,)), 1 + bends) - 1
         found.append(
             replace(
@@ -80,14 +77,11 @@ def _factors(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float
     return found
 
 
-def _bends(alternative: Alternative, bounds: Predictor, by: Kind) -> list[float]:
+def _bends(alternative: Alternative, by: Kind) -> list[float]:
     """What the prediction is off by if passes take the least or the most, or neither."""
-    predicted, ends = alternative.speedup(by), predict(bounds, alternative.k)
-    seconds = ends.decoding
-    if by == "end_to_end" and seconds is not None:
-        seconds = None if ends.prefills is None else seconds + ends.prefills
-    value = predicted.value if predicted else None
-    if not value or seconds is None:
+    predicted, ends = alternative.speedup(by), alternative.prediction.ends
+    if predicted is None or not predicted.value or ends is None or ends.decoding is None:
         return [0.0]
-    speedups = ends.requests.quotient(seconds).tolist()
-    return [0.0, *(value / speedup - 1 for speedup in speedups if speedup)]
+    prefills = ends.prefills if by == "end_to_end" else None
+    seconds = ends.decoding if prefills is None else ends.decoding + prefills
+    return [0.0, *(predicted.value / ends.requests.quotient(seconds) - 1).tolist()]

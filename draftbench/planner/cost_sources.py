@@ -47,14 +47,14 @@ class PricedBatch:
     """A candidate's costs at one batch size, and what its rounds take beyond them. `served` are
     whole rounds of a serving engine, which tells no costs of passes. `note` says where costs are
     not simply timed: between which batch sizes they were interpolated, or why they are unknown.
-    `bounds` is the range in which interpolated costs lie, on a first axis of two.
+    `spread` is how far interpolated costs may be off (`costs_between`).
     """
 
     costs: BlockCosts | None = None
     overheads: Overheads = field(default_factory=Overheads)
     note: str | None = None
     served: RoundCosts | None = None
-    bounds: BlockCosts | None = None
+    spread: BlockCosts | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +98,9 @@ class CostSource:
                 return PricedBatch(note=f"{batch} rows at once were not timed, only {sizes}")
             # The run's own facts and failures say better why it has none.
             return PricedBatch(note=self.origin and f"{self.origin} has no times of it")
-        costs, bounds = costs_between(self.blocks[candidate], batch) or (None, None)
+        spread = costs_between(self.blocks[candidate], batch)
         note = f"interpolated between {around[0]} and {around[1]} rows"
-        return PricedBatch(costs, note=note, bounds=bounds)
+        return PricedBatch(spread and spread.first, note=note, spread=spread)
 
     def _not_served(self, candidate: Candidate) -> str | None:
         """Why an engine tells no costs of a candidate; None where no server drafted with it."""

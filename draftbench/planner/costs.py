@@ -25,7 +25,7 @@ records are as wide as their widest row.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -337,12 +337,18 @@ class BlockCosts:
     @cached_property
     def redrawn(self) -> BlockCosts:
         """The steps with their visits drawn anew, every surface by the same draws."""
-        return replace(
-            self,
-            target=self.target.redrawn,
-            draft=self.draft and self.draft.redrawn,
-            proposal=self.proposal and self.proposal.redrawn,
+        return self._with(lambda surface: surface.redrawn)
+
+    @cached_property
+    def first(self) -> BlockCosts:
+        """The first of costs whose surfaces begin with an axis of several."""
+        return self._with(
+            lambda surface: replace(surface, samples=surface.samples[0], seconds=surface.seconds[0])
         )
+
+    def _with(self, steps: Callable[[Surface], Surface]) -> BlockCosts:
+        draft, proposal = self.draft and steps(self.draft), self.proposal and steps(self.proposal)
+        return replace(self, target=steps(self.target), draft=draft, proposal=proposal)
 
     def draft_cost_ratio(self, context: float) -> Estimate:
         """c: one draft step (prompt lookup: one whole proposal) over one target step."""
@@ -430,38 +436,26 @@ def _surface(samples: _Samples) -> Surface | None:
     return Surface.of(np.array(sizes), np.array(complete), flat, len(processes))
 
 
-def costs_between(
-    timed: Mapping[int, BlockCosts], rows: int
-) -> tuple[BlockCosts, BlockCosts] | None:
-    """Costs at a batch size between two timed ones, and the range in which they lie; prefill, of
-    one row at a time, as it is.
+def costs_between(timed: Mapping[int, BlockCosts], rows: int) -> BlockCosts | None:
+    """Costs at a batch size between two timed ones; prefill, of one row at a time, as it is.
 
-    The range begins with an axis of two: the fastest rounds beside the slowest plain decoding that
-    the timed points allow, and the slowest rounds beside the fastest plain decoding.
+    Surfaces begin with an axis of three: half-way (`BlockCosts.first`), then as far as the timed
+    points allow, the fastest rounds beside the slowest plain decoding and the slowest rounds beside
+    the fastest plain decoding.
     """
     slower = np.array([0.0, -1.0, 1.0])
 
-    def surfaces(passes: str, steps: Floats) -> tuple[Surface, Surface] | tuple[None, None]:
+    def surface(passes: str, steps: Floats) -> Surface | None:
         by_rows = {batch: getattr(costs, passes) for batch, costs in timed.items()}
-        every = None if None in by_rows.values() else between(by_rows, rows, slower, steps)
-        if every is None:
-            return None, None
-        middle, ends = (
-            replace(every, samples=every.samples[at], seconds=every.seconds[at])
-            for at in (0, slice(1, None))
-        )
-        return middle, ends
+        return None if None in by_rows.values() else between(by_rows, rows, slower, steps)
 
-    target, draft = surfaces("target", -slower), surfaces("draft", slower)
-    proposal = surfaces("proposal", slower)
+    target, draft = surface("target", -slower), surface("draft", slower)
+    proposal = surface("proposal", slower)
+    if target is None or (draft is None and proposal is None):
+        return None
     longest = min((each.longest for each in timed.values() if each.longest), default=None)
     first = next(iter(timed.values()))
-    found = [
-        replace(first, target=passes, draft=drafting, proposal=looking, longest=longest)
-        for passes, drafting, looking in zip(target, draft, proposal, strict=True)
-        if passes is not None and (drafting or looking)
-    ]
-    return (found[0], found[1]) if found else None
+    return replace(first, target=target, draft=draft, proposal=proposal, longest=longest)
 
 
 def context_of(trajectory: Trajectory) -> float:

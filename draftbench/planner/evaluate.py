@@ -191,7 +191,7 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
         return _tie(alternative, leader, (speed, best))
     if speed > best:
         most = f"{max(ranking.errors_of(alternative)):+.0%}"
-        if alternative.predictor.bounds:
+        if alternative.predictor.spread:
             return f"not timed at this load: {speed:.2f}× is interpolated and may be {most} off"
         return (
             f"not decoded: {speed:.2f}× is predicted, but predictions of others were off by up to "

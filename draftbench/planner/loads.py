@@ -76,7 +76,7 @@ def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
     predictor, corrected = leader.predictor, leader.expected is not leader.predicted
     known = bool(predictor.overheads.spent)
     notes = [predictor.note] if predictor.note else []
-    if predictor.bounds and corrected:
+    if predictor.spread and corrected:
         notes.append("corrected by what was decoded there")
     elif not (foreign or corrected or predictor.served or known):
         notes.append("from pass timings alone: nothing was decoded there")

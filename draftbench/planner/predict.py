@@ -46,8 +46,8 @@ class Predictor:
     `batch` active rows.
 
     `costs` None is unknown, unless `served` has the whole rounds of an engine; `memory_bytes` is
-    the draft's. `note` says where costs are not simply timed, `bounds` is the range in which
-    interpolated ones lie (`costs_between`).
+    the draft's. `note` says where costs are not simply timed, `spread` how far interpolated ones
+    may be off (`costs_between`).
     """
 
     candidate: Candidate
@@ -59,7 +59,7 @@ class Predictor:
     batch: int = 1
     note: str | None = None
     served: RoundCosts | None = None
-    bounds: BlockCosts | None = None
+    spread: BlockCosts | None = None
     # Those of a draft that has no replays, since only an engine runs it.
     counted: ServedRounds | None = None
     # The rounds by k, the same at every batch size.
@@ -98,7 +98,7 @@ class Predictor:
             overheads=found.overheads,
             note=found.note,
             served=found.served,
-            bounds=found.bounds,
+            spread=found.spread,
         )
 
     @cached_property
@@ -134,19 +134,13 @@ class Predictor:
         return np.array([t.weight for t in self.trajectories])
 
     @cached_property
-    def steps(self) -> Floats:
-        """Seconds of a target step along every response [responses], at known costs."""
-        assert self.costs is not None
-        return self.costs.target.along(self.contexts).over(1)
-
-    @cached_property
     def prefills(self) -> Floats | None:
-        """Seconds of prefill [responses, 2], without and with speculation, where both models read
-        the prompt; None where that was not timed.
+        """Seconds of prefill [..., responses, 2], without and with speculation, where both models
+        read the prompt; None where that was not timed.
 
         Prompt lookup indexes it, at no more than a proposal per token.
         """
-        prompts, costs = self.prompts, self.costs
+        prompts, costs = self.prompts, self.spread or self.costs
         if costs is None or costs.prefill is None:
             return None
         plain = costs.prefill.at(prompts, 0)
@@ -170,8 +164,9 @@ class Predictor:
 class Prediction:
     """What one candidate at one k should do.
 
-    `decoding` and `prefills` [..., responses, 2] are the seconds that a response waits for, without
-    and with speculation; None at unknown cost. A first axis is that of a range of costs.
+    `decoding` and `prefills` [responses, 2] are the seconds that a response waits for, without and
+    with speculation; None at unknown cost. `ends` is the same with the fastest and the slowest
+    rounds that interpolated costs allow [2, responses, 2].
     """
 
     trajectories: tuple[Trajectory, ...]
@@ -179,6 +174,7 @@ class Prediction:
     rounds: Rounds
     decoding: Floats | None
     prefills: Floats | None
+    ends: Prediction | None = None
 
     def speedup(self, only: Collection[Key] | None = None) -> Sample | None:
         """Decode speed-up, on all responses or on those of some (request, sample)."""
@@ -273,15 +269,23 @@ def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = N
         beyond: seconds that a target step and a round take beyond their passes; those of the other
             k's if None, or 0 where they are unknown.
     """
-    rounds, costs = predictor.rounds(k), predictor.costs
-    decoding = prefills = None
+    rounds, costs = predictor.rounds(k), predictor.spread or predictor.costs
+    found = Prediction(predictor.trajectories, predictor.requests, rounds, None, None)
     if predictor.served is not None:
-        decoding = predictor.served.without(k).decoding(rounds)
-    elif costs is not None and k + 1 <= (costs.longest or k + 1):
-        passes = pass_seconds(costs, rounds, predictor.contexts, predictor.batch, predictor.weights)
-        decoding = _decoding(rounds, predictor.steps, passes, beyond or _beyond(predictor, k))
-        prefills = predictor.prefills
-    return Prediction(predictor.trajectories, predictor.requests, rounds, decoding, prefills)
+        return replace(found, decoding=predictor.served.without(k).decoding(rounds))
+    if costs is None or k + 1 > (costs.longest or k + 1):
+        return found
+    contexts, prefills = predictor.contexts, predictor.prefills
+    steps = costs.target.along(contexts).over(1)
+    passes = pass_seconds(costs, rounds, contexts, predictor.batch, predictor.weights)
+    decoding = _decoding(rounds, steps, passes, beyond or _beyond(predictor, k))
+    if predictor.spread is None:
+        return replace(found, decoding=decoding, prefills=prefills)
+    middle = ends = prefills
+    if prefills is not None and prefills.ndim > 2:  # prompt lookup indexes the prompt
+        middle, ends = prefills[0], prefills[1:]
+    at_ends = replace(found, decoding=decoding[1:], prefills=ends)
+    return replace(found, decoding=decoding[0], prefills=middle, ends=at_ends)
 
 
 def _beyond(predictor: Predictor, k: int) -> tuple[float, float]:

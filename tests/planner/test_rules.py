@@ -106,7 +106,7 @@ def test_quantizing_is_not_advised_where_it_was_measured_or_gives_nothing(rules,
 
 def test_many_requests_at_once_are_warned_of_until_they_were_measured(rules, scene):
     words = rules(decision="speculate", **PAYS)["many-requests-at-once"]
-    assert "measured with one request at a time" in words
+    assert "measured up to concurrency 1" in words
     scene.records.clear()
     assert "many-requests-at-once" not in rules(decision="speculate", batches=(1, 32), **PAYS)
 
