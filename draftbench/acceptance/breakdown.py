@@ -49,8 +49,8 @@ GROUPINGS: dict[str, Callable[[Trajectory], str]] = {
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """One group of positions, of the split `by`. Above temperature 0 a position may belong to a
     group with a probability, so `positions` is expected. `confidence` is the mean of max q: for a
-    well-calibrated greedy draft it is near α at temperature 0. Requests of unequal length say as
-    much as `equal_requests` of one length.
+    well-calibrated greedy draft it is near α at temperature 0. Requests of unequal length carry as
+    much information as `equal_requests` of one length.
     """
 
     by: str
@@ -63,8 +63,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Crossing(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one segment at one temperature: α needs five of them. `positions` are those
-    where the draft could draft, `equal_requests` as those of a group.
+    """The requests of one segment at one temperature; α needs five of them. `positions` are those
+    where the draft could draft, `equal_requests` as in `Group`.
     """
 
     segment: str
@@ -76,8 +76,8 @@ class Crossing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupRounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one group at one k, which say as much as `equal_requests` of one length; `by`
-    is segment or temperature.
+    """The requests of one group at one k; `by` is segment or temperature, `equal_requests` as in
+    `Group`.
     """
 
     by: str

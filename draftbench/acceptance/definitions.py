@@ -1,7 +1,7 @@
 """The definition of every figure of acceptance, computed from rounds and replays.
 
 A figure is computed from sums over requests: every request contributes addends, the sums are
-combined into the figure. This form serves the point value, the jackknife and the bootstrap alike.
+combined into the figure. Point value, jackknife and bootstrap all use this form.
 Several responses to one request count as their mean.
 """
 
@@ -137,7 +137,7 @@ class Sample:
 
     @property
     def equal_requests(self) -> float:
-        """How many requests of equal length say as much, by the denominators."""
+        """How many requests with equal denominators carry as much information."""
         return equal_requests(self.weights * self.addends[:, self.denominator])
 
 

@@ -1,17 +1,17 @@
-"""The rounds of a draft that only an engine runs (EAGLE, MTP, a running server's own): by hazards,
-which all responses together tell at the largest k that they were served at.
+"""Rounds of a draft that only an engine runs (EAGLE, MTP, the draft of a running server), from the
+hazards of all responses at the largest k that they were served at.
 
-Hazards that are the same for every request would hide how much requests differ: resampled over
-requests, no figure would change. So each response also carries what it changes the hazards by: to
-first order h = survived / reached becomes larger by (its survived − h · its reached) / reached, and
-every count of rounds by that times its derivative. Summed over all responses this is 0.
+With the same hazards for every request, resampling requests would change no figure. So each
+response also carries how much it shifts the hazards: to first order it raises h = survived /
+reached by (its survived − h · its reached) / reached, and every count of rounds by that times its
+derivative. Over all responses these shifts add up to 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,8 +32,8 @@ _STEP = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class ServedRounds:
-    """The responses that an engine served with a draft, the hazards of each draft position (NaN
-    where it tells nothing of its rounds), and what each response changes them by [responses,
+    """The responses that an engine served with a draft, the hazards by draft position (NaN where
+    the engine does not report its rounds), and how much each response shifts them [responses,
     positions].
     """
 
@@ -42,26 +42,26 @@ class ServedRounds:
     influence: Floats
 
     def laws(self, hazards: Floats | None = None) -> tuple[HazardLaw, ...]:
-        """The law of every response, by these hazards or by other ones."""
-        by = self.hazards if hazards is None else hazards
-        return tuple(HazardLaw(t.output_tokens, t.limit, by) for t in self.along)
+        """The law of every response under its own or other hazards."""
+        hazards = self.hazards if hazards is None else hazards
+        return tuple(HazardLaw(t.output_tokens, t.limit, hazards) for t in self.along)
 
     def rounds(self, k: int) -> Rounds:
-        """Expected rounds of every response; its share in the doubt of the hazards is among them.
-        NaN where the server tells none.
+        """Expected rounds of every response, with its shift of the hazards; NaN where the engine
+        does not report its rounds.
 
         Raises:
             ValueError: k is beyond the hazards.
         """
         if np.isnan(self.hazards).any():
             shapes = expected_rounds(self.laws(np.zeros(len(self.hazards))), k)
-            counts = {name: np.full_like(value, np.nan) for name, value in _counts(shapes).items()}
+            counts = {name: np.full_like(value, np.nan) for name, value in shapes.counts.items()}
             return Rounds(**counts | {"tokens": shapes.tokens}, k=k)
         found = expected_rounds(self.laws(), k)
         responses = Counter(t.request for t in self.along)
         # A request is the mean of its responses, and counts as often as it occurs.
         weights = np.array([t.weight / responses[t.request] for t in self.along])
-        counts = _counts(found)
+        counts = found.counts
         for position in range(k):
             step = np.zeros(len(self.hazards))
             step[position] = _STEP
@@ -76,7 +76,9 @@ class ServedRounds:
 
 
 def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
-    """By the largest k that an engine served a candidate at; None where it did not."""
+    """The rounds of a candidate at the largest k that an engine served it at; None where it did not
+    serve it.
+    """
     rows = [row for row in run.decodes if row.candidate == candidate]
     largest = max((row.k for row in rows), default=0)
     if not largest:
@@ -84,21 +86,17 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     served = {row.key for row in rows}
     along = tuple(t for t in run.trajectories if t.key in served)
     counted = [row for row in rows if row.k == largest]
-    told = [row for row in counted if not row.summed]
-    rounds = counted_rounds(told) if told else _alike(counted_rounds(counted))
+    by_round = [row for row in counted if not row.summed]
+    rounds = counted_rounds(by_round) if by_round else _same_hazard(counted_rounds(counted))
     hazards = hazards_of(rounds)
     if not (rounds.rounds + rounds.plain).any():
         hazards = np.full(largest, np.nan)
-    return ServedRounds(along, hazards, _influence(along, told or counted, rounds, hazards))
+    return ServedRounds(along, hazards, _influence(along, by_round or counted, rounds, hazards))
 
 
-def _counts(rounds: Rounds) -> dict[str, Floats]:
-    return {each.name: getattr(rounds, each.name) for each in fields(Rounds) if each.name != "k"}
-
-
-def _alike(rounds: Rounds) -> Rounds:
-    """Of sums alone: as if a token were accepted alike at every position, so often that together
-    they are as many.
+def _same_hazard(rounds: Rounds) -> Rounds:
+    """Rounds by position where only sums are known: every position gets the one hazard that gives
+    as many accepted tokens.
     """
     positions = np.arange(1, rounds.k + 1)
     low, high = 0.0, 1.0
@@ -115,7 +113,7 @@ def _alike(rounds: Rounds) -> Rounds:
 def _influence(
     along: Sequence[Trajectory], counted: Sequence[Decode], rounds: Rounds, hazards: Floats
 ) -> Floats:
-    """What each response changes the hazards by [responses, positions]."""
+    """How much each response shifts the hazards [responses, positions]."""
     at = {t.key: row for row, t in enumerate(along)}
     reached = rounds.reached.sum(axis=0)
     beyond = np.zeros((len(along), len(hazards)))

@@ -113,6 +113,11 @@ class Rounds:
     reached: Floats
     survived: Floats
 
+    @property
+    def counts(self) -> dict[str, Floats]:
+        """Every array by its name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "k"}
+
 
 def replays_of(
     candidate: Candidate,
@@ -265,8 +270,8 @@ def _blocks(laws: Sequence[ResponseLaw]) -> Iterator[Ints]:
 
 
 def _stack(k: int, parts: Sequence[Rounds], order: Ints) -> Rounds:
-    names = [field.name for field in fields(Rounds) if field.name != "k"]
-    rows = {name: np.concatenate([getattr(part, name) for part in parts])[order] for name in names}
+    counts = [part.counts for part in parts]
+    rows = {name: np.concatenate([each[name] for each in counts])[order] for name in counts[0]}
     return Rounds(k=k, **rows)
 
 

@@ -1,7 +1,7 @@
-"""Rounds of a rule that the run did not use: drafting that stops when the draft is unsure.
+"""Rounds of drafting that stops when the draft is unsure, a rule that the run did not use.
 
-The rule looks at the draft's confidence, max q at temperature 1, before anything is drawn: a rule
-that looked at the drawn token's probability would not be lossless. Below the threshold drafting
+The rule looks at the draft's confidence, max q at temperature 1, before anything is drawn; by the
+probability of the drawn token sampling would not be lossless. Below the threshold drafting
 ends and the unsure token is not proposed (some engines propose it first, or take the probability of
 the drawn token, and so differ).
 

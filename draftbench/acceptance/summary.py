@@ -60,9 +60,9 @@ Along = tuple[Sequence[Trajectory], Rounds]
 class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of one candidate: pooled over tokens, and as the mean of the requests' figures.
 
-    `k` is its draft length, None for α. `per_request` is unknown of what was predicted by hazards
-    that all requests share. `requests_needed` is how many requests like these give the pooled
-    figure the wanted width.
+    `k` is its draft length, None for α. `per_request` is None where hazards that all requests share
+    predicted it. `requests_needed` is how many requests like these give the pooled figure the
+    wanted width.
     """
 
     figure: str
@@ -74,10 +74,10 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of one candidate, computed from its replays, or where only an engine ran it from
-    the rounds that it `counted`; `predicted` then has the k's below the largest that it did not run
-    with, by how often it accepted each position there. `mode` is None for prompt lookup. Requests
-    of unequal length say as much as `equal_requests` of one length.
+    """All figures of one candidate, from its replays, or where only an engine ran it from the
+    rounds that the engine `counted`; `predicted` then has smaller k's that the engine did not run,
+    from the acceptance by position at the largest. `mode` is None for prompt lookup. Requests of
+    unequal length carry as much information as `equal_requests` of one length.
 
     `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment's and
     each temperature's requests at each k, for prompt lookup too. `trees` is what an engine that
@@ -131,13 +131,13 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
 def acceptance_report(
     run: Run, candidates: Sequence[Candidate], ks: Sequence[int], width: float
 ) -> AcceptanceReport:
-    """Compute every figure of acceptance of `candidates` from the run's replays, or of one without
-    from what an engine counted.
+    """Compute every figure of acceptance of `candidates` from the run's replays, or for a candidate
+    without replays from the rounds that an engine counted.
 
     Args:
-        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with.
-            What an engine counted is of the k's that it was started with, whatever is asked.
-        width: the relative half width of an interval that `requests_needed` is about.
+        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with. An
+            engine's counts are shown at the k's that it was started with.
+        width: the relative half width of an interval that `requests_needed` aims at.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
@@ -186,7 +186,7 @@ def acceptance_report(
 
 
 def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
-    """The rounds that an engine counted, by k, each with the fewest requests in flight."""
+    """The rounds that an engine counted, by k, at its smallest load with that k."""
     by_load: defaultdict[tuple[int, int], list[Decode]] = defaultdict(list)
     for row in run.decodes:
         if row.candidate == candidate:
@@ -198,7 +198,7 @@ def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
 
 
 def _predicted(run: Run, candidate: Candidate, ks: Sequence[int]) -> dict[int, Along]:
-    """The rounds at those of the k's that are below the largest that an engine ran with."""
+    """The expected rounds at those k's that are below the largest that an engine ran with."""
     served = served_rounds(run, candidate)
     if served is None:
         return {}
@@ -258,7 +258,7 @@ def _figures(
         ),
         counted=bool(rounds) and not pairs,
         predicted=tuple(
-            # What a request adds to these is its share in the hazards of all: no figure of its own.
+            # A request's addends are its share in the hazards of all: it has no figure of its own.
             msgspec.structs.replace(described(figure(*at_k), k), per_request=None)
             for k, at_k in predicted.items()
             for figure in AT_EACH_K

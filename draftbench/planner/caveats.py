@@ -146,7 +146,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
 
 
 def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
-    """Why nobody leads."""
+    """Why no candidate's speed is known."""
     known = [each for each in decided.alternatives if each.predicted or each.measured]
     if any(each.breaks for each in known):
         return "none of the timed candidates keeps the limits"
@@ -169,7 +169,7 @@ def _times(count: int) -> str:
 
 
 def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
-    """What the speed-up of a leader that was not decoded, or too little, rests on."""
+    """What the speed-up of a leader rests on that was decoded on too few requests or none."""
     errors, allowed = decided.ranking.errors_of(leader), ""
     if decided.doubt:
         allowed = f"; its interval allows for an error of {_percent(decided)}"
@@ -191,7 +191,7 @@ def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
 
 
 def _percent(decided: LoadDecision) -> str:
-    """The part of the deciding interval that no requests narrow."""
+    """The part of the deciding interval that more requests would not narrow."""
     down, up = decided.doubt or (0.0, 0.0)
     low, high = f"{math.expm1(-down):+.0%}", f"{math.expm1(up):+.0%}"
     return f"±{high[1:]}" if low[1:] == high[1:] else f"{low} to {high}"
@@ -237,8 +237,8 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
 
 
 def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
-    """Rounds that took more or less than their timed passes, which is all that predictions count
-    where nothing was decoded; what the baseline's steps did alike cancels in a speed-up.
+    """Rounds that took more or less time than their passes: predictions without decoding count the
+    passes alone. What slowed the baseline's steps as much cancels in a speed-up.
     """
     served = any(each.predictor.served for each in decided.alternatives)
     if decided.concurrency > 1 and not served:
@@ -347,15 +347,16 @@ class Drift(NamedTuple):
 
 
 def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drift | None:
-    """The trend of plain decoding within requests: the median of the slopes between any two runs of
-    one request (Theil 1950, Sen 1968), in log seconds per token over the order of the runs, of an
-    engine over that of its starts: others come between two of them, not between two requests.
+    """The trend of plain decoding: the median slope between any two baseline runs of one request
+    (Theil 1950, Sen 1968), in log seconds per token over the order of the runs, or with `by_start`
+    over the order of the servers' starts. None where no request has two baseline runs.
 
-    Every candidate is timed beside a baseline of its own on the same requests, so one request's
-    baseline runs, minutes apart, differ by the machine alone. Ratios within a candidate's block
-    cancel most of it; costs and comparisons across blocks do not. None where no request has two
-    baseline runs.
+    Every candidate has baseline runs of the same requests, minutes apart, which differ by the
+    machine alone. Ratios within a candidate's block cancel most of a trend; costs and comparisons
+    across blocks do not.
     """
+    # Observations are appended, after a resume too, so their order is that of time. A pause has no
+    # length in it: the change is that from the first run to the last, whenever it came about.
     parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
     order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
     starts = list(dict.fromkeys(row.process for row in order))
@@ -439,7 +440,7 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
 def _of_candidate(
     evaluator: Evaluator, predictor: Predictor, alternatives: Sequence[Alternative]
 ) -> Iterator[Caveat]:
-    """Without the candidate's name."""
+    """Caveats of one candidate, without its name."""
     run, candidate = evaluator.run, predictor.candidate
     facts = run.facts_of(candidate)
     if facts is not None:
@@ -550,7 +551,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
 
 
 def _luck(fewest: float, most: float) -> str:
-    """How many tokens decoded rounds gave beside what replay expects, as relative differences."""
+    """The tokens of decoded rounds against those that replay expects, as relative differences."""
     if max(-fewest, most) < _NO_LUCK:
         return "Decoded rounds gave as many tokens as replay expects of the same requests."
     ends = [

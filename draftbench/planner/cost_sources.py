@@ -44,10 +44,11 @@ NO_BASELINE = "no server without speculation was timed beside it"
 
 @dataclass(frozen=True, eq=False)
 class PricedBatch:
-    """A candidate's costs at one batch size, and what its rounds take beyond them. `served` are
-    whole rounds of a serving engine, which tells no costs of passes. `note` says where costs are
-    not simply timed: between which batch sizes they were interpolated, or why they are unknown.
-    `spread` is how far interpolated costs may be off (`costs_between`).
+    """A candidate's costs at one batch size, and what its rounds take beyond them.
+
+    `costs` None is unknown, unless `served` has the whole rounds of a serving engine, which shows
+    no passes. `note` says between which batch sizes costs were interpolated, or why they are
+    unknown; `spread` is how far interpolated costs may be off (`costs_between`).
     """
 
     costs: BlockCosts | None = None
@@ -59,12 +60,12 @@ class PricedBatch:
 
 @dataclass(frozen=True, eq=False)
 class CostSource:
-    """Costs by candidate and timed batch size, and what ran the target's passes.
+    """Costs by candidate and timed batch size, and the `runner` of the target's passes.
 
-    `run` is the run that timed them, whose decoding tells the overheads; None for an engine's file.
-    `served` are the rounds of a serving engine instead, by candidate and requests in flight.
-    `origin` names a source that is not the run whose acceptance it stands beside, `caveats` are
-    what a reader must know of it.
+    `run` is the run that timed them and whose decoding shows the overheads; None for an engine's
+    file. A serving engine has `served` rounds instead, by candidate and requests in flight.
+    `origin` names a source other than the run whose acceptance is used, `caveats` are what a reader
+    must know about it.
     """
 
     blocks: Mapping[Candidate, Mapping[int, BlockCosts]]
@@ -103,7 +104,7 @@ class CostSource:
         return PricedBatch(spread and spread.first, note=note, spread=spread)
 
     def _not_served(self, candidate: Candidate) -> str | None:
-        """Why an engine tells no costs of a candidate; None where no server drafted with it."""
+        """Why a candidate has no costs on an engine; None where no server drafted with it."""
         rows = self.run.served if self.run else ()
         if not any(row.candidate == candidate for row in rows):
             return None
@@ -148,7 +149,7 @@ def engine_name(run: Run) -> str:
 
 
 def costs_of_run(other: Run, own: Run, name: str) -> CostSource:
-    """The costs of another run, to put beside this one's acceptance.
+    """The costs of another run, to use with this run's acceptance.
 
     Raises:
         UsageError: it is of another target, or has none of this run's candidates.
@@ -211,7 +212,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource:
-    """Read and check a file of step times, for the candidates of a run that it names.
+    """Read and check a file of step times; candidates that it does not name have none.
 
     Raises:
         UsageError: no such file, unknown keys, impossible values, or no draft of this run.

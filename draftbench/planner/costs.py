@@ -50,8 +50,8 @@ _Samples = defaultdict[tuple[int, int], dict[str, list[float]]]
 class Surface:
     """Seconds of one model's passes over `sizes` new tokens a row on `contexts` cached ones.
 
-    `samples` [sizes, contexts, repeats] as timed, as many by each of its `processes`, one after the
-    other; `seconds` [..., sizes, contexts] made monotone.
+    `samples` [sizes, contexts, repeats] are the timed seconds, the same number from each of the
+    `processes` in turn; `seconds` [..., sizes, contexts] are their medians, made monotone.
     """
 
     sizes: Ints
@@ -130,8 +130,8 @@ class PassesAlong:
     seconds: Floats
 
     def over(self, size: npt.ArrayLike) -> Floats:
-        """Seconds of passes over as many tokens, by linear interpolation: [..., responses] of one
-        size, [..., n, responses] of several [n].
+        """Seconds of passes over `size` tokens by linear interpolation: [..., responses] for one
+        size, [..., n, responses] for several [n].
         """
         low, high, above = _neighbours(self.sizes, size)
         above = above[..., None]
@@ -204,11 +204,13 @@ class _TokenCurve:
     seconds: Floats
 
     def at(self, wanted: Ints, bend: Floats) -> Floats:
-        """Seconds of passes over as many tokens, by how much they `bend` (-1 … 1).
+        """Seconds of passes over `wanted` tokens; `bend` is -1 for the least, 1 for the most that
+        they may be, 0 half-way.
 
-        Between two points they may rise along the line through both, or as they do before the first
-        and then as after the second: a bend where both are on one side of the line, else a step. As
-        far as the nearer of the two is from the line they are in doubt; half-way is 0.
+        Between two points the seconds may rise along the line through both, or with the slope
+        before the first, or with the slope after the second: a bend where both of these lie on one
+        side of the line, else a step. The nearer of the two to the line sets how far they may be
+        from it.
         """
         if len(self.tokens) == 1:
             return np.full(wanted.shape, self.seconds[0])
@@ -320,11 +322,11 @@ def _inside(axis: Ints, wanted: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class BlockCosts:
-    """What one candidate and the target beside it take; None where it was not timed.
+    """The timed passes of one candidate and of the target in its block; None where not timed.
 
     Seconds are those of all rows of the batch together. Exactly one of `draft` (passes of a draft
-    model) and `proposal` (prompt lookup: one cost per round, whatever k) is set. Where times were
-    given and not taken here, those of target passes over more than `longest` tokens are unknown.
+    model) and `proposal` (prompt lookup: one cost per round, whatever k) is set. Where times come
+    from a file, those of target passes over more than `longest` tokens are unknown.
     """
 
     target: Surface
@@ -470,8 +472,11 @@ def pass_seconds(
     batch: int = 1,
     weights: Floats | None = None,
 ) -> Floats:
-    """Seconds of every response's draft steps and target passes [responses], each at its own
-    `context`; `weights` say how often each occurs in the traffic that the other rows hold.
+    """Seconds of every response's draft steps and target passes [..., responses].
+
+    Args:
+        context: cached tokens of each response.
+        weights: how often each response occurs in the traffic, for the other rows of the batch.
     """
     all_rounds = rounds.by_draft_length.sum(axis=1)
     widths = np.arange(rounds.k + 1)

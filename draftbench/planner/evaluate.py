@@ -1,5 +1,5 @@
-"""The alternatives of a decision → their figures as they are printed: estimates with intervals, the
-reason why each was not chosen, how far predictions were off, and where acceptance breaks even.
+"""The alternatives of a decision → `Evaluation`s: figures with intervals, the reason why each was
+not chosen, how far predictions were off, and where acceptance breaks even.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
 
 
 def _served(run: Run, alternative: Alternative) -> int:
-    """How many requests an engine answered as this configuration, with or without a baseline."""
+    """How many requests an engine answered with this configuration, with or without a baseline."""
     return len({row.request for row in _decodes(run, alternative)})
 
 
 def _decodes(run: Run, alternative: Alternative) -> list[Decode]:
-    """What an engine answered as this configuration."""
+    """The answers of an engine with this configuration."""
     asked = alternative.candidate, alternative.k, alternative.predictor.batch
     rows = run.decodes if run.served else ()
     return [row for row in rows if (row.candidate, row.k, row.batch) == asked]
 
 
 def _counted(run: Run, alternative: Alternative) -> tuple[list[Trajectory], Rounds] | None:
-    """The rounds of a configuration that ran: an engine's are counted without a baseline too."""
+    """The counted rounds of a configuration that ran, on an engine also without a baseline."""
     if alternative.measured:
         rows = list(alternative.measured.runs)
     else:
@@ -208,8 +208,8 @@ def _value(alternative: Alternative, ranking: Ranking) -> float | None:
 
 def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, float]) -> str:
     """What decided between an alternative and the leader that is as fast, as `Ranking` picks."""
-    own, best = (f"{speed:.2f}×" for speed in speeds)
-    both = own if own == best else f"{own} and {best}"
+    this, best = (f"{speed:.2f}×" for speed in speeds)
+    both = this if this == best else f"{this} and {best}"
     tie = f"as fast within timing noise ({TIMING_NOISE:.0%}): {both}"
     memory, least = alternative.predictor.memory_bytes, leader.predictor.memory_bytes
     if memory == least:
@@ -223,7 +223,9 @@ def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, flo
 def _economy(
     alternative: Alternative, ranking: Ranking, speed: float, best: float | None = None
 ) -> str:
-    """An expected speed-up, beside that of the leader; of decoding alone also its two halves."""
+    """An expected speed-up, next to the leader's; for decoding alone also its tokens per round and
+    what a round costs.
+    """
     # More digits where two do not tell them apart.
     digits = 2 if best is None or f"{speed:.2f}" != f"{best:.2f}" else 3
     against = "" if best is None else f" against {best:.{digits}f}×"
@@ -294,9 +296,9 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
 
 
 def break_even(alternative: Alternative) -> BreakEven | None:
-    """How much acceptance may fall before speculation only breaks even: one factor on every
-    acceptance probability (capped at 1), to a thousandth, through the recursion of rounds. Where
-    the configuration was measured, its speed-up keeps the ratio to its prediction.
+    """The factor on every acceptance probability (capped at 1), to a thousandth, at which
+    speculation only breaks even. Where the configuration was measured, its speed-up keeps its ratio
+    to the prediction.
 
     None for prompt lookup, whose acceptance has no law per position, and at unknown speed.
     """

@@ -73,18 +73,18 @@ class Overheads:
     rounds: Mapping[int, int] = field(default_factory=dict)
 
     def of_others(self, k: int) -> float | None:
-        """Seconds of a round beyond its passes by the other k's; None where no run tells.
+        """Seconds of a round beyond its passes, from the runs of other k's; None without any.
 
-        The baseline has only its own runs to learn from; where nothing but the baseline ran, it
-        stands for every k.
+        The baseline (0) goes by its own runs, and where only the baseline ran it stands for every
+        k.
         """
         used = [each for each in self.spent if k and each not in (0, k)] or [0]
         return self._beyond(used, 1.0) if used[0] in self.spent else None
 
     @property
     def of_all(self) -> float:
-        """Seconds of a round beyond its passes, one figure for all k's, as if plain decoding took
-        what its steps take: passes are slower by as much as these were.
+        """Seconds of a round beyond its passes, one figure for all k's, after scaling so that plain
+        decoding takes exactly what its timed steps take.
         """
         used = [each for each in self.spent if each]
         if not used or not self.spent.get(0):
@@ -97,7 +97,7 @@ class Overheads:
 
 
 def overheads(run: Run, candidate: Candidate, batch: int, costs: BlockCosts) -> Overheads:
-    """Of every k that was decoded on enough requests to correct anything."""
+    """The overheads of every k that was decoded on at least `FEW_DECODED` requests."""
     by_k: defaultdict[int, list[tuple[Trajectory, Decode]]] = defaultdict(list)
     block = str(candidate)
     for row in run.decodes_by_batch.get(batch, ()):
@@ -141,7 +141,7 @@ class Measurement:
 
 
 def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measurement]:
-    """Every candidate and k measured at one batch size that has baseline runs beside it."""
+    """Every candidate and k decoded at one batch size on requests that have a baseline run too."""
     groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
     for row in run.decodes_by_batch.get(batch, ()):
         if row.key in run.responses and steady(row) is not None:

@@ -32,34 +32,24 @@ from draftbench.acceptance.rounds import (
     replays_of,
 )
 from draftbench.memory import Footprint
-from draftbench.planner.cost_sources import CostSource, costs_in
-from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
-from draftbench.planner.engine_costs import RoundCosts
-from draftbench.planner.measured import SPEEDUP, Overheads
+from draftbench.planner.cost_sources import CostSource, PricedBatch, costs_in
+from draftbench.planner.costs import context_of, pass_seconds
+from draftbench.planner.measured import SPEEDUP
 from draftbench.records import LOOKUP, SELF, Candidate, Key, Trajectory
 from draftbench.run_folder.run import Run
 
 
-@dataclass(frozen=True, eq=False)
-class Predictor:
-    """One candidate along the traffic: responses, replays and laws side by side, and its costs at
-    `batch` active rows.
-
-    `costs` None is unknown, unless `served` has the whole rounds of an engine; `memory_bytes` is
-    the draft's. `note` says where costs are not simply timed, `spread` how far interpolated ones
-    may be off (`costs_between`).
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Predictor(PricedBatch):
+    """One candidate along the traffic, its responses, replays and laws in one order, with its costs
+    at `batch` active rows. `memory_bytes` is the draft's.
     """
 
     candidate: Candidate
     replays: tuple[tuple[Trajectory, AnyReplay], ...]
     laws: tuple[ResponseLaw, ...]
-    costs: BlockCosts | None
-    overheads: Overheads
     memory_bytes: int | None
     batch: int = 1
-    note: str | None = None
-    served: RoundCosts | None = None
-    spread: BlockCosts | None = None
     # Those of a draft that has no replays, since only an engine runs it.
     counted: ServedRounds | None = None
     # The rounds by k, the same at every batch size.
@@ -90,15 +80,9 @@ class Predictor:
 
     def at(self, batch: int, source: CostSource) -> Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
-        found = source.at(self.candidate, batch)
+        priced = source.at(self.candidate, batch)
         return replace(
-            self,
-            batch=batch,
-            costs=found.costs,
-            overheads=found.overheads,
-            note=found.note,
-            served=found.served,
-            spread=found.spread,
+            self, batch=batch, **{f.name: getattr(priced, f.name) for f in fields(priced)}
         )
 
     @cached_property
@@ -208,7 +192,7 @@ def predictor_of(
 
 
 def replayed(run: Run, candidate: Candidate) -> Predictor:
-    """A candidate along the traffic, its costs still unknown.
+    """A candidate along the traffic, at unknown costs.
 
     Raises:
         RunFolderError: a replay does not fit its response.
@@ -222,8 +206,6 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
         candidate=candidate,
         replays=replays,
         laws=laws,
-        costs=None,
-        overheads=Overheads(),
         memory_bytes=_memory(run, candidate),
         counted=counted,
     )
@@ -262,8 +244,8 @@ def _memory(run: Run, candidate: Candidate) -> int | None:
 
 
 def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = None) -> Prediction:
-    """Predict one k. One that an engine was started with, by the other k's alone; one whose passes
-    are longer than any that the costs hold has none.
+    """Predict one k. One that an engine was started with is predicted by its other k's alone; one
+    whose passes are longer than any in the costs has no times.
 
     Args:
         beyond: seconds that a target step and a round take beyond their passes; those of the other
@@ -338,17 +320,17 @@ def timing_factors(
     prefills: bool,
     started: bool = False,
 ) -> Floats:
-    """Speed-up under redrawn costs over that under their medians [draws], of decoding or with the
-    prefills; 1 at unknown cost. Of an engine's rounds by what was `started` at this k, or else by
-    other starts.
+    """Speed-up under redrawn costs over that under their medians [draws]; 1 at unknown cost.
+
+    Args:
+        prefills: both prefills count too.
+        started: the rounds of an engine are those of its starts at this k, not of other k's.
     """
     if predictor.costs is None and predictor.served is None:
         return np.ones(draws)
     weights, rounds = predictor.weights, prediction.rounds
-    counts = [each.name for each in fields(Rounds) if each.name != "k"]
-    all_rounds = replace(
-        rounds, **{name: (weights @ getattr(rounds, name))[None] for name in counts}
-    )
+    sums = {name: (weights @ count)[None] for name, count in rounds.counts.items()}
+    all_rounds = Rounds(k=rounds.k, **sums)
     reading = np.zeros(2)
     if prefills and prediction.prefills is not None:
         reading = weights @ prediction.prefills

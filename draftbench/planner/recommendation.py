@@ -63,7 +63,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     draft_cost_ratio: Estimate | None  # c at the traffic's mean context
     verify_ratio: Estimate | None  # v(k+1) at the traffic's mean context
     speedup_predicted: Estimate | None  # replay times timed passes, over all replayed requests
-    speedup_measured: Estimate | None  # from decoding the `requests_measured`
+    speedup_measured: Estimate | None  # from decoding, a drift of the machine left in
     best: bool  # whether this is the candidate's best k; of no k where its speed is unknown
     alpha_basis: str | None  # which definition of α this is
     tokens_per_round: Estimate | None  # from replay
@@ -99,8 +99,8 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
         """Whether acceptance comes from replay: of a draft that only an engine runs what was
         measured is not compared with it, and what was not has no tokens per round.
         """
-        told = self.acceptance_luck if self.requests_measured else self.tokens_per_round
-        return told is not None
+        figure = self.acceptance_luck if self.requests_measured else self.tokens_per_round
+        return figure is not None
 
 
 class CheckedPrediction(Configuration, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class LoadLevel(Record, frozen=True):
     leader: Configuration | None  # ranks first
     runner_up: Configuration | None
     speedup_predicted: Estimate | None  # from replay and timed passes
-    speedup_measured: Estimate | None  # timed while decoding
+    speedup_measured: Estimate | None  # from decoding, a drift of the machine left in
     speedup_expected: Estimate | None  # predicted, corrected by what was measured
     prediction_error: float | None
     tokens_per_second_plain: float | None  # without speculation, all rows

@@ -1,9 +1,8 @@
-"""Whether speculation changes what is written: answers at temperature 0 beside the texts that were
-written without it, each with how it differs.
+"""Whether speculation changes the text: answers at temperature 0 compared with those without it.
 
-A serving engine computes several requests in flight in other batches than one, so a cause is looked
-for one request at a time alone. At other loads there are two shares: that of the answers with
-speculation, and that of the answers without, both beside the same texts.
+Several requests in flight are computed in other batches than one, which changes texts too. So how
+an answer differs is judged at one request at a time; at other loads two shares are shown, of
+answers with and without speculation that differ from the same texts.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from draftbench.records import Candidate, Decode, Key, Served
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import at_load
 
-# How an answer stands to the text without speculation, the worst last: unknown is a difference
-# whose margin the server does not tell, other one that is no near tie.
+# How an answer compares with the text without speculation, the worst last: `unknown` is a
+# difference whose margin the server does not report, `other` one that is no near tie.
 Match = Literal["same", "near tie", "unknown", "other"]
 _WORSE: tuple[Match, ...] = ("same", "near tie", "unknown", "other")
 K = TypeVar("K")
@@ -29,34 +28,36 @@ _TEXT_ONLY = "openai"
 def matches_with_draft(
     run: Run, candidate: Candidate | None = None, k: int | None = None
 ) -> dict[Key, Match]:
-    """By response, the worst answer with speculation, of one candidate at one k or of all."""
+    """The worst match of each response's answers with speculation, of one candidate at one k or of
+    all.
+    """
     rows = (row for row in one_by_one(run) if row.k > 0)
     own = (row for row in rows if k is None or (row.candidate, row.k) == (candidate, k))
     return _worst(_matched(run, own))
 
 
 def matches_without_draft(run: Run) -> dict[Key, Match]:
-    """By response, the worst of what a serving engine wrote without speculation when it was asked
-    again; empty where it was not.
+    """The worst match of each response's answers without speculation when a serving engine was
+    asked again; empty where it was not.
     """
     return _worst(_matched(run, (r for r in one_by_one(run) if r.k == 0 and r.repeat)))
 
 
 def one_by_one(run: Run) -> Iterable[Decode | Served]:
-    """What was decoded, of a serving engine the whole answers to one request at a time."""
+    """What was decoded, or the whole answers of a serving engine to one request at a time."""
     if run.manifest.question.engine is None:
         return run.decodes
     return [r for r in run.served if (r.load, r.concurrency) == ("closed", 1) and _is_whole(r)]
 
 
 def worst_by_request(matches: Mapping[Key, Match]) -> dict[str, Match]:
-    """Several responses of a request as one."""
+    """The worst match of each request's responses."""
     return _worst((request, match) for (request, _), match in matches.items())
 
 
 def written_without_draft(run: Run) -> bool:
-    """Whether the responses are what the target wrote alone, not what the only server that was
-    asked wrote with its draft.
+    """Whether the responses were written without speculation; the only server that was asked may
+    have had a draft.
     """
     return not run.served or any(row.candidate is None for row in run.served)
 
@@ -111,7 +112,7 @@ def _worst(matches: Iterable[tuple[K, Match]]) -> dict[K, Match]:
 
 
 def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, Match]]:
-    """How each row matches, where its text and one without speculation are known."""
+    """The match of every row whose text without speculation is known."""
     if not written_without_draft(run):
         return
     # Logged responses need not be the target's.
@@ -135,7 +136,7 @@ def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, M
 
 
 def texts_changed(level: LoadLevel) -> Iterator[str]:
-    """How often texts differ at a load, beside how often they do without speculation."""
+    """Sentences on how often texts differ at a load with speculation and without."""
     texts = level.texts
     if texts is None:
         return

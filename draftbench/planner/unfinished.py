@@ -1,7 +1,7 @@
-"""What a run was to measure and has not measured yet, so that an answer on half a run says so.
+"""What a run has not measured yet of what it was asked to, so that an answer on half a run says so.
 
-How much was to be timed and decoded stands in the manifest's effort. Runs of older layouts do not
-have it: of those only responses and replays are counted.
+How much was to be timed and decoded is in the manifest's effort. Runs of older layouts lack it:
+there only responses and replays are counted.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def unfinished(run: Run, costs: CostSource | None = None) -> str | None:
 
 
 def _not_served(run: Run, candidate: Candidate) -> str | None:
-    """At which of the k's that an engine was started with requests are missing. Once the server
-    without a draft answered again at the end, who was not served is replayed only.
+    """Where requests are missing of those that an engine was to answer with a candidate. A
+    candidate that was not served before the closing turn of the server without a draft is replayed
+    only.
     """
     effort = run.manifest.effort
     if effort is None or effort.measure in ("replay", "none"):
@@ -89,9 +90,8 @@ def _turns_left(run: Run) -> str | None:
 
 
 def _not_decoded(run: Run, candidate: Candidate, costs: CostSource) -> str | None:
-    """Where a candidate was not timed or decoded as it should be. As a mere control the target
-    itself is only decoded where everything is; with unknown costs (too short a context) no k is
-    the best.
+    """Where a candidate was not timed or decoded as it should be. The target as a mere control is
+    decoded only where everything is; at unknown costs (too short a context) no k is the best one.
     """
     effort, question = run.manifest.effort, run.manifest.question
     if effort is None or effort.measure == "replay":

@@ -132,9 +132,8 @@ def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[
 
 
 def _upgraded(line: dict[str, Any]) -> dict[str, Any] | None:
-    """A record of schema 1 or 2 as it is read from JSON: a draft and its level were two strings.
-    None for a decoding run whose draft stopped when it was unsure: no figure is made of such runs
-    any more.
+    """A record of schema 1 or 2, in which a draft and its level were two strings, in today's form;
+    None for a decoding run with `--stop-below`, of which no figure is made any more.
     """
     kind = str(line.get("kind", "drafted"))
     if kind == "decode" and line.get("stop_below") is not None:

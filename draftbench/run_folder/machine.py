@@ -1,8 +1,7 @@
-"""The machine between two pieces of work → what else it did meanwhile, as an observation.
+"""Watches what else the machine does while a run measures: other processes and throttling.
 
-A run of hours shares its machine with whatever starts, heats up or is suspended beside it. This
-looks at the counters that Linux keeps; elsewhere, and of an accelerator, nothing is known. What it
-means for the times is judged by readers.
+It reads the counters that Linux keeps; on other systems, and about accelerators, nothing is known.
+What it means for the times is judged by whoever reads the run.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def _counters() -> _Counters:
 
 
 def _seconds_of_descendants() -> float:
-    """Of those that still run (a server, say): the system counts a child's only once it ended."""
+    """Processor seconds of running children: the system counts a child only once it has ended."""
     import psutil  # takes longer to import than most commands would
 
     seconds = 0.0

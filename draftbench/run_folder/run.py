@@ -1,5 +1,4 @@
-"""A run folder's observations, grouped for the offline half: who was measured, by what, and what
-failed.
+"""The observations of a run folder, grouped for the offline half.
 
 Later facts about the same thing replace earlier ones where only one can hold (a model's facts after
 a resume, a failure that a later attempt overcame) and those that cannot be compared any more (what
@@ -82,9 +81,7 @@ class Run:
         return tuple(dict.fromkeys(replayed + served))
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
-        """Facts of a draft, or of the target (None); prompt lookup and the self-draft have none of
-        their own.
-        """
+        """Facts of a draft or, with None, of the target; prompt lookup and `self` have none."""
         return next((f for f in reversed(self.facts) if f.candidate == candidate), None)
 
 
@@ -159,9 +156,11 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
 
 
 def comparable(rows: Sequence[Decode]) -> list[Decode]:
-    """Runs with a baseline of their own process beside them, which all others of theirs have too:
-    of a response decoded by itself, and of a batch, whose rows share rounds, every process that
-    decoded all that any did, or the last one.
+    """The runs that can be compared: each has a baseline run of the same process.
+
+    What a block decoded together is taken from every process that decoded all of it, or where none
+    did from the last one. That is one response, or in a batch, whose rows share rounds, the whole
+    batch.
     """
 
     def together(row: Decode) -> tuple[str, int, Key | None]:
@@ -176,7 +175,7 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
     counted: dict[Any, set[str]] = {}
     for block, by_process in decoded.items():
         every = set().union(*by_process.values())
-        whole = {process for process, own in by_process.items() if own == every}
+        whole = {process for process, rows_of in by_process.items() if rows_of == every}
         counted[block] = whole or {list(by_process)[-1]}
     return [row for row in rows if row.process in counted[together(row)]]
 

@@ -1,11 +1,10 @@
-"""What a serving engine answered → decoding runs, so that whatever reads a run need not know which
-of the two measured it.
+"""Answers of a serving engine → decoding runs, as the built-in decoder records them.
 
-An engine tells less: not what of a round was drafting, at times only the sums over rounds. What it
-counted past the end of a response is taken off, as the built-in decoder does.
+An engine reports less: not which part of a round was drafting, and some only sums over rounds. What
+it counted past the end of a response is taken off.
 
-What follows the first token takes what the server's own clock says, where it says so of every
-answer: a client that waits for a processor sees the pieces late, and then at once.
+The time after the first token is by the server's clock where every answer has it: a client that
+waits for a processor sees chunks late, and then several at once.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ Round = tuple[int, int]
 
 
 def judged(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
-    """The answers that can be judged: none of servers that drafted otherwise than asked, and at
-    times of arrival those of an arm's last visit in which every response of the run was asked for:
-    where an interruption left some out the load was less.
+    """The answers that count. Servers that drafted otherwise than asked are left out. Of requests
+    sent at their times of arrival only the last visit counts in which every response was asked for:
+    where an interruption left some out the load was lower.
     """
     kept = [row for row in rows if row.error != OTHER_DRAFTING]
     visits = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
@@ -51,8 +50,8 @@ def judged(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
 
 
 def at_their_load(rows: Iterable[Served]) -> list[Served]:
-    """The answers that a run was about: where requests came at their times of arrival, not those
-    that were written one by one beforehand.
+    """The answers at the run's own load: where requests were sent at their times of arrival, not
+    those that were written one by one beforehand.
     """
     every = list(rows)
     return [row for row in every if row.load == "open"] or every
@@ -66,17 +65,16 @@ def at_load(rows: Iterable[Served], arrivals: str, concurrency: int) -> list[Ser
 
 
 def cached_share(rows: Iterable[Served]) -> float:
-    """The share of the prompts' tokens that the server had read before, as far as it tells."""
+    """The share of the prompts' tokens that came from the server's prefix cache; 0 if unknown."""
     counts = [(row.cached_tokens or 0, row.prompt_tokens) for row in rows]
     cached, read = (sum(side) for side in zip(*counts, strict=True)) if counts else (0, 0)
     return cached / read if read else 0.0
 
 
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
-    """The decoding runs of every candidate with those of the baseline that they share, a copy of
-    which stands in each candidate's block. Answers that ended in an error are left out; requests
-    that came at their times of arrival are all of one load, which counts as 1. Of a server that
-    tells nothing of its drafting no rounds are known.
+    """The decoding runs of every candidate, each candidate's block with a copy of the baseline that
+    all share. Answers that ended in an error are left out; requests sent at their times of arrival
+    are one load, which counts as 1. A server that does not report its drafting has no rounds.
     """
     whole = [row for row in at_their_load(rows) if row.error is None and row.output_tokens > 0]
     baseline = [row for row in whole if row.candidate is None]
@@ -128,9 +126,9 @@ def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decod
 
 
 def rounds_of(row: Served) -> list[Round]:
-    """Proposed and accepted tokens of every round as the engine counts them, steps without a
-    proposal among them. Where it gives sums alone, rounds with these sums: their order and what
-    each accepted are then not its own.
+    """Proposed and accepted tokens of every round, steps without a proposal included, as the engine
+    counts them. Where it reports only sums they are spread over the rounds, so that neither order
+    nor acceptance of a single round is the engine's.
     """
     if row.proposed is not None and row.accepted is not None:
         drafted = list(zip(row.proposed, row.accepted, strict=True))
@@ -151,8 +149,8 @@ def rounds_of(row: Served) -> list[Round]:
 
 
 def _rounds(row: Served) -> int:
-    """Rounds that drafted, where the engine gives sums: as it counts them, or as many as emitted
-    what it did not accept. Of these some may lie past the end: it drafted no more than k in each.
+    """Rounds that drafted, where the engine reports sums: its count, or one for each token that was
+    not accepted. Some may lie past the end of the response, so there are at least drafted / k.
     """
     if row.rounds is not None:
         return row.rounds
@@ -161,9 +159,9 @@ def _rounds(row: Served) -> int:
 
 
 def _summed(row: Served) -> bool:
-    """Whether the sums leave open how many tokens each round accepted."""
-    told = row.proposed is not None or _histogram(row.by_position, _rounds(row)) is not None
-    return row.k > 1 and not told and bool(row.drafted)
+    """Whether the engine's sums do not say how many tokens each round accepted."""
+    by_round = row.proposed is not None or _histogram(row.by_position, _rounds(row)) is not None
+    return row.k > 1 and not by_round and bool(row.drafted)
 
 
 def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | None:
@@ -185,8 +183,8 @@ def _spread(total: int, rounds: int) -> list[int]:
 
 
 def _rounds_within(row: Served) -> tuple[list[Round], tuple[int, ...]]:
-    """Rounds up to the end of the response, and what each had proposed past it. Engines draft past
-    the limit and count what the target would have accepted there.
+    """Rounds up to the end of the response, and how many tokens each proposed past it. Engines
+    draft past the limit and count what the target would have accepted there.
     """
     left = row.output_tokens - 1
     rounds = rounds_of(row) if row.k else [(0, 0)] * left
@@ -204,8 +202,8 @@ def _rounds_within(row: Served) -> tuple[list[Round], tuple[int, ...]]:
 
 
 def chunk_gaps(row: Served) -> tuple[float, ...] | None:
-    """Seconds between what two rounds delivered, as the client saw it; None where the server does
-    not tell how many rounds there were.
+    """Seconds between the deliveries of two rounds, as the client saw them; None where the server
+    does not report its rounds.
     """
     if row.k and row.proposed is None and row.kept is None:
         return None
@@ -225,19 +223,21 @@ def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
 
 
 def seconds_of(row: Served) -> float:
-    """Seconds after the first token, by the server's own clock where it can be believed."""
+    """Seconds after the first token, by the server's clock where it is plausible."""
     if row.decode_seconds is not None and _by_server(row):
         return row.decode_seconds
     return row.arrivals[-1] - row.arrivals[0]
 
 
 def _by_server(row: Served) -> bool:
-    """Whether the server's own clock can be believed: no longer than the client waited in all."""
+    """Whether the server's clock is plausible: no longer than the client waited in all."""
     return row.decode_seconds is not None and 0 < row.decode_seconds <= row.arrivals[-1]
 
 
 def _by_round(row: Served, rounds: int, total: float) -> tuple[float, ...]:
-    """The seconds of every round, `total` in all: in proportion as its pieces came, else alike."""
+    """`total` seconds split over the rounds in proportion to the gaps between their chunks, or
+    evenly where these are unknown.
+    """
     seen = _between_rounds(row, rounds)
     if len(seen) != rounds or not sum(seen):
         seen = (1.0,) * rounds

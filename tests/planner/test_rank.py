@@ -25,7 +25,7 @@ def option(draft, seconds, *, k=1, memory=1, measured=None):
     if measured is not None:
         ran = Measurement(candidate, k, sample_of(measured), (), frozenset())
         expected = sample_of([*measured, *seconds[len(measured) :]])
-    predictor = Predictor(candidate, (), (), None, {}, memory)
+    predictor = Predictor(candidate=candidate, replays=(), laws=(), memory_bytes=memory)
     return Alternative(predictor, k, None, predicted, ran, expected)
 
 
