@@ -125,32 +125,24 @@ def _need(
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """What a sweep would ask: `prompts` are (prompt tokens, most output tokens) of every request,
-    `measured` of which each speculating server answers at every load, or all of them over `span`
-    seconds where they are sent at their times of arrival. `served` are the candidates for which
-    servers are started: so many times in each of `restarts` turns, at `least` and at `most`, and
-    for a `grid` of every k. `plain` are the starts without a draft; `sheets` the drafts' by name.
-    `under_load` tells whether the server that writes the responses answers at the loads too,
-    `visits` how often servers do that run already. Without `target`, or on such servers, memory is
-    unknown, and of times what arrivals take at least.
-    """
+    """The servers that a sweep on an engine would start, and what each would be asked."""
 
     candidates: Sequence[Candidate]
-    served: Sequence[Candidate]
-    least: int
-    most: int
-    grid: int
-    restarts: int
+    served: Sequence[Candidate]  # those for which servers are started
+    least: int  # starts of all of them in a turn, at least
+    most: int  # at most
+    grid: int  # where every k of every draft is started
+    restarts: int  # turns
     in_flight: int  # most requests that a server is to answer at once
-    plain: int
-    prompts: Sequence[tuple[int, int]]
-    measured: int
-    target: ModelSheet | None
-    sheets: Mapping[str, ModelSheet]
-    running: bool  # servers of the user's
-    visits: int = 0
-    under_load: bool = True
-    span: float | None = None  # from the first request sent to the last
+    plain: int  # starts without a draft
+    prompts: Sequence[tuple[int, int]]  # prompt tokens and most output tokens of each request
+    measured: int  # how many of them a server answers at every load; all where `span` is known
+    target: ModelSheet | None  # None: memory is unknown
+    sheets: Mapping[str, ModelSheet]  # the drafts', by name
+    running: bool  # the user's servers: none is started, and their memory is unknown
+    visits: int = 0  # how often such servers are asked
+    under_load: bool = True  # whether the server that writes the responses answers at the loads too
+    span: float | None = None  # seconds from the first request to the last, at times of arrival
 
 
 def _engine_plan(prepared: Prepared) -> EnginePlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,24 @@ from draftbench.cli.help import add_command
 from draftbench.cli.output import TextOutput, note, write_result
 from draftbench.errors import RunFolderError, UsageError
 
-Row = dict[str, str | int | None]
 FolderArgument = Annotated[
     Path, typer.Argument(help="The folder that holds the run folders.", metavar="FOLDER")
 ]
 DEFAULT_FOLDER = Path("results/runs")
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run folder in the list; one that cannot be read has a problem and nothing else."""
+
+    run: str  # its path
+    created: str = ""
+    target: str | None = None
+    traffic: str | None = None
+    requests: int | None = None
+    private: str | None = None  # kept or deleted
+    problem: str | None = None
+
 
 runs = typer.Typer(
     no_args_is_help=True,
@@ -47,13 +61,13 @@ def list_runs(
     rows, broken = [], []
     for run in listed:
         name, target, traffic = (
-            str(run[key]).rsplit("/", 1)[-1] for key in ("run", "target", "traffic")
+            str(path).rsplit("/", 1)[-1] for path in (run.run, run.target, run.traffic)
         )
-        if run["problem"]:
-            broken.append(f"{name}: {run['problem']}")
+        if run.problem:
+            broken.append(f"{name}: {run.problem}")
         else:
-            created = str(run["created"]).replace("T", " ")[:16]
-            rows.append((name, created, target, traffic, str(run["requests"]), str(run["private"])))
+            created = run.created.replace("T", " ")[:16]
+            rows.append((name, created, target, traffic, str(run.requests), run.private))
     if output.style == "markdown":
         output.write(Section(f"Runs in {folder}", head, rows, broken).markdown())
     else:
@@ -61,32 +75,31 @@ def list_runs(
     return 0
 
 
-def _newest_first(folder: Path) -> list[Row]:
-    """One row per run; a folder that cannot be read is a row with its problem."""
+def _newest_first(folder: Path) -> list[KeptRun]:
     from draftbench.run_folder.folder import MANIFEST, RunFolder
 
     if not folder.is_dir():
         raise UsageError(
             f"no folder `{folder}`", hint="`draftbench sweep` creates it; or name another folder"
         )
-    rows: list[Row] = []
-    names = ("run", "created", "target", "traffic", "requests", "private", "problem")
+    listed: list[KeptRun] = []
     for path in sorted(entry.parent for entry in folder.glob(f"*/{MANIFEST}")):
-        row: Row = dict.fromkeys(names) | {"run": str(path), "created": ""}
         try:
             run = RunFolder(path)
         except RunFolderError as error:
-            row["problem"] = error.message
-        else:
-            row |= {
-                "created": run.manifest.created,
-                "target": run.manifest.question.target,
-                "traffic": run.manifest.question.traffic,
-                "requests": run.manifest.traffic.requests,
-                "private": "deleted" if run.redacted else "kept",
-            }
-        rows.append(row)
-    return sorted(rows, key=lambda run: str(run["created"]), reverse=True)
+            listed.append(KeptRun(str(path), problem=error.message))
+            continue
+        listed.append(
+            KeptRun(
+                str(path),
+                run.manifest.created,
+                run.manifest.question.target,
+                run.manifest.question.traffic,
+                run.manifest.traffic.requests,
+                "deleted" if run.redacted else "kept",
+            )
+        )
+    return sorted(listed, key=lambda run: run.created, reverse=True)
 
 
 def prune(
@@ -104,9 +117,9 @@ def prune(
 
     from draftbench.run_folder.folder import RunFolder
 
-    readable = [run for run in _newest_first(folder) if not run["problem"]]
+    readable = [run for run in _newest_first(folder) if not run.problem]
     for run in readable[keep:]:
-        path = Path(str(run["run"]))
+        path = Path(run.run)
         if yes:
             try:
                 with RunFolder(path).writer():  # nobody else may be writing to it

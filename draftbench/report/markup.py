@@ -76,7 +76,7 @@ def items(lines: Iterable[str]) -> Html:
 
 
 def folded(title: str, *parts: str | None) -> Html:
-    """What is read when it is asked for."""
+    """Parts that a click on the title unfolds."""
     return element("details", element("summary", title), *parts)
 
 

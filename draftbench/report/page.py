@@ -191,8 +191,7 @@ def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     chart, best = charts.get("speedup-by-candidate"), _titled(candidates(answer))
     every = speed_ups(answer)
     drafts = [each for each in answer.by_candidate if each.draft != SELF]
-    speeds = [each.speedup_expected or each.speedup_predicted for each in drafts]
-    faster = sum(speed is not None and speed.low > 1 for speed in speeds)
+    faster = len(answer.clearly_faster)
     control = ", not counting the control `self`," if len(drafts) < len(answer.by_candidate) else ""
     many = f"{faster or 'None'} of {counted(len(drafts), 'candidate')}{control} "
     many += "are" if faster > 1 else "is"

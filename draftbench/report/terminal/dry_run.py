@@ -1,6 +1,6 @@
-"""What a prepared sweep would do, before any weight is loaded or any server started: with the
-built-in decoder its grid, work, time and memory; on a serving engine the servers started and what
-they write, beside a grid that starts every k of every draft.
+"""The plan of a sweep as text, Markdown or JSON: with the built-in decoder its grid, work, time and
+memory; on a serving engine the servers started and what they write, compared with a grid that
+starts every k of every draft.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from draftbench.memory import format_size
 from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, counted, render_sections, shortened
 
-# Of a server, from the command to the first answer, beside reading the weights; of vLLM on two
-# cores.
+# From the command that starts a server to its first answer, without the time to read the weights:
+# vLLM on two cores.
 START_SECONDS = 30.0
 # Rows of memory, and columns of the names of drafts.
 _MOST_ROWS, _NAMES = 3, 76

@@ -158,8 +158,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """A figure with half of its interval, in hundredths, or tenths where that is too fine; with the
-    interval's ends where it is so unequal that half of it says something else.
+    """A figure ± half of its interval, in hundredths (tenths where the interval is wide), or with
+    both ends of a lopsided one.
     """
     if cell is None:
         return "–"
@@ -175,7 +175,7 @@ def shown(cell: Cell) -> str:
 
 
 def with_ends(figure: Estimate, sign: str = "") -> str:
-    """A figure with both ends of its interval, which may lie at other distances from it."""
+    """A figure with both ends of its interval."""
     return f"{figure.value:.2f}{sign} ({figure.low:.2f}–{figure.high:.2f})"
 
 
