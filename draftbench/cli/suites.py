@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftbench.cli.output import TextOutput, note
+from draftbench.cli.output import TextOutput
 
 
 def suites(output: TextOutput) -> int:
@@ -24,6 +24,6 @@ def suites(output: TextOutput) -> int:
     if output.style == "markdown":
         output.write(Section("Built-in traffic", head, rows).markdown())
     else:
-        output.write(columns(head[:-1], [row[:-1] for row in rows]))
-        note("--format markdown describes each of them")
+        table = columns(head[:-1], [row[:-1] for row in rows])
+        output.write(f"{table}\nWhat each holds: --format markdown")
     return 0

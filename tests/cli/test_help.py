@@ -23,6 +23,15 @@ def test_no_summary_is_cut(command, monkeypatch):
         assert summary in shown
 
 
+@pytest.mark.parametrize("words", [[], ["--help"]])
+def test_the_program_is_one_screen_with_the_names_of_its_flags(command, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "88")
+    lines = command(*words).out.splitlines()
+    assert len(lines) <= 25
+    flags = "--version, --install-completion, --show-completion, --help"
+    assert lines[-1] == f"Options: {flags}"
+
+
 @pytest.mark.parametrize("name", EVERY[1:])
 def test_examples_stand_before_the_flags(command, name):
     shown = command(*name.split(), "-h").out

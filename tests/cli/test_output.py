@@ -4,23 +4,35 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from draftbench.cli.output import write_result
 from draftbench.errors import UsageError
 
 
-def test_a_write_that_fails_is_the_users_to_mend_and_leaves_the_old_result(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "free some space or name another file; nothing measured is lost"),
+        (errno.EACCES, "name another file; nothing measured is lost"),
+    ],
+)
+def test_a_write_that_fails_is_the_users_to_mend_and_leaves_the_old_result(
+    tmp_path, monkeypatch, number, hint
+):
     path = tmp_path / "result.json"
     path.write_text("old\n")
 
-    def full(_):
-        raise OSError(28, "No space left on device")
+    def refused(_):
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(UsageError, match=r"cannot write to .* No space left on device") as caught:
+    monkeypatch.setattr("os.fsync", refused)
+    with pytest.raises(UsageError, match=rf"cannot write to .* {os.strerror(number)}") as caught:
         write_result("new", path)
-    assert "free some space" in caught.value.hint
+    assert caught.value.hint == hint
     assert path.read_text() == "old\n"
     assert list(tmp_path.iterdir()) == [path]
 

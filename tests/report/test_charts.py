@@ -80,6 +80,24 @@ def test_the_control_is_a_candidate_to_compare_with_and_drawn_nowhere_else(chart
     assert "self" not in {row[3] for row in charts["tokens-per-round-by-group"].table.rows}
 
 
+def test_each_decoded_configuration_has_the_error_of_its_prediction(reference, charts):
+    chart, checked = charts["prediction-errors"], recommend(reference).prediction_error
+    assert len(chart.table.rows) == checked.configurations == 32
+    first = checked.by_configuration[0]
+    where = [str(first.candidate), str(first.k), str(first.concurrency)]
+    assert chart.table.rows[0] == [*where, f"{first.error:+.1%}"]
+    assert {row[0] for row in chart.table.rows} < set(words(chart))
+
+
+def test_waits_are_drawn_from_the_median_to_the_longest(charts):
+    drawn = words(charts["latency"])
+    assert drawn[-1] == "milliseconds"
+    assert "to first token, without" in drawn
+    assert "to first token, with" in drawn
+    # 0.344 s in the median and 1.026 s at most, as the table says.
+    assert {"344", "1026"} <= {cell for row in charts["latency"].table.rows for cell in row}
+
+
 def test_the_leader_of_each_concurrency_is_named_by_its_k(hand, drawn, whole):
     assert "k = 2" in words(whole["speedup-by-concurrency"])
     assert "concurrency (active decoding rows)" in words(whole["speedup-by-concurrency"])

@@ -6,6 +6,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.report.terminal.text import (
     Section,
     columns,
+    paragraph,
     plain,
     render_sections,
     shortened,
@@ -57,6 +58,14 @@ def test_a_figure_has_half_of_its_interval_or_where_that_misleads_its_ends(cell,
 )
 def test_a_long_name_keeps_both_ends(text, width, short):
     assert shortened(text, width) == short
+
+
+def test_a_sentence_is_no_wider_than_can_be_read_and_breaks_neither_flags_nor_addresses():
+    words = "say --max-new-tokens 4 at https://host/a-page " * 4
+    lines = paragraph(words, 300).splitlines()
+    assert [len(line) <= 100 for line in lines] == [True, True]
+    assert [word for word in " ".join(lines).split() if word not in words.split()] == []
+    assert paragraph("https://host/" + "x" * 90, 40) == "https://host/" + "x" * 90
 
 
 def test_more_than_a_screen_says_how_much_is_left_out_and_where_it_is():
