@@ -90,7 +90,7 @@ def _wait(server: int, parent: int, wakes: int) -> int | None:
 
 
 def _end(group: int, grace: float) -> None:
-    """Terminate, then kill, the group and every process that left it."""
+    """Terminate, then kill, the group and every process that left the group."""
     _signal(group, signal.SIGTERM)
     if _gone(group, grace):
         return
