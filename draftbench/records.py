@@ -104,7 +104,7 @@ class Candidate(Record, frozen=True):
 
 
 def together(candidates: Iterable[Candidate]) -> str:
-    """Several candidates by name, those of one draft as `draft (unquantized, int8)`."""
+    """Names of candidates, the levels of one draft as `draft (unquantized, int8)`."""
     by_draft: dict[str, list[Candidate]] = {}
     for each in candidates:
         by_draft.setdefault(each.draft, []).append(each)
@@ -238,8 +238,8 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     last; prompts of other rows read meanwhile are not in it. Rows of one `block` (a candidate's
     name, baseline included) were interleaved. `first_difference` is the first position at which
     the output left the trajectory (temperature 0), `tie` whether that position was a near tie.
-    `summed`: a serving engine gave sums alone, which are spread over the rounds here; what each
-    accepted is unknown.
+    `summed`: a serving engine reported only sums, which are spread over the rounds here; what a
+    single round accepted is unknown.
     """
 
     candidate: Candidate | None
@@ -313,13 +313,13 @@ class CostPoint(Observation, frozen=True):
 
 class ModelFacts(Observation, frozen=True):
     """One loaded model at one quantization level, counted from the weights' real types after
-    quantizing; of a draft that an engine serves, as the engine holds it. `candidate` None is the
-    target; `quant` is the level of either.
+    quantizing; a draft that an engine serves is described as the engine holds it. `candidate` None
+    is the target; `quant` is the level of either.
 
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
-    chose another token. `parts` are hashes of the tokenizer and of the chat template, by name:
-    what `fingerprint` holds beside the weights. `second_layout_bytes` are those of weights that a
-    CPU holds once more, packed for passes over several tokens.
+    chose different tokens. `parts` are hashes of the tokenizer and of the chat template, by name,
+    which `fingerprint` covers together with the weights. `second_layout_bytes` are those of weights
+    that a CPU holds once more, packed for passes over several tokens.
     """
 
     candidate: Candidate | None
@@ -348,9 +348,9 @@ DRAFTING_SETTINGS = {
 
 
 class EngineFacts(Observation, frozen=True):
-    """One start of a serving engine, or one server of the user's that was driven, as far as it
-    tells what it is. `candidate` None and `k` 0 is a server that does not speculate, a candidate at
-    0 one that serves the draft alone, to replay it.
+    """One start of a serving engine, or one visit to a running server, with what it reports about
+    itself. `candidate` None and `k` 0 is a server that does not speculate, a candidate at 0 one
+    that serves the draft alone, to replay it.
 
     `started` is whether draftbench started it. `command` and `settings` hold no secrets; the whole
     command is private. `process` names the visit: servers that took turns share it.
@@ -359,17 +359,17 @@ class EngineFacts(Observation, frozen=True):
     server: str  # id of this start
     process: str
     engine: str  # vllm, llama.cpp, sglang, tensorrt-llm or openai
-    version: str | None  # as it tells it
+    version: str | None  # as the server reports it
     model: str | None  # as the server calls it
     candidate: Candidate | None
     k: Count
     started: bool
     command: str | None
-    settings: dict[str, str]  # speculation, limits and the like, as the server tells them
+    settings: dict[str, str]  # speculation, limits and the like, as the server reports them
     context_length: Positive | None  # tokens that it reads
     prefix_cache: bool | None  # whether prompts read before cost less
     ready_seconds: Amount | None  # from the start to the first answer
-    files: dict[str, str] = {}  # a hash of the target's and of the draft's, where they lie here
+    files: dict[str, str] = {}  # a hash of the target's and of the draft's, where they are local
 
 
 # Rounds that an engine may count past the end of an answer, and the longest draft that is measured.
@@ -380,17 +380,17 @@ class Served(OfResponse, Observation, frozen=True):
     """One request answered by a serving engine. `k` = 0 with `candidate` None is the baseline: a
     server without speculation.
 
-    `load` is how requests were sent, "closed" (always `concurrency` in flight) or "open" (at their
-    times of arrival; `concurrency` is then how many were in flight at most while it was). `sent`
-    counts from the begin of the drive, `arrivals` from `sent`: when each piece of the stream came,
-    and in `chunks` how many tokens it brought.
+    `load` is how requests were sent: "closed" (always `concurrency` in flight) or "open" (at their
+    times of arrival; `concurrency` is then the most that were in flight during this one). `sent`
+    counts seconds from the first request, `arrivals` from `sent` to each chunk of the stream;
+    `chunks` are the tokens in each.
 
-    Rounds as the engine counts them, proposals past the end of the response included: by round in
-    `proposed` and `accepted` where it tells them one by one, else their sums in `rounds`,
-    `drafted`, `kept`; `by_position` are the tokens accepted at each draft position. `error` is what
-    went wrong ("timeout", "refused", "cut", …); what came until then is kept. `first_difference` is
-    the first position at which the output left the trajectory (temperature 0), `tie` whether the
-    server's own log-probabilities call it a near tie.
+    Rounds are as the engine counts them, proposals past the end of the response included: one by
+    one in `proposed` and `accepted` where it reports them so, else as sums in `rounds`, `drafted`
+    and `kept`; `by_position` are the tokens accepted at each draft position. `error` is what went
+    wrong ("timeout", "refused", "cut", …); what came before is kept. `first_difference` is the
+    first position at which the output left the trajectory (temperature 0), `tie` whether the
+    server's log-probabilities call it a near tie.
     """
 
     candidate: Candidate | None
@@ -451,7 +451,7 @@ class Counted(Protocol):
 
 
 def impossible_rounds(counted: Counted, tokens: int) -> str | None:
-    """Why no answer of so many tokens has these rounds, in words; None where one may."""
+    """Why an answer of so many tokens cannot have these rounds; None where it can."""
     by_position, most = counted.by_position or (), 2 * tokens + _PAST_END
     if len(counted.proposed or ()) != len(counted.accepted or ()):
         return "proposed and accepted tokens of different rounds"
@@ -472,8 +472,7 @@ def impossible_rounds(counted: Counted, tokens: int) -> str | None:
 class Failure(Observation, frozen=True):
     """A candidate that could not be measured. `candidate` None is the target.
 
-    `resolved` takes back the failures of this candidate recorded before: a later attempt went
-    through.
+    `resolved` takes back the candidate's earlier failures: a later attempt succeeded.
     """
 
     candidate: Candidate | None

@@ -1,14 +1,13 @@
 """Decoding runs → how long users wait: distributions with and without speculation.
 
 Two quantities are shown: a request's time per output token, and the gap between the chunks of a
-stream (each round delivers one chunk, so the gap is the round's seconds; of a serving engine, what
-came between what its rounds delivered). Gaps between tokens are not, since with several tokens a
-round most of them are 0. A percentile is given where the sample
-supports it (p99 needs 100 values); below, the largest value stands in, and is called so.
+stream. Each round delivers one chunk, so the gap is the seconds of a round, or on a serving engine
+the time between two deliveries. Gaps between tokens are not shown: with several tokens a round most
+are 0. A percentile is given where the sample supports it (p99 needs 100 values); below, the largest
+value stands in, and is called so.
 
-The built-in decoder does not know queueing, the network, nor what other requests' prompts take
-between two rounds. What a serving engine answered has all of it, so only there requests are held
-against limits (`slo_kept`).
+The built-in decoder has no queue, no network and no prompts of other requests between two rounds.
+Answers of a serving engine have all of these, so only they are held against limits (`slo_kept`).
 """
 
 from __future__ import annotations
@@ -59,8 +58,9 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
 
 
 def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
-    """The p99 of a request's time per output token with speculation over without, and what it is
-    of: as measured, else as expected for all requests; None where neither is known.
+    """The p99 of a request's time per output token with speculation over without, and in words
+    which value it compares: as measured, else as expected for all requests; None where neither is
+    known.
     """
     measured = alternative.measured
     if measured is not None:
@@ -83,7 +83,7 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
 
 
 def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[list[Served], ...]:
-    """What a serving engine answered at a load without speculation, and as the leader."""
+    """The answers of a serving engine at a load: without speculation, and with the leader."""
     answered = at_their_load(run.served)
     here = [row for row in answered if row.load == "open" or row.concurrency == concurrency]
     drafted = {(row.candidate, row.k) for row in here if row.candidate is not None}
@@ -97,7 +97,7 @@ def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[li
 
 
 def _side(rows: Sequence[Decode], answers: Sequence[Served]) -> Side | None:
-    """Of decoding runs; the gaps of a serving engine's are those of its `answers`."""
+    """The distributions of decoding runs; a serving engine's gaps are those of its `answers`."""
     paces = _paces(rows)
     if not paces:
         return None
@@ -149,8 +149,8 @@ def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:
 def slo_kept(
     run: Run, leader: Alternative | None, concurrency: int, slo: Slo | None
 ) -> SloKept | None:
-    """How many of the requests that an engine answered kept the limits, without speculation and as
-    the leader; None where no engine answered, or no limits are given.
+    """The share of the requests to an engine that kept the limits, without speculation and with the
+    leader; None where no engine answered or no limits are given.
     """
     plain, own = _answers(run, leader, concurrency)
     if slo is None or not (plain or own):
@@ -159,10 +159,9 @@ def slo_kept(
 
 
 def _share(rows: Iterable[Served], slo: Slo) -> Estimate | None:
-    """The mean over requests of the share of a request's answers that kept.
-
-    With Wilson's interval (1927), which does not shrink to nothing where all or none kept. Asking
-    the same requests again says nothing about others, so that they count once each.
+    """The mean over requests of the share of a request's answers that kept the limits, with
+    Wilson's interval (1927), which keeps a width where all or none did. A request counts once
+    however often it was asked: asking again says nothing about others.
     """
     answers: defaultdict[str, list[bool]] = defaultdict(list)
     for row in rows:

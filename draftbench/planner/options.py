@@ -1,9 +1,9 @@
-"""What is asked of a run: from which speed-up on, ranked by what, within which limits and at which
-loads. `recommend`, `report`, `export` and `gate --save` take the same options.
+"""The options of a decision: least speed-up, objective, limits, loads and costs. `recommend`,
+`report`, `export` and `gate --save` take the same ones.
 
 At one concurrency every candidate decodes the same rows, so that speed-up, throughput and cost rank
-candidates alike; latency also counts the prefills. Throughput and cost choose one of the asked
-concurrencies too, the others answer for the first.
+candidates in the same order; latency also counts the prefills. Throughput and cost also choose
+among the concurrencies; the other objectives answer for the first.
 """
 
 from __future__ import annotations

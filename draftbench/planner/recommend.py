@@ -28,9 +28,9 @@ from draftbench.run_folder.run import Run
 
 
 def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendation:
-    """Decide for one run. The headline is the answer at the first concurrency, or at the one that
-    the objective chooses: that with the most tokens per second of the machine by its own answer,
-    which at one price is the one with the most tokens per dollar.
+    """Decide for one run. The headline is the answer at the first concurrency; for throughput and
+    cost it is the answer with the most tokens per second, which at one price are also the most
+    tokens per dollar.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
@@ -103,15 +103,15 @@ def _arrivals(run: Run) -> str | None:
 
 
 def _answered_rate(level: LoadLevel) -> float:
-    """Tokens per second by a level's own answer; unknown ones come last."""
+    """Tokens per second if a level's answer is followed; unknown ones come last."""
     speculates = level.decision == "speculate"
     rate = level.tokens_per_second if speculates else level.tokens_per_second_plain
     return -1.0 if rate is None else rate
 
 
 def _confidence(decided: LoadDecision) -> Confidence | None:
-    """How sure the decision is; unknown without an interval. Turning down what is faster than plain
-    decoding, because more was asked for, is no bet on which option is the fastest.
+    """How sure the decision is; unknown without an interval, and where speculation is turned down
+    although it is faster, since more was asked for: plain decoding is then not meant to be fastest.
     """
     if decided.leader is not None and decided.deciding is None:
         return None
@@ -142,11 +142,10 @@ def next_start(
     """The k that a serving engine should be started with next, None where another start would
     change nothing.
 
-    First the smallest of `ks`, then the largest: all others lie between two k's, which show what a
-    drafted token costs. A draft that only the engine runs begins with the largest, which shows the
-    hazards of all smaller ones. Then whichever is predicted best, until it was started or is not
-    predicted to be better by more than timing noise. What cannot reach plain decoding is not
-    started.
+    First the smallest of `ks`, then the largest: together they show what a drafted token costs. A
+    draft that only the engine runs begins with the largest, which shows the hazards of all smaller
+    ones. Then the k that is predicted best, as long as it was not started and is predicted to be
+    better by more than timing noise. A k that cannot reach plain decoding is not started.
     """
     ks = sorted(ks) or draft_lengths(run)
     predictor = predictor_of(run, candidate, batch=concurrency)
@@ -168,9 +167,9 @@ def next_start(
     if not speeds:
         return None
     best = max(speeds, key=lambda k: speeds[k])
-    tried = max((speeds[k] for k in started if k in speeds), default=0.0)
-    if tried >= (1 - TIMING_NOISE) * speeds[best]:
+    fastest_started = max((speeds[k] for k in started if k in speeds), default=0.0)
+    if fastest_started >= (1 - TIMING_NOISE) * speeds[best]:
         return None
     ranking = Ranking(alternatives_of(predictor, (best,), {}))
-    hoped = ranking.expected(ranking.alternatives[0], "predicted")
-    return None if hoped and hoped.high < 1 + TIMING_NOISE else best
+    predicted = ranking.expected(ranking.alternatives[0], "predicted")
+    return None if predicted and predicted.high < 1 + TIMING_NOISE else best

@@ -126,8 +126,8 @@ class PredictionError(Record, frozen=True):
 
 
 class TextsAtLoad(Record, frozen=True):
-    """Answers of a serving engine at temperature 0, and how many of them are not the text that it
-    wrote without speculation one request at a time.
+    """Answers of a serving engine at temperature 0, and how many of them differ from the text that
+    it wrote without speculation one request at a time.
     """
 
     load: str  # closed: always so many in flight; open: at their times of arrival
@@ -224,7 +224,7 @@ class Latency(Configuration, frozen=True, kw_only=True):
 
 
 class Slo(Record, frozen=True):
-    """How many seconds a request may take at most; None: no limit."""
+    """The most seconds that a request may take; None: no limit."""
 
     ttft: float | None = None  # to the first token
     tpot: float | None = None  # for each output token after it, on average
