@@ -27,10 +27,12 @@ LOGIT_BYTES = 4
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes that a quantization level takes: of a weight, and of each output's scale."""
+    """Bytes of a quantization level, and the whole blocks in which it holds a matrix."""
 
     per_weight: float
-    per_output: int
+    per_output: int  # bytes of each output's scale
+    inputs: int = 1  # of a block
+    outputs: int = 1  # of a block
 
 
 # Every quantization level of draftbench; None: the weights stay as they were loaded. A level of a
@@ -39,9 +41,15 @@ LEVELS: dict[str, Storage | None] = {
     "none": None,
     "fp8": Storage(1.0, 4),
     "int8": Storage(1.0, 4),
-    # Scale and offset in 16 bits each for every group.
-    "int4": Storage(0.5 + 4 / INT4_GROUP, 0),
+    # Scale and offset in 16 bits each for every group; the CPU's kernel takes 16 outputs at once.
+    "int4": Storage(0.5 + 4 / INT4_GROUP, 0, inputs=INT4_GROUP, outputs=16),
 }
+
+
+def fits_level(level: str, outputs: int, inputs: int) -> bool:
+    """Whether a level's blocks divide a matrix; otherwise it stays as it was loaded."""
+    storage = LEVELS[level]
+    return storage is None or not (inputs % storage.inputs or outputs % storage.outputs)
 
 
 def matrix_bytes(level: str, outputs: int, inputs: int, itemsize: int) -> int:

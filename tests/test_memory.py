@@ -9,6 +9,7 @@ import pytest
 from draftbench.memory import (
     Footprint,
     bytes_to_serve,
+    fits_level,
     format_size,
     kv_bytes_per_token,
     matrix_bytes,
@@ -30,6 +31,16 @@ def test_a_pair_takes_its_weights_and_for_each_sequence_both_caches_and_the_logi
 )
 def test_a_matrix_takes_what_its_level_keeps(level: str, expected: int) -> None:
     assert matrix_bytes(level, 64, 96, 2) == expected
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "fits"), [(64, 96, True), (64, 97, False), (65, 96, False)]
+)
+def test_int4_needs_whole_groups_of_inputs_and_whole_blocks_of_outputs(
+    outputs: int, inputs: int, fits: bool
+) -> None:
+    assert fits_level("int4", outputs, inputs) is fits
+    assert all(fits_level(level, outputs, inputs) for level in ("none", "fp8", "int8"))
 
 
 def test_a_cache_holds_keys_and_values_of_every_layer() -> None:

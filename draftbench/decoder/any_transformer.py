@@ -146,11 +146,10 @@ class TransformersRunner:
     Args:
         model: a loaded causal LM without `rewind_obstacle`.
         level: quantization level of its linear layers.
-        simulate: round the weights instead of using the level's kernel.
         two_layouts: a CPU may hold unquantized weights twice, for one token and for several.
     """
 
-    def __init__(self, model: Any, level: str, *, simulate: bool, two_layouts: bool = True) -> None:
+    def __init__(self, model: Any, level: str, *, two_layouts: bool = True) -> None:
         self.model = model
         config = model.config.get_text_config()
         self.vocab_size = config.vocab_size
@@ -165,7 +164,7 @@ class TransformersRunner:
         renamed = "cache" in inspect.signature(type(model).forward).parameters
         self._cache_name = "cache" if renamed else "past_key_values"
         if len({p.device for p in model.parameters()}) == 1:
-            replace_linears(model, level, simulate=simulate, two_layouts=two_layouts)
+            replace_linears(model, level, two_layouts=two_layouts)
 
     @property
     def name(self) -> str:
@@ -226,20 +225,26 @@ class TransformersRunner:
         return logits
 
 
-def replace_linears(
-    model: nn.Module, level: str, *, simulate: bool, two_layouts: bool = True
-) -> None:
-    """Swap every `nn.Linear` (and GPT-2's transposed `Conv1D`) for `make_linear`'s layer, in place.
+def replace_linears(model: Any, level: str, *, two_layouts: bool = True) -> None:
+    """Swap every linear layer for `make_linear`'s, in place.
 
-    A head that is tied to the embedding becomes a separate layer; the embedding stays.
+    A head that is tied to the embedding becomes a separate layer, which shares its rows where it
+    holds rows; the embedding stays.
     """
+    embedding = model.get_input_embeddings().weight
     for parent in list(model.modules()):
         layer: Any
         for name, layer in list(parent.named_children()):
-            transposed = type(layer).__name__ == "Conv1D"
-            if not transposed and not isinstance(layer, nn.Linear):
-                continue
-            weight = layer.weight.detach().t().contiguous() if transposed else layer.weight.detach()
-            bias = None if layer.bias is None else layer.bias.detach()
-            linear = make_linear(weight, bias, level, simulate=simulate, two_layouts=two_layouts)
-            setattr(parent, name, linear)
+            if (weight := matrix_of(layer)) is not None:
+                given = weight.detach().contiguous()
+                bias = None if layer.bias is None else layer.bias.detach()
+                tied = weight is embedding
+                linear = make_linear(given, bias, level, two_layouts=two_layouts, copied=tied)
+                setattr(parent, name, linear)
+
+
+def matrix_of(layer: Any) -> Tensor | None:
+    """The weights [out, in] of a linear layer, which GPT-2's `Conv1D` holds transposed."""
+    if isinstance(layer, nn.Linear):
+        return layer.weight
+    return layer.weight.t() if type(layer).__name__ == "Conv1D" else None

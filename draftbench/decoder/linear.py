@@ -108,27 +108,44 @@ def unquantized_linear(
             in rows keeps them, since a step of one token is the baseline of every speed-up.
         copied: the weight is no piece of a mapped file, which a layer would keep in memory whole.
     """
-    narrow = weight.dtype == torch.bfloat16 and multiplies_bfloat16()
-    packs = has_onednn() and (narrow or weight.dtype == torch.float32)
-    if weight.device.type != "cpu" or not packs or weight.nbytes < PACKED_FROM:
+    layout = None
+    if weight.device.type == "cpu":
+        narrow = fits_16_bits(weight)
+        layout = layout_on_cpu(weight.numel(), weight.dtype, narrow, two_layouts=two_layouts)
+    if layout is None:
         return plain_linear(weight, bias)
+    if layout == IN_16_BITS:
+        return PackedLinear(weight, layout, in_16_bits(weight, bias))
+    if layout == PACKED:
+        rows = 1 if weight.dtype == torch.bfloat16 else SEVERAL
+        return PackedLinear(weight, layout, in_blocks(weight, bias, rows))
+    held = weight.contiguous() if copied else weight.clone()
+    several = in_blocks(weight, bias) if layout == TWICE else None
+    return PackedLinear(weight, layout, _onednn(held, bias), several, held)
+
+
+def layout_on_cpu(
+    weights: int, dtype: torch.dtype, narrow: bool, *, two_layouts: bool = True
+) -> str | None:
+    """How a CPU holds a matrix of so many weights; None: in the rows of PyTorch's layer.
+
+    Args:
+        narrow: whether 16 bits hold its float32 weights.
+    """
+    bfloat16 = dtype == torch.bfloat16 and multiplies_bfloat16()
+    size = weights * dtype.itemsize
+    if size < PACKED_FROM or not (has_onednn() and (bfloat16 or dtype == torch.float32)):
+        return None
     if narrow:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 1)
-        return PackedLinear(weight, PACKED, _onednn(packed, bias))
-    if fits_16_bits(weight):
-        return PackedLinear(weight, IN_16_BITS, in_16_bits(weight, bias))
-    if weight.nbytes < ROWS_FROM:
-        return PackedLinear(weight, PACKED, in_blocks(weight, bias))
-    rows = weight.contiguous() if copied else weight.clone()
-    one = _onednn(rows, bias)
-    if not two_layouts:
-        return PackedLinear(weight, IN_ROWS, one, rows=rows)
-    return PackedLinear(weight, TWICE, one, in_blocks(weight, bias), rows=rows)
+        return IN_16_BITS
+    if bfloat16 or size < ROWS_FROM:
+        return PACKED
+    return TWICE if two_layouts else IN_ROWS
 
 
-def in_blocks(weight: Tensor, bias: Tensor | None) -> Product:
-    """The product with a packed copy of the weights."""
-    return _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), SEVERAL), bias)
+def in_blocks(weight: Tensor, bias: Tensor | None, rows: int = SEVERAL) -> Product:
+    """The product with a copy of the weights packed for so many rows."""
+    return _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows), bias)
 
 
 def _onednn(held: Tensor, bias: Tensor | None) -> Product:

@@ -87,7 +87,6 @@ class LlamaRunner:
     Args:
         model: a loaded transformers causal LM without `llama_obstacle`; unusable afterwards.
         level: quantization level of the linear layers, the output head included.
-        simulate: round the weights to the level's grid instead of using its kernel.
         two_layouts: a CPU may hold unquantized weights twice, for one token and for several.
         device: where the runner's weights go, layer by layer; by default they stay.
         longest: tokens a row for which recorded caches have room from the start.
@@ -98,14 +97,13 @@ class LlamaRunner:
         model: Any,
         level: str,
         *,
-        simulate: bool,
         two_layouts: bool = True,
         device: str | None = None,
         longest: int = 0,
     ) -> None:
         config = model.config
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
-        linear = partial(make_linear, level=level, simulate=simulate, two_layouts=two_layouts)
+        linear = partial(make_linear, level=level, two_layouts=two_layouts)
         self._model = LlamaModel(model, linear, torch.device(device or model.device))
         like = self._model.like
         self.dtype, self.device = like.dtype, str(like.device)

@@ -1,4 +1,4 @@
-"""Linear layers at a quantization level: int8 and int4 on a CPU, int4 on CUDA, others simulated.
+"""Linear layers at a quantization level, and which of them a device has a fast kernel for.
 
 Activations are never quantized per tensor: a token's result must not depend on its neighbours, or
 replay would not predict the decoder.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from draftbench.decoder.device import Capability, capability
 from draftbench.decoder.linear import (
     INT8_FBGEMM,
     INT8_HALVES,
@@ -32,7 +34,7 @@ from draftbench.decoder.linear import (
     unquantized_linear,
     wide_dtype,
 )
-from draftbench.memory import INT4_GROUP
+from draftbench.memory import INT4_GROUP, fits_level
 
 # Beyond so many rows another way is faster than the weight-only kernels. int4's reads the weights
 # once for four rows; its wide copy overtakes it at once where bfloat16 is multiplied.
@@ -53,12 +55,14 @@ INT7_TOP, UINT7_ZERO, FINER = 63, 64, 126
 # In place of the largest value of a row of zeros.
 SMALLEST = 1e-8
 
-
-def fits_level(weight: Tensor, level: str) -> bool:
-    """Whether a level's grid divides this matrix; int4 needs whole groups (and 16 outputs for its
-    kernel's blocks).
-    """
-    return level != "int4" or (weight.shape[1] % INT4_GROUP == 0 and weight.shape[0] % 16 == 0)
+WEIGHT_ONLY = "PyTorch, weight-only"
+_INTEGERS = f"one scale per token; small matrices by {WEIGHT_ONLY}"
+INT8_WORDS = {
+    INT8_FBGEMM: f"FBGEMM, activations in 8 bits too, {_INTEGERS}",
+    INT8_ONEDNN: f"oneDNN, activations in 8 bits too, {_INTEGERS}",
+    INT8_HALVES: f"FBGEMM, activations in 14 bits, {_INTEGERS}",
+    INT8_WEIGHT_ONLY: WEIGHT_ONLY,
+}
 
 
 def make_linear(
@@ -66,59 +70,64 @@ def make_linear(
     bias: Tensor | None,
     level: str,
     *,
-    simulate: bool,
     two_layouts: bool = True,
     copied: bool = False,
 ) -> nn.Module:
-    """The layer that computes `x @ weight.T + bias` at `level`; unquantized where the level does
-    not fit the matrix.
+    """The layer that computes `x @ weight.T + bias` at `level`: unquantized where the level's
+    blocks do not divide the matrix, simulated where the device has no kernel for it.
 
     Args:
         weight: [out, in] on its final device.
         bias: [out] or None.
-        simulate: round the weights instead of using a kernel.
         two_layouts: weights may be held twice, for one token and for several.
         copied: the weight is no piece of a mapped file.
     """
-    if level == "none" or not fits_level(weight, level):
+    if level == "none" or not fits_level(level, *weight.shape):
         return unquantized_linear(weight, bias, two_layouts=two_layouts, copied=copied)
-    if simulate:
+    kernel = kernel_of(level, str(weight.device))
+    if kernel is None:
         return SimulatedLinear(weight, bias, level)
-    if weight.device.type == "cuda":
-        return Int4CudaLinear(weight, bias)
-    if level == "int4":
-        return Int4Linear(weight, bias, two_layouts=two_layouts)
-    way = int8_way()
-    if way == INT8_WEIGHT_ONLY or weight.numel() < INTEGERS_FROM:
-        return Int8WeightOnlyLinear(weight, bias)
-    return Int8Linear(weight, bias, way)
+    return kernel.layer(weight, bias, two_layouts)
 
 
 class SimulatedLinear(nn.Module):
     """Weights rounded to a level's grid and stored back: right acceptance, no kernel, hence no
-    cost. int8 has a scale for each output; so has fp8, which is e4m3, and one for each token, whose
-    activations are rounded too, as engines do.
+    cost. At fp8 the activations of each token are rounded too, as engines do.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, level: str) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.rounds_activations = level == "fp8"
-        if level == "fp8":
-            codes, scale = fp8_rows(weight)
-        else:
-            exact = weight.float()
-            scale = exact.abs().amax(1, keepdim=True).clamp(min=1e-12) / INT8_TOP
-            codes = (exact / scale).round()
-        self.weight = (codes.float() * scale).to(weight.dtype)
+        self.round_activations = _rounded_to_fp8 if level == "fp8" else None
+        self.weight = GRIDS[level](weight).to(weight.dtype)
         self.bias = bias
-        self.weight_bytes = self.weight.numel() * self.weight.element_size()
+        self.weight_bytes = self.weight.nbytes
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.rounds_activations:
-            codes, scale = fp8_rows(x)
-            x = (codes.float() * scale).to(x.dtype)
+        if self.round_activations is not None:
+            x = self.round_activations(x).to(x.dtype)
         return functional.linear(x, self.weight, self.bias)
+
+
+def _rounded_to_fp8(x: Tensor) -> Tensor:
+    codes, scale = fp8_rows(x)
+    return codes.float() * scale
+
+
+def _rounded_to_int8(weight: Tensor) -> Tensor:
+    exact = weight.float()
+    scale = exact.abs().amax(1, keepdim=True).clamp(min=1e-12) / INT8_TOP
+    return (exact / scale).round() * scale
+
+
+def _rounded_to_int4(weight: Tensor) -> Tensor:
+    codes, scale, offset = int4_grid(weight)
+    exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
+    return exact.reshape(weight.shape)
+
+
+# The values [out, in] that a matrix has at each level, in float32.
+GRIDS = {"fp8": _rounded_to_fp8, "int8": _rounded_to_int8, "int4": _rounded_to_int4}
 
 
 def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,8 +300,7 @@ class Int4Linear(ProductLinear):
         kind = "bfloat16" if multiplies_bfloat16() else torch.backends.cpu.get_cpu_capability()
         kernel_rows = INT4_KERNEL_ROWS.get(kind, INT4_KERNEL_ROWS_ELSE)
         if two_layouts:
-            exact = (codes - 8) * scale.float()[:, :, None] + offset.float()[:, :, None]
-            wide, by_copy = _wide_copy(exact.reshape(weight.shape))
+            wide, by_copy = _wide_copy(_rounded_to_int4(weight))
             self.layout = f"int4 up to {kernel_rows} rows, then {wide}".replace("torch.", "")
             self.second_layout_bytes = weight.numel() * wide.itemsize
 
@@ -304,21 +312,29 @@ class Int4Linear(ProductLinear):
         self.by_codes, self.by_copy, self.product = by_codes, by_copy, product
 
 
+def int4_copy_dtype() -> torch.dtype:
+    """The type of a CPU's copy of 4-bit weights, where their values fit into it."""
+    if multiplies_bfloat16():
+        return torch.bfloat16
+    return torch.float16 if has_fbgemm() else torch.float32
+
+
 def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
     """The type in which float32 weights are kept beside their 4-bit codes, and their product with
     rows of any type.
     """
-    if multiplies_bfloat16():
+    wide = int4_copy_dtype()
+    if wide == torch.bfloat16:
         multiply = in_blocks(weight.bfloat16(), None)
-        return torch.bfloat16, lambda x: multiply(x.to(torch.bfloat16))
-    wide = torch.float32
-    if has_fbgemm() and weight.abs().amax() <= torch.finfo(torch.float16).max:
-        wide, multiply = torch.float16, in_16_bits(weight, None)
-    elif has_onednn():
+        return wide, lambda x: multiply(x.to(torch.bfloat16))
+    if wide == torch.float16 and weight.abs().amax() <= torch.finfo(wide).max:
+        multiply = in_16_bits(weight, None)
+        return wide, lambda x: multiply(x.float())
+    if has_onednn():
         multiply = in_blocks(weight, None)
     else:
         multiply = partial(functional.linear, weight=weight)
-    return wide, lambda x: multiply(x.float())
+    return torch.float32, lambda x: multiply(x.float())
 
 
 class Int4CudaLinear(ProductLinear):
@@ -344,3 +360,44 @@ class Int4CudaLinear(ProductLinear):
             return out if bias is None else out.add_(bias)
 
         self.product = product
+
+
+def _int8_on_cpu(weight: Tensor, bias: Tensor | None, two_layouts: bool) -> nn.Module:
+    way = int8_way()
+    if way == INT8_WEIGHT_ONLY or weight.numel() < INTEGERS_FROM:
+        return Int8WeightOnlyLinear(weight, bias)
+    return Int8Linear(weight, bias, way)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What multiplies by the weights of a level on a kind of device faster than unquantized."""
+
+    words: Callable[[], str]
+    layer: Callable[[Tensor, Tensor | None, bool], nn.Module]  # weight, bias, two layouts → layer
+    least: Capability = (0, 0)  # compute capability that a GPU needs
+
+
+# By kind of device and level. Levels that are not named are simulated there.
+KERNELS = {
+    ("cpu", "int8"): Kernel(lambda: INT8_WORDS[int8_way()], _int8_on_cpu),
+    ("cpu", "int4"): Kernel(
+        lambda: f"{WEIGHT_ONLY}; a copy in 16 or 32 bits for passes over several tokens",
+        lambda weight, bias, two_layouts: Int4Linear(weight, bias, two_layouts=two_layouts),
+    ),
+    ("cuda", "int4"): Kernel(
+        lambda: "PyTorch's tinygemm, weight-only",
+        lambda weight, bias, two_layouts: Int4CudaLinear(weight, bias),
+        (8, 0),
+    ),
+}
+
+
+def kernel_of(level: str, device: str) -> Kernel | None:
+    """The kernel of a quantized level on a device (`cpu`, `cuda`, `cuda:1`, `auto`), None where
+    there is none.
+    """
+    kernel = KERNELS.get(("cpu" if device == "cpu" else "cuda", level))
+    if kernel is None or (device != "cpu" and capability(device) < kernel.least):
+        return None
+    return kernel

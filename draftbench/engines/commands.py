@@ -30,6 +30,7 @@ from draftbench.models.engine_rules import (
     vllm_draft,
     vllm_lookup,
 )
+from draftbench.models.levels import made_by
 from draftbench.records import LOOKUP, DraftingMode
 from draftbench.run_folder.manifest import unpinned
 from draftbench.safe_files import UnreadableError, read_limited
@@ -343,8 +344,8 @@ def vllm_fields(drafts: Speculation) -> dict[str, Any]:
     named: dict[str, Any] = {"revision": revision[1]} if revision else {}
     if drafts.method != "draft-model":
         return {"method": drafts.method, "model": model, **named, **length}
-    if drafts.quant == "fp8":
-        named["quantization"] = "fp8_per_channel"
+    if level := made_by("vllm", drafts.quant):
+        named["quantization"] = level
     if drafts.mode is not DraftingMode.GREEDY:
         named["draft_sample_method"] = "probabilistic"
     return {**vllm_draft(model), **length, **named}

@@ -24,6 +24,7 @@ from draftbench.models.engine_rules import (
     refusal_by_size,
     shorter_context,
 )
+from draftbench.models.levels import facts_of, made_by
 
 _WRITERS: dict[str, Callable[[Setting, Version], Written]] = {
     "vllm": for_vllm.write,
@@ -91,8 +92,9 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     if version is not None and version not in for_llama_cpp.RENAMING:
         name += f" {version}"
     differences = list(setting.differences)
-    if setting.draft is not None and rules.levels and setting.quant not in rules.levels:
-        form = f"{setting.bits}-bit" if setting.bits else setting.quant
+    made = setting.quant == "none" or made_by(engine, setting.quant)
+    if setting.draft is not None and not rules.converts and not made:
+        form = facts_of(setting.quant).checkpoint or setting.quant
         differences.append(
             f"{rules.name} cannot quantize to {setting.quant} while loading, as the run did: make "
             f"a {form} checkpoint of the draft (llm-compressor, GPTQ or AWQ), name it with --draft "

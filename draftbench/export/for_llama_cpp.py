@@ -12,14 +12,12 @@ from draftbench.errors import UsageError
 from draftbench.export.setting import Setting
 from draftbench.export.written import NEWEST, Version, Written, match_taken, too_old
 from draftbench.models.engine_rules import ENGINE_RULES, too_short
+from draftbench.models.levels import facts_of
 from draftbench.records import DraftingMode
 
 # The version is a build; those between the old flags and the new ones were not seen.
 _OLD_BUILD, _NEW_BUILD, _RATES_BUILD, _SAMPLING_BUILD = 8877, 9626, 10649, 11368
 RENAMING = {"before-rename": (0, 0), "after-rename": (_NEW_BUILD, 0)}
-# The file of a level. int4 has a scale and an offset for 32 weights, as Q4_1; Q4_K_M is 6-bit in
-# parts.
-_FILES = {"int4": "Q4_1", "int8": "Q8_0", "fp8": "Q8_0"}
 
 
 def build_of(text: str | None) -> Version:
@@ -118,10 +116,9 @@ def _of_draft_model(
             "convert the models to GGUF files of these names; other kernels were measured, so "
             "measure again: `draftbench sweep --engine llama.cpp`"
         )
-    if "int4" in (setting.quant, setting.target_quant):
-        notes.append(
-            "nearest to int4 is `llama-quantize --pure --output-tensor-type q4_1 IN OUT Q4_1`"
-        )
+    for quant in dict.fromkeys((setting.quant, setting.target_quant)):
+        if arguments := facts_of(quant).llama_quantize:
+            notes.append(f"nearest to {quant} is `llama-quantize {arguments}`")
     file = _file(draft, setting.quant, "draft")
     return replace(setting.drafting, model=file, mode=mode), mode
 
@@ -139,4 +136,4 @@ def _file(name: str, quant: str, side: str) -> str:
     if name.endswith(".gguf"):
         return name
     stem = PurePath(name.partition("@")[0]).name.strip(".") or side
-    return f"{stem}-{_FILES.get(quant, 'BF16')}.gguf"
+    return f"{stem}-{facts_of(quant).gguf}.gguf"

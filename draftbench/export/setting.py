@@ -104,11 +104,6 @@ class Setting:
         longest, shortest = self.drafting.lookup or (0, 0)
         return shortest, longest
 
-    @property
-    def bits(self) -> int | None:
-        """Bits of a level that engines read from a checkpoint, not quantize to while loading."""
-        return {"int8": 8, "int4": 4}.get(self.quant)
-
     def drafting_at(self, k: int) -> Speculation:
         """The same at another draft length."""
         return replace(self.drafting, k=k)

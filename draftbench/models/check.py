@@ -12,15 +12,14 @@ from typing import Any
 
 import psutil
 import torch
-from torch import nn
 
-from draftbench.decoder.any_transformer import rewind_obstacle
+from draftbench.decoder.any_transformer import matrix_of, rewind_obstacle
 from draftbench.decoder.device import device_of
-from draftbench.decoder.linear import PACKED_FROM, ROWS_FROM, has_fbgemm, multiplies_bfloat16
+from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
-from draftbench.decoder.quantized_linear import fits_level
+from draftbench.decoder.quantized_linear import int4_copy_dtype
 from draftbench.errors import ModelError
-from draftbench.memory import CGROUP, LEVELS, kv_bytes_per_token, matrix_bytes
+from draftbench.memory import CGROUP, LEVELS, fits_level, kv_bytes_per_token, matrix_bytes
 from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import (
     caveats_of,
@@ -141,12 +140,12 @@ def _examined(
             hint="target and draft must be causal language models that transformers knows",
         ) from error
     obstacles, caveats, stored = [], [], stored_level(source)
+    kept = format_of(stored) if stored else None
     if other := writing_obstacle(source):
         obstacles.append(other)
     if stateful := rewind_obstacle(skeleton):
         obstacles.append(f"`{source.name}` cannot speculate: {stateful}")
     if stored is not None:
-        kept = format_of(stored)
         how = "measured as it is" if kept and kept.computes else "unpacked here, its cost unknown"
         caveats.append(f"{source.name} is stored as {stored}: {how}")
         if missing := missing_packages(stored):
@@ -156,11 +155,18 @@ def _examined(
     text = config.get_text_config()
     loaded: torch.dtype = getattr(text, "dtype", None) or torch.float32
     dtype = wanted or loaded
-    files = stored_bytes(source) if stored else None
-    wide = dtype.itemsize == torch.float32.itemsize
-    # The decoder multiplies large matrices of 16 bits in float32 as they are on a CPU.
     on_cpu = not (unpacked or torch.cuda.is_available())
-    packs = on_cpu and has_fbgemm() and wide and loaded.itemsize < dtype.itemsize
+    # Unpacked weights of a checkpoint that is stored quantized need 32 bits.
+    narrow = dtype == torch.float32 and loaded.itemsize < dtype.itemsize and not stored
+    in_16_bits = on_cpu and has_fbgemm() and narrow
+    held = {
+        level: _held(skeleton, level, dtype, on_cpu=on_cpu, in_16_bits=in_16_bits)
+        for level in LEVELS
+    }
+    weight_bytes, second = ({level: two[at] for level, two in held.items()} for at in (0, 1))
+    if stored is not None:
+        weight_bytes = dict.fromkeys(LEVELS, stored_bytes(source) or weight_bytes["none"])
+        second = dict.fromkeys(LEVELS, 0 if kept and kept.computes else second["none"])
     sheet = ModelSheet(
         name=source.name,
         family=text.model_type,
@@ -168,36 +174,12 @@ def _examined(
         width=text.hidden_size,
         dtype=str(dtype).removeprefix("torch."),
         parameters=skeleton.num_parameters(),
-        weight_bytes={
-            level: _bytes_at(skeleton, level, dtype.itemsize, packs) if files is None else files
-            for level in LEVELS
-        },
-        second_layout_bytes=_second_layouts(skeleton, stored, in_32_bits=wide and not packs),
+        weight_bytes=weight_bytes,
+        second_layout_bytes=second,
         kv_bytes_per_token=kv_bytes_per_token(text, dtype.itemsize),
         context=context_of(source),
     )
     return sheet, obstacles, caveats
-
-
-def _second_layouts(skeleton: Any, stored: str | None, *, in_32_bits: bool) -> dict[str, int]:
-    """Bytes that a CPU holds twice, by level: of large matrices whose weights need 32 bits, and of
-    4-bit ones a copy for passes over several tokens. A checkpoint that is stored quantized has the
-    first kind where it is unpacked.
-    """
-    kept = format_of(stored) if stored else None
-    if torch.cuda.is_available() or (kept and kept.computes):
-        return dict.fromkeys(LEVELS, 0)
-    wide, none, int4 = torch.float32.itemsize, 0, 0
-    needs_32_bits = stored is not None or in_32_bits
-    copy = 2 if multiplies_bfloat16() or has_fbgemm() else wide
-    for outputs, inputs, _ in _multiplied(skeleton):
-        rows = wide * outputs * inputs
-        twice = rows if needs_32_bits and rows >= ROWS_FROM else 0
-        fits = fits_level(torch.empty(outputs, inputs, device="meta"), "int4")
-        none, int4 = none + twice, int4 + (copy * outputs * inputs if fits else twice)
-    if stored is not None:
-        return dict.fromkeys(LEVELS, none)
-    return dict.fromkeys(LEVELS, 0) | {"none": none, "int4": int4}
 
 
 def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
@@ -207,36 +189,43 @@ def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
     joined = {} if llama_obstacle(skeleton) else {"k_proj": "q_proj", "v_proj": "q_proj"}
     joined |= {"up_proj": "gate_proj"} if joined else {}
     embedding = skeleton.get_input_embeddings()
-    found: dict[str, tuple[int, int, bool]] = {}
+    matrices: dict[str, tuple[int, int, bool]] = {}
     for name, layer in skeleton.named_modules():
-        if isinstance(layer, nn.Linear):
-            parent, _, own = name.rpartition(".")
-            into = f"{parent}.{joined.get(own, own)}"
-            before = found.get(into, (0, 0, False))[0]
-            shared = layer.weight is embedding.weight
-            found[into] = (before + layer.out_features, layer.in_features, shared)
-    return list(found.values())
+        if (weight := matrix_of(layer)) is not None:
+            parent, _, child = name.rpartition(".")
+            into = f"{parent}.{joined.get(child, child)}"
+            outputs = matrices[into][0] if into in matrices else 0
+            tied = layer.weight is embedding.weight
+            matrices[into] = (outputs + weight.shape[0], weight.shape[1], tied)
+    return list(matrices.values())
 
 
-def _bytes_at(skeleton: Any, level: str, itemsize: int, packs: bool) -> int:
-    """Bytes of all weights at a level; with `packs`, large matrices that the level leaves alone
-    take 16 bits, and so does the embedding where the Llama runner looks it up. A tied head in
-    another form than the embedding is a matrix of its own.
+def _held(
+    skeleton: Any, level: str, dtype: torch.dtype, *, on_cpu: bool, in_16_bits: bool
+) -> tuple[int, int]:
+    """Bytes of all weights at a level, and of what a CPU holds besides in a second layout.
+
+    A tied head shares the embedding's memory only as rows: packed or at a level it is a matrix of
+    its own. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.
     """
-    halves = packs and not llama_obstacle(skeleton)
-    total = itemsize * sum(p.numel() for p in skeleton.parameters())
-    for outputs, inputs, shared in _multiplied(skeleton):
+    total = dtype.itemsize * sum(p.numel() for p in skeleton.parameters())
+    copy = int4_copy_dtype().itemsize if on_cpu and level == "int4" else 0
+    second, halves = 0, in_16_bits and not llama_obstacle(skeleton)
+    for outputs, inputs, tied in _multiplied(skeleton):
         weights = outputs * inputs
-        matrix = torch.empty(outputs, inputs, device="meta")
-        if level != "none" and fits_level(matrix, level):
-            held = matrix_bytes(level, outputs, inputs, itemsize)
-        elif packs and torch.float32.itemsize * weights >= PACKED_FROM:
-            held = 2 * weights
-        else:
-            halves = halves and not shared
-            continue
-        total += held - (0 if shared else itemsize * weights)
-    return total - 2 * skeleton.get_input_embeddings().weight.numel() if halves else total
+        layout = layout_on_cpu(weights, dtype, in_16_bits) if on_cpu else None
+        held, rows = dtype.itemsize * weights, layout in (None, IN_ROWS, TWICE)
+        if level != "none" and fits_level(level, outputs, inputs):
+            held, rows = matrix_bytes(level, outputs, inputs, dtype.itemsize), False
+            second += copy * weights
+        elif layout == IN_16_BITS:
+            held = torch.float16.itemsize * weights
+        elif layout == TWICE:
+            second += held
+        total += held - (dtype.itemsize * weights if rows or not tied else 0)
+        halves = halves and not (rows and tied)
+    table = skeleton.get_input_embeddings().weight.numel()
+    return total - (dtype.itemsize - torch.float16.itemsize) * table * halves, second
 
 
 def _rooms(

@@ -76,11 +76,12 @@ class PairFacts:
 class ModelSheet:
     """One model, counted from its configuration.
 
-    `weight_bytes` are by quantization level, as an engine stores them: the linear layers at that
-    level with their scales, all else as in the checkpoint. A tied output head counts once
-    unquantized, and as a separate layer at a level. A checkpoint that is stored quantized takes
-    the same at all of them, and at its own level, which is not listed. `second_layout_bytes` are
-    those of weights that draftbench holds twice on a CPU, at most, by the same levels.
+    `weight_bytes` are by quantization level: the linear layers at that level with their scales, all
+    else as in the checkpoint. A tied output head counts once where it shares the embedding's
+    memory, and as a matrix of its own at a level or where a CPU packs it. A checkpoint that is
+    stored quantized takes the same at all of them, and at its own level, which is not listed.
+    `second_layout_bytes` are those of weights that draftbench holds twice on a CPU, at most, by the
+    same levels.
     """
 
     name: str

@@ -21,6 +21,7 @@ from draftbench.models.check_result import (
     Standing,
     TokenDifference,
 )
+from draftbench.models.levels import made_by
 from draftbench.records import LOOKUP
 
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
@@ -42,7 +43,6 @@ class EngineRules:
 
     name: str
     form: str  # of the configuration that is written for it
-    levels: tuple[str, ...] | None  # that it makes while loading; None: files are converted before
     sampling: str | None  # what it does where a request does not say; None: written, or unknown
     short_context: str  # what it does with a draft whose context ends at {} tokens, before {}
     own_draft: str  # the option for a target that carries its own draft
@@ -53,6 +53,7 @@ class EngineRules:
     option: Callable[[PairFacts, bool], str]  # what to pass to it; True: to take the pair at all
     refused: str = ""  # what it does with a pair that it refuses, where it starts all the same
     gguf: str = ""  # what it makes of a .gguf file; empty where it takes one
+    converts: bool = False  # whether it loads only files that are converted and quantized before
 
 
 def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
@@ -111,7 +112,7 @@ def sglang_draft(draft: str, quant: str = "none", k: int | None = None) -> list[
     it is the target's.
     """
     words = ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", draft]
-    level = "fp8" if quant == "fp8" else "unquant"
+    level = made_by("sglang", quant) or "unquant"
     chain = [] if k is None else sglang_chain(k)
     return [*words, *chain, "--speculative-draft-model-quantization", level]
 
@@ -253,7 +254,6 @@ ENGINE_RULES = {
     "vllm": EngineRules(
         name="vLLM",
         form="written for vLLM 0.33, and parsed by vLLM 0.32",
-        levels=("none", "fp8"),
         # `verify_equal_vocab_size_if_draft_model` compares sizes, unless words are translated.
         rules=(
             ("other_size", "with an option", "it asks for equal vocab_size, here {}"),
@@ -291,7 +291,6 @@ ENGINE_RULES = {
     "sglang": EngineRules(
         name="SGLang",
         form="written for SGLang 0.5.23",
-        levels=("none", "fp8"),
         # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
         rules=(
             ("other_size", "refuses", "it needs equal vocab_size, here {}"),
@@ -320,7 +319,7 @@ ENGINE_RULES = {
     "llama.cpp": EngineRules(
         name="llama.cpp",
         form="flags of builds from May 2026 on (pull requests 22397 and 22964)",
-        levels=None,
+        converts=True,
         # Begin and end tokens count only where the target adds them.
         rules=(
             ("other_kind", "refuses", "the vocabularies are {}"),
@@ -351,7 +350,6 @@ ENGINE_RULES = {
     "tensorrt-llm": EngineRules(
         name="TensorRT-LLM",
         form="written for TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
-        levels=("none",),
         # It compares nothing; its guide warns of very low acceptance with another tokenizer.
         rules=(
             (
@@ -381,7 +379,6 @@ ENGINE_RULES = {
     "transformers": EngineRules(
         name="transformers",
         form="written for transformers 5.x; one request at a time, batches are not supported",
-        levels=("none",),
         # Equal vocab_size counts as the same tokenizer, and both tokenizers are then not allowed.
         rules=(
             ("recurrent", "refuses", "it assists no model with {}, as the target has"),

@@ -8,32 +8,28 @@ level of its own (`prequantized`). The levels and their sizes are in `memory`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
-from draftbench.decoder.device import Capability, capability, make_ready
+from draftbench.decoder.device import capability, make_ready
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
-    INT8_FBGEMM,
-    INT8_HALVES,
-    INT8_ONEDNN,
-    INT8_WEIGHT_ONLY,
     PackedLinear,
     has_fbgemm,
     has_onednn,
-    int8_way,
     multiplies_bfloat16,
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
-from draftbench.decoder.quantized_linear import INT4_ALONE
+from draftbench.decoder.quantized_linear import INT4_ALONE, KERNELS, kernel_of
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean
-from draftbench.memory import INT4_GROUP, LEVELS, kv_bytes_per_token, memory_left
+from draftbench.memory import LEVELS, kv_bytes_per_token, memory_left
 from draftbench.models.check_result import LevelRow
+from draftbench.models.levels import LEVEL_FACTS
 from draftbench.models.prequantized import (
     StoredLinear,
     format_of,
@@ -45,56 +41,7 @@ from draftbench.models.prequantized import (
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, ModelFacts
 
-EVERY_LAYER = "every linear layer, the output head included"
-MEANINGS = {
-    "none": "weights as loaded",
-    "fp8": "e4m3 weights and activations, one scale per row",
-    "int8": "8-bit weights, one scale per output",
-    "int4": f"4-bit weights, scale and offset for every {INT4_GROUP}",
-}
-LAYERS = {"int4": f"{EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16"}
-
-WEIGHT_ONLY = "PyTorch, weight-only"
-_INTEGERS = f"one scale per token; small matrices by {WEIGHT_ONLY}"
-INT8_WORDS = {
-    INT8_FBGEMM: f"FBGEMM, activations in 8 bits too, {_INTEGERS}",
-    INT8_ONEDNN: f"oneDNN, activations in 8 bits too, {_INTEGERS}",
-    INT8_HALVES: f"FBGEMM, activations in 14 bits, {_INTEGERS}",
-    INT8_WEIGHT_ONLY: WEIGHT_ONLY,
-}
-
-
-class CudaLevel(NamedTuple):
-    """What a product over one token does on a GPU, and what computes it from which compute
-    capability on; no kernel where that is not faster than bfloat16's two bytes a weight.
-    """
-
-    moves: str
-    kernel: str | None = None
-    least: Capability | None = None
-
-
-CUDA_LEVELS = {
-    "none": CudaLevel("2 bytes a weight in one launch", "cuBLAS"),
-    "fp8": CudaLevel(
-        "1 byte a weight, but 9 launches instead of 1 to round activations: more time than a small "
-        "draft's weights take (torchao 0.18, quant_primitives.py)"
-    ),
-    "int8": CudaLevel(
-        "5 bytes a weight: it is written out in bfloat16 and read again (torchao 0.18, "
-        "int8_tensor.py)"
-    ),
-    "int4": CudaLevel(
-        "0.625 bytes a weight in one launch, read again for every 16 tokens, at about half of the "
-        "memory's bandwidth (PyTorch, int4mm.cu; gpt-fast's README)",
-        "PyTorch's tinygemm, weight-only",
-        (8, 0),
-    ),
-}
-
-# Cosine of the Llama runner's logits with transformers' on a few tokens: a layer of another shape
-# gives about 0, bfloat16's noise in a deep model .98, int4 about .95. In float32 they agree.
-LEAST_COSINE = {"none": 0.9, "fp8": 0.8, "int8": 0.9, "int4": 0.8}
+# In float32 the Llama runner's logits agree with transformers'; `Level.least_cosine` is for others.
 LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
 # On two cores with AVX2, from `scripts/bench_layouts.py`.
@@ -118,22 +65,19 @@ class Build:
     longest: int = 0  # tokens of the longest row that a GPU's recorded passes will be asked for
 
 
-def kernel_of(level: str, device: str) -> str | None:
-    """The fast kernel of a level on a device (`cpu`, `cuda`, `cuda:1`, `auto`), None where there is
-    none.
+def kernel_words(level: str, device: str) -> str | None:
+    """What computes a level on a device (`cpu`, `cuda`, `cuda:1`, `auto`) in words; None where it
+    has no fast kernel.
     """
+    if level != "none":
+        kernel = kernel_of(level, device)
+        return None if kernel is None else kernel.words()
     if device != "cpu":
-        on_gpu = CUDA_LEVELS[level]
-        return on_gpu.kernel if not on_gpu.least or capability(device) >= on_gpu.least else None
-    if level == "none":
-        packed = "oneDNN, packed" if has_onednn() else "PyTorch"
-        if multiplies_bfloat16() or not has_fbgemm():
-            return packed
-        return f"FBGEMM, weights in 16 bits; {packed}, for those that need 32"
-    if level == "int8":
-        return INT8_WORDS[int8_way()]
-    wide = "a copy in 16 or 32 bits for passes over several tokens"
-    return f"{WEIGHT_ONLY}; {wide}" if level == "int4" else None
+        return "cuBLAS"
+    packed = "oneDNN, packed" if has_onednn() else "PyTorch"
+    if multiplies_bfloat16() or not has_fbgemm():
+        return packed
+    return f"FBGEMM, weights in 16 bits; {packed}, for those that need 32"
 
 
 def level_table(device: str) -> tuple[LevelRow, ...]:
@@ -141,11 +85,11 @@ def level_table(device: str) -> tuple[LevelRow, ...]:
     return tuple(
         LevelRow(
             level=level,
-            meaning=MEANINGS[level],
-            kernel=kernel_of(level, device),
+            meaning=LEVEL_FACTS[level].meaning,
+            kernel=kernel_words(level, device),
             bytes_per_weight=None if storage is None else storage.per_weight,
-            layers=LAYERS.get(level, EVERY_LAYER),
-            moves=None if device == "cpu" else CUDA_LEVELS[level].moves,
+            layers=LEVEL_FACTS[level].layers,
+            moves=None if device == "cpu" else LEVEL_FACTS[level].on_gpu,
         )
         for level, storage in LEVELS.items()
     )
@@ -170,7 +114,7 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
             f"quantization `{level}` needs one GPU, and `auto` spreads a model over all",
             hint="name one: `--device cuda:0`",
         )
-    real = kernel_of(level, device) is not None
+    real = level == "none" or kernel_of(level, device) is not None
     if not real and not simulate:
         why = _why_none(level, device)
         raise ModelError(
@@ -184,11 +128,11 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
 def _why_none(level: str, device: str) -> str:
     if device == "cpu":
         return "cpu"
-    on_gpu = CUDA_LEVELS[level]
-    if on_gpu.least is None:
-        return f"cuda: {on_gpu.moves}"
-    needed, here = ("{}.{}".format(*numbers) for numbers in (on_gpu.least, capability(device)))
-    return f"cuda: {on_gpu.kernel} needs compute capability {needed}, and this GPU has {here}"
+    kernel = KERNELS.get(("cuda", level))
+    if kernel is None:
+        return f"cuda: {LEVEL_FACTS[level].on_gpu}"
+    needed, here = ("{}.{}".format(*numbers) for numbers in (kernel.least, capability(device)))
+    return f"cuda: {kernel.words()} needs compute capability {needed}, and this GPU has {here}"
 
 
 def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[Runner, ModelFacts]:
@@ -220,7 +164,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     parameters = model.num_parameters() + sum(layer.size for layer in layers)
     runner: Runner
     if layers:
-        runner = TransformersRunner(model, "none", simulate=False)
+        runner = TransformersRunner(model, "none")
         caveats = ["runs through transformers' forward pass: its layers are another library's"]
     else:  # one whose stored weights were unpacked while loading is a model like any other
         runner, caveats = _fastest(source, model, replace(build, level="none") if stored else build)
@@ -261,8 +205,7 @@ def _where_loaded(source: ModelSource, build: Build) -> str:
     if build.device in ("cpu", "auto") or kernel_of(build.level, build.device) is None:
         return build.device
     room: int = torch.cuda.mem_get_info(build.device)[0]
-    large = build.level != "none" and (stored_bytes(source) or 0) > room
-    return "cpu" if large else build.device
+    return "cpu" if (stored_bytes(source) or 0) > room else build.device
 
 
 def _check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
@@ -277,7 +220,7 @@ def _check_level_goes_with(source: ModelSource, stored: str | None, build: Build
             f"`{source.name}` is not stored as {build.level}",
             hint=f"the levels of an unquantized checkpoint are {', '.join(LEVELS)}",
         )
-    quantizes = stored is None and build.level != "none" and kernel_of(build.level, build.device)
+    quantizes = stored is None and kernel_of(build.level, build.device) is not None
     if quantizes and build.device != "cpu" and build.dtype != torch.bfloat16:
         raise ModelError(
             f"quantization `{build.level}` needs bfloat16 activations on {build.device}",
@@ -307,7 +250,6 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
     weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
     two_layouts = build.two_layouts and 3 * weights <= memory_left()
     caveats: list[str] = []
-    simulate = kernel_of(build.level, build.device) is None
     if obstacle is None:
         probe = torch.arange(1, 1 + PROBE_TOKENS, device=model.device) * 7 % model.config.vocab_size
         with torch.inference_mode():
@@ -315,7 +257,6 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         runner = LlamaRunner(
             model,
             build.level,
-            simulate=simulate,
             two_layouts=two_layouts,
             device=None if build.device == "auto" else build.device,
             longest=build.longest,
@@ -327,7 +268,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         got = torch.cat(parts).float().to(expected.device)
         cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
         exact = build.dtype is torch.float32 and build.level == "none"
-        if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEAST_COSINE[build.level]):
+        if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEVEL_FACTS[build.level].least_cosine):
             if build.device != "cpu" and (slow := runner.record_short_passes()):
                 caveats.append(slow)
             return runner, caveats
@@ -336,7 +277,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         _leave_the_file(model)
     how = "" if build.device == "cpu" else ", without CUDA graphs"
     caveats.insert(0, f"runs through transformers' forward pass{how}: {obstacle}")
-    general = TransformersRunner(model, build.level, simulate=simulate, two_layouts=two_layouts)
+    general = TransformersRunner(model, build.level, two_layouts=two_layouts)
     return general, caveats
 
 

@@ -125,7 +125,7 @@ def _bandwidth(device: str, level: str) -> tuple[str, bool | None]:
     dtype, kind = default_dtype(device), device.partition(":")[0]
     # Of 16 bits, as those of nearly every checkpoint are.
     weight = torch.randn(SIDE[kind], SIDE[kind], device=device).bfloat16().to(dtype)
-    layer = make_linear(weight, None, level, simulate=False)
+    layer = make_linear(weight, None, level)
     x, block = weight[:1].clone(), torch.ones(BLOCK // 4, device=device)
     clock, reads, products = clock_for(device), [], []
     for _ in range(1 + REPEATS):

@@ -36,6 +36,7 @@ from draftbench.measure.replay import ServedTarget
 from draftbench.memory import LEVELS
 from draftbench.models.compatibility import check_pair
 from draftbench.models.engine_rules import ENGINE_RULES, fewest_drafted, too_short
+from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode
@@ -359,7 +360,7 @@ def _check_drafts(
         DraftbenchError: there is none, or a draft makes no sense here.
     """
     rules = ENGINE_RULES.get(engine)
-    made = rules.levels if rules is not None else None
+    converts = rules is None or rules.converts
     found = _DraftsServed()
     check = partial(check_pair, target) if target else partial(same_words, server=server)
     for spec in options.drafts:
@@ -386,11 +387,10 @@ def _check_drafts(
             check_level(level, "cpu", simulate=True)
             candidate = Candidate(draft=name, quant=level)
             # llama.cpp converts before it serves: it takes a file at the level that it has.
-            served = (
-                spec.endswith(".gguf") if made is None else level not in LEVELS or level in made
-            )
-            if served:
-                found.levels[candidate] = level if made and level in made else "none"
+            made = not converts and made_by(engine, level) is not None
+            unchanged = level == "none" or level not in LEVELS
+            if spec.endswith(".gguf") if converts else made or unchanged:
+                found.levels[candidate] = level if made else "none"
             elif server is None:
                 found.replayed_only.append(str(candidate))
     if not found.candidates and (server is None or found.refusals):

@@ -145,7 +145,7 @@ def full_pass(model, length=40):
 
 
 def runner_of(model, kind=LlamaRunner, **options):
-    return kind(copy.deepcopy(model), "none", simulate=False, **options)
+    return kind(copy.deepcopy(model), "none", **options)
 
 
 @pytest.mark.parametrize("name", [*LLAMA, *OTHERS])
@@ -185,7 +185,7 @@ def test_more_tokens_than_a_piece_agree_with_transformers():
 
 @pytest.mark.parametrize("level", ["none", "int8", "int4"])
 def test_a_runner_that_nobody_holds_takes_its_weights_along(level):
-    runner = LlamaRunner(random_model(LLAMA["llama"]), level, simulate=False)
+    runner = LlamaRunner(random_model(LLAMA["llama"]), level)
     runner.forward(torch.arange(3, 9), runner.new_cache(8), every=False)
     weights = [weakref.ref(layer) for layer in runner.modules()]
     del runner

@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from draftbench.models.source import ModelSource
 
@@ -59,11 +59,16 @@ class Workshop:
         return ModelSource(str(path))
 
     def weighted(
-        self, name: str, *, stored: torch.dtype = torch.bfloat16, **changes: Any
+        self,
+        name: str,
+        *,
+        kind: str = "llama",
+        stored: torch.dtype = torch.bfloat16,
+        **changes: Any,
     ) -> ModelSource:
         """A model with random weights."""
         path = self.tokenizer(name)
-        config = LlamaConfig(**{**SIZES, "vocab_size": len(WORDS), **changes})
+        config = AutoConfig.for_model(kind, **{**SIZES, "vocab_size": len(WORDS), **changes})
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(config).to(stored).save_pretrained(path)
         return ModelSource(str(path))

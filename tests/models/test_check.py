@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import MambaConfig, ViTConfig
 
-from draftbench.decoder import linear
+from draftbench.decoder import linear, quantized_linear
 from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.errors import ModelError
 from draftbench.models import check, prequantized
@@ -24,7 +24,8 @@ def pair_of(target, draft, memory=PLENTY):
     return check_models(target, [draft], memory).pairs[0]
 
 
-def test_sizes_are_those_of_the_loaded_model(embedded):
+def test_sizes_are_those_of_the_loaded_model(embedded, monkeypatch):
+    monkeypatch.setattr(linear, "PACKED_FROM", PLENTY)  # nor has a tied head a copy
     source = ModelSource(str(embedded / "target"))
     sheet = check_models(source, [], PLENTY).target
     loaded = source.load(torch.bfloat16, "cpu")
@@ -36,28 +37,32 @@ def test_sizes_are_those_of_the_loaded_model(embedded):
     assert sheet.kv_bytes_per_token == config.num_hidden_layers * one_layer
 
 
-@pytest.mark.skipif(not has_fbgemm(), reason="this CPU does not hold 16-bit weights in float32")
-@pytest.mark.parametrize("packed_from", [300, 301])
+@pytest.mark.parametrize("packs", ["bfloat16", "float16", "neither"])
+@pytest.mark.parametrize("family", ["llama", "gemma", "gpt2"])
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("level", ["none", "int4"])
-def test_16_bit_weights_in_float32_take_what_the_built_model_takes(
-    workshop, monkeypatch, packed_from, tied, level
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
+def test_a_cpu_takes_the_bytes_that_the_built_model_takes(
+    workshop, monkeypatch, packs, family, tied, stored
 ):
+    """Whatever it packs, and whether or not the head's layout lets it share the embedding."""
     monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
-    for module in (check, linear):
-        monkeypatch.setattr(module, "PACKED_FROM", 4 * packed_from * 64)
-    sizes = {"intermediate_size": 2048, "tie_word_embeddings": tied}
-    source = workshop.weighted("model", dtype="bfloat16", **sizes)
-    _, facts = build_runner(source, Build(torch.float32, level, "cpu"), None)
-    counted = check_models(source, [], PLENTY, dtype=torch.float32).target.weight_bytes[level]
-    assert counted == facts.weight_bytes
-    if level == "none":
-        # Joined gate and up and down are packed, queries with keys and values and the output of
-        # attention are too small, and so is the head from 301 on: the embedding where it is tied.
-        layers = 2 * (2 * 3 * 2048 * 64 + 4 * (128 + 64) * 64) + 4 * 5 * 64
-        small, table = packed_from == 301, 300 * 64
-        head, embedding = (4 if small else 2), (0 if tied and small else 2)
-        assert counted == layers + (head + embedding) * table
+    for module in (linear, quantized_linear, check):
+        for name, has in (("multiplies_bfloat16", "bfloat16"), ("has_fbgemm", "float16")):
+            if packs != has and hasattr(module, name):
+                monkeypatch.setattr(module, name, lambda: False)
+    # Of the Llama's matrices one is small, one is packed, one is held twice and one is the head.
+    monkeypatch.setattr(linear, "PACKED_FROM", 4 * 96 * 64)
+    monkeypatch.setattr(linear, "ROWS_FROM", 4 * 200 * 64)
+    options = {"tie_word_embeddings": tied, "dtype": str(stored)[6:]}
+    source = workshop.weighted("model", kind=family, stored=stored, **options)
+    for dtype in (torch.float32, torch.bfloat16):
+        for level in ("none", "int4"):
+            _, facts = build_runner(source, Build(dtype, level, "cpu"), None)
+            sheet = check_models(source, [], PLENTY, dtype=dtype).target
+            # Biases are not counted of a built model.
+            extra = sheet.weight_bytes[level] - facts.weight_bytes
+            assert 0 <= extra <= (dtype.itemsize * 2 * 9 * 64 if family == "gpt2" else 0)
+            assert sheet.second_layout_bytes[level] == facts.second_layout_bytes
 
 
 def test_int8_takes_the_bytes_that_the_built_model_takes(workshop):
@@ -95,7 +100,8 @@ def test_room_is_what_the_weights_leave_for_both_caches(workshop):
 
 
 def test_a_cpu_may_hold_unquantized_weights_twice(workshop, monkeypatch):
-    monkeypatch.setattr(check, "ROWS_FROM", 0)
+    monkeypatch.setattr(linear, "PACKED_FROM", 0)
+    monkeypatch.setattr(linear, "ROWS_FROM", 0)
     monkeypatch.setattr(check.torch.cuda, "get_device_capability", lambda device: (9, 0))
     source, level = workshop.source("model"), {}
     for on_gpu in (False, True):
@@ -123,7 +129,8 @@ def test_matrices_that_are_joined_are_as_large_as_they_are_together(workshop, mo
     """By hand: query, key and value of 64 + 32 + 32 outputs, gate and up of 128 + 128."""
     monkeypatch.setattr(check.torch.cuda, "is_available", lambda: False)
     source = workshop.source("model")
-    monkeypatch.setattr(check, "ROWS_FROM", 4 * 256 * 64)
+    monkeypatch.setattr(linear, "PACKED_FROM", 4 * 256 * 64)
+    monkeypatch.setattr(linear, "ROWS_FROM", 4 * 256 * 64)
     rooms = {room.level: room.second_layout_bytes for room in pair_of(source, source).rooms}
     assert rooms["fp8"] == 4 * (2 * 256 * 64 + 300 * 64)
 

@@ -125,9 +125,9 @@ def test_a_level_that_the_checkpoint_cannot_have_is_refused(workshop, quantizati
 
 def test_only_formats_that_compute_with_stored_weights_have_a_kernel():
     names = ("gptq-int4", "awq-int4", "bitsandbytes-nf4", "torchao-int8weightonly")
-    assert all(check_level(name, "cpu", simulate=False) for name in names)
+    assert all(check_level(name, "cpu") for name in names)
     unpacked = ("compressed-tensors-int4", "gguf-q4_k", "mxfp4-stored")
-    assert not any(check_level(name, "cuda", simulate=False) for name in unpacked)
+    assert not any(check_level(name, "cuda") for name in unpacked)
 
 
 def test_torchao_weights_stay_as_they_are_stored(workshop, tmp_path):
@@ -183,7 +183,7 @@ def test_compressed_tensors_are_unpacked_and_have_no_cost_of_their_own(workshop)
     assert_kept_as("compressed-tensors-fp8", runner, facts, rounded, has_kernel=False)
     assert "unpacked here" in " ".join(facts.caveats)
     assert all(not layer.packed for layer in runner.modules() if isinstance(layer, StoredLinear))
-    same = TransformersRunner(rounded.load(torch.bfloat16, "cpu"), "none", simulate=False)
+    same = TransformersRunner(rounded.load(torch.bfloat16, "cpu"), "none")
     torch.testing.assert_close(logits_of(runner), logits_of(same))
 
 

@@ -1,0 +1,74 @@
+"""What each quantization level means, on a GPU and to serving engines.
+
+A level is a row here and one in each of two other tables: its bytes are in `memory.LEVELS`, its
+layers and kernels in `decoder.quantized_linear`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from draftbench.memory import INT4_GROUP
+
+_EVERY_LAYER = "every linear layer, the output head included"
+
+
+@dataclass(frozen=True)
+class Level:
+    """A quantization level in words, how near its logits must be, and what engines call it."""
+
+    meaning: str  # what it does to the weights
+    on_gpu: str  # what a product over one token reads there, with the source
+    # Least cosine of the Llama runner's logits with transformers' on a few tokens. A layer of
+    # another shape gives about 0, the noise of bfloat16 in a deep model .98, int4 about .95.
+    least_cosine: float
+    layers: str = _EVERY_LAYER  # that it covers
+    # Engines that quantize while they load, and their names for it.
+    made_by: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str = ""  # what other engines need instead: a checkpoint of this form
+    gguf: str = "BF16"  # the nearest type of a GGUF file
+    llama_quantize: str = ""  # arguments that make that type, where it takes more than its name
+
+
+LEVEL_FACTS = {
+    "none": Level("weights as loaded", "2 bytes a weight in one launch", 0.9),
+    "fp8": Level(
+        "e4m3 weights and activations, one scale per row",
+        "1 byte a weight, but 9 launches instead of 1 to round activations: more time than a small "
+        "draft's weights take (torchao 0.18, quant_primitives.py)",
+        0.8,
+        made_by={"vllm": "fp8_per_channel", "sglang": "fp8"},
+        checkpoint="fp8",
+        gguf="Q8_0",
+    ),
+    "int8": Level(
+        "8-bit weights, one scale per output",
+        "5 bytes a weight: it is written out in bfloat16 and read again (torchao 0.18, "
+        "int8_tensor.py)",
+        0.9,
+        checkpoint="8-bit",
+        gguf="Q8_0",
+    ),
+    "int4": Level(
+        f"4-bit weights, scale and offset for every {INT4_GROUP}",
+        "0.625 bytes a weight in one launch, read again for every 16 tokens, at about half of the "
+        "memory's bandwidth (PyTorch, int4mm.cu; gpt-fast's README)",
+        0.8,
+        layers=f"{_EVERY_LAYER}, where inputs divide by {INT4_GROUP} and outputs by 16",
+        checkpoint="4-bit",
+        # A scale and an offset for 32 weights too; Q4_K_M is 6-bit in parts.
+        gguf="Q4_1",
+        llama_quantize="--pure --output-tensor-type q4_1 IN OUT Q4_1",
+    ),
+}
+
+
+def facts_of(level: str) -> Level:
+    """The row of a level; that of `none` for weights that are stored quantized (`gptq-int4`)."""
+    return LEVEL_FACTS.get(level, LEVEL_FACTS["none"])
+
+
+def made_by(engine: str, level: str) -> str | None:
+    """What an engine calls a level that it makes while loading; None where it does not."""
+    return facts_of(level).made_by.get(engine)
