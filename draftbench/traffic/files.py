@@ -12,6 +12,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -52,6 +53,24 @@ def read_rows(path: Path) -> Iterator[Row]:
     Raises:
         TrafficError: the file is missing, of an unknown kind, broken, or over a limit.
     """
+    try:
+        kind, compression = _checked_kind(path)
+        with _open(path, compression) as stream:
+            for count, row in enumerate(_READERS[kind](stream), 1):
+                if count > MAX_ROWS:
+                    raise ValueError(f"more than {MAX_ROWS} rows")
+                yield row
+    except _BROKEN as error:
+        reason, hint = str(error), "check that the file is complete and is what its name says"
+        if isinstance(error, RecursionError):
+            reason = "nested too deeply"
+        elif isinstance(error, OSError) and error.errno is not None:
+            reason, hint = os.strerror(error.errno), "see whether you may read it and its folder"
+        raise TrafficError(f"`{path.name}` cannot be read: {reason}", hint=hint) from error
+
+
+def _checked_kind(path: Path) -> tuple[str, str | None]:
+    """Kind and compression of a plain file that draftbench reads; a TrafficError for any other."""
     if path.is_dir():
         raise TrafficError(
             f"`{path}` is a folder, not a traffic file",
@@ -70,26 +89,16 @@ def read_rows(path: Path) -> Iterator[Row]:
             f"`{path.name}` is not a kind of file that draftbench reads",
             hint="use .jsonl, .json or .csv, each also with .gz or .zst, or .parquet",
         )
-    kind, compression = _kind(path)
-    try:
-        with _open(path, compression) as stream:
-            for count, row in enumerate(_READERS[kind](stream), 1):
-                if count > MAX_ROWS:
-                    raise ValueError(f"more than {MAX_ROWS} rows")
-                yield row
-    except _BROKEN as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise TrafficError(
-            f"`{path.name}` cannot be read: {reason}",
-            hint="check that the file is complete and is what its name says",
-        ) from error
+    return _kind(path)
 
 
 def _meant(path: Path) -> str | None:
     """A file of that folder whose name begins with or resembles this one, or a suite."""
     names: list[str] = []
     with contextlib.suppress(OSError):
-        names = sorted(file.name for file in path.parent.iterdir() if can_read(file))
+        names = sorted(
+            {file.name for file in path.parent.iterdir() if can_read(file)} - {path.name}
+        )
     longer = [name for name in names if name.startswith(f"{path.name}.")]
     # Extensions alone make two names half alike.
     if name := next(iter(longer), None) or closest(path.name, names, 0.8):

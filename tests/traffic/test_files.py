@@ -151,6 +151,7 @@ def test_a_quote_that_is_not_closed_stops_at_the_limit(tmp_path, monkeypatch):
 def test_missing_files_folders_and_unknown_kinds_have_a_hint(tmp_path):
     for name in ("a.txt", "a.parquet.gz", "logs.jsonl"):
         (tmp_path / name).write_text("x")
+    (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
     for path, hint in (
         (tmp_path / "none.jsonl", "suite:NAME"),
         (tmp_path / "logs", f"did you mean `{tmp_path}/logs.jsonl`"),
@@ -159,6 +160,8 @@ def test_missing_files_folders_and_unknown_kinds_have_a_hint(tmp_path):
         (tmp_path / "a.parquet.gz", "or .parquet"),
         (tmp_path, f"hf:{tmp_path}"),
         (tmp_path / "a.txt", ".parquet"),
+        (tmp_path / "loop.jsonl", f"did you mean `{tmp_path}/logs.jsonl`"),
+        (tmp_path / ("x" * 300 + ".jsonl"), "whether you may read it"),  # too long for a name
     ):
         with pytest.raises(TrafficError) as raised:
             rows(path)
