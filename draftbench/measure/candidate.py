@@ -1,4 +1,4 @@
-"""A candidate with its model loaded, and the bench: what all candidates of a sweep share."""
+"""The bench, which all candidates of a sweep share, and a candidate loaded on it."""
 
 from __future__ import annotations
 
@@ -13,37 +13,35 @@ from draftbench.records import Candidate, DraftingMode
 
 @dataclass(frozen=True)
 class Bench:
-    """What every measurement of a sweep needs besides its candidate.
-
-    `lookup` are the longest and the shortest n-gram of prompt lookup, `process` the id under which
-    this process writes its records, `digest` the keyed hash of an output. `between` is called
-    between two timed pieces of work with how many units were finished since the last call. It may
-    raise: then the work ends, and what was not yielded is not kept.
-    """
+    """The loaded target, and what every measurement of a sweep needs besides its candidate."""
 
     target: Runner
     text: TextSide
     mode: DraftingMode
     ks: tuple[int, ...]
-    lookup: tuple[int, int]
+    lookup: tuple[int, int]  # longest and shortest n-gram of prompt lookup
     dtype: str
     clock: Clock
-    process: str
-    digest: Callable[[tuple[int, ...]], str]
+    process: str  # id under which this process writes its records
+    digest: Callable[[tuple[int, ...]], str]  # keyed hash of an output
+    # Called between two timed pieces of work with how many units were finished since the last call.
+    # Where it raises, the work ends, and what was not yielded is not kept.
     between: Callable[[int], None] = lambda done: None
 
 
 @dataclass(frozen=True)
 class LoadedCandidate:
-    """A candidate with its runner; `runner` None is prompt lookup."""
+    """A candidate with its runner (None for prompt lookup), on the bench that measures it."""
 
     candidate: Candidate
     runner: Runner | None
+    bench: Bench
 
-    def drafter(self, bench: Bench, k: int) -> Drafter | None:
-        """A fresh drafter, with no cache of any request; none for the baseline, k = 0."""
+    def drafter(self, k: int) -> Drafter | None:
+        """A new drafter, with no cache of any request; None for the baseline, k = 0."""
         if k == 0:
             return None
+        bench = self.bench
         if self.runner is None:
             return LookupDrafter(*bench.lookup, bench.target.device)
         return ModelDrafter(self.runner, bench.mode, bench.target.vocab_size)

@@ -1,8 +1,7 @@
-"""Timed decoding runs of a candidate, interleaved with the baseline: request by request where one
-row decodes, by turns of a few rounds where several do.
+"""Times decoding with a candidate at some k's, interleaved with the baseline.
 
-k = 0 is the baseline: another k, not another code path. Each shape runs once before anything is
-timed.
+The baseline is k = 0, not another code path. One row takes turns by request, several rows by a few
+rounds. Each shape runs once before anything is timed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from itertools import zip_longest
 
 from draftbench.decoder.runner import Response, Task
 from draftbench.decoder.speculate import Batch, decode, decode_all
-from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse, task_of
 from draftbench.records import NEAR_TIE_MARGIN, Decode, Key
 
@@ -27,21 +26,22 @@ FILLS = 3
 
 def decode_requests(
     loaded: LoadedCandidate,
-    bench: Bench,
     responses: Sequence[ScoredResponse],
     ks: Sequence[int],
     batch: int,
     done: Collection[Key] = (),
 ) -> Iterator[list[Decode]]:
-    """The baseline and each k on some requests. For one row a list per request, without those that
-    are done; for several a list per k, of which all or none are worth something.
+    """Decode some requests without a draft and at each k.
+
+    Yields what is to be kept together: for one row the runs of one request, without the requests
+    that are done; for several rows all runs at one k, which are of use only if every k is there.
     """
     if all(response.key in done for response in responses):
         return
     if batch == 1:
-        yield from _request_by_request(loaded, bench, responses, (0, *ks), done)
+        yield from _request_by_request(loaded, responses, (0, *ks), done)
     else:
-        yield from _side_by_side(loaded, bench, responses, (0, *ks), batch)
+        yield from _side_by_side(loaded, responses, (0, *ks), batch)
 
 
 def repeats_of(requests: int, batch: int) -> int:
@@ -53,49 +53,44 @@ def repeats_of(requests: int, batch: int) -> int:
 
 def _request_by_request(
     loaded: LoadedCandidate,
-    bench: Bench,
     responses: Sequence[ScoredResponse],
     ks: Sequence[int],
     done: Collection[Key],
 ) -> Iterator[list[Decode]]:
-    """One row: every k once for each request, in an order that turns by one with every request. One
-    list per request: only together can its runs be compared.
-    """
-    warm = False
+    """Every k once for each request; the k that comes first changes with every request."""
+    bench, warm = loaded.bench, False
     for turn, one in enumerate(responses):
         if one.key in done:
             continue
         task = task_of(one.prompt, one.trajectory.sample, bench.text)
         if not warm:
-            _warm(loaded, bench, [task], ks, rows=1)
+            _warm(loaded, [task], ks, rows=1)
             warm = True
         at = turn % len(ks)
         rows = []
         for k in (*ks[at:], *ks[:at]):
             bench.between(0)
-            output = decode(task, bench.target, loaded.drafter(bench, k), k, bench.clock)
-            rows.append(_record(loaded, bench, k, one, output, batch=1, repeat=0))
+            output = decode(task, bench.target, loaded.drafter(k), k, bench.clock)
+            rows.append(_record(loaded, k, one, output, batch=1, repeat=0))
         yield rows
         bench.between(1)
 
 
 def _side_by_side(
     loaded: LoadedCandidate,
-    bench: Bench,
     responses: Sequence[ScoredResponse],
     ks: Sequence[int],
     rows: int,
 ) -> Iterator[list[Decode]]:
-    """`rows` rows: every k decodes all requests, for a moment of each k in turn. One list per k,
-    when all are done: a response at any k is a finished unit.
+    """Every k decodes all requests in a batch of its own, each batch for a moment in turn; a unit
+    of work is a response at any k.
     """
+    bench = loaded.bench
     repeats = range(repeats_of(len(responses), rows))
     runs = [(repeat, one) for repeat in repeats for one in responses]
     tasks = [task_of(one.prompt, one.trajectory.sample, bench.text) for _, one in runs]
-    _warm(loaded, bench, tasks[:rows], ks, rows)
-    batches = [
-        Batch(tasks, bench.target, loaded.drafter(bench, k), k, bench.clock, rows) for k in ks
-    ]
+    _warm(loaded, tasks[:rows], ks, rows)
+    batches = [Batch(tasks, bench.target, loaded.drafter(k), k, bench.clock, rows) for k in ks]
     left, done, every = list(batches), 0, len(ks) * len(runs)
     while left:
         # The one that is furthest from its end, so that all end together.
@@ -103,13 +98,13 @@ def _side_by_side(
         if not _take_turn(batch):
             left.remove(batch)
         finished = sum(map(_finished, batches))
-        # Who is done is kept first, however late it is.
+        # Results that are all there are kept first, even where the time is over.
         if finished < every:
             bench.between(finished - done)
             done = finished
     for k, batch in zip(ks, batches, strict=True):
         yield [
-            _record(loaded, bench, k, one, output, rows, repeat)
+            _record(loaded, k, one, output, rows, repeat)
             for (repeat, one), output in zip(runs, batch.responses, strict=True)
         ]
     bench.between(every - done)
@@ -131,25 +126,23 @@ def _finished(batch: Batch) -> int:
     return len(batch.responses) - len(batch.waiting) - active
 
 
-def _warm(
-    loaded: LoadedCandidate, bench: Bench, tasks: Sequence[Task], ks: Sequence[int], rows: int
-) -> None:
+def _warm(loaded: LoadedCandidate, tasks: Sequence[Task], ks: Sequence[int], rows: int) -> None:
     """Run every shape once, untimed."""
     for k in ks:
         short = [replace(task, limit=min(task.limit, WARM_TOKENS + k)) for task in tasks]
-        decode_all(short, bench.target, loaded.drafter(bench, k), k, bench.clock, rows)
+        bench = loaded.bench
+        decode_all(short, bench.target, loaded.drafter(k), k, bench.clock, rows)
 
 
 def _record(
     loaded: LoadedCandidate,
-    bench: Bench,
     k: int,
     one: ScoredResponse,
     output: Response,
     batch: int,
     repeat: int,
 ) -> Decode:
-    trajectory = one.trajectory
+    bench, trajectory = loaded.bench, one.trajectory
     difference = tie = None
     if trajectory.sampling.temperature == 0:
         pairs = enumerate(zip_longest(output.tokens, one.tokens))

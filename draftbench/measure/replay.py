@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from draftbench.decoder.runner import Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only
-from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.lookup import lookup_index, replay_lookup
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.measure.trajectories import ScoredResponse
@@ -31,12 +31,12 @@ STEPPED_POSITIONS = 48
 
 
 def replay(
-    loaded: LoadedCandidate, bench: Bench, group: Sequence[ScoredResponse]
+    loaded: LoadedCandidate, group: Sequence[ScoredResponse]
 ) -> list[tuple[Replay | LookupReplay, PrivateDraft | None]]:
     """One pass along some responses side by side; with it, for the private part, what a model
     drafted.
     """
-    runner, candidate = loaded.runner, loaded.candidate
+    runner, candidate, bench = loaded.runner, loaded.candidate, loaded.bench
     if runner is not None:
         return [*replay_model(runner, bench.target, group, candidate, bench.mode)]
     window = max(bench.ks)

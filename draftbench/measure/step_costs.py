@@ -17,7 +17,7 @@ from torch import Tensor
 from draftbench.decoder.drafters import LookupIndex
 from draftbench.decoder.runner import KVCache, Runner
 from draftbench.decoder.sampling import best
-from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint
 
@@ -114,15 +114,13 @@ class _Point:
 
 
 def time_steps(
-    loaded: LoadedCandidate,
-    bench: Bench,
-    grid: CostGrid,
-    enough: Callable[[Sequence[CostPoint]], bool],
+    loaded: LoadedCandidate, grid: CostGrid, enough: Callable[[Sequence[CostPoint]], bool]
 ) -> list[CostPoint]:
     """Time a candidate's passes beside the target's, turn by turn until that is `enough`; as its
     own draft the target has no others. Between two turns the bench may end the work.
     """
-    clock, draft, candidate = bench.clock, loaded.runner, loaded.candidate
+    bench, draft, candidate = loaded.bench, loaded.runner, loaded.candidate
+    clock = bench.clock
     points = [*_passes(bench.target, None, grid, grid.verify_sizes)]
     if draft is None:
         points += _proposals(candidate, grid, bench.lookup)

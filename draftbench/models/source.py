@@ -127,10 +127,8 @@ class ModelSource:
         Raises:
             ModelError: weights missing, damaged, of another shape, or in a format not allowed.
         """
-        from transformers import AutoModelForCausalLM, modeling_gguf_pytorch_utils
+        from transformers import AutoModelForCausalLM
 
-        # Its progress bar does not follow the switch of transformers.
-        modeling_gguf_pytorch_utils.tqdm = lambda tensors, **_: tensors
         options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
         if "gguf_file" not in self._arguments()[1]:
             options["use_safetensors"] = None if self.trust.pickle else True

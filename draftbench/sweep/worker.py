@@ -146,9 +146,9 @@ class Worker:
         stepping through it.
         """
         if candidate.draft == LOOKUP:
-            return LoadedCandidate(candidate, None)
+            return LoadedCandidate(candidate, None, self.bench)
         if candidate.draft == SELF:
-            return LoadedCandidate(candidate, self.bench.target)
+            return LoadedCandidate(candidate, self.bench.target, self.bench)
         self.watcher.note(f"loading {candidate}")
         build = replace(self.prepared.build, level=candidate.quant)
         runner, facts = build_runner(self.prepared.drafts[candidate.draft], build, candidate.draft)
@@ -159,7 +159,7 @@ class Worker:
             caveats=(*self.prepared.caveats.get(candidate.draft, ()), *facts.caveats),
         )
         self._keep_facts(facts)
-        return LoadedCandidate(candidate, runner)
+        return LoadedCandidate(candidate, runner, self.bench)
 
     def _measure(self, loaded: LoadedCandidate) -> None:
         """What is left of the candidate: its replays, then for each batch size the times of its
@@ -171,7 +171,7 @@ class Worker:
                 case Replaying(groups):
                     self.watcher.stage(f"{candidate}: replay", sum(map(len, groups)))
                     for group in groups:
-                        made = replay(loaded, bench, group)
+                        made = replay(loaded, group)
                         private = [text for _, text in made if text]
                         self._keep([record for record, _ in made], private)
                         self._between(len(made))
@@ -181,7 +181,7 @@ class Worker:
                     turns = grid.most_turns
                     self.watcher.stage(f"{candidate}: step times{_of_rows(batch)}", turns)
                     enough = self.measured.timed_enough(candidate, batch)
-                    points = time_steps(loaded, bench, grid, enough)
+                    points = time_steps(loaded, grid, enough)
                     self._keep(points)
                     samples = max((len(point.seconds) for point in points), default=0)
                     self._between(1 + turns - samples // SAMPLES_PER_VISIT)
@@ -191,7 +191,7 @@ class Worker:
                         units = (1 + len(ks)) * len(responses) * repeats_of(len(responses), batch)
                     at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(batch)}"
                     self.watcher.stage(f"{candidate}: {at}", units)
-                    for decodes in decode_requests(loaded, bench, responses, ks, batch, done):
+                    for decodes in decode_requests(loaded, responses, ks, batch, done):
                         self._keep(decodes)
 
     def _between(self, done: int) -> None:

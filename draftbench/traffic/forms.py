@@ -53,17 +53,14 @@ _LENGTHS = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What a row asks: a text or messages, the answer that a logged conversation ends with, and
-    settings. `server` says whether it was sent to a server, whose default is temperature 1 (None:
-    nothing says so); `api` names the settings that an API was given, where the others may be the
-    log's.
-    """
+    """What a row of a log asks a model."""
 
-    content: Any
-    answer: str | None = None
+    content: Any  # a text, or messages
+    answer: str | None = None  # with which a logged conversation ends
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # Whether it was sent to a server, whose default is temperature 1; None: nothing says so.
     server: bool | None = None
-    api: Set[str] = frozenset()
+    api: Set[str] = frozenset()  # the settings that an API was given; others may be the log's
     form: str = ""
 
 
@@ -72,7 +69,7 @@ def _user(text: str) -> dict[str, Any]:
 
 
 def _with_system(messages: Any, system: Any) -> Any:
-    """Messages that begin with the system text that stood beside them."""
+    """The messages, after a system text that the row keeps apart from them."""
     if not system or not isinstance(messages, list):
         return messages
     if any(isinstance(message, dict) and message.get("role") == "system" for message in messages):
@@ -238,17 +235,14 @@ def _alpaca(call: Mapping[str, Any]) -> Asked | None:
 
 @dataclass(frozen=True)
 class Form:
-    """A way to write a request, read from the object that holds it (None where it is another).
-
-    `server` says that only servers are asked so, or none; None: they are where a `model` is named.
-    `logged` says that the last message may be the answer.
-    """
+    """A way to write a request."""
 
     name: str
     example: str
-    read: Callable[[Mapping[str, Any]], Asked | None]
+    read: Callable[[Mapping[str, Any]], Asked | None]  # None: the object is of another form
+    # Whether such a request was sent to a server; None: where the row names a `model`.
     server: bool | None = False
-    logged: bool = False
+    logged: bool = False  # whether its last message may be the answer
 
 
 # The forms that are recognised, the first that fits.
@@ -298,14 +292,14 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> Asked:
         BadRowError, NotRepresentableError: there is one that cannot be used.
     """
     if prompt_field is not None:
-        return _named(row, prompt_field)
+        return _at_prompt_field(row, prompt_field)
     for place in (*BODIES, "", *PARTS):
         call = decoded(at(row, place))
         if not isinstance(call, Mapping):
             continue
-        if asked := _read(call, whole=place in BODIES):
+        if asked := _request_in(call, whole=place in BODIES):
             asked = replace(asked, server=asked.server or place != "")
-            return _beside(row, asked) if place in PARTS else asked
+            return _with_settings(row, asked) if place in PARTS else asked
         if place in BODIES and "input" in call:  # an embedding
             raise NotRepresentableError("input")
     if any(names <= row.keys() for names in _LENGTHS):
@@ -313,18 +307,20 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> Asked:
     raise UnknownFormError("no known form of request")
 
 
-def _named(row: Mapping[str, Any], path: str) -> Asked:
-    """What is at a path, read with all that is around it, as it would be without the path."""
+def _at_prompt_field(row: Mapping[str, Any], path: str) -> Asked:
+    """The request whose prompt is at a path, with the settings around it, as they would be read
+    without the path.
+    """
     around = {name: decoded(at(row, place)) for place, name in (("", path), *splits(path))}
     holders = {name: thing for name, thing in around.items() if isinstance(thing, Mapping)}
     content, asked = decoded(at(row, path)), None
     if isinstance(content, Mapping):
-        asked = _read(content)
+        asked = _request_in(content)
         asked = asked and replace(asked, server=True)
     for name, holder in holders.items():
         if asked is None and name in _PROMPTS:
             others = _PROMPTS - {name}
-            asked = _read({key: holder[key] for key in holder if key not in others})
+            asked = _request_in({key: holder[key] for key in holder if key not in others})
     if asked is None:
         match content:
             case [{"role": _}, *_]:
@@ -334,7 +330,7 @@ def _named(row: Mapping[str, Any], path: str) -> Asked:
     calls = [decoded(at(row, place)) for place in BODIES]
     for holder in (*reversed(holders.values()), *calls):
         if isinstance(holder, Mapping):
-            asked = _beside(holder, asked)
+            asked = _with_settings(holder, asked)
     if asked.server is None:
         wrapped = any(place in BODIES for place, _ in splits(path))
         models = (
@@ -344,8 +340,8 @@ def _named(row: Mapping[str, Any], path: str) -> Asked:
     return replace(asked, form="--prompt-field")
 
 
-def _read(call: Mapping[str, Any], *, whole: bool = False) -> Asked | None:
-    """The request in an object, which is a body of an API and nothing else where it is `whole`."""
+def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> Asked | None:
+    """The request in an object; `whole` where it is the body of an API call and nothing else."""
     for form in FORMS:
         # No server is asked in the forms of data sets.
         asked = None if whole and form.server is False else form.read(call)
@@ -353,7 +349,7 @@ def _read(call: Mapping[str, Any], *, whole: bool = False) -> Asked | None:
             continue
         if form.logged and not whole:
             asked = _answered(asked)
-        asked = _beside(call, asked)
+        asked = _with_settings(call, asked)
         return replace(
             asked,
             api=asked.settings.keys() if whole else asked.api,
@@ -364,7 +360,7 @@ def _read(call: Mapping[str, Any], *, whole: bool = False) -> Asked | None:
 
 
 def _answered(asked: Asked) -> Asked:
-    """A conversation that ends with the assistant asks for that answer."""
+    """A conversation that ends with the assistant, as the request that this answered."""
     match asked.content:
         case [_, *_, {"role": "assistant", **last}]:
             text = last.get("content")
@@ -373,8 +369,8 @@ def _answered(asked: Asked) -> Asked:
     return asked
 
 
-def _beside(call: Mapping[str, Any], asked: Asked) -> Asked:
-    """With the settings in an object and in its blocks, where it has no such setting yet."""
+def _with_settings(call: Mapping[str, Any], asked: Asked) -> Asked:
+    """The same request with the settings of an object and its blocks that it does not have yet."""
     fields, in_blocks = _settings(call)
     given = {name: value for name, value in asked.settings.items() if value is not None}
     return replace(
@@ -383,7 +379,7 @@ def _beside(call: Mapping[str, Any], asked: Asked) -> Asked:
 
 
 def _settings(call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of an object, and those of the blocks in it."""
+    """The fields of an object itself, and those of its blocks."""
     blocks = {name: block for name in BLOCKS if (block := _block(call, name)) is not None}
     in_blocks: dict[str, Any] = {}
     for block in blocks.values():

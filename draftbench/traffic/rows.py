@@ -227,16 +227,16 @@ def _timestamp(value: Any) -> str | None:
 
 def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> str | None:
     if path is not None:
-        found = at(row, path)
-        answer = _said(found)
-        if answer is None and found is not None and not _is_api_answer(decoded(found)):
+        given = at(row, path)
+        answer = _answer_text(given)
+        if answer is None and given is not None and not _is_api_answer(decoded(given)):
             raise BadRowError("the logged response is not a text")
     else:
         places = {place: at(row, place) for place in _ANSWERS}
         choices = decoded(places["choices"])  # or those of a question, not an API's answer
         places["choices"] = choices if isinstance(choices, list) else None
         values = sorted(places.values(), key=lambda value: not isinstance(value, str))
-        answer = next((text for text in map(_said, values) if text is not None), answer)
+        answer = next((text for text in map(_answer_text, values) if text is not None), answer)
     if answer is None:
         return None
     if len(answer.encode()) > MAX_TEXT:
@@ -244,23 +244,23 @@ def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> s
     return answer
 
 
-def _said(answer: Any) -> str | None:
-    """The text of an answer as APIs return it: the first choice's."""
+def _answer_text(answer: Any) -> str | None:
+    """The text of an answer in the form of any API; of several choices, the first."""
     match answer:
         case str():
             held = decoded(answer)  # what a model wrote may be JSON too
-            return _said(held) if _is_api_answer(held) else answer
+            return _answer_text(held) if _is_api_answer(held) else answer
         case {"type": "reasoning" | "thinking"}:
             return None
         case [{"message": first}, *_]:
-            return _said(first)
+            return _answer_text(first)
         case Mapping():
-            found = (_said(answer[name]) for name in _INSIDE if name in answer)
+            texts = (_answer_text(answer[name]) for name in _INSIDE if name in answer)
         case list():
-            found = (_said(part) for part in answer if isinstance(part, Mapping))
+            texts = (_answer_text(part) for part in answer if isinstance(part, Mapping))
         case _:
             return None
-    return next((text for text in found if text is not None), None)
+    return next((text for text in texts if text is not None), None)
 
 
 def _is_api_answer(held: Any) -> bool:

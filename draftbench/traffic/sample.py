@@ -35,29 +35,23 @@ from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
 
 _BAD_ROWS_NAMED = 5
-# Times the sample: how many requests are held where a source has many segments.
-_HELD = 20
+# How many times the sample are shortlisted where a source has many segments.
+_SHORTLISTED = 20
 
 
 @dataclass(frozen=True)
 class TrafficQuery:
-    """What to read.
-
-    `segment_by`, `prompt_field` and `response_field` are dotted paths (`None`: the usual places).
-    `sample` requests are chosen by `seed` (`None`: all). `skip_bad` counts bad rows instead of
-    stopping. `key` makes the hashes: the same key gives the same ids, and so the same sample.
-    `as_chat` puts plain prompts through the chat template, as messages of a user.
-    """
+    """Which traffic to read, and how. Fields are dotted paths; None: the usual places."""
 
     source: str
-    sample: int | None
-    seed: int
+    sample: int | None  # how many requests are chosen; None: all
+    seed: int  # which are chosen
     segment_by: str | None
     prompt_field: str | None
     response_field: str | None
-    skip_bad: bool
-    key: bytes
-    as_chat: bool = False
+    skip_bad: bool  # whether bad rows are counted instead of refused
+    key: bytes  # of the hashes: the same key gives the same ids, and so the same sample
+    as_chat: bool = False  # whether plain prompts are messages of a user
 
     @property
     def on_hub(self) -> bool:
@@ -67,23 +61,19 @@ class TrafficQuery:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The requests to measure, in the order of their first rows, and a count of all rows.
-
-    `rows` = distinct requests (before sampling) + `merged` + the sum of `dropped` (reason → rows).
-    `bad_rows` names the first few as "file:line: reason". `form` names the forms recognised.
-    `digest` is a keyed hash over the ids and weights of all requests of the source, chosen or not,
-    in any order. `revision` is the commit of a data set of the hub. `assumed` counts the rows that
-    name no temperature by the one that was taken.
+    """The requests to measure, in the order of their first rows, and what became of all rows:
+    `rows` = distinct requests before sampling + `merged` + the sum of `dropped`.
     """
 
     requests: tuple[Request, ...]
     rows: int
-    merged: int
-    dropped: Mapping[str, int]
-    bad_rows: tuple[str, ...]
-    form: str
-    digest: str
-    revision: str | None = None
+    merged: int  # rows that repeat a request
+    dropped: Mapping[str, int]  # rows that were left out, by reason
+    bad_rows: tuple[str, ...]  # the first few, as "file:line: reason"
+    form: str  # the forms that were recognised
+    digest: str  # keyed hash of ids and weights of all requests, chosen or not, in any order
+    revision: str | None = None  # commit of a data set of the hub
+    # Rows that name no temperature, by the one that is assumed.
     assumed: Mapping[float, int] = field(default_factory=dict)
 
 
@@ -115,9 +105,10 @@ class _Census:
     entries: dict[str, Entry] = field(default_factory=dict)
 
 
-class _Held:
-    """The requests that are kept while a source is read: in each segment those of the lowest ranks,
-    as many as the sample has, and with many segments `_HELD` times the sample in all.
+class _Shortlist:
+    """The requests that may still be chosen while a source is read: in each segment those of the
+    lowest ranks, as many as the sample has, and with many segments `_SHORTLISTED` times the sample
+    in all.
     """
 
     def __init__(self, sample: int | None, seed: int) -> None:
@@ -126,14 +117,15 @@ class _Held:
         self.count = 0
 
     def offer(self, request: Request) -> None:
-        """Hold a distinct request, or drop the one of the highest rank in its segment."""
+        """Add a distinct request; where there are too many, drop its segment's highest rank."""
         heap = self.segments[request.segment]
         heapq.heappush(heap, (-_rank(self.seed, request.id), request))
         self.count += 1
         if self.sample is None:
             return
-        share = _HELD * self.sample // len(self.segments)
-        while len(heap) > self.sample or (self.count > _HELD * self.sample and len(heap) > share):
+        most = _SHORTLISTED * self.sample
+        share = most // len(self.segments)
+        while len(heap) > self.sample or (self.count > most and len(heap) > share):
             heapq.heappop(heap)
             self.count -= 1
 
@@ -150,8 +142,8 @@ def load(query: TrafficQuery) -> Traffic:
     source = _find(query.source)
     segment_by = query.segment_by or source.segment_by
     fields = Fields(query.prompt_field, query.response_field, segment_by, query.as_chat)
-    held = _Held(query.sample, query.seed)
-    census = _read(source, fields, query, held.offer)
+    shortlist = _Shortlist(query.sample, query.seed)
+    census = _read(source, fields, query, shortlist.offer)
     entries = census.entries
     if not census.rows:
         raise TrafficError(
@@ -169,7 +161,7 @@ def load(query: TrafficQuery) -> Traffic:
             f"no row has a segment under `{fields.segment}`", hint="check --segment-by"
         )
     weights = choose(entries, query.sample, query.seed)
-    texts = {request.id: request for heap in held.segments.values() for _, request in heap}
+    texts = {request.id: request for heap in shortlist.segments.values() for _, request in heap}
     # Duplicates logged under several segments, or a great many segments, can make the choice fall
     # on a request that was dropped. Only then is the source read again.
     if missing := weights.keys() - texts.keys():

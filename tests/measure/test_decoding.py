@@ -43,7 +43,7 @@ def bench():
 
 @pytest.fixture
 def loaded(bench):
-    return LoadedCandidate(DRAFT, chain(WRONG, bench.clock, 0.25))
+    return LoadedCandidate(DRAFT, chain(WRONG, bench.clock, 0.25), bench)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
     ]
 
     def cells(done):
-        lists = decode_requests(loaded, bench, every, (2, 4), 1, done)
+        lists = decode_requests(loaded, every, (2, 4), 1, done)
         return [[(row.request, row.k) for row in rows] for rows in lists]
 
     assert cells(done=()) == order
@@ -85,7 +85,7 @@ def test_a_row_holds_the_rounds_and_their_seconds(bench, loaded, responses):
     r"""1 | 2 3 4 0 1: from 1 the draft proposes 2 3 0 0 of which two stand and 4 follows; the last
     round may propose one token, 0, and is followed by 1.
     """
-    ((plain, fast),) = decode_requests(loaded, bench, responses("a"), (4,), 1)
+    ((plain, fast),) = decode_requests(loaded, responses("a"), (4,), 1)
     assert (fast.proposed, fast.accepted, fast.cut) == ((4, 1), (2, 1), (0, 0))
     assert fast.draft_seconds == (1.0, 0.25)
     assert fast.verify_seconds == (1.0, 1.0)
@@ -104,19 +104,19 @@ def test_a_row_holds_the_rounds_and_their_seconds(bench, loaded, responses):
 
 def test_an_output_that_leaves_the_response_is_a_tie_or_not(bench, loaded, responses):
     """The response says 0 at position 2 where the target's own next token is 3 by 9 logits."""
-    ((row, _),) = decode_requests(loaded, bench, responses("a", (1, 2, 0, 1)), (2,), 1)
+    ((row, _),) = decode_requests(loaded, responses("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, False)
     table = torch.zeros(5, 5)
     table[2, 3], table[2, 0] = 0.0005, 0.0001
     table[0, 1] = table[1, 2] = table[3, 4] = table[4, 0] = 1.0
     bench.target.script = markov(table)
-    ((row, _),) = decode_requests(loaded, bench, responses("a", (1, 2, 0, 1)), (2,), 1)
+    ((row, _),) = decode_requests(loaded, responses("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, True)
 
 
 def test_a_sampled_output_is_not_compared_with_the_response(bench, loaded, responses):
     sampled = responses("a", (1, 2, 0, 1), Sampling(temperature=0.1))
-    (rows,) = decode_requests(loaded, bench, sampled, (2,), 1)
+    (rows,) = decode_requests(loaded, sampled, (2,), 1)
     assert {row.first_difference for row in rows} == {None}
 
 
@@ -131,8 +131,8 @@ class TiringClock(ScriptedClock):
 def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(bench, responses):
     clock = TiringClock()
     tiring = replace(bench, clock=clock, target=chain(NEXT, clock, 1.0))
-    loaded = LoadedCandidate(DRAFT, chain(NEXT, clock, 0.25))
-    cells = list(decode_requests(loaded, tiring, responses("abcdefgh"), (2,), 2))
+    loaded = LoadedCandidate(DRAFT, chain(NEXT, clock, 0.25), tiring)
+    cells = list(decode_requests(loaded, responses("abcdefgh"), (2,), 2))
     # In the order of time, as each takes longer than the one before; rows share them.
     plain, fast = (sorted({s for row in rows for s in row.verify_seconds}) for rows in cells)
     assert fast[-1] > 1.5 * fast[0]
@@ -144,8 +144,10 @@ class OutOfTimeError(Exception):
 
 
 @pytest.fixture
-def watched(bench):
-    """The bench with a list of what it is told, and an error once that is enough."""
+def watched(loaded):
+    """The candidate with a list of what is called between its turns, and an error once that is
+    enough.
+    """
 
     def watched(enough=lambda calls: False):
         calls = []
@@ -155,44 +157,40 @@ def watched(bench):
             if enough(calls):
                 raise OutOfTimeError
 
-        return replace(bench, between=between), calls
+        return replace(loaded, bench=replace(loaded.bench, between=between)), calls
 
     return watched
 
 
-def test_between_two_turns_of_a_batch_the_finished_responses_are_counted(
-    loaded, responses, watched
-):
+def test_between_two_turns_of_a_batch_the_finished_responses_are_counted(responses, watched):
     """Six requests, each once in two rows, plainly and at k = 2. A round of a second is a turn."""
-    bench, calls = watched()
-    cells = list(decode_requests(loaded, bench, responses("abcdef"), (2,), 2))
+    loaded, calls = watched()
+    cells = list(decode_requests(loaded, responses("abcdef"), (2,), 2))
     assert sum(calls) == sum(map(len, cells)) == 2 * 6
     # Of two rows no more than two end in a turn; what comes last ended with the last of them.
     assert max(calls) <= 2
     assert len(calls) > 12
 
 
-def test_of_a_batch_that_is_stopped_between_two_turns_nothing_is_there_to_keep(
-    loaded, responses, watched
-):
-    bench, _ = watched(lambda calls: len(calls) == 5)
+def test_of_a_batch_that_is_stopped_between_two_turns_nothing_is_there_to_keep(responses, watched):
+    loaded, _ = watched(lambda calls: len(calls) == 5)
     with pytest.raises(OutOfTimeError):
-        next(decode_requests(loaded, bench, responses("ab"), (2,), 2))
+        next(decode_requests(loaded, responses("ab"), (2,), 2))
 
 
-def test_a_batch_that_is_done_is_kept_however_late_it_is(loaded, responses, watched):
-    bench, _ = watched(lambda calls: sum(calls) == 2 * 6)
-    cells = decode_requests(loaded, bench, responses("abcdef"), (2,), 2)
+def test_a_batch_that_is_done_is_kept_however_late_it_is(responses, watched):
+    loaded, _ = watched(lambda calls: sum(calls) == 2 * 6)
+    cells = decode_requests(loaded, responses("abcdef"), (2,), 2)
     assert [[row.k for row in next(cells)] for _ in range(2)] == [[0] * 6, [2] * 6]
     with pytest.raises(OutOfTimeError):
         next(cells)
 
 
 def test_one_row_looks_at_the_time_before_every_cell_and_drops_the_request_that_it_is_at(
-    loaded, responses, watched
+    responses, watched
 ):
-    bench, calls = watched(lambda calls: len(calls) == 6)
-    cells = decode_requests(loaded, bench, responses("ab"), (2, 4), 1)
+    loaded, calls = watched(lambda calls: len(calls) == 6)
+    cells = decode_requests(loaded, responses("ab"), (2, 4), 1)
     assert [row.request for row in next(cells)] == ["a", "a", "a"]
     with pytest.raises(OutOfTimeError):
         next(cells)

@@ -32,7 +32,7 @@ def bench():
 
 @pytest.fixture
 def small(bench):
-    return LoadedCandidate(DRAFT, runner(bench.clock, 0.25, 0.0625))
+    return LoadedCandidate(DRAFT, runner(bench.clock, 0.25, 0.0625), bench)
 
 
 def always(points):
@@ -57,7 +57,7 @@ def test_every_point_has_its_exact_seconds_block_runner_and_process(bench, small
     expected[None, "prefill", 24, 0] = (4.0,) * 3
     expected["small", "prefill", 8, 0] = (0.75,) * 3
     expected["small", "prefill", 24, 0] = (1.75,) * 3
-    points = time_steps(small, bench, GRID, always)
+    points = time_steps(small, GRID, always)
     assert seconds(points) == expected
     where = {(p.block, p.runner, p.process, p.batch) for p in points}
     assert where == {("small:int4", "scripted", "process", 1)}
@@ -72,12 +72,12 @@ def test_all_contexts_are_timed_in_one_cache_that_is_filled_once(bench, small, m
         return new_cache(self, capacity, rows, widths)
 
     monkeypatch.setattr(ScriptedRunner, "new_cache", watched)
-    time_steps(small, bench, replace(GRID, prompts=()), always)
+    time_steps(small, replace(GRID, prompts=()), always)
     assert made == [(True, 25, (1, 2, 3, 4, 5)), (False, 22, (1, 2))]
 
 
 def test_a_proposal_of_prompt_lookup_costs_no_pass(bench):
-    found = seconds(time_steps(LoadedCandidate(NGRAM, None), bench, GRID, always))
+    found = seconds(time_steps(LoadedCandidate(NGRAM, None, bench), GRID, always))
     assert {key: taken for key, taken in found.items() if key[0]} == {
         ("ngram", "proposal", 4, 10): (0.0,) * 6,
         ("ngram", "proposal", 4, 20): (0.0,) * 6,
@@ -94,7 +94,7 @@ def test_passes_of_every_size_that_a_round_may_need_are_timed(largest_k, sizes):
 
 def test_what_does_not_fit_a_models_context_is_not_timed(bench, small):
     small.runner.context_length = 12
-    found = seconds(time_steps(small, bench, GRID, always))
+    found = seconds(time_steps(small, GRID, always))
     assert {key[1:] for key in found if key[0]} == {
         ("step", 1, 10),
         ("step", 2, 10),
@@ -119,7 +119,7 @@ def test_all_points_are_visited_in_turn_until_it_is_enough(bench, monkeypatch):
         return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(ScriptedRunner, "forward", watched)
-    time_steps(LoadedCandidate(Candidate(draft="self"), bench.target), bench, ONE_POINT, enough)
+    time_steps(LoadedCandidate(Candidate(draft="self"), bench.target, bench), ONE_POINT, enough)
     filling, steps, prompt = [10], [1, 1, 1, 2, 2, 2], [8, 8]
     assert visited == filling + 3 * (steps + prompt) + 2 * steps
     assert judged == [{6}, {8}, {10}]
@@ -141,7 +141,7 @@ def test_a_draft_whose_device_queues_is_timed_k_steps_at_a_time(
         return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(ScriptedRunner, "forward", watched)
-    points = time_steps(small, bench, replace(GRID, contexts=(10,), prompts=()), always)
+    points = time_steps(small, replace(GRID, contexts=(10,), prompts=()), always)
     of_draft = {p.new_tokens: p.seconds for p in points if p.candidate}
     assert of_draft == {1: (0.3125,) * 6, 2: (0.375,) * 6}
     assert [read.count(size) for size in (10, 1, 2)] == [1, 9 * steps, 9 * steps]
@@ -154,7 +154,8 @@ def test_a_short_text_is_repeated():
 @pytest.mark.parametrize(("batch", "turns"), [(1, 12), (4, 6)])
 def test_between_two_turns_somebody_may_look_at_the_time(bench, small, batch, turns):
     grid, calls = replace(ONE_POINT, prompts=(), batch=batch), []
-    time_steps(small, replace(bench, between=calls.append), grid, lambda points: False)
+    watched = replace(small, bench=replace(bench, between=calls.append))
+    time_steps(watched, grid, lambda points: False)
     assert grid.most_turns == turns
     assert calls == [1] * (turns - 1)
 

@@ -230,7 +230,7 @@ logged = st.lists(
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=logged, size=st.none() | st.integers(1, 12), held=st.integers(1, 3))
 def test_one_reading_chooses_what_two_readings_choose(tmp_path, monkeypatch, rows, size, held):
-    monkeypatch.setattr(sample, "_HELD", held)
+    monkeypatch.setattr(sample, "_SHORTLISTED", held)
     asked = [
         {"prompt": f"p{name}", "segment": segment, "n": n, "response": f"r{at}", "timestamp": at}
         for at, (name, segment, n) in enumerate(rows)
