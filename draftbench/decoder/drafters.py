@@ -22,7 +22,7 @@ from draftbench.decoder.sampling import (
     draw,
     filters_of,
     temperature_only,
-    together,
+    equal_places,
 )
 from draftbench.records import DraftingMode, Sampling
 
@@ -120,7 +120,7 @@ class ModelDrafter:
         """The token after each of the logits [n, vocab], also appended to its draft: the best, or
         drawn by the number of its position.
         """
-        groups = together(draft.sampler.filters if draft.sampler else None for draft in drafts)
+        groups = equal_places(draft.sampler.filters if draft.sampler else None for draft in drafts)
         for filters, members in groups.items():
             some = logits
             if len(groups) > 1:
@@ -173,19 +173,13 @@ class _Draft:
 
 @dataclass(frozen=True)
 class LookupRule:
-    """Which earlier occurrence of a text's ending prompt lookup copies from, and how much of it.
+    """Which earlier occurrence of a text's ending prompt lookup copies from, and how much of it."""
 
-    `first` takes the first of several occurrences, not the last. The newest `unseen` tokens are
-    neither found nor copied, nor is an occurrence that starts before token `begin`. Of fewer than
-    `least` tokens nothing is proposed, and `fills` makes up what is missing of k from the last
-    token.
-    """
-
-    first: bool = False
-    unseen: int = 0
-    begin: int = 0
-    least: int = 1
-    fills: bool = False
+    first: bool = False  # the first of several occurrences, not the last
+    unseen: int = 0  # newest tokens that are neither found nor copied
+    begin: int = 0  # token before which no occurrence may start
+    least: int = 1  # fewer tokens are not proposed
+    fills: bool = False  # whether the last token makes up what is missing of k
 
 
 class LookupIndex:
@@ -215,17 +209,17 @@ class LookupIndex:
             self.tokens.append(token)
 
     def lookup(self, k: int) -> list[int]:
-        """The (up to k) tokens that followed the longest matching ending."""
+        """Up to k tokens that followed the longest ending with an earlier occurrence."""
         end = len(self.tokens)
-        found: list[int] = []
+        copied: list[int] = []
         for size in range(min(self.longest, end), self.shortest - 1, -1):
             start = self._after.get(tuple(self.tokens[end - size :]))
             if start is not None:
-                found = self.tokens[start : min(start + k, end - self.rule.unseen)]
+                copied = self.tokens[start : min(start + k, end - self.rule.unseen)]
                 break
-        if len(found) < self.rule.least:
-            found = []
-        return found + self.tokens[-1:] * (k - len(found)) if self.rule.fills else found
+        if len(copied) < self.rule.least:
+            copied = []
+        return copied + self.tokens[-1:] * (k - len(copied)) if self.rule.fills else copied
 
 
 class LookupDrafter:
@@ -248,8 +242,8 @@ class LookupDrafter:
             if ask.k > 0:
                 index.extend(ask.context[len(index.tokens) :])
                 tokens = index.lookup(ask.k)
-            found = on_device(tokens, self.device).split(1) if tokens else ()
-            proposals.append(Proposal(found) if found else None)
+            copied = Proposal(on_device(tokens, self.device).split(1)) if tokens else None
+            proposals.append(copied)
         return proposals
 
     def keep(self, row: int, length: int) -> None:

@@ -35,7 +35,7 @@ from draftbench.errors import ModelError
 
 # Families whose layer is exactly of the shape below.
 LLAMA_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-# Of a library's reason for what it cannot do.
+# Of a library's error that is repeated.
 MOST_CHARACTERS = 200
 
 
@@ -133,7 +133,7 @@ class LlamaRunner:
         return self.record_with(lambda: CudaGraphs(stream))
 
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
-        """The same with passes that such a recorder records."""
+        """`record_short_passes` with any recorder."""
         model = self._model
         lender = partial(Lender, model.new_slabs, model.continue_evenly, make_recorder)
         try:
@@ -203,7 +203,7 @@ class LlamaRunner:
     def _append_side_by_side(
         self, tokens: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> Tensor:
-        """Read tokens [n] of several rows; what the output head reads."""
+        """Append tokens [n] of several rows; hidden states for the output head."""
         lengths = cache.lengths
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
         if min(counts) == max(counts):
@@ -214,7 +214,7 @@ class LlamaRunner:
         return model.append(tokens, placement)
 
     def _append_to(self, row: int, tokens: Tensor, cache: SlabCache) -> list[Tensor]:
-        """Read tokens [n] of one row; what the output head reads, for each piece."""
+        """Append tokens [n] of one row; hidden states for the output head, piece by piece."""
         pieces, model, slabs = [], self._model, cache.slabs[:, :, row]
         for piece in tokens.split(PIECE):
             have, new = cache.lengths[row], piece.shape[0]
@@ -353,19 +353,19 @@ class LlamaModel:
         )
 
     def append_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
-        """Read tokens [rows · width], as many of each row, behind `starts` [rows] valid ones; the
-        same operations whatever the starts are.
+        """Append tokens [rows · width], `width` behind the `starts` [rows] valid ones of each row;
+        the same operations whatever the starts are.
         """
         width = len(tokens) // len(starts)
         placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)
         return self.append(tokens, placement)
 
     def continue_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
-        """The same with the output head: logits after every token."""
+        """`append_evenly` with the output head: logits after every token."""
         return self.logits(self.append_evenly(reach, tokens, starts, slabs))
 
     def append(self, tokens: Tensor, placement: Placement) -> Tensor:
-        """Read tokens [n] of any rows; what the output head reads [n, hidden]."""
+        """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
         heads, inner = self.heads + 2 * self.kv_heads, self._inner
         embedded = functional.embedding(tokens, self.embedding).to(self.like.dtype)
         stream = self._stream(embedded)

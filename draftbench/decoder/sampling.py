@@ -109,8 +109,8 @@ def filters_of(sampling: Sampling) -> Sampling:
     return replace(sampling, seed=None)
 
 
-def together(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
-    """The places of equal keys: rows with equal settings are computed at once."""
+def equal_places(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
+    """The places of each key, so that rows with equal settings are computed at once."""
     places: defaultdict[_Key, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
         places[key].append(place)
@@ -120,9 +120,9 @@ def together(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
 def target_tokens(
     p: Tensor, q: Tensor, proposed: Tensor, uniforms: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
-    """The target's tokens [n] beside sampled proposals, of any rows: a proposal d where it is
-    accepted, with probability min(1, p(d)/q(d)), else a draw from the residual max(p - q, 0), which
-    is never d; where nothing is proposed, as after a full round, a draw from p.
+    """The target's tokens [n] where drafts were sampled: a proposal d if it is accepted, with
+    probability min(1, p(d)/q(d)), else a draw from the residual max(p - q, 0), which is never d;
+    where nothing is proposed, as at the end of a round, a draw from p.
 
     Args:
         p: target distributions [n, vocab].
@@ -144,13 +144,13 @@ def target_tokens(
 
 
 def accepted_of(target: Sequence[int], proposed: Sequence[int]) -> int:
-    """How many of the proposed tokens [k] are kept: those before the first that differs from the
-    target's tokens [k+1], of which the one there then follows.
+    """How many proposed tokens [k] are kept: those before the first that differs from the target's
+    tokens [k+1].
 
-    For greedy drafting, at any temperature, these are drawn by the target alone: a proposal that is
-    certain (q is one-hot) is accepted with probability p(d) and its residual is p without d, which
-    is the same as drawing y from p and accepting where y = d. For sampled drafting they are
-    `target_tokens`.
+    For sampled drafting the target's tokens are those of `target_tokens`. For greedy drafting, at
+    any temperature, the target draws them alone: there q is one-hot, so d is accepted with
+    probability p(d) and the residual is p without d, which is the same as drawing y from p and
+    accepting where y = d.
     """
     accepted = 0
     while accepted < len(proposed) and target[accepted] == proposed[accepted]:

@@ -25,7 +25,7 @@ from draftbench.decoder.sampling import (
     draw,
     filters_of,
     target_tokens,
-    together,
+    equal_places,
 )
 
 
@@ -118,7 +118,7 @@ class Batch:
         return sum(len(response.tokens) for response in self.responses)
 
     def pause(self) -> None:
-        """Something else runs before the next round: the time until then is not this batch's."""
+        """Do not count the time until the next round: something else runs meanwhile."""
         self.mark = None
 
     def advance(self) -> bool:
@@ -152,7 +152,7 @@ class Batch:
         row.emit([first])
 
     def _round(self, active: list[_Row]) -> None:
-        """Draft, one target pass over the last token and the proposal of every row, settle."""
+        """Draft, verify every row's last token and proposal in one target pass, settle."""
         start = self.mark or self.clock.mark()
         proposals: Sequence[Proposal | None] = [None] * len(active)
         if self.drafter is not None:
@@ -204,23 +204,23 @@ class Batch:
 
 
 def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal | None]) -> Tensor:
-    """The target's tokens [n] for the logits [n, vocab] of all rows, one more than proposed each;
-    beside sampled proposals, the accepted tokens and the one that replaces the first rejected.
+    """The target's tokens [n] for the logits [n, vocab] of all rows, one more than each row
+    proposed. Where proposals were sampled: the accepted ones and what replaces the first rejected.
     """
     sizes = [1 + len(proposal.tokens) if proposal else 1 for proposal in proposals]
     parts = logits.split(sizes)
     answers: dict[int, Tensor] = {}
-    groups = together(
+    groups = equal_places(
         (filters_of(row.task.sampling), bool(proposal and proposal.q))
         for row, proposal in zip(rows, proposals, strict=True)
     )
-    for (sampling, beside_samples), members in groups.items():
+    for (sampling, sampled), members in groups.items():
         some = logits if len(groups) == 1 else torch.cat([parts[at] for at in members])
-        own, wanted = [rows[at] for at in members], [sizes[at] for at in members]
+        group, wanted = [rows[at] for at in members], [sizes[at] for at in members]
         if sampling.temperature == 0:
             tokens = best(some)
-        elif not beside_samples:
-            tokens = draw(distribution(some, sampling), _numbers(own, wanted, "target"))
+        elif not sampled:
+            tokens = draw(distribution(some, sampling), _uniforms(group, wanted, "target"))
         else:
             p = distribution(some, sampling)
             nothing, no_token = p.new_zeros(1, p.shape[1]), some.new_zeros(1, dtype=torch.long)
@@ -228,14 +228,14 @@ def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal 
             q = torch.cat([piece for one in drafted for piece in (*one.q, nothing)])
             proposed = torch.cat([piece for one in drafted for piece in (*one.tokens, no_token)])
             accept, residual, bonus = (
-                _numbers(own, wanted, purpose) for purpose in ("accept", "residual", "target")
+                _uniforms(group, wanted, purpose) for purpose in ("accept", "residual", "target")
             )
             tokens = target_tokens(p, q, proposed, (accept, residual, bonus))
         answers.update(zip(members, tokens.split(wanted), strict=True))
     return torch.cat([answers[at] for at in range(len(rows))])
 
 
-def _numbers(rows: Sequence[_Row], sizes: Sequence[int], purpose: str) -> Tensor:
+def _uniforms(rows: Sequence[_Row], sizes: Sequence[int], purpose: str) -> Tensor:
     """The random numbers of each row's next positions, row after row."""
-    each = zip(rows, sizes, strict=True)
-    return torch.cat([row.uniforms(purpose, size) for row, size in each])
+    pairs = zip(rows, sizes, strict=True)
+    return torch.cat([row.uniforms(purpose, size) for row, size in pairs])

@@ -1,5 +1,6 @@
-"""Prompt lookup along a response: what it proposes at every start of a round, by the rule of the
-built-in decoder or of a serving engine. No model runs.
+"""Replays prompt lookup: what it would propose wherever a round may start in a response.
+
+The built-in decoder and each serving engine have their own rule. No model runs.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from draftbench.decoder.drafters import LookupIndex, LookupRule
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, LookupReplay
 
-# By engine; those that are not named are taken to do as the built-in decoder does: the last
-# occurrence of the longest n-gram. So does vLLM 0.32 (v1/worker/gpu/spec_decode/ngram), which
-# always proposes k tokens; its older runner, the one on a CPU, takes the first occurrence
+# By engine. The built-in decoder, and any engine that is not named, continues the last occurrence
+# of the longest n-gram. vLLM 0.32 does so too (v1/worker/gpu/spec_decode/ngram), but always
+# proposes k tokens; its older runner, the one on a CPU, takes the first occurrence
 # (v1/spec_decode/ngram_proposer.py). llama.cpp looks for one length of n-gram, in the text before
 # the newest token, and proposes nothing shorter than that (common/ngram-map.cpp).
 VLLM, VLLM_CPU = "vllm", "vllm on a CPU"
@@ -44,9 +45,9 @@ def replay_lookup(
     tokens = response.tokens
     for start in range(1, len(tokens)):
         index.extend([tokens[start - 1]])
-        found = index.lookup(window)
-        pairs = zip(found, tokens[start:], strict=False)
-        proposed.append(len(found))
+        proposal = index.lookup(window)
+        pairs = zip(proposal, tokens[start:], strict=False)
+        proposed.append(len(proposal))
         matched.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return LookupReplay(
         request=response.trajectory.request,

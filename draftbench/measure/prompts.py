@@ -1,9 +1,7 @@
-"""A request → the token ids that the target reads, how many it may write, and where its response
-ends.
+"""Turns a request into a prompt: the token ids that the target reads, and how many it may write.
 
-The prompt is rendered by the target's chat template, since the draft reads the target's ids. What
-the request asked for in its template (tools, thinking switches) is given to it. No text of a
-request appears in an error.
+The target's chat template renders it, with the request's tools and thinking switches; a draft reads
+the same ids. No error quotes the text of a request.
 """
 
 from __future__ import annotations
@@ -27,21 +25,22 @@ EXTRA_TOKENS = 4
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids and the most tokens that may follow. Of what the request said only its settings are
-    kept: there may be as many prompts as the traffic has requests. `logged` is its answer in the
-    log, cut at the limit, where that is measured on.
+    """A request as token ids. Its text is not kept, as there may be as many prompts as the traffic
+    has requests.
     """
 
-    request: Request
+    request: Request  # its settings alone
     tokens: Sequence[int]
-    limit: int
-    logged: Sequence[int] = ()
+    limit: int  # most tokens of the response
+    logged: Sequence[int] = ()  # the answer in the log, cut at the limit, where that is measured on
 
 
 def fitted(
     request: Request, tokens: Sequence[int], longest: int, context_length: int
 ) -> Prompt | None:
-    """A request with its token ids; None where they and one token of response do not fit."""
+    """The prompt of a request with these token ids; None where the context has no room for them and
+    one token of response.
+    """
     room = context_length - len(tokens)
     if not tokens or room < 1:
         return None
@@ -53,7 +52,7 @@ def fitted(
 
 @dataclass(frozen=True)
 class TextSide:
-    """The target's tokenizer and its end tokens: all that the measuring half knows of text."""
+    """The target's tokenizer and end tokens: all that measuring needs of text."""
 
     source: ModelSource
 

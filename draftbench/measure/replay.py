@@ -1,5 +1,4 @@
-"""Trajectories and a draft → what the draft would have proposed at every position, by one pass
-(design: one pass, every k).
+"""Replays drafts along the target's responses: one pass shows what is accepted at every k.
 
 At position j the draft's distribution is what it would have been in any round that reached j, since
 a round only reaches j with all earlier tokens equal to the response. Prompt lookup has no such law:
@@ -23,7 +22,7 @@ from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.lookup import lookup_index, replay_lookup
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay, Sampling
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay
 from draftbench.run_folder.folder import PrivateDraft
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
@@ -33,8 +32,8 @@ STEPPED_POSITIONS = 48
 def replay(
     loaded: LoadedCandidate, group: Sequence[ScoredResponse]
 ) -> list[tuple[Replay | LookupReplay, PrivateDraft | None]]:
-    """One pass along some responses side by side; with it, for the private part, what a model
-    drafted.
+    """Replay a candidate along some responses, with the tokens that a model drafted for the private
+    part.
     """
     runner, candidate, bench = loaded.runner, loaded.candidate, loaded.bench
     if runner is not None:
@@ -60,12 +59,11 @@ def replay_model(
     candidate: Candidate,
     mode: DraftingMode,
 ) -> list[tuple[Replay, PrivateDraft]]:
-    """One teacher-forced pass of a draft model over some responses side by side; its argmax tokens
-    go to the private part.
+    """Pass a draft model over some responses side by side; the private part is its argmax tokens.
 
-    Where the draft samples, the target passes over the responses too, so that Σ min(p, q) is exact
-    at every position instead of estimated from the tokens that came out. Of a target that runs
-    elsewhere there are only the log-probabilities of those tokens.
+    Where the draft samples, the target passes over them too, so that Σ min(p, q) is exact at every
+    position. A target that runs elsewhere gave only the log-probabilities of the tokens that came
+    out, so Σ min(p, q) is unknown.
     """
     # By response: values by position, as far as the draft could draft.
     columns: list[dict[str, list[Any]]] = [defaultdict(list) for _ in group]
@@ -73,24 +71,36 @@ def replay_model(
     samples = mode is not DraftingMode.GREEDY and any(
         response.trajectory.sampling.temperature > 0 for response in group
     )
-    verified: Iterable[tuple[int, int, Tensor] | None] = repeat(None)
+    scored: Iterable[tuple[int, int, Tensor] | None] = repeat(None)
     if samples and not isinstance(target, ServedTarget):
-        verified = teacher_forced(target, texts, 1, draft.context_length)
+        scored = teacher_forced(target, texts, 1, draft.context_length)
     drafted = teacher_forced(draft, texts, 1, target.context_length)
-    for (row, start, logits), beside in zip(drafted, verified, strict=False):
+    for (row, start, logits), of_target in zip(drafted, scored, strict=False):
         logits = logits[:, : target.vocab_size]  # no further does the decoder's draft look
         tokens, sampling = group[row].tokens, group[row].trajectory.sampling
         chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
+        known = chosen < logits.shape[1]
+        index = chosen.clamp(max=logits.shape[1] - 1)[:, None]
         if not samples or sampling.temperature == 0:
             accept = overlap = (best(logits) == chosen).double()
-        elif beside is not None:
-            accept, overlap = _sampled(logits, beside[2], chosen, sampling, mode)
         else:
-            log_p = group[row].log_p[start : start + len(logits)]
-            accept, overlap = _emitted(logits, log_p, chosen, sampling, mode), torch.empty(0)
-        known = chosen < logits.shape[1]  # a token that the draft lacks is behind all it has
-        own = logits.gather(1, chosen.clamp(max=logits.shape[1] - 1)[:, None])
-        rank = torch.where(known, (logits > own).sum(dim=-1), logits.shape[1])
+            filtered = mode is DraftingMode.SAMPLED
+            q = distribution(logits, sampling if filtered else temperature_only(sampling))
+            if of_target is not None:
+                p = distribution(of_target[2].to(q.device), sampling)
+                of_chosen = p.gather(1, chosen[:, None])[:, 0].double()
+                # 0 for tokens that the draft lacks.
+                padded = functional.pad(q, (0, p.shape[1] - q.shape[1]))
+                overlap = torch.minimum(p, padded).sum(dim=-1)
+            else:
+                log_p = group[row].log_p[start : start + len(logits)]
+                of_chosen = torch.tensor(log_p, dtype=torch.float64, device=q.device).exp()
+                overlap = torch.empty(0)
+            ratio = q.gather(1, index)[:, 0].double() * known / of_chosen
+            accept = ratio.nan_to_num(0.0, 1.0).clamp(max=1.0)
+        # A token that the draft lacks is behind all that it has.
+        ahead = (logits > logits.gather(1, index)).sum(dim=-1)
+        rank = torch.where(known, ahead, logits.shape[1])
         parts = {
             "accept": accept,
             "overlap": overlap,
@@ -102,47 +112,23 @@ def replay_model(
         for name, values in parts.items():
             columns[row][name] += values.tolist()
     made = []
-    for found, response in zip(columns, group, strict=True):
+    for column, response in zip(columns, group, strict=True):
         request, sample = response.key
         which: dict[str, Any] = {"request": request, "sample": sample, "candidate": candidate}
-        missing = len(response.tokens) - 1 - len(found["accept"])
-        whole = mode is not DraftingMode.GREEDY and len(found["overlap"]) == len(found["accept"])
+        missing = len(response.tokens) - 1 - len(column["accept"])
+        whole = mode is not DraftingMode.GREEDY and len(column["overlap"]) == len(column["accept"])
         record = Replay(
             **which,
             mode=mode,
             draftable=max(0, draft.context_length - len(response.prompt.tokens)),
-            accept=_rounded(found["accept"], missing),
-            confidence=_rounded(found["confidence"], missing),
-            margin=_rounded(found["margin"], missing),
-            rank=(*found["rank"], *[draft.vocab_size] * missing),
-            overlap=_rounded(found["overlap"], missing) if whole else None,
+            accept=_rounded(column["accept"], missing),
+            confidence=_rounded(column["confidence"], missing),
+            margin=_rounded(column["margin"], missing),
+            rank=(*column["rank"], *[draft.vocab_size] * missing),
+            overlap=_rounded(column["overlap"], missing) if whole else None,
         )
-        made.append((record, PrivateDraft(**which, tokens=tuple(found["drafted"]))))
+        made.append((record, PrivateDraft(**which, tokens=tuple(column["drafted"]))))
     return made
-
-
-def _sampled(
-    logits: Tensor, beside: Tensor, chosen: Tensor, sampling: Sampling, mode: DraftingMode
-) -> tuple[Tensor, Tensor]:
-    """min(1, q/p) at the tokens that came out, and Σ min(p, q), from logits of draft and target."""
-    filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
-    q = distribution(logits, filters)
-    q = functional.pad(q, (0, beside.shape[1] - q.shape[1]))  # 0 for tokens that the draft lacks
-    p = distribution(beside.to(q.device), sampling)
-    ratio = q.gather(1, chosen[:, None]).double() / p.gather(1, chosen[:, None]).double()
-    return ratio[:, 0].nan_to_num(0.0, 1.0).clamp(max=1.0), torch.minimum(p, q).sum(dim=-1)
-
-
-def _emitted(
-    logits: Tensor, log_p: Sequence[float], chosen: Tensor, sampling: Sampling, mode: DraftingMode
-) -> Tensor:
-    """min(1, q/p) at the tokens that came out, from the log-probabilities that the target gave."""
-    filters = sampling if mode is DraftingMode.SAMPLED else temperature_only(sampling)
-    q = distribution(logits, filters)
-    known = chosen < q.shape[1]
-    own = q.gather(1, chosen.clamp(max=q.shape[1] - 1)[:, None])[:, 0].double() * known
-    p = torch.tensor(log_p, dtype=torch.float64, device=logits.device).exp()
-    return (own / p).nan_to_num(0.0, 1.0).clamp(max=1.0)
 
 
 def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
@@ -151,8 +137,7 @@ def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
 
 
 def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | None:
-    """Share of positions at which token-by-token stepping chooses another token than the single
-    pass.
+    """Share of positions at which stepping token by token chooses another token than one pass does.
 
     Above a few percent the level's activations depend on their neighbours, and replay does not
     predict the decoder. None for a response too short to step through.

@@ -1,8 +1,7 @@
-"""Models and a real response → how long their passes take, at the sizes that a round needs.
+"""Times the passes of target and draft over real text, at the sizes that a round needs.
 
-All points of a block are timed in turn, in every repeat, so that drift of the machine meets all of
-them alike; medians are the reader's business, all samples are kept. Every shape is run once before
-it is timed.
+All points are timed in turn in every repeat, so that drift of the machine meets all of them alike.
+All samples are kept; who reads them takes medians. Every shape is run once before it is timed.
 """
 
 from __future__ import annotations
@@ -28,15 +27,13 @@ LEAST_TURNS, MOST_TURNS, MOST_BATCH_TURNS, PREFILL_TURNS = 3, 12, 6, 3
 
 @dataclass(frozen=True)
 class CostGrid:
-    """Where to time: contexts (tokens in each row's cache), the largest k, prompt lengths (none:
-    prompts are not timed), real text to step through, and how many rows step together.
-    """
+    """The sizes to time."""
 
-    contexts: tuple[int, ...]
+    contexts: tuple[int, ...]  # tokens in each row's cache
     largest_k: int
-    prompts: tuple[int, ...]
-    text: tuple[int, ...]
-    batch: int = 1
+    prompts: tuple[int, ...]  # lengths of prompts; none: they are not timed
+    text: tuple[int, ...]  # real tokens to step through
+    batch: int = 1  # rows that step together
 
     @property
     def verify_sizes(self) -> tuple[int, ...]:
@@ -61,8 +58,8 @@ class CostGrid:
 def grid_for(
     responses: Sequence[ScoredResponse], ks: Sequence[int], room: int, batch: int
 ) -> CostGrid:
-    """Contexts and prompt lengths that this traffic has: its ends and its middle; for several rows,
-    whose passes take long, the ends alone and no prompts.
+    """The shortest, middle and longest context and prompt of this traffic; for several rows, whose
+    passes take long, no middle and no prompts.
 
     Args:
         room: the target's context length.
@@ -116,8 +113,8 @@ class _Point:
 def time_steps(
     loaded: LoadedCandidate, grid: CostGrid, enough: Callable[[Sequence[CostPoint]], bool]
 ) -> list[CostPoint]:
-    """Time a candidate's passes beside the target's, turn by turn until that is `enough`; as its
-    own draft the target has no others. Between two turns the bench may end the work.
+    """Time a candidate's passes and the target's, turn by turn until that is `enough`. The target
+    as its own draft has no other passes. Between two turns the bench may end the work.
     """
     bench, draft, candidate = loaded.bench, loaded.runner, loaded.candidate
     clock = bench.clock
@@ -126,9 +123,9 @@ def time_steps(
         points += _proposals(candidate, grid, bench.lookup)
     elif draft is not bench.target:
         points += _passes(draft, candidate, grid, (1, 2))
-    found: list[CostPoint] = []
+    costs: list[CostPoint] = []
     for turn in range(grid.most_turns):
-        if turn >= LEAST_TURNS and enough(found):
+        if turn >= LEAST_TURNS and enough(costs):
             break
         if turn > 0:
             bench.between(1)
@@ -143,8 +140,8 @@ def time_steps(
                 start = clock.mark()
                 point.work()
                 point.seconds.append(clock.seconds(start, clock.mark()) / point.passes)
-        found = [point.timed(candidate, bench.process) for point in points]
-    return found
+        costs = [point.timed(candidate, bench.process) for point in points]
+    return costs
 
 
 def _passes(

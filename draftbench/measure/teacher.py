@@ -1,7 +1,6 @@
-"""Prompts and given responses → next-token logits at every position of the responses, in one pass
-by chunks, several responses side by side.
+"""Teacher forcing: the next-token logits at every position of given responses, side by side.
 
-Chunks bound the memory to [CHUNK × vocabulary], however long and many the responses are.
+Passes go by chunks, which bound the memory to [CHUNK × vocabulary], however long the responses are.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Tokens = Sequence[int]
 
 
 class _Text(NamedTuple):
-    """What is read: all of a prompt, and of its response what predicts another token."""
+    """A prompt, and the part of its response that predicts another token."""
 
     row: int
     prompt: Tokens
@@ -45,8 +44,8 @@ def teacher_forced(
     response, from token `first` (0 or 1) on; the parts of a row in order, those of the rows in
     turn.
 
-    A row ends early where the model's context does, and a prompt beyond it gives nothing. The
-    parts depend on the texts and on the context alone, not on the model.
+    A row ends early where the model's context does, and a prompt beyond it yields nothing. How the
+    texts are parted depends on them and on the context, not on the model.
 
     Args:
         texts: prompt and response of each row.

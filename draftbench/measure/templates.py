@@ -1,5 +1,4 @@
-"""A request → the token ids that a model's chat template and tokenizer make of it, in a separate
-process.
+"""Renders a request by a model's chat template and tokenizer, in a separate process.
 
 A template is a stranger's program, and so is a tokenizer's pattern. Jinja's sandbox keeps the first
 from files and from Python, not from looping without end, nor from multiplying a text to gigabytes,
@@ -35,7 +34,7 @@ SLACK = 5.0
 # For one chat, and beyond what this process has already.
 MEMORY_BYTES = 2 << 30
 
-# What a request is given to, with a hint where it is refused and where it takes too much.
+# What renders a request: the hint where it refuses one, and where it takes too much.
 _HINTS = {
     "chat template": (
         "it may not know these roles or tools; leave such rows out of the traffic",

@@ -1,8 +1,8 @@
-"""Prompts → the target's responses with what the target thinks of each of their tokens.
+"""Prompts → the target's responses, each token scored by the target.
 
-Generated here by plain decoding, or taken from the log; either way the target then scores them in
-one pass, so that both kinds give the same records. A log that the target would not have written is
-visible in the record (`argmax`, `log_p`).
+Responses are decoded here without a draft, or taken from the log. Either way the target scores them
+in one pass, so that both give the same records, which show a log that the target would not have
+written (`argmax`, `log_p`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,20 +41,30 @@ LEAST_ARGMAX = 0.95
 MOST_IMPOSSIBLE = 0.01
 MOST_SURPRISE = 0.3
 
-# A prompt and the number of a sample; a response's tokens and why it ended ("stop" or "length").
-Asked = tuple[Prompt, int]
+# A response's tokens and why it ended ("stop" or "length").
 Output = tuple[tuple[int, ...], str]
 
 
-def plan(prompts: Iterable[Prompt], samples: int) -> list[list[Asked]]:
-    """The prompts with the number of each sample, in the groups in which they are answered.
+class PromptSample(NamedTuple):
+    """One of the responses to a prompt, which may be asked for several times."""
 
-    A group's composition follows from the plan alone, so that a run that was interrupted computes
-    what an uninterrupted one would have. The longest prompts come first: what does not fit shows
+    prompt: Prompt
+    sample: int
+
+    @property
+    def key(self) -> Key:
+        return self.prompt.request.id, self.sample
+
+
+def plan(prompts: Iterable[Prompt], samples: int) -> list[list[PromptSample]]:
+    """Every sample of every prompt, in the groups in which they are answered.
+
+    What is in a group follows from the plan alone, so that an interrupted run computes what an
+    uninterrupted one would have. The longest prompts come first: what does not fit shows
     early, and the time left is not underestimated.
     """
-    asked = [(prompt, sample) for prompt in prompts for sample in range(samples)]
-    asked.sort(key=lambda one: (-len(one[0].tokens), one[0].request.id, one[1]))
+    asked = [PromptSample(prompt, sample) for prompt in prompts for sample in range(samples)]
+    asked.sort(key=lambda one: (-len(one.prompt.tokens), *one.key))
     return [asked[at : at + GROUP] for at in range(0, len(asked), GROUP)]
 
 
@@ -70,7 +80,9 @@ def task_of(prompt: Prompt, sample: int, text: TextSide) -> Task:
     )
 
 
-def generate(asked: Sequence[Asked], target: Runner, text: TextSide, clock: Clock) -> list[Output]:
+def generate(
+    asked: Sequence[PromptSample], target: Runner, text: TextSide, clock: Clock
+) -> list[Output]:
     """The target's own responses, decoded side by side."""
     tasks = [task_of(prompt, sample, text) for prompt, sample in asked]
     rows = TOKENS_AT_ONCE // max(task.capacity for task in tasks)
@@ -85,16 +97,15 @@ def logged(prompt: Prompt) -> Output:
 
 @dataclass(frozen=True)
 class ScoredResponse:
-    """A response of the target with what the target thinks of its tokens: the value that every
-    measurement starts from. Above temperature 0 it has the log-probability of each token, and what
-    their sum is expected to be.
+    """A response of the target and the target's scores of its tokens: the value that every
+    measurement starts from.
     """
 
     prompt: Prompt
     tokens: Sequence[int]
     trajectory: Trajectory
-    log_p: Sequence[float] = ()
-    expected_log_p: float | None = None
+    log_p: Sequence[float] = ()  # of each token, above temperature 0
+    expected_log_p: float | None = None  # of their sum
 
     @property
     def key(self) -> Key:
@@ -111,7 +122,7 @@ class ScoredResponse:
         return cls(prompt, tokens, trajectory, log_p, text.expected_log_p)
 
     def private(self) -> PrivateText:
-        """The part that a run folder keeps to itself."""
+        """What the private part of a run folder keeps of it."""
         return PrivateText(
             request=self.trajectory.request,
             sample=self.trajectory.sample,
@@ -123,13 +134,13 @@ class ScoredResponse:
 
 
 def score(
-    asked: Sequence[Asked],
+    asked: Sequence[PromptSample],
     outputs: Sequence[Output],
     target: Runner,
     origin: str,
     digest: Callable[[tuple[int, ...]], str],
 ) -> list[ScoredResponse]:
-    """What the target thinks of every token of some responses, in one pass over all of them.
+    """Score some responses by the target, in one pass over all of them.
 
     Args:
         origin: where the responses came from, "target" or "log".
@@ -140,17 +151,17 @@ def score(
         (prompt.tokens, tokens) for (prompt, _), (tokens, _) in zip(asked, outputs, strict=True)
     ]
     for row, start, logits in teacher_forced(target, texts, first=0):
-        found, sampling = scores[row], asked[row][0].request.sampling
+        columns, sampling = scores[row], asked[row][0].request.sampling
         chosen = torch.tensor(texts[row][1][start : start + len(logits)], device=logits.device)
-        found["margins"] += top_two_margin(logits).tolist()
-        found["argmax"] += (best(logits) == chosen).long().tolist()
+        columns["margins"] += top_two_margin(logits).tolist()
+        columns["argmax"] += (best(logits) == chosen).long().tolist()
         if sampling.temperature > 0:
             p = distribution(logits, sampling)
             log_p = p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED)
-            found["log_p"] += log_p.tolist()
-            found["expected"] += torch.special.entr(p).sum(dim=-1).neg().tolist()
+            columns["log_p"] += log_p.tolist()
+            columns["expected"] += torch.special.entr(p).sum(dim=-1).neg().tolist()
     made = []
-    for (prompt, sample), (tokens, finish), found in zip(asked, outputs, scores, strict=True):
+    for (prompt, sample), (tokens, finish), columns in zip(asked, outputs, scores, strict=True):
         trajectory = Trajectory(
             request=prompt.request.id,
             sample=sample,
@@ -162,20 +173,20 @@ def score(
             limit=prompt.limit,
             finish=finish,
             origin=origin,
-            margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in found["margins"]),
-            argmax=tuple(found["argmax"]),
+            margins=tuple(round(min(value, WIDEST_MARGIN), 3) for value in columns["margins"]),
+            argmax=tuple(columns["argmax"]),
             digest=digest(tokens),
             looping=looping(tokens),
         )
-        rounded = array("d", [round(value, 5) for value in found["log_p"]])
-        expected = round(sum(found["expected"]), 3) if found["expected"] else None
+        rounded = array("d", [round(value, 5) for value in columns["log_p"]])
+        expected = round(sum(columns["expected"]), 3) if columns["expected"] else None
         made.append(ScoredResponse(prompt, array("i", tokens), trajectory, rounded, expected))
     return made
 
 
 def looping(tokens: Sequence[int]) -> int:
-    """How many tokens at the end repeat one passage: a degenerate response, in which any draft and
-    above all prompt lookup is accepted more than it deserves.
+    """How many tokens at the end repeat one passage. In such a degenerate response any draft, and
+    most of all prompt lookup, is accepted more than elsewhere.
     """
     longest = 0
     for period in range(1, LONGEST_LOOP + 1):
@@ -207,8 +218,8 @@ def refuse_foreign_log(responses: Iterable[ScoredResponse]) -> None:
     elif impossible > MOST_IMPOSSIBLE * sampled:
         objection = f"{impossible} of {sampled} logged tokens have probability 0 under the target"
     elif surprise > MOST_SURPRISE * sampled:
-        each = f"{surprise / sampled:.2f} nats each"
-        objection = f"the logged tokens are {each} less likely than the target's own"
+        nats = f"{surprise / sampled:.2f} nats each"
+        objection = f"the logged tokens are {nats} less likely than the target's own"
     else:
         return
     raise TrafficError(

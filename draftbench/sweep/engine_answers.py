@@ -14,7 +14,7 @@ import msgspec
 
 from draftbench.engines.engine import Answer, Server
 from draftbench.errors import EngineError
-from draftbench.measure.trajectories import Asked, ScoredResponse, looping
+from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
 from draftbench.records import (
     Candidate,
     DraftingMode,
@@ -30,7 +30,7 @@ from draftbench.sweep.engine_arms import Arm, Load
 _ANSWERED = set(Served.__struct_fields__) & {field.name for field in fields(Answer)} - {"error"}
 
 
-def response_of(answer: Answer, asked: Asked, digest: str) -> ScoredResponse:
+def response_of(answer: Answer, asked: PromptSample, digest: str) -> ScoredResponse:
     """The target's response; if the server returns no ids, without tokens.
 
     Raises:

@@ -20,7 +20,7 @@ from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
-from draftbench.measure.trajectories import Asked
+from draftbench.measure.trajectories import PromptSample
 from draftbench.models.engine_rules import fewest_drafted, too_short
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Failure, Key, Sampling, Served
 from draftbench.sweep.options import ServingOptions, SweepOptions
@@ -158,7 +158,7 @@ def left_out(serving: Serving, options: SweepOptions, candidate: Candidate) -> F
     )
 
 
-def turns(left: dict[Arm, list[Asked]], load: Load) -> Iterator[tuple[Arm, list[Asked]]]:
+def turns(left: dict[Arm, list[PromptSample]], load: Load) -> Iterator[tuple[Arm, list[PromptSample]]]:
     """Which arm is asked which requests next: a single arm all of them; several arms take turns
     with the same requests, one by one or as many as keep the load full.
     """
@@ -192,7 +192,7 @@ def loads_of(serving: Serving, options: SweepOptions, arm: Arm) -> list[Load]:
     return asked
 
 
-def sampling_of(asked: Asked) -> Sampling:
+def sampling_of(asked: PromptSample) -> Sampling:
     """A request's sampling, with a seed derived for this response."""
     prompt, sample = asked
     sampling = prompt.request.sampling
@@ -203,7 +203,7 @@ def sampling_of(asked: Asked) -> Sampling:
     return msgspec.structs.replace(sampling, seed=seed)
 
 
-def arrival_times(asked: Sequence[Asked], options: SweepOptions) -> dict[Key, float]:
+def arrival_times(asked: Sequence[PromptSample], options: SweepOptions) -> dict[Key, float]:
     """Seconds from the start of a drive until each request is sent.
 
     Raises:

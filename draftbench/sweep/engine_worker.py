@@ -37,7 +37,7 @@ from draftbench.errors import (
 )
 from draftbench.measure.lookup import VLLM, VLLM_CPU, lookup_index, replay_lookup
 from draftbench.measure.replay import replay_model, stepping_disagreement
-from draftbench.measure.trajectories import Asked, ScoredResponse
+from draftbench.measure.trajectories import PromptSample, ScoredResponse
 from draftbench.models.check import engine_sheet
 from draftbench.models.compatibility import context_of
 from draftbench.models.quantize import build_runner
@@ -310,7 +310,7 @@ class EngineWorker:
         except TimeoutError as error:
             raise timed_out(self.options.cell_timeout) from error
 
-    def _ask(self, arm: Arm, load: Load, asked: Sequence[Asked], visit: Visit) -> Counter[str]:
+    def _ask(self, arm: Arm, load: Load, asked: Sequence[PromptSample], visit: Visit) -> Counter[str]:
         """Send requests and record every answer as it arrives; returns how many failed, by kind.
 
         Raises:
@@ -385,7 +385,7 @@ class EngineWorker:
             )
 
     def _take(
-        self, answer: Answer, arm: Arm, load: Load, asked: Asked, facts: EngineFacts
+        self, answer: Answer, arm: Arm, load: Load, asked: PromptSample, facts: EngineFacts
     ) -> str | None:
         """Keep an answer; the writer's are the responses. Gives what was wrong with it."""
         key = answer.ask.key

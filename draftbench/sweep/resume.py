@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
-from draftbench.measure.trajectories import Asked, ScoredResponse, plan
+from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
 from draftbench.planner.recommend import next_start, promising_ks
 from draftbench.planner.timing_effort import timed_enough
 from draftbench.records import (
@@ -76,7 +76,7 @@ class Measured:
     """
 
     prepared: Prepared
-    groups: list[list[Asked]]
+    groups: list[list[PromptSample]]
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -179,21 +179,18 @@ class Measured:
         self.costs.pop(str(candidate), None)
         self.decodes.pop(str(candidate), None)
 
-    def unanswered(self) -> list[list[Asked]]:
+    def unanswered(self) -> list[list[PromptSample]]:
         """The groups of which any response is missing: they are written again as a whole."""
         return [
             group
             for group in self.groups
-            if any((prompt.request.id, sample) not in self.responses for prompt, sample in group)
+            if any(asked.key not in self.responses for asked in group)
         ]
 
     def drafted(self) -> list[list[ScoredResponse]]:
         """The responses that have a token to draft, in their groups."""
         known = self.responses
-        groups = [
-            [known[prompt.request.id, n] for prompt, n in group if (prompt.request.id, n) in known]
-            for group in self.groups
-        ]
+        groups = ([known[one.key] for one in group if one.key in known] for group in self.groups)
         drafted = ([r for r in group if len(r.tokens) > 1] for group in groups)
         return [group for group in drafted if group]
 
@@ -300,7 +297,7 @@ class Measured:
             return False
         return any(self.unserved(arm) for arm in (serving.writer, *closing(serving, options)))
 
-    def unserved(self, arm: Arm) -> dict[Load, list[Asked]]:
+    def unserved(self, arm: Arm) -> dict[Load, list[PromptSample]]:
         """What an arm is still to answer: the writer every request one by one, an open loop all of
         them at once or none, other loads as many as are decoded.
         """
@@ -316,10 +313,10 @@ class Measured:
             if arm == serving.writer and load == ALONE:
                 done = done & self.responses.keys()
             elif load.concurrency is None:
-                asked = [each for each in everything if _key(each) in self.responses]
+                asked = [each for each in everything if each.key in self.responses]
             else:
-                asked = [each for each in everything if _key(each) in chosen]
-            missing[load] = [each for each in asked if _key(each) not in done]
+                asked = [each for each in everything if each.key in chosen]
+            missing[load] = [each for each in asked if each.key not in done]
             if load.concurrency is None and missing[load]:
                 missing[load] = asked
         return {load: asked for load, asked in missing.items() if asked}
@@ -370,8 +367,3 @@ class Measured:
             if sum(found >= {0, *ks} for found in by_process.values())
             >= self.prepared.options.processes
         }
-
-
-def _key(asked: Asked) -> Key:
-    prompt, sample = asked
-    return prompt.request.id, sample

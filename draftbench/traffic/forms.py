@@ -52,7 +52,7 @@ _LENGTHS = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoggedRequest:
     """What a row of a log asks a model."""
 
     content: Any  # a text, or messages
@@ -80,38 +80,38 @@ def _with_system(messages: Any, system: Any) -> Any:
     return [{"role": "system", "content": system}, *messages]
 
 
-def _messages(call: Mapping[str, Any]) -> Asked | None:
+def _messages(call: Mapping[str, Any]) -> LoggedRequest | None:
     messages = decoded(call.get("messages"))
     if messages is None or (not messages and call.get("prompt")):
         return None
-    return Asked(_with_system(messages, call.get("system")))
+    return LoggedRequest(_with_system(messages, call.get("system")))
 
 
-def _prompt(call: Mapping[str, Any]) -> Asked | None:
+def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
     match call.get("prompt"), decoded(call.get("prompt")):
         case None, _:
             return None
         case _, [{"role": _}, *_] as messages:
-            return Asked(messages)
+            return LoggedRequest(messages)
         case list(), _:
             raise NotRepresentableError("prompt as a list")
         # A server that takes `system` or `options` beside a prompt (Ollama's) makes it a chat.
         case str(text), _ if call.get("system") or _ollama_set(call):
             raw = str(call.get("raw")).lower() == "true"
-            return Asked(text if raw else _with_system([_user(text)], call.get("system")))
+            return LoggedRequest(text if raw else _with_system([_user(text)], call.get("system")))
         case prompt, _:
-            return Asked(prompt)
+            return LoggedRequest(prompt)
 
 
 def _ollama_set(call: Mapping[str, Any]) -> bool:
     return bool(_block(call, "options"))
 
 
-def _ollama(call: Mapping[str, Any]) -> Asked | None:
+def _ollama(call: Mapping[str, Any]) -> LoggedRequest | None:
     return (_messages(call) or _prompt(call)) if _ollama_set(call) else None
 
 
-def _custom(call: Mapping[str, Any]) -> Asked | None:
+def _custom(call: Mapping[str, Any]) -> LoggedRequest | None:
     length = call.get("output_tokens")
     # Beside an answer or the prompt's own count it is what an answer had, not what it may have.
     if length is None or {"response", "completion", "output", "input_tokens"} & call.keys():
@@ -120,25 +120,29 @@ def _custom(call: Mapping[str, Any]) -> Asked | None:
     return asked and replace(asked, settings={"max_tokens": call.get("max_tokens", length)})
 
 
-def _conversations(call: Mapping[str, Any]) -> Asked | None:
+def _conversations(call: Mapping[str, Any]) -> LoggedRequest | None:
     turns = decoded(call.get("conversations"))
     if turns is None:
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise BadRowError("`conversations` is not a list of objects")
-    return Asked(turns) if turns and all("role" in turn for turn in turns) else _sharegpt(turns)
+    return (
+        LoggedRequest(turns)
+        if turns and all("role" in turn for turn in turns)
+        else _sharegpt(turns)
+    )
 
 
-def _conversation(call: Mapping[str, Any]) -> Asked | None:
+def _conversation(call: Mapping[str, Any]) -> LoggedRequest | None:
     match decoded(call.get("conversation")):
         case [{"role": _}, *_] as messages:
-            return Asked(messages)
+            return LoggedRequest(messages)
         case [{"from": _}, *_] as turns:
             return _conversations({"conversations": turns})
     return None
 
 
-def _sharegpt(turns: list[dict[str, Any]]) -> Asked:
+def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
     """The messages up to the last human turn, and the answer to it."""
     names = [str(turn.get("from")) for turn in turns]
     roles = [{"human": "user", "gpt": "assistant"}.get(name, name) for name in names]
@@ -150,10 +154,10 @@ def _sharegpt(turns: list[dict[str, Any]]) -> Asked:
     messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     end = len(roles) - roles[::-1].index("user")
     answered = roles[end : end + 1] == ["assistant"] and isinstance(texts[end], str)
-    return Asked(messages[:end], texts[end] if answered else None)
+    return LoggedRequest(messages[:end], texts[end] if answered else None)
 
 
-def _responses(call: Mapping[str, Any]) -> Asked | None:
+def _responses(call: Mapping[str, Any]) -> LoggedRequest | None:
     match call.get("input"), decoded(call.get("input")):
         case _, [{"role": _}, *_] as items:
             messages = []
@@ -165,7 +169,7 @@ def _responses(call: Mapping[str, Any]) -> Asked | None:
         case _, Mapping() as inner if _PROMPTS & inner.keys():  # Langfuse: a part of the request
             return None
         case str(text), _ if {"modelParameters", "provided_model_name"} & call.keys():
-            return Asked(text)  # Langfuse: a completion
+            return LoggedRequest(text)  # Langfuse: a completion
         case str(text), _ if "model" in call and not _unanswered(call):
             messages = [_user(text)]
         case _:
@@ -175,7 +179,7 @@ def _responses(call: Mapping[str, Any]) -> Asked | None:
     if (at(call, "text.format.type") or "text") != "text":
         raise NotRepresentableError("text.format")
     effort = {"reasoning_effort": at(call, "reasoning.effort")}
-    return Asked(_with_system(messages, call.get("instructions")), settings=effort)
+    return LoggedRequest(_with_system(messages, call.get("instructions")), settings=effort)
 
 
 def _unanswered(call: Mapping[str, Any]) -> bool:
@@ -183,12 +187,12 @@ def _unanswered(call: Mapping[str, Any]) -> bool:
     return bool(other or _NO_ANSWER.search(str(call["model"])))
 
 
-def _sglang(call: Mapping[str, Any]) -> Asked | None:
+def _sglang(call: Mapping[str, Any]) -> LoggedRequest | None:
     given = _block(call, "sampling_params") is not None
-    return Asked(call["text"]) if given and isinstance(call.get("text"), str) else None
+    return LoggedRequest(call["text"]) if given and isinstance(call.get("text"), str) else None
 
 
-def _tgi(call: Mapping[str, Any]) -> Asked | None:
+def _tgi(call: Mapping[str, Any]) -> LoggedRequest | None:
     given = _block(call, "parameters")
     alone = call.keys() <= _BESIDE_A_TEXT
     if not isinstance(call.get("inputs"), str) or (given is None and not alone):
@@ -196,17 +200,17 @@ def _tgi(call: Mapping[str, Any]) -> Asked | None:
     # Its rule (server/text_generation_server/utils/tokens.py): what narrows the choice samples.
     neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
     greedy = not given or all((given.get(name) or off) == off for name, off in neutral.items())
-    return Asked(call["inputs"], settings={"temperature": 0.0} if greedy else {})
+    return LoggedRequest(call["inputs"], settings={"temperature": 0.0} if greedy else {})
 
 
-def _text(call: Mapping[str, Any]) -> Asked | None:
+def _text(call: Mapping[str, Any]) -> LoggedRequest | None:
     text = call.get("text", call.get("text_input"))
     if not isinstance(text, str) or not call.keys() <= _BESIDE_A_TEXT:
         return None
-    return Asked(text, settings={"max_tokens": call.get("output_length")})
+    return LoggedRequest(text, settings={"max_tokens": call.get("output_length")})
 
 
-def _telemetry(call: Mapping[str, Any]) -> Asked | None:
+def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
     messages = decoded(at(call, "gen_ai.input.messages"))
     if not isinstance(messages, list):
         return None
@@ -214,22 +218,22 @@ def _telemetry(call: Mapping[str, Any]) -> Asked | None:
         raise NotRepresentableError("gen_ai.output.type")
     system = at(call, "gen_ai.system_instructions")
     tools = {"tools": at(call, "gen_ai.tool.definitions")}
-    return Asked(_with_system(messages, system), settings=tools)
+    return LoggedRequest(_with_system(messages, system), settings=tools)
 
 
-def _turns(call: Mapping[str, Any]) -> Asked | None:
+def _turns(call: Mapping[str, Any]) -> LoggedRequest | None:
     match decoded(call.get("turns")):
         # A later turn needs the answers before it.
         case [str(first), *_] | [{"text": str(first)}, *_]:
-            return Asked([_user(first)])
+            return LoggedRequest([_user(first)])
     return None
 
 
-def _alpaca(call: Mapping[str, Any]) -> Asked | None:
+def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
     match call:
         case {"instruction": str(instruction), "output": _}:
             text = "\n".join(filter(None, (instruction, str(call.get("input") or ""))))
-            return Asked([_user(text)])
+            return LoggedRequest([_user(text)])
     return None
 
 
@@ -239,7 +243,7 @@ class Form:
 
     name: str
     example: str
-    read: Callable[[Mapping[str, Any]], Asked | None]  # None: the object is of another form
+    read: Callable[[Mapping[str, Any]], LoggedRequest | None]  # None: the object is of another form
     # Whether such a request was sent to a server; None: where the row names a `model`.
     server: bool | None = False
     logged: bool = False  # whether its last message may be the answer
@@ -284,7 +288,7 @@ class LengthsOnlyError(BadRowError):
     hint = "acceptance depends on the text: give a log that holds the prompts"
 
 
-def find_request(row: Mapping[str, Any], prompt_field: str | None) -> Asked:
+def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequest:
     """The request of a row; `prompt_field` is a dotted path to its prompt (None: the usual places).
 
     Raises:
@@ -307,7 +311,7 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> Asked:
     raise UnknownFormError("no known form of request")
 
 
-def _at_prompt_field(row: Mapping[str, Any], path: str) -> Asked:
+def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
     """The request whose prompt is at a path, with the settings around it, as they would be read
     without the path.
     """
@@ -324,9 +328,9 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> Asked:
     if asked is None:
         match content:
             case [{"role": _}, *_]:
-                asked = _answered(Asked(content))
+                asked = _answered(LoggedRequest(content))
             case _:  # a prompt that happens to be JSON
-                asked = Asked(at(row, path))
+                asked = LoggedRequest(at(row, path))
     calls = [decoded(at(row, place)) for place in BODIES]
     for holder in (*reversed(holders.values()), *calls):
         if isinstance(holder, Mapping):
@@ -340,7 +344,7 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> Asked:
     return replace(asked, form="--prompt-field")
 
 
-def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> Asked | None:
+def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> LoggedRequest | None:
     """The request in an object; `whole` where it is the body of an API call and nothing else."""
     for form in FORMS:
         # No server is asked in the forms of data sets.
@@ -359,7 +363,7 @@ def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> Asked | None
     return None
 
 
-def _answered(asked: Asked) -> Asked:
+def _answered(asked: LoggedRequest) -> LoggedRequest:
     """A conversation that ends with the assistant, as the request that this answered."""
     match asked.content:
         case [_, *_, {"role": "assistant", **last}]:
@@ -369,7 +373,7 @@ def _answered(asked: Asked) -> Asked:
     return asked
 
 
-def _with_settings(call: Mapping[str, Any], asked: Asked) -> Asked:
+def _with_settings(call: Mapping[str, Any], asked: LoggedRequest) -> LoggedRequest:
     """The same request with the settings of an object and its blocks that it does not have yet."""
     fields, in_blocks = _settings(call)
     given = {name: value for name, value in asked.settings.items() if value is not None}
