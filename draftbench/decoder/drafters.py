@@ -20,9 +20,9 @@ from draftbench.decoder.sampling import (
     best,
     distribution,
     draw,
+    equal_places,
     filters_of,
     temperature_only,
-    equal_places,
 )
 from draftbench.records import DraftingMode, Sampling
 

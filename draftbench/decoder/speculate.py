@@ -23,9 +23,9 @@ from draftbench.decoder.sampling import (
     best,
     distribution,
     draw,
+    equal_places,
     filters_of,
     target_tokens,
-    equal_places,
 )
 
 

@@ -34,7 +34,7 @@ from draftbench.models.prequantized import format_of, missing_packages, stored_b
 from draftbench.models.quantize import level_table
 from draftbench.models.source import ModelSource
 
-# As engines call them.
+# By the names that engines give them.
 _ENGINE_TYPES = {
     "half": torch.float16,
     "float16": torch.float16,
@@ -121,8 +121,10 @@ def memory_here() -> int:
 def _examined(
     source: ModelSource, wanted: torch.dtype | None, *, unpacked: bool = False
 ) -> tuple[ModelSheet, list[str], list[str]]:
-    """One model's sheet, why draftbench cannot measure it, and its caveats; `unpacked` where a CPU
-    too holds all weights in the type that is wanted.
+    """One model's sheet, why draftbench cannot measure it, and its caveats.
+
+    Args:
+        unpacked: count all weights in one type, as engines hold them, also on a CPU.
     """
     from transformers import AutoModelForCausalLM
 
@@ -234,8 +236,8 @@ def _rooms(
     stored: tuple[str | None, str | None],
     memory_bytes: int,
 ) -> tuple[Room, ...]:
-    """One per level of the draft, its own alone where it is stored quantized; none where neither
-    model keeps anything per token.
+    """The memory that both take at each level of the draft, or at the level that it is stored at;
+    empty where neither model has a cache.
     """
     per_token = target.kv_bytes_per_token + draft.kv_bytes_per_token
     if not per_token:

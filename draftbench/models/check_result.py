@@ -106,11 +106,11 @@ class ModelSheet:
 
 @dataclass(frozen=True)
 class Room:
-    """A draft at a level beside the target as loaded."""
+    """Memory of the target as it is stored and of the draft at a level."""
 
     level: str  # quantization level of the draft
     weight_bytes: int  # weights of both
-    second_layout_bytes: int  # what a sweep on a CPU takes besides, at most, to hold weights twice
+    second_layout_bytes: int  # at most, of weights that a sweep on a CPU holds twice
     tokens: int | None  # of cache for both that fit besides; None: the weights alone do not fit
 
 
@@ -140,7 +140,7 @@ class PairSheet:
     """One draft for the target."""
 
     draft: ModelSheet  # the draft
-    facts: PairFacts  # the two beside each other
+    facts: PairFacts  # the two compared
     obstacles: tuple[str, ...]  # why the pair cannot work; empty: it can
     caveats: tuple[str, ...]
     rooms: tuple[Room, ...]  # memory at each level
@@ -154,7 +154,7 @@ class LevelRow:
     level: str  # what `--quant` is given
     meaning: str  # what it does to the weights
     kernel: str | None  # what computes with it here; None: nothing fast, so its cost is unknown
-    bytes_per_weight: float | None  # beside the scales; None: as loaded
+    bytes_per_weight: float | None  # without scales; None: as loaded
     layers: str  # which layers it covers
     moves: str | None = None  # what a product over one token does on a GPU, with its source
 

@@ -1,6 +1,6 @@
-"""The serving engines: which pairs each takes and with which options, and what it can load itself.
+"""The serving engines: which pairs each takes, and with which options.
 
-One table, `ENGINE_RULES`, for `check`, which answers for a pair, and `export`, which writes the
+One table, `ENGINE_RULES`, serves `check`, which answers for a pair, and `export`, which writes the
 configuration: of vLLM's draft models, SGLang's STANDALONE, llama.cpp's `draft-simple`,
 TensorRT-LLM's Draft_Target and transformers' assisted generation. `sources` names the version that
 each rule was read from. Not known here: whether an engine supports either architecture at all, and

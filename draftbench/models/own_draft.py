@@ -1,9 +1,9 @@
-"""Targets that carry layers which draft for them (multi-token prediction), and who uses these.
+"""Targets that carry layers which draft for them (multi-token prediction), and their engines.
 
-Asked of config.json as it is, since a configuration's class fills in what the file does not say;
-then of its model type, and where no file can be had of the name. Model types are those of vLLM 0.32
+config.json is read as it is, since a configuration's class fills in what the file does not say;
+then its model type counts, and without a file the model's name. Model types are those of vLLM 0.32
 (`hf_config_override`), SGLang 0.5.23 (`_config_draft_model`) and transformers 5.23, whose
-`generate` refuses every other and models with recurrent state; for llama.cpp and TensorRT-LLM they
+`generate` refuses every other and models with recurrent state; those of llama.cpp and TensorRT-LLM
 were not read.
 """
 
@@ -22,12 +22,12 @@ _ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llama.cp
 
 
 class Family(NamedTuple):
-    """Models with such layers. A file that does not count them has none where `counted`."""
+    """Models with such layers."""
 
     types: str  # model types
     engines: str  # that use the layers
     names: str = "(?!)"  # pattern of names in lower case
-    counted: bool = False
+    counted: bool = False  # whether a file that does not count the layers has none
 
 
 FAMILIES = (
@@ -63,7 +63,7 @@ FAMILIES = (
 
 
 def own_draft_of(config: Mapping[str, Any]) -> OwnDraft | None:
-    """What a target with this config.json carries itself."""
+    """The layers that a target with this config.json carries to draft for itself."""
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     types = [part.get("model_type") for part in parts]
     family = next((f for f in FAMILIES for kind in f.types.split() if kind in types), None)
@@ -83,7 +83,7 @@ def own_draft_of(config: Mapping[str, Any]) -> OwnDraft | None:
 
 
 def own_draft_by_name(target: str) -> OwnDraft | None:
-    """What models of this path or hub id carry themselves."""
+    """The layers that models of this path or hub id carry to draft for themselves."""
     name = target.rstrip("/").rpartition("/")[2].lower()
     family = next((f for f in FAMILIES if re.search(f.names, name)), None)
     if family is None:

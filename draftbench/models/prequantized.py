@@ -67,7 +67,7 @@ def stored_level(source: ModelSource) -> str | None:
 
 
 def format_of(level: str) -> Format | None:
-    """The format of a stored level, None where the name is not that of one."""
+    """The format of a stored level; None for the levels that draftbench makes."""
     method, _, kind = level.rpartition("-")
     return FORMATS.get(method) or (OTHER if method and kind == "stored" else None)
 
@@ -78,7 +78,7 @@ def missing_packages(level: str) -> list[str]:
 
 
 def stored_bytes(source: ModelSource) -> int | None:
-    """Bytes of the weight files; None for those of a hub."""
+    """Bytes of the weight files; None where they are on a hub."""
     if not source.local:
         return None
     path = Path(source.spec).expanduser()

@@ -1,8 +1,8 @@
-"""Builds a runner from a model at a quantization level, and counts the result by its real types.
+"""Builds a runner from a model at a quantization level, and counts its bytes by their real types.
 
 A level without a fast kernel on a device is refused, or simulated on request: rounded weights give
 the right acceptance, but their cost is unknown. A checkpoint that is stored quantized counts as a
-level of its own (`prequantized`). The levels and their sizes are in `memory`.
+level of its own (`prequantized`). What each level means is in `levels`.
 """
 
 from __future__ import annotations
@@ -284,8 +284,11 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
 def _caveats(
     source: ModelSource, runner: Runner, build: Build, draft: str | None, share: float
 ) -> list[str]:
-    """Where an unquantized model would be faster in another type, and which weights a level does
-    not cover; ModelError where those are all.
+    """Caveats about layouts, about types that would be faster, and about weights that the level
+    does not cover.
+
+    Raises:
+        ModelError: the level covers none.
     """
     caveats: list[str] = []
     on_cpu, level = build.device == "cpu", build.level

@@ -1,6 +1,6 @@
-"""What works on a device, by trying it: the first thing to run on a new kind of machine.
+"""Tries what works on a device: the first thing to run on a new kind of machine.
 
-Everything is tried in turn, and what fails or cannot be tried is a line like the others.
+Everything is tried in turn; what fails or cannot be tried is a line like the others.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ REPEATS = 10
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tried: `works` is None where it could not be."""
+    """One thing that was tried."""
 
     what: str
     found: str
-    works: bool | None
+    works: bool | None  # None: it could not be tried
 
 
 def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterator[Finding]:

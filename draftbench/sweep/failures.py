@@ -1,7 +1,7 @@
-"""An exception that ended a candidate → the reason that the run folder keeps.
+"""Turns the exception that ended a candidate into the reason that the run folder keeps.
 
-A library's message may quote private text. So only those parts of it are kept that are known to be
-sizes, shapes or a file's name; of any other exception only its type and place.
+A library's message may quote private text, so only those parts are kept that are known to be sizes,
+shapes or a file's name; of other exceptions only the type and the place.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def changed_model(draft: str | None) -> RunFolderError:
 
 
 def known_error(what: str, error: Exception) -> DraftbenchError:
-    """The same as an error for the user; `what` could not be used."""
+    """An exception as an error for the user, who is told that `what` could not be used."""
     if isinstance(error, DraftbenchError):
         return error
     reason, hint = describe(error)
@@ -64,7 +64,7 @@ def known_error(what: str, error: Exception) -> DraftbenchError:
 
 
 def describe(error: Exception) -> tuple[str, str]:
-    """Reason and hint."""
+    """The reason to keep, and a hint."""
     words = _repeatable(error)
     no_memory = any(sign in str(error).lower() for sign in _OUT_OF_MEMORY)
     if no_memory or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -84,7 +84,7 @@ def describe(error: Exception) -> tuple[str, str]:
 
 
 def _repeatable(error: Exception) -> str:
-    """What of a message may be repeated; empty where nothing may."""
+    """The part of a message that may be repeated; empty where none may."""
     words = ""
     if isinstance(error, DraftbenchError):
         words = error.message.splitlines()[0]

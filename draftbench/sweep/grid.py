@@ -1,8 +1,8 @@
-"""A prepared sweep → observations in a run folder, one candidate after the other. Prints nothing.
+"""Measures a prepared sweep into a run folder, one candidate after the other. Prints nothing.
 
-What an interrupted run of the same question measured is not measured again, and of what is measured
-whole no weights are loaded. A candidate that failed is recorded and tried again by the next run;
-its failure is taken back when it goes through.
+What an interrupted run of the same question measured is not measured again; where a candidate is
+complete its weights are not even loaded. A failure is recorded, tried again by the next run, and
+taken back once the candidate goes through.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     """Measure what is not measured yet; observations are in the folder as soon as they are made.
 
     Raises:
-        RunFolderError: the folder cannot be continued or written, or a model is not any more what
-            was measured.
+        RunFolderError: the folder cannot be continued or written, or a model or server changed
+            since it was measured.
         ModelError: the target cannot be loaded or run.
         TrafficError: the responses cannot be measured on.
         AuditError: the check was asked for, and the decoder changes the target's distribution.
@@ -55,14 +55,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
 
         measured = Measured.read(prepared, folder)
         watcher.kept(measured.kept())
-        refuse_another_server(measured.engines, prepared.serving)
-        refuse_other_threads(
-            measured.engines,
-            threads_of_servers(prepared.options),
-            prepared.manifest.environment.threads,
-        )
         left = measured.left()
-        _refuse_other_models(prepared, measured, left)
+        _refuse_changes(prepared, measured, left)
         known = list(measured.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
         if not left and not measured.plain_left():
@@ -117,10 +111,13 @@ def _audit(mode: DraftingMode, watcher: Watcher) -> None:
     watcher.advance()
 
 
-def _refuse_other_models(prepared: Prepared, measured: Measured, left: Sequence[Candidate]) -> None:
-    """A model whose files changed since it was measured is another one under the same name, and
-    what passes with two layouts of the weights gave is not continued with one.
+def _refuse_changes(prepared: Prepared, measured: Measured, left: Sequence[Candidate]) -> None:
+    """Raise a RunFolderError where a server, its threads, a model's files or the layout of weights
+    are not those that the run was measured with so far.
     """
+    refuse_another_server(measured.engines, prepared.serving)
+    threads = threads_of_servers(prepared.options)
+    refuse_other_threads(measured.engines, threads, prepared.manifest.environment.threads)
     latest = {candidate: facts[-1] for candidate, facts in measured.facts.items()}
     prints = {
         candidate and candidate.draft: facts.fingerprint for candidate, facts in latest.items()
@@ -130,8 +127,11 @@ def _refuse_other_models(prepared: Prepared, measured: Measured, left: Sequence[
             raise changed_model(name)
     if prepared.serving is not None:
         refuse_other_files(measured.engines, prepared.serving, prepared.options)
-    used = [each for each in (None, *left) if each in latest and measured.used(each)]
-    twice = any(latest[candidate].second_layout_bytes for candidate in used)
+    twice = any(
+        latest[candidate].second_layout_bytes
+        for candidate in (None, *left)
+        if candidate in latest and measured.used(candidate)
+    )
     if left and prepared.options.one_layout and twice:
         raise RunFolderError(
             "this run has held weights in two layouts so far, and `--one-layout` asks for one",

@@ -39,7 +39,7 @@ _FATAL: dict[str, type[DraftbenchError]] = {
 
 
 class IsolatedWorker:
-    """Stands where a `Worker` does and gives every piece of work to one in a new process."""
+    """Does what a `Worker` does, by one in a new process for every candidate."""
 
     def __init__(self, prepared: Prepared, folder: RunFolder, keep: Keep, watcher: Watcher) -> None:
         self.folder, self.keep, self.watcher = folder, keep, watcher
@@ -61,7 +61,7 @@ class IsolatedWorker:
             return failure(candidate, error)
 
     def _in_child(self, candidate: Candidate | None) -> Failure | None:
-        """A child measures a candidate; given none, it writes the target's responses alone."""
+        """Let a child measure a candidate, or, given none, write the target's responses."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         arguments = (self.prepared, self.folder, candidate, theirs)
@@ -103,7 +103,7 @@ class IsolatedWorker:
 
 
 def _died(who: str, child: BaseProcess) -> ModelError:
-    """Of a child that ended without a word."""
+    """The error of a child that ended without saying why."""
     how = f"with exit code {child.exitcode}"
     hint = "draftbench itself never exits like this: suspect the code that a checkpoint brings"
     if child.exitcode is not None and child.exitcode < 0:
@@ -115,7 +115,7 @@ def _died(who: str, child: BaseProcess) -> ModelError:
 
 
 class _Parent:
-    """The parent, seen from the child: what is called here, it does (`IsolatedWorker._serve`)."""
+    """The parent as the child calls it: every method runs there (`IsolatedWorker._serve`)."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe

@@ -16,13 +16,13 @@ SLOTS = 16
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """Where a serving engine stands in for the built-in decoder: one that the sweep starts, or
-    servers of the user's, the one at `server` and one without speculation at `baseline`.
+    """A serving engine to measure on instead of the built-in decoder: one that the sweep starts, or
+    the user's servers.
     """
 
     engine: str | None = None  # None: the server tells
-    server: str | None = None
-    baseline: str | None = None
+    server: str | None = None  # address of the user's server
+    baseline: str | None = None  # address of the user's server without speculation
     args: str = ""
     command: str | None = None
     stop_command: str | None = None
@@ -70,7 +70,7 @@ class SweepOptions:
 
     @property
     def in_flight(self) -> int:
-        """The most requests that a server is to answer at once, as far as is known before."""
+        """The most requests that a server answers at once, as far as is known before it starts."""
         if self.serving is None or self.serving.arrivals == "closed":
             return max(self.batches)
         return self.serving.slots or SLOTS
@@ -83,15 +83,13 @@ class SweepOptions:
         return {"best": min(3, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
 
     def decodes(self, candidate: Candidate) -> bool:
-        """Whether a candidate is worth decoding: the target as its own draft only where it is asked
-        for.
-        """
+        """Whether a candidate is decoded; the target as its own draft only if it was asked for."""
         return self.measure == "all" or candidate.draft != SELF or SELF in self.drafts
 
     @property
     def turns(self) -> int:
-        """How often the candidates are gone through: each time in a process of its own, or by one
-        start of every server.
+        """How often all candidates are measured: each time in another process, or by another start
+        of every server.
         """
         return self.serving.restarts if self.serving else self.processes
 
@@ -108,9 +106,7 @@ class Watcher(Protocol):
         ...
 
     def kept(self, records: Sequence[Observation]) -> None:
-        """Observations that were just written to the run folder; called between two pieces of work,
-        never beside a timed region.
-        """
+        """Observations were just written to the run folder; nothing is timed meanwhile."""
         ...
 
     def note(self, text: str, *, always: bool = False) -> None:

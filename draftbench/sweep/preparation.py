@@ -1,8 +1,7 @@
-"""Options → everything that can be checked or refused without weights: traffic, pairs, levels,
-prompts.
+"""Prepares a sweep: checks traffic, pairs and levels, and renders prompts, before weights load.
 
-Loads configurations and tokenizers only. What passes here fails later for reasons of memory or
-files, not of the question.
+Only configurations and tokenizers are read. What passes may still fail for want of memory or
+because of a damaged file.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ DEFAULT_LIMIT = 256
 
 
 class PromptMaker(Protocol):
-    """Whoever makes token ids of a request: `measure.prompts.TextSide`, or a server."""
+    """Makes token ids of requests: `measure.prompts.TextSide`, or a server."""
 
     def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None: ...
 
@@ -63,15 +62,15 @@ class PromptMaker(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sweep that passed every check that needs no weights. `drafts` and their `caveats` go by the
-    names under which the run calls them; the refused ones are `failures` alone.
+    """A sweep that passed every check that needs no weights. Drafts and caveats are by the names
+    that the run gives the drafts.
     """
 
     options: SweepOptions
     target: ModelSource
     drafts: dict[str, ModelSource]
     candidates: tuple[Candidate, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[Failure, ...]  # of drafts that were refused
     caveats: dict[str, tuple[str, ...]]
     prompts: tuple[Prompt, ...]
     manifest: Manifest
@@ -140,8 +139,8 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
 
 
 def _longest_row(prompts: Sequence[Prompt], ks: Sequence[int]) -> int:
-    """Tokens of the longest prompt with its response, and of two of the widest passes: the last one
-    that is timed, and its surplus.
+    """Tokens of the longest prompt and response, and of two passes of the largest k: the last pass
+    that is timed may begin at the end, and a recorded pass writes as much again.
     """
     return max(len(prompt.tokens) + prompt.limit for prompt in prompts) + 2 * (max(ks) + 1)
 
@@ -179,8 +178,8 @@ def heading(
 
 
 def _named(options: SweepOptions) -> dict[str, ModelSource | None]:
-    """Each draft under the name by which the run calls it, the short one where no other has it; the
-    drafts that are no files come without a source.
+    """Each draft by the name that the run gives it, the short one unless it is taken; drafts that
+    are no files have no source.
     """
     named: dict[str, ModelSource | None] = {}
     for spec in options.drafts:
@@ -194,7 +193,7 @@ def _named(options: SweepOptions) -> dict[str, ModelSource | None]:
 
 
 def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
-    """The requests; says which rows are bad.
+    """Read the requests, with a note on each bad row.
 
     Raises:
         TrafficError: there is none.
@@ -286,8 +285,8 @@ class CheckedDrafts:
         levels: Sequence[str],
         check: Callable[[ModelSource], tuple[str, ...]],
     ) -> Sequence[str]:
-        """A draft at its levels, or at the one that it is stored at; gives these, none where
-        `check`, which gives its caveats, refuses it.
+        """Add a draft at its levels, or at the one that it is stored at, and return these; none
+        where `check`, which returns the draft's caveats, refuses it.
         """
         try:
             caveats = check(source)
@@ -306,7 +305,7 @@ class CheckedDrafts:
 
     @property
     def no_draft(self) -> DraftbenchError:
-        """Why there is none."""
+        """Why there is no draft to measure."""
         hint = "give --drafts a smaller model of the target's family, or `ngram` (no model)"
         return next(iter(self.refusals), UsageError("no draft is given", hint=hint))
 

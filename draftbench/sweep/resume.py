@@ -1,7 +1,7 @@
-"""What a sweep has measured so far: read once from its run folder when it begins, kept in memory
-while it lasts.
+"""What a sweep has measured so far, and which steps are left.
 
-Only what later steps ask for is kept: of a candidate that is done, nothing but its facts.
+It is read from the run folder once, when the sweep begins, and kept in memory while it lasts; of a
+candidate that is done, nothing but its facts.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from draftbench.sweep.preparation import Prepared
 
 
 class Replaying(NamedTuple):
-    """Groups of responses of which any is not replayed."""
+    """Replay the groups in which any response is not replayed."""
 
     groups: list[list[ScoredResponse]]
 
 
 class Timing(NamedTuple):
-    """Steps at a batch size."""
+    """Time steps at a batch size."""
 
     batch: int
 
 
 class Decoding(NamedTuple):
-    """Some responses at some k's and a batch size, the baseline's runs among them; without those
-    that are `done` in as many processes as asked for, where each is decoded by itself.
+    """Decode some responses without a draft and at some k's, at a batch size; with one row, not
+    those that are `done` in as many processes as asked for.
     """
 
     batch: int
@@ -71,12 +71,12 @@ class Decoding(NamedTuple):
 
 @dataclass
 class Measured:
-    """What there is of a sweep; `add` takes note of what was written to its folder. `groups` are
-    all responses of the sweep as they are written together; costs and decodes are kept by block.
+    """Everything that a sweep has measured; `add` takes note of what was just written. Costs and
+    decodes are kept by block.
     """
 
     prepared: Prepared
-    groups: list[list[PromptSample]]
+    groups: list[list[PromptSample]]  # all responses to write, those of a group together
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -90,34 +90,34 @@ class Measured:
 
     @classmethod
     def read(cls, prepared: Prepared, folder: RunFolder) -> Measured:
-        """What a folder holds; a response's text without its record does not count.
+        """Read a run folder; a response's text without its record does not count.
 
         Raises:
             RunFolderError: a file that cannot be read, or was changed.
         """
-        found = cls(prepared, plan(prepared.prompts, prepared.options.samples))
+        measured = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
         texts = {text.key: text for text in folder.private_texts()}
         ids = prepared.serving.ids if prepared.serving else sys.maxsize
-        # Runs of before kept them as responses, and measured drafts along them.
+        # Texts with ids beyond the vocabulary: older versions kept them and replayed along them.
         wrong = {key for key, text in texts.items() if max(text.tokens, default=0) >= ids}
         for record in folder.observations():
             if not isinstance(record, Trajectory):
-                found.add([record])
+                measured.add([record])
                 continue
             if record.request in prompts and record.key in texts.keys() - wrong:
                 text = texts[record.key]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
-                found.responses[response.key] = response
-        kept: tuple[dict[Key, Any], ...] = (*found.replays.values(), *found.answers.values())
+                measured.responses[response.key] = response
+        kept: tuple[dict[Key, Any], ...] = (*measured.replays.values(), *measured.answers.values())
         for rows in kept:
             for key in rows.keys() & wrong:
                 del rows[key]
-        for along in found.replays.values():
-            for key in along.keys() & found.responses.keys():
-                tokens = found.responses[key].trajectory.output_tokens
+        for along in measured.replays.values():
+            for key in along.keys() & measured.responses.keys():
+                tokens = measured.responses[key].trajectory.output_tokens
                 check_that_it_fits(along[key], tokens, folder)
-        return found
+        return measured
 
     def used(self, candidate: Candidate | None) -> bool:
         """Whether anything was measured with a draft at its level, or with the target (None)."""
@@ -136,7 +136,7 @@ class Measured:
         ]
 
     def add(self, records: Iterable[Observation]) -> None:
-        """Take note of observations; responses are in `responses` with their tokens."""
+        """Take note of observations; a response is put into `responses` with its tokens."""
         for record in records:
             match record:
                 case Replay() | LookupReplay():
@@ -174,13 +174,13 @@ class Measured:
             del answers[key]
 
     def forget(self, candidate: Candidate) -> None:
-        """Let go of the measurements of a candidate that is done."""
+        """Drop the measurements of a candidate that is done."""
         self.replays.pop(candidate, None)
         self.costs.pop(str(candidate), None)
         self.decodes.pop(str(candidate), None)
 
     def unanswered(self) -> list[list[PromptSample]]:
-        """The groups of which any response is missing: they are written again as a whole."""
+        """The groups in which a response is missing: they are written again as a whole."""
         return [
             group
             for group in self.groups
@@ -188,7 +188,7 @@ class Measured:
         ]
 
     def drafted(self) -> list[list[ScoredResponse]]:
-        """The responses that have a token to draft, in their groups."""
+        """The responses of more than one token, which have something to draft, in their groups."""
         known = self.responses
         groups = ([known[one.key] for one in group if one.key in known] for group in self.groups)
         drafted = ([r for r in group if len(r.tokens) > 1] for group in groups)
@@ -220,8 +220,8 @@ class Measured:
         return tuple(c for c in candidates if c in self.failures or not whole(c))
 
     def steps(self, candidate: Candidate) -> Iterator[Replaying | Timing | Decoding]:
-        """What is left to measure of a candidate in one process, in order. Each step is to be
-        measured before the next is asked for: where to decode follows from it.
+        """The steps that are left of a candidate in one process, in order. Take each before asking
+        for the next: at which k's to decode follows from it.
         """
         along = self.replays.get(candidate, {})
         missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
@@ -231,7 +231,7 @@ class Measured:
         if serving is not None:  # `visits` has the rest
             return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
-        # Seconds of a level without a kernel say nothing of it.
+        # The seconds of a simulated level say nothing about it.
         if self.prepared.options.measure == "replay" or not all(f.has_kernel for f in loaded):
             return
         trajectories = [response.trajectory for response in self.responses.values()]
@@ -343,7 +343,7 @@ class Measured:
     def timed_enough(
         self, candidate: Candidate, batch: int
     ) -> Callable[[Sequence[CostPoint]], bool]:
-        """Whether its steps are timed well enough, by what was replayed and will be decoded."""
+        """Whether its steps are timed well enough for what was replayed and will be decoded."""
         options = self.prepared.options
         trajectories = [response.trajectory for response in self.responses.values()]
         decoded = to_decode(trajectories, options.measure_requests)
@@ -354,9 +354,7 @@ class Measured:
         return timed_enough(run, candidate, batch, decoded, 1 + options.most_ks)
 
     def _decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
-        """The responses that as many processes as asked for decoded at every k, the baseline's
-        among them.
-        """
+        """The responses that enough processes decoded, both without a draft and at every k."""
         rows = [row for row in self.decodes.get(str(candidate), ()) if row.batch == batch]
         seen = defaultdict[Key, dict[str, set[int]]](dict)
         for row in comparable(rows):
@@ -364,6 +362,6 @@ class Measured:
         return {
             key
             for key, by_process in seen.items()
-            if sum(found >= {0, *ks} for found in by_process.values())
+            if sum(decoded >= {0, *ks} for decoded in by_process.values())
             >= self.prepared.options.processes
         }

@@ -1,6 +1,7 @@
-"""How long a prepared sweep will take with the built-in decoder, by arithmetic: a pass reads its
-weights once at an assumed rate, takes some time for every layer, and a little more for each further
-token.
+"""Estimates by arithmetic how long a prepared sweep will take with the built-in decoder.
+
+A pass reads its weights once at an assumed rate, takes some time for every layer, and a little more
+for each further token.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from draftbench.models.check_result import ModelSheet
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
 from draftbench.sweep.preparation import Prepared
 
-# Of a process, until it loads a model: libraries, tokenizers, traffic.
+# Until a process loads a model: libraries, tokenizers, traffic.
 START_SECONDS = 5.0
-# Lengths of text at which steps are timed, of one row and of several; of prompts; and what a
-# draft's steps read.
+# How many contexts steps are timed at, with one row and with several; how many prompts are timed;
+# and how many tokens a draft's steps read.
 _CONTEXTS, _CONTEXTS_OF_ROWS, _PROMPTS, _DRAFT_SIZES = 3, 2, 3, (1, 2)
 # Passes of a visit, with the untimed one before it.
 _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
@@ -30,13 +31,11 @@ _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
 @dataclass(frozen=True)
 class Speed:
-    """What is assumed of a device beside the rate at which it reads: seconds of a layer, what each
-    further token of a pass takes of a step, and how many weights are loaded in a second.
-    """
+    """What is assumed of a device besides the rate at which it reads."""
 
-    layer: float
-    token: float
-    loading: float
+    layer: float  # seconds of a layer
+    token: float  # what each further token of a pass takes, in steps
+    loading: float  # weights loaded in a second
 
 
 # Of two cores of a server, which lay out all weights anew as they load them, and of one data-centre
@@ -45,7 +44,7 @@ SPEEDS = {"cpu": Speed(1e-4, 1 / 10, 45e6), "cuda": Speed(3e-5, 1 / 100, 5e8)}
 
 
 class Work(NamedTuple):
-    """What is done, to how much, and in about how many seconds."""
+    """A kind of work, how much of it there is, and about how many seconds it takes."""
 
     what: str
     how_much: str
@@ -70,8 +69,11 @@ class _Model:
 
 
 def work_of(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet]) -> list[Work]:
-    """All that the sweep does, with its drafts by name: responses reach their limit, candidates are
-    decoded at as many k's as may be, and steps are timed no longer than they must be.
+    """Everything that the sweep does, if responses reach their limits, every candidate is decoded
+    at as many k's as may be, and steps are timed no longer than they must be.
+
+    Args:
+        drafts: by name.
     """
     options, device = prepared.options, prepared.manifest.question.device
     ours = _model(target, options.target_quant, device)
@@ -100,8 +102,8 @@ def _model(sheet: ModelSheet, level: str, device: str) -> _Model:
 
 
 def _loading(prepared: Prepared, target: _Model, drafts: Mapping[Candidate, _Model]) -> Work:
-    """Where processes are apart, each loads the target: one that writes its responses, and in every
-    turn one a candidate.
+    """Separate processes each load the target: one that writes its responses, and in every turn
+    one for each candidate.
     """
     options = prepared.options
     apart = options.isolate or options.processes > 1
@@ -153,7 +155,7 @@ def _step_times(prepared: Prepared, target: _Model, models: Mapping[Candidate, _
 
 
 def _decoding(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]) -> Work:
-    """As if nothing were faster with a draft."""
+    """Decoding as fast as without a draft."""
     options, cells = prepared.options, 1 + prepared.options.most_ks
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
     limit = mean(limit for _, limit in prepared.prompt_tokens)

@@ -1,8 +1,8 @@
-"""The built-in decoder at work: it writes the target's responses once, then loads, checks, replays,
-times and decodes one candidate after the other.
+"""Measures with the built-in decoder: writes the target's responses once, then loads, checks,
+replays, times and decodes each candidate.
 
-Whoever measures candidates in another way offers the same: `attempt` hands observations to `keep`
-as soon as they are made, and returns what was wrong with the candidate alone.
+Workers of another kind offer the same `attempt`: it hands observations to `keep` as soon as they
+are made, and returns what was wrong with this candidate alone.
 """
 
 from __future__ import annotations
@@ -195,10 +195,10 @@ class Worker:
                         self._keep(decodes)
 
     def _between(self, done: int) -> None:
-        """Between two pieces of work, `done` units further: the time is looked at.
+        """Report `done` finished units between two pieces of work, and look at the time.
 
         Raises:
-            ModelError: the candidate has had all of it.
+            ModelError: the candidate's time is over.
         """
         if done > 0:
             self.watcher.advance(done)
@@ -206,14 +206,17 @@ class Worker:
             raise timed_out(self.options.cell_timeout)
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
-        """Keep what was measured, and what else the machine did meanwhile."""
+        """Keep what was measured, and what else ran on the machine meanwhile."""
         state = self.machine.look()
         self.keep(records if state is None else [*records, state], private)
         self.measured.add(records)
 
     def _keep_facts(self, facts: ModelFacts) -> None:
-        """Keep them, once. A model must not be measured with two kernels: they take different times
-        and round differently.
+        """Keep a model's facts once.
+
+        Raises:
+            ModelError: it was measured with other kernels before, which take another time and round
+                differently.
         """
         candidate, kept = facts.candidate, self.measured.facts.get(facts.candidate, [])
         before = kept[-1].runner if kept and self.measured.used(candidate) else None

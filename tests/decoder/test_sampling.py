@@ -15,9 +15,9 @@ from draftbench.decoder.sampling import (
     best,
     distribution,
     draw,
+    equal_places,
     filters_of,
     target_tokens,
-    together,
 )
 from draftbench.records import Sampling
 
@@ -182,7 +182,7 @@ def test_a_nucleus_that_is_surely_among_the_largest_few_is_found_without_a_look(
 def test_settings_are_grouped_without_their_seeds():
     """By hand: the first and the third draw from the same distributions."""
     given = [Sampling(temperature=1.0, seed=1), Sampling(), Sampling(temperature=1.0, seed=2)]
-    assert together(map(filters_of, given)) == {
+    assert equal_places(map(filters_of, given)) == {
         Sampling(temperature=1.0): [0, 2],
         Sampling(): [1],
     }
