@@ -33,6 +33,7 @@ from draftbench.errors import (
 )
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import ServedTarget
+from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS
 from draftbench.models.compatibility import check_pair
 from draftbench.models.engine_rules import ENGINE_RULES, fewest_drafted, too_short
@@ -195,7 +196,7 @@ def arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | N
     asked = options.serving
     if asked is None or asked.arrivals == "closed":
         return None
-    times = arrival_times([(prompt, 0) for prompt in prompts], options)
+    times = arrival_times([PromptSample(prompt, 0) for prompt in prompts], options)
     at = sorted((key, round(moment * asked.time_scale, 6)) for key, moment in times.items())
     return keyed_hash(options.traffic.key, repr(at).encode())
 

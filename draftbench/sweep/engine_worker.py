@@ -321,20 +321,19 @@ class EngineWorker:
         arrivals = arrival_times(asked, self.options) if load.concurrency is None else {}
         log_p = self.options.mode is not DraftingMode.GREEDY and arm == self.serving.writer
         asks = {}
-        for prompt, sample in asked:
-            key = prompt.request.id, sample
-            sampling = sampling_of((prompt, sample))
-            asks[key] = Ask(
-                key=key,
+        for one in asked:
+            prompt, sampling = one.prompt, sampling_of(one)
+            asks[one.key] = Ask(
+                key=one.key,
                 prompt=prompt.tokens if server.returns_ids else self._text(prompt.tokens),
                 limit=prompt.limit,
                 sampling=sampling,
                 stop=prompt.request.stop,
-                arrival=arrivals.get(key),
+                arrival=arrivals.get(one.key),
                 log_p=log_p and sampling.temperature > 0,
             )
         fillers = list(asks.values()) if (load.concurrency or 1) > 1 else []
-        by_key = {(prompt.request.id, sample): (prompt, sample) for prompt, sample in asked}
+        by_key = {one.key: one for one in asked}
         lost = 0
         for answer in self._driven(server, list(asks.values()), load.concurrency, fillers):
             error = self._take(answer, arm, load, by_key[answer.ask.key], visit.facts)
