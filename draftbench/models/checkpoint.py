@@ -29,10 +29,12 @@ LIMITS = {
     "merges.txt": 256 << 20,
     "vocab.txt": 256 << 20,
 }
-# Most layers, blocks or experts, which code builds one by one: far above any model, far below a
-# machine's memory.
-MOST_PARTS = {"layer": 10_000, "block": 10_000, "expert": 100_000}
+# Most layers, blocks or experts, which code builds one by one, and positions, which have a table:
+# far above any model, far below a machine's memory.
+MOST_PARTS = {"layer": 10_000, "block": 10_000, "expert": 100_000, "position": 1 << 24}
 MOST = 1 << 40
+# Sizes that no model has less than one of.
+_AT_LEAST_ONE = ("hidden_size", "max_position_embeddings", "num_hidden_layers", "vocab_size")
 
 _STRING, _ARRAY, _DEEPEST = 8, 9, 4
 _SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -76,6 +78,8 @@ def _check_numbers(where: str, value: Any) -> None:
             most = next((m for part, m in MOST_PARTS.items() if part in key.lower()), MOST)
             if isinstance(inner, int | float) and not abs(inner) <= most:
                 raise UnreadableError(f"`{key}` is more than any model has")
+            if key in _AT_LEAST_ONE and isinstance(inner, int | float) and inner < 1:
+                raise UnreadableError(f"`{key}` is less than any model has")
             _check_numbers(key, inner)
     elif isinstance(value, list):
         for inner in value:

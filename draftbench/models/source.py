@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +45,10 @@ class ModelSource:
     @property
     def local(self) -> bool:
         """Whether the weights are on this machine already."""
-        return self._path.exists()
+        try:
+            return self._path.exists()
+        except OSError:  # too long for a name, or in a folder that may not be opened
+            return False
 
     @property
     def on_hub(self) -> bool:
@@ -130,17 +134,26 @@ class ModelSource:
         from transformers import AutoModelForCausalLM
 
         options: dict[str, Any] = {"dtype": dtype, "output_loading_info": True}
+        options["ignore_mismatched_sizes"] = True  # its error names no tensor; the one below does
         if "gguf_file" not in self._arguments()[1]:
             options["use_safetensors"] = None if self.trust.pickle else True
         if device != "cpu":
             options["device_map"] = device
         model, report = self._load("weights", AutoModelForCausalLM.from_pretrained, **options)
+        hint = "a file of the checkpoint is missing, or the configuration is another model's"
+        if report["mismatched_keys"]:
+            name, stored, wanted = min(report["mismatched_keys"])
+            raise ModelError(
+                f"the weights of `{self.spec}` have other shapes than its configuration asks for: "
+                f"{name} is {list(stored)}, not {list(wanted)}",
+                hint=hint,
+            )
         if report["missing_keys"]:  # transformers fills them with random numbers
             first = min(report["missing_keys"])
             raise ModelError(
                 f"the weights of `{self.spec}` lack {len(report['missing_keys'])} tensors that its "
                 f"configuration asks for, {first} the first",
-                hint="a file of the checkpoint is missing, or the configuration is another model's",
+                hint=hint,
             )
         return model.eval().requires_grad_(False)
 
@@ -166,7 +179,9 @@ class ModelSource:
         # transformers raises OSError, ValueError, KeyError, safetensors' and tokenizers' own errors
         # for bad files.
         except Exception as error:
-            if isinstance(error, UnreadableError):
+            if isinstance(error, PermissionError):
+                hint = "see whether you may read it and its folder"
+            elif isinstance(error, UnreadableError):
                 hint = (
                     "download the checkpoint again from its author; merge an adapter into its "
                     "model first"
@@ -262,6 +277,8 @@ def _first_sentence(error: Exception) -> str:
     """The first sentence, since transformers adds advice for its users; all of a torch error, whose
     reason comes last.
     """
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{os.strerror(error.errno)}: {error.filename}"
     text = " ".join(str(error).split())
     reason = text if isinstance(error, RuntimeError) else text.split(". ")[0]
     return reason[:300] or type(error).__name__

@@ -192,8 +192,8 @@ def _sizes(answer: CheckResult) -> Section:
         for sheet in sheets
     ]
     note = (
-        "Linear layers at the level with their scales (4-bit in groups of 32), everything else as in "
-        "the checkpoint; a tied head counts once more where a CPU packs it. Activations are not "
+        "Linear layers at the level with their scales (4-bit in groups of 32), everything else as "
+        "in the checkpoint; a tied head counts once more where a CPU packs it. Activations are not "
         "counted."
     )
     return Section("Sizes", ["model", "size", "dtype", *levels, "KV/token"], rows, [note])
