@@ -211,11 +211,9 @@ class PackedLinear(ProductLinear):
         self.weight_bytes = 2 * weight.numel() if layout == IN_16_BITS else weight.nbytes
         self.second_layout_bytes = weight.nbytes if layout == TWICE else 0
         self.address = None if rows is None else rows.data_ptr()
-        self.product = one if several is None else _by_rows(one, several)
-
-
-def _by_rows(one: Product, several: Product) -> Product:
-    return lambda x: one(x) if x.shape[0] == 1 else several(x)
+        self.product = one
+        if several is not None:
+            self.product = lambda x: one(x) if x.shape[0] == 1 else several(x)
 
 
 def as_function(layer: nn.Module) -> Product:

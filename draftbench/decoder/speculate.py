@@ -117,6 +117,12 @@ class Batch:
         """Output tokens so far, of all tasks."""
         return sum(len(response.tokens) for response in self.responses)
 
+    @property
+    def finished(self) -> int:
+        """Responses that are neither waiting nor in a row."""
+        active = sum(row is not None for row in self.rows)
+        return len(self.responses) - len(self.waiting) - active
+
     def pause(self) -> None:
         """Do not count the time until the next round: something else runs meanwhile."""
         self.mark = None

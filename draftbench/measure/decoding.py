@@ -97,7 +97,7 @@ def _side_by_side(
         batch = min(left, key=lambda batch: batch.done_tokens)
         if not _take_turn(batch):
             left.remove(batch)
-        finished = sum(map(_finished, batches))
+        finished = sum(batch.finished for batch in batches)
         # Results that are all there are kept first, even where the time is over.
         if finished < every:
             bench.between(finished - done)
@@ -118,12 +118,6 @@ def _take_turn(batch: Batch) -> bool:
         if batch.clock.seconds(start, batch.mark) > SECONDS_A_TURN:
             return True
     return False
-
-
-def _finished(batch: Batch) -> int:
-    """Responses that are neither waiting nor in a row."""
-    active = sum(row is not None for row in batch.rows)
-    return len(batch.responses) - len(batch.waiting) - active
 
 
 def _warm(loaded: LoadedCandidate, tasks: Sequence[Task], ks: Sequence[int], rows: int) -> None:

@@ -58,7 +58,9 @@ def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterat
     """Everything, from the versions to a sweep of the embedded models over some traffic."""
     make_ready(device)
     yield Finding("device", in_words(device), True)
-    yield Finding("versions", f"draftbench {draftbench.__version__}, {_versions()}", True)
+    versions = f"draftbench {draftbench.__version__}, PyTorch {torch.__version__}, CUDA "
+    versions += f"{torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    yield Finding("versions", versions, True)
     attention = attention_words(device).removeprefix(", ") or "PyTorch's for CPUs"
     yield Finding("attention", attention, "cuDNN" not in attention)
     yield _tried("attention by chunks", partial(_by_chunks, device))
@@ -66,11 +68,6 @@ def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterat
     for level in LEVELS:
         yield _tried(f"{level}, bytes a second", partial(_bandwidth, device, level))
     yield _tried("sweep", partial(_sweep, device, traffic, watcher))
-
-
-def _versions() -> str:
-    cudnn = torch.backends.cudnn.version()
-    return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
 
 
 def _tried(what: str, attempt: Callable[[], tuple[str, bool | None]]) -> Finding:

@@ -119,6 +119,10 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         )
     prompts, left_out = render(options, traffic, TextSide(target), context)
     found = _check_drafts(options, target, named, device)
+    # The last pass that is timed may begin where the longest response ends, and a recorded pass
+    # writes as much again.
+    longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
+    longest += 2 * (max(options.ks) + 1)
     manifest = Manifest(
         **heading(options, command, traffic, prompts, left_out),
         question=question_of(options, traffic, build),
@@ -134,15 +138,8 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         caveats=found.caveats,
         prompts=prompts,
         manifest=manifest,
-        build=replace(build, longest=_longest_row(prompts, options.ks)),
+        build=replace(build, longest=longest),
     )
-
-
-def _longest_row(prompts: Sequence[Prompt], ks: Sequence[int]) -> int:
-    """Tokens of the longest prompt and response, and of two passes of the largest k: the last pass
-    that is timed may begin at the end, and a recorded pass writes as much again.
-    """
-    return max(len(prompt.tokens) + prompt.limit for prompt in prompts) + 2 * (max(ks) + 1)
 
 
 def heading(
