@@ -9,7 +9,7 @@ from itertools import product
 
 from draftbench.errors import ModelError
 from draftbench.measure.teacher import TOKENS_AT_ONCE
-from draftbench.measure.trajectories import GROUP
+from draftbench.measure.trajectories import GROUP, PromptSample
 from draftbench.memory import BYTES_A_SECOND
 from draftbench.models.check import check_models, engine_sheet, memory_here
 from draftbench.models.check_result import ModelSheet
@@ -162,7 +162,8 @@ def _engine_plan(prepared: Prepared) -> EnginePlan:
     speculates = options.measure in ("best", "all")
     span = None
     if serving.options.arrivals != "closed":
-        asked = list(product(prepared.prompts, range(options.samples)))
+        pairs = product(prepared.prompts, range(options.samples))
+        asked = [PromptSample(prompt, sample) for prompt, sample in pairs]
         span = max(arrival_times(asked, options).values())
     return EnginePlan(
         candidates=prepared.candidates,

@@ -158,7 +158,9 @@ def left_out(serving: Serving, options: SweepOptions, candidate: Candidate) -> F
     )
 
 
-def turns(left: dict[Arm, list[PromptSample]], load: Load) -> Iterator[tuple[Arm, list[PromptSample]]]:
+def turns(
+    left: dict[Arm, list[PromptSample]], load: Load
+) -> Iterator[tuple[Arm, list[PromptSample]]]:
     """Which arm is asked which requests next: a single arm all of them; several arms take turns
     with the same requests, one by one or as many as keep the load full.
     """

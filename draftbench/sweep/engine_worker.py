@@ -310,7 +310,9 @@ class EngineWorker:
         except TimeoutError as error:
             raise timed_out(self.options.cell_timeout) from error
 
-    def _ask(self, arm: Arm, load: Load, asked: Sequence[PromptSample], visit: Visit) -> Counter[str]:
+    def _ask(
+        self, arm: Arm, load: Load, asked: Sequence[PromptSample], visit: Visit
+    ) -> Counter[str]:
         """Send requests and record every answer as it arrives; returns how many failed, by kind.
 
         Raises:
