@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from draftbench.memory import format_size
-from draftbench.models.check_result import CheckResult, ModelSheet, Overlap, OwnDraft, PairSheet
+from draftbench.models.check_result import CheckResult, Overlap, OwnDraft, PairSheet
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section, counted, render_sections, shortened
+from draftbench.report.terminal.text import Section, counted, parameters, render_sections, shortened
 
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
@@ -72,7 +72,7 @@ def _several(answer: CheckResult) -> Section:
             [
                 name,
                 "no" if pair.obstacles else "yes",
-                _parameters(pair.draft),
+                parameters(pair.draft.parameters),
                 _share(pair.facts.vocabulary.all_tokens.same_id),
                 "all" if every else ", ".join(starred) or "none",
             ]
@@ -184,7 +184,7 @@ def _sizes(answer: CheckResult) -> Section:
     rows = [
         [
             sheet.name,
-            _parameters(sheet),
+            parameters(sheet.parameters),
             sheet.dtype,
             *(format_size(sheet.weight_bytes[level]) for level in levels),
             format_size(sheet.kv_bytes_per_token),
@@ -225,7 +225,3 @@ def _overlap(overlap: Overlap, tokens: str) -> str:
 def _share(share: float) -> str:
     """Never rounded up to all."""
     return "all" if share == 1 else f"{min(share, 0.9999):.2%}"
-
-
-def _parameters(sheet: ModelSheet) -> str:
-    return f"{sheet.parameters / 1e6:.4g} M"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from draftbench.planner.known_pairs import SuggestedDraft, Suggestion
 from draftbench.records import to_json
 from draftbench.report.terminal.check import own_draft_section
-from draftbench.report.terminal.text import SCREEN_COLUMNS, Section, render_sections
+from draftbench.report.terminal.text import SCREEN_COLUMNS, Section, parameters, render_sections
 
 _IN_USE = "Known to be used, not known to be fast here: measure them with `draftbench sweep`."
 _UNKNOWN = (
@@ -21,7 +21,7 @@ def render(answer: Suggestion, style: str, width: int) -> str:
         return to_json(answer)
     section = Section(f"No known draft for {answer.target}", notes=[_UNKNOWN])
     if answer.proposals:
-        size = "" if answer.parameters is None else f", {_billions(answer.parameters)}"
+        size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
         head = ["draft", "size", "of the target", "same tokens", "vocabulary"]
         rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
         title = f"Drafts used with {answer.target}{size}"
@@ -51,12 +51,8 @@ def _row(proposal: SuggestedDraft) -> list[str]:
     checked = "cannot work" if proposal.obstacles else "can work"
     return [
         proposal.pairing.draft or "",
-        "unknown" if count is None else _billions(count),
+        "unknown" if count is None else parameters(count),
         "–" if proposal.share is None else f"{proposal.share:.1%}",
         "–" if proposal.same_tokens is None else f"{proposal.same_tokens:.2%}",
         "not checked" if proposal.unchecked else checked,
     ]
-
-
-def _billions(parameters: int) -> str:
-    return f"{parameters / 1e9:.3g} B"

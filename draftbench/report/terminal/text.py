@@ -157,6 +157,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def parameters(count: int) -> str:
+    """`494 M`, `7.62 B`."""
+    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
+
+
 def shown(cell: Cell) -> str:
     """A figure ± half of its interval, in hundredths (tenths where the interval is wide), or with
     both ends of a lopsided one.
