@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from draftbench.gate.ci import describe, describe_texts
-from draftbench.gate.compare import Comparison, FigureChange, SideBySide
+from draftbench.gate.compare import CandidateChange, Comparison, FigureChange, SideBySide
 from draftbench.gate.result import GateResult
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
@@ -21,8 +22,8 @@ from draftbench.run_folder.manifest import setting
 
 _LEGEND = (
     "A and B: all requests of each run. B − A: 95% interval over the requests in both, paired (c: "
-    "over repeated timings, not paired), as in `gate`; where it contains 0, no difference is "
-    "shown. – is unknown; two k's are each run's best. S was measured in one process: another "
+    "over repeated timings, not paired), as in `gate`; where it contains 0, the change is unclear. "
+    "– is unknown; two k's are each run's best. S was measured in one process: another "
     "start can differ by more."
 )
 _SHORT_LEGEND = "B − A: 95% interval over the requests in both. S: speed-up while decoding."
@@ -32,6 +33,7 @@ _ANSWERS_LEGEND = (
 _MORE = "Every figure and every difference in the settings: the same command with --all."
 # Columns of three cells beside each other that a terminal of 80 has room for.
 _WIDE = 74
+_NAME = 20
 
 
 def render(comparison: Comparison, style: str, width: int, *, everything: bool = False) -> str:
@@ -52,10 +54,11 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
         "settings": [(setting(each.fact), each.a, each.b) for each in comparison.question],
         "models": [(each.fact, each.a, each.b) for each in comparison.models],
     }
+    caveats = Section("Caveats", notes=comparison.caveats)
     if everything:
         sections = [
-            Section("Caveats", notes=comparison.caveats),
-            *(_figures(c.candidate, c.figures) for c in comparison.candidates),
+            caveats,
+            _changes(comparison, everything=True),
             Section("How to read this", notes=[*notes, _LEGEND]),
             *(_differences(f"Differences in the {name}", d) for name, d in differences.items()),
             Section("Differences in the environment", notes=comparison.environment),
@@ -64,8 +67,10 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
     for name, rows in differences.items():
         notes += _different(name, [row[0] for row in rows])
     notes += _different("environment", comparison.environment)
-    caveats = Section("Caveats", notes=comparison.caveats)
-    return _joined([title, caveats, _main_figures(comparison, notes)], style, width, "--all")
+    changes = _changes(comparison, everything=False)
+    legend = [_SHORT_LEGEND] if changes.rows else []
+    changes = replace(changes, notes=[*legend, *notes, _MORE])
+    return _joined([title, caveats, changes], style, width, "--all")
 
 
 def _joined(sections: Sequence[Section], style: str, width: int, rest: str = "") -> str:
@@ -91,48 +96,37 @@ def _different(what: str, facts: Sequence[str]) -> list[str]:
     return [f"different {what}: {', '.join(names)}"] if names else []
 
 
-def _main_figures(comparison: Comparison, notes: Sequence[str]) -> Section:
-    """α, tokens per round and the measured speed-up of each draft where they can be compared: of
+def _changes(comparison: Comparison, *, everything: bool) -> Section:
+    """Every figure of every candidate with why some cannot be compared, or the main ones."""
+    rows: list[list[Cell]] = []
+    obstacles: dict[str, dict[str, None]] = {}
+    for change in comparison.candidates:
+        for row in change.figures if everything else _main_figures(change):
+            rows.append([shortened(change.candidate, _NAME), *_row(row)])
+            if row.obstacle and row.a and row.b:
+                obstacles.setdefault(row.obstacle, {})[row.figure] = None
+    notes = [f"{', '.join(figures)}: {why}" for why, figures in obstacles.items()]
+    return Section("What changed", ["draft", "", "k", "A", "B", "B − A", "B is"], rows, notes)
+
+
+def _main_figures(change: CandidateChange) -> Iterable[FigureChange]:
+    """α, tokens per round and the measured speed-up of a draft where they can be compared: of
     several k's the one that was fastest in A.
     """
-    rows: list[list[Cell]] = []
-    for change in comparison.candidates:
-        main: dict[str, FigureChange] = {}
-        for row in change.figures:
-            better = row.figure not in main or _of_a(row) > _of_a(main[row.figure])
-            if row.difference and row.figure != "c" and row.k_a == row.k_b and better:
-                main[row.figure] = row
-        if change.candidate != SELF:
-            rows += [[change.candidate, *_row(row)] for row in main.values()]
-    shown = [_SHORT_LEGEND] if rows else []
-    head = ["draft", "", "k", "A", "B", "B − A", "B is"]
-    return Section("What changed", head, rows, [*shown, *notes, _MORE])
-
-
-def _of_a(row: FigureChange) -> float:
-    return row.a.value if row.a else 0.0
-
-
-def _figures(candidate: str, figures: Sequence[FigureChange]) -> Section:
-    obstacles: dict[str, list[str]] = {}
-    for row in figures:
-        if row.obstacle:
-            name = row.figure if row.k_a is None else f"{row.figure} at k = {_ks(row)}"
-            obstacles.setdefault(row.obstacle, []).append(name)
-    notes = [f"{'; '.join(names)}: {why}" for why, names in obstacles.items()]
-    return Section(candidate, ["", "k", "A", "B", "B − A", "B is"], list(map(_row, figures)), notes)
+    main: dict[str, FigureChange] = {}
+    for row in change.figures if change.candidate != SELF else ():
+        best = main.get(row.figure)
+        better = best is None or (row.a and best.a and row.a.value > best.a.value)
+        if row.difference and row.figure != "c" and row.k_a == row.k_b and better:
+            main[row.figure] = row
+    return main.values()
 
 
 def _row(row: FigureChange) -> list[Cell]:
     # Both ends: an interval leans to one side, which half of its width would hide.
     difference = row.difference and f"{row.difference.low:+.3f} … {row.difference.high:+.3f}"
-    return [row.figure.replace(" per ", "/"), _ks(row), row.a, row.b, difference, _reading(row)]
-
-
-def _ks(row: FigureChange) -> str:
-    if row.k_a is None:
-        return "–"
-    return ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
+    ks = None if row.k_a is None else ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
+    return [row.figure.replace(" per ", "/"), ks, row.a, row.b, difference, _reading(row)]
 
 
 def _reading(row: FigureChange) -> str:
@@ -147,7 +141,7 @@ def _reading(row: FigureChange) -> str:
         return "another k"
     if difference.low > 0 and ratio.low > 1:
         return "higher"
-    return "lower" if difference.high < 0 and ratio.high < 1 else "no difference shown"
+    return "lower" if difference.high < 0 and ratio.high < 1 else "unclear"
 
 
 def _differences(title: str, differences: Sequence[tuple[str, str | None, str | None]]) -> Section:
@@ -167,7 +161,7 @@ def render_answers(
     letters = {run: chr(ord("A") + at) for at, run in enumerate(comparison.runs)}
     answers: list[list[Cell]] = []
     for each in comparison.answers:
-        draft = each.draft and (each.draft if everything else shortened(each.draft, 20))
+        draft = each.draft and (each.draft if everything else shortened(each.draft, _NAME))
         k = None if each.k is None else str(each.k)
         figures = (each.speedup_deciding, each.alpha, each.mean_accepted_length)
         answer = DECISIONS[each.decision].lower()

@@ -80,10 +80,10 @@ def figures(a, b, candidate=0):
 
 
 def words(found):
-    """The last column of the first candidate's table, by figure."""
+    """The last column of the table, by figure."""
     text = render(found, "markdown", 80)
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return {row[0]: row[-1] for row in rows[2:]}
+    return {row[1]: row[-1] for row in rows[2:]}
 
 
 def by_the_gate(a, b, limit=0.02):
@@ -211,7 +211,7 @@ def test_where_the_interval_holds_0_no_difference_is_shown(hand, made, run_a):
     check = by_the_gate(run_a, noisy, limit=0.2)
     assert check.difference.low < 0 < check.difference.high
     assert not check.improved
-    assert words(compared(run_a, noisy))["S measured"] == "no difference shown"
+    assert words(compared(run_a, noisy))["S measured"] == "unclear"
 
 
 def shown(run, figure, ks, difference, ratio):
@@ -223,7 +223,7 @@ def shown(run, figure, ks, difference, ratio):
 
 @pytest.mark.parametrize(
     ("low", "high", "word"),
-    [(-0.001, 0.031, "no difference shown"), (0.001, 0.1, "higher"), (-0.1, -0.001, "lower")],
+    [(-0.001, 0.031, "unclear"), (0.001, 0.1, "higher"), (-0.1, -0.001, "lower")],
 )
 def test_an_interval_that_leans_shows_both_ends(run_a, low, high, word):
     # As "+0.030 ±0.016" the first would look clear of 0.
@@ -282,10 +282,10 @@ def test_each_format_holds_the_comparison(run_a, run_b):
     found = compared(run_a, run_b)
     table = render(found, "table", 80, everything=True)
     assert max(map(len, table.splitlines())) <= 80
-    assert "-1.000 … +0.000  no difference shown" in table
+    assert "-1.000 … +0.000  unclear" in table
     figure = json.loads(render(found, "json", 80))["candidates"][0]["figures"][0]
     assert figure["difference"]["value"] == -0.5
-    assert "### small\n\n|  | k | A | B |" in render(found, "markdown", 80)
+    assert "### What changed\n\n| draft |  | k | A | B |" in render(found, "markdown", 80)
 
 
 def test_one_screen_has_the_figures_that_can_be_compared(run_a, run_b):
