@@ -97,7 +97,7 @@ class Alternative:
     def processes(self) -> int:
         """In how many it was timed, or an engine started with it; at least one."""
         if self.predictor.served is not None:
-            return self.predictor.served.starts.get(self.k, 1)
+            return self.predictor.served.starts_at(self.k)
         return len(self.time.by_process) if self.time else 1
 
     def passes_only_error(self, by: Kind = "expected") -> float | None:

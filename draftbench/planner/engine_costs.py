@@ -1,27 +1,29 @@
 """What a serving engine was started with → seconds of a round at every k, and how sure they are.
 
-An engine does not say what of a round is drafting and what verifying: c, v and o stay unknown. It
-gives the seconds of whole rounds at the k's that it was started with, and those of a target step,
-which is a round at k = 0. From there the first drafted token costs more than each further one (the
-draft's own overhead), so the straight line through two started k's is taken, below and beyond them
-too. A round takes no less than one with a smaller k and no more than one with a larger: a quarter
-of what is left to the nearer of these is the standard deviation of a bend, half of it outside the
-started k's. (Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two
-were off by 3.7 % root mean square where this says 4.6 %, 180 below them by 11 % where it says 16 %;
-the smallest and the largest together by 3.0 %, half of all by less than 1.3 %.)
+An engine does not say which part of a round is drafting and which verifying: c, v and o stay
+unknown. It gives the seconds of whole rounds at the k's it was started with, and those of a target
+step, which is a round at k = 0. Starts of one server differ (memory, threads, what else runs), and
+where each was started once, nearly nothing shows by how much. So all starts are fitted together:
 
-One start differs from the next (memory, threads, what else runs): every start has a factor of its
-own, by the scatter between starts of one kind, `START_DOUBT` counted in (Student's t). So do
-requests: what a round takes is known as well as those that were answered tell.
+    log seconds of a round in one start = log f(k) + drift · place of the start + noise
 
-The machine changes meanwhile. Where drafts were started several times, in turns between starts of
-the plain server, what all kinds of servers gain or lose alike from one start to the next is taken
-out (one slope for a draft's k's and the plain server, least squares). A straight line is enough:
-simulated starts that drift, or wander at random, or meet one jump, leave a bias under .2 %, and
-intervals cover 92 to 99 %, where the plain rate between neighbours in time is noisier and a mean
-over all starts doubts too much. Of the slope as much is left in as chance makes of none (James &
-Stein 1961): where a k's starts come long before or after the plain ones, as in runs of earlier
-versions, one odd start would move the speed-up by several percent.
+- f(k) is a straight line over the drafted k's with bends (integrated Brownian motion: its mean is
+  the smoothing spline of Wahba 1978). It never falls with k: what would is replaced by its nearest
+  monotone values (Lin & Dunson 2014). The target step f(0) is fitted apart, since the first drafted
+  token costs more than each further one. A k that was started once and by luck took little time is
+  thereby corrected by the other k's; one that was started often hardly is.
+- The noise has an unknown standard deviation. Before any start was seen, machines are taken to
+  differ widely in it (inverse chi-square with one degree of freedom, as heavy a tail as the half-
+  Cauchy of Gelman 2006). Repeated starts and distances from the line tell more of it (restricted
+  likelihood). Seconds are averaged and drawn over what is left of its values.
+- The drift, how much slower the machine gets from each start to the next, is about as large as the
+  noise. It is fitted where drafts were started several times, in turns between starts of the plain
+  server; with one turn it cannot be told from noise and counts as such.
+
+A round's seconds also vary with the requests that were answered; that error counts at each k.
+
+Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were off the
+line by 3.7 % (root mean square), 180 below them by 11 %.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -39,180 +41,270 @@ from typing import NamedTuple
 import numpy as np
 
 from draftbench.acceptance.intervals import RESAMPLES, student_quantile
-from draftbench.acceptance.rounds import Floats, Rounds
+from draftbench.acceptance.rounds import Floats, Ints, Rounds
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode
 from draftbench.run_folder.run import Run
 
-# Standard deviation of a start's speed where each was started once. Starts of one server scattered
-# by 2.1 to 2.5 % (25 kinds of llama-server, two starts each), by 3.1 % (a larger model, two starts)
-# and, of vLLM on a busy machine, by 6.5 to 8.7 %.
-START_DOUBT = 0.03
-# As much is taken to be known of other machines as so many degrees of freedom tell.
-USUAL_FREEDOM = 4
+# The noise of a start (sd of the logarithm) before any was seen: half of all machines have 2.6 to
+# 9 %. Starts of one server scattered by 2.1 to 2.5 % (25 kinds of llama-server), by 3.1 % (a larger
+# model) and, of vLLM on a busy machine, by 6.5 to 8.7 %. Where no server was started twice, nothing
+# can show more noise than any of these had, and by default there is none over 10 %.
+START_NOISE, PRIOR_FREEDOM = 0.03, 1
+_NOISES = np.geomspace(START_NOISE / 8, 0.5, 41)
+_MOST_BY_DEFAULT = 0.1
+# The drift between two starts (sd), in standard deviations of the noise.
+_DRIFT = 1.0
+# How much the line's slope changes from one k to the next (sd), as a share of the slope.
+_BEND = 0.28
+
+
+class Start(NamedTuple):
+    """Which of the run's starts it was, and the logarithm of the seconds of its rounds."""
+
+    place: int
+    log: float
 
 
 @dataclass(frozen=True, eq=False)
 class RoundCosts:
-    """Seconds of a round by the k's of one candidate that were started at one concurrency, those of
-    a target step at 0; `doubts` are relative standard deviations. Seconds are numbers, or draws
-    [draws] of them.
+    """Seconds of a round of one candidate at one concurrency, from the starts of each k and those
+    of the plain server at k = 0.
+
+    `errors` are the standard errors of their logarithms over requests, by k.
     """
 
-    seconds: Mapping[int, float | Floats]
-    doubts: Mapping[int, float]
-    name: str = ""
-    # How often each was started, and degrees of freedom of what starts scatter by.
-    starts: Mapping[int, int] = field(default_factory=dict)
-    freedom: int = USUAL_FREEDOM
+    starts: Mapping[int, Sequence[Start]]
+    errors: Mapping[int, float] = field(default_factory=dict)
+    candidate: str = ""
+    concurrency: int = 1
     # Servers that were running, which a sweep does not start again.
     given: bool = False
-    # What was taken out of each, since its starts met a slower machine than the plain ones (log).
-    slowed: Mapping[int, float] = field(default_factory=dict)
+    # Fitted up to a largest k, and without a k.
+    _curves: dict[int, _Curve] = field(default_factory=dict, init=False)
+    _others: dict[int, RoundCosts] = field(default_factory=dict, init=False)
 
-    @property
+    @cached_property
     def started(self) -> tuple[int, ...]:
         """The k's that were started, ascending, without the baseline."""
-        return tuple(sorted(k for k in self.seconds if k))
+        return tuple(sorted(k for k in self.starts if k))
 
     @property
     def turns(self) -> int:
         """How often a sweep came round to its servers: some k's join in a later turn."""
-        return max((count for k, count in self.starts.items() if k), default=1)
+        return max((len(starts) for k, starts in self.starts.items() if k), default=1)
+
+    def starts_at(self, k: int) -> int:
+        """How often k was started; 1 if never."""
+        return len(self.starts.get(k, ())) or 1
+
+    def freedom_with(self, turns: int) -> int:
+        """Degrees of freedom that tell the noise when every server is started once in each turn,
+        the plain one once more.
+        """
+        return PRIOR_FREEDOM + turns + len(self.started) * (turns - 1)
 
     def without(self, k: int) -> RoundCosts:
         """As if k had not been started; the baseline stays."""
-        kept = {each: value for each, value in self.seconds.items() if each != k or k == 0}
-        return replace(self, seconds=kept)
+        if k not in self.started:
+            return self
+        if k not in self._others:
+            starts = {other: each for other, each in self.starts.items() if other != k}
+            self._others[k] = replace(self, starts=starts)
+        return self._others[k]
 
-    def at(self, k: int) -> float | Floats | None:
+    def at(self, k: int) -> float | None:
         """Seconds of a round at k; None where nothing with a draft was started."""
-        if k in self.seconds:
-            return self.seconds[k]
-        return self._between(k)[0] if self.started else None
+        return float(self._curve(k).seconds[k]) if self.started else None
 
     def decoding(self, rounds: Rounds) -> Floats | None:
-        """Seconds of decoding [..., responses, 2], without and with speculation."""
-        each = self.at(rounds.k)
-        if each is None:
+        """Seconds of decoding [responses, 2], without and with speculation."""
+        return _decoding(self._curve(rounds.k).seconds, rounds) if self.started else None
+
+    def decoding_redrawn(self, rounds: Rounds) -> Floats | None:
+        """Draws of the seconds of decoding [draws, responses, 2]."""
+        if not self.started:
             return None
-        plain, each = np.asarray(self.seconds[0]), np.asarray(each)
-        return np.stack(
-            [
-                plain[..., None] * rounds.tokens,
-                each[..., None] * (rounds.rounds + rounds.plain),
-            ],
-            axis=-1,
-        )
+        return _decoding(self._curve(rounds.k).draws[..., None], rounds)
 
-    def _between(self, k: int) -> tuple[Floats, Floats]:
-        """Seconds at a k that was not started, and the standard deviation of the bend there."""
-        known = sorted(self.seconds)
-        below = max(each for each in known if each < k)
-        above = min((each for each in known if each > k), default=None)
-        low = np.asarray(self.seconds[below])
-        # With a single start the line begins at the target step.
-        lined = self.started if len(self.started) > 1 else (0, *self.started)
-        first = max((each for each in lined[:-1] if each < k), default=lined[0])
-        second = lined[lined.index(first) + 1]
-        start, end = np.asarray(self.seconds[first]), np.asarray(self.seconds[second])
-        slope = np.maximum(end - start, 0.0) / (second - first)
-        if above is None:
-            further = slope * (k - below)
-            return low + further, further / 2
-        high = np.maximum(low, np.asarray(self.seconds[above]))
-        value = np.clip(start + slope * (k - first), low, high)
-        room = np.minimum(value - low, high - value)
-        return value, room / (4 if k > self.started[0] else 2)
+    @property
+    def slowed(self) -> dict[int, float]:
+        """By k, how much longer (logarithm) its rounds took than those of the plain server because
+        its starts met a slower machine; taken out of the seconds.
+        """
+        drift = self._curve(1).drift if self.started else 0.0
+        middles = {k: fmean(start.place for start in starts) for k, starts in self.starts.items()}
+        return {k: drift * (middle - middles[0]) for k, middle in middles.items()}
 
-    @cached_property
-    def redrawn(self) -> RoundCosts:
-        """Every start, and every bend between two, drawn anew [draws]."""
-        generator = np.random.Generator(np.random.Philox(key=zlib.crc32(self.name.encode())))
-        wide = np.sqrt(self.freedom / generator.chisquare(self.freedom, RESAMPLES))
-        seconds: dict[int, float | Floats] = {
-            k: value
-            * np.exp(self.doubts.get(k, START_DOUBT) * wide * generator.standard_normal(RESAMPLES))
-            for k, value in sorted(self.seconds.items())
-        }
-        bends = generator.standard_normal(RESAMPLES)
-        return _Redrawn(seconds, self.doubts, freedom=self.freedom, bends=bends)
+    def _curve(self, k: int) -> _Curve:
+        largest = max(k, *self.starts)
+        if largest not in self._curves:
+            self._curves[largest] = _fit(self, largest)
+        return self._curves[largest]
+
+
+def _decoding(seconds: Floats, rounds: Rounds) -> Floats:
+    """From seconds of a round by k [ks, ...]."""
+    plain, drafted = seconds[0] * rounds.tokens, seconds[rounds.k] * (rounds.rounds + rounds.plain)
+    return np.stack([plain, drafted], axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
-class _Redrawn(RoundCosts):
-    """Draws of seconds [draws]; `bends` [draws] are standard normal."""
+class _Curve:
+    """Rounds at k = 0, 1, …: seconds of a `line`, and how far the logarithm is from it, by standard
+    deviation of the noise with its `chances` [noises]: `means` [noises, ks] and covariances
+    `spreads` [noises, ks, ks].
+    """
 
-    bends: Floats = field(default_factory=lambda: np.zeros(RESAMPLES))
+    costs: RoundCosts
+    line: Floats
+    means: Floats
+    spreads: Floats
+    chances: Floats
+    drift: float
 
-    def at(self, k: int) -> float | Floats | None:
-        if k in self.seconds:
-            return self.seconds[k]
-        if not self.started:
-            return None
-        value, bend = self._between(k)
-        least = self.seconds[max(each for each in self.seconds if each < k)]
-        drawn: Floats = np.maximum(value + bend * self.bends, least)
-        return drawn
+    @cached_property
+    def seconds(self) -> Floats:
+        """Seconds of a round [ks]."""
+        return self._monotone(self.chances @ self.means)
+
+    @cached_property
+    def draws(self) -> Floats:
+        """Draws of them [ks, draws]; all candidates share those of the plain server."""
+        costs, drafted = self.costs, len(self.line) - 1
+        normal = np.concatenate(
+            [
+                _normal(f"plain {costs.concurrency}", 1),
+                _normal(f"{costs.candidate} {costs.concurrency}", drafted),
+            ]
+        )
+        shares = (np.arange(RESAMPLES) + 0.5) / RESAMPLES
+        at = np.minimum(np.searchsorted(np.cumsum(self.chances), shares), len(self.chances) - 1)
+        roots = np.linalg.cholesky(self.spreads + 1e-12 * np.eye(drafted + 1))
+        return self._monotone(self.means[at].T + np.einsum("dij,jd->id", roots[at], normal))
+
+    def _monotone(self, off: Floats) -> Floats:
+        """Seconds [ks, ...] from logarithms over those of the line. Those with a draft never fall
+        with k (the nearest such values: the largest over all first k's of the smallest mean up to a
+        last one), and take no less than a target step where k was not started.
+        """
+        logs = off + np.log(self.line).reshape(-1, *[1] * (off.ndim - 1))
+        last = self.costs.started[-1]
+        plain, drafted, beyond = logs[0], logs[1 : last + 1], logs[last + 1 :]
+        sums = np.concatenate([np.zeros_like(drafted[:1]), np.cumsum(drafted, axis=0)])
+        found = np.full_like(drafted, -np.inf)
+        for first in range(last):
+            counts = np.arange(1, last - first + 1).reshape(-1, *[1] * (off.ndim - 1))
+            means = (sums[first + 1 :] - sums[first]) / counts
+            least = np.minimum.accumulate(means[::-1], axis=0)[::-1]
+            found[first:] = np.maximum(found[first:], least)
+        found = np.concatenate([found, np.maximum.accumulate([found[-1], *beyond])[1:]])
+        started = self.costs.started
+        for k in set(range(1, len(logs))) - set(started):
+            above = next((larger for larger in started if larger > k), None)
+            floor = plain if above is None else np.minimum(plain, found[above - 1])
+            found[k - 1] = np.maximum(found[k - 1], floor)
+        seconds: Floats = np.exp(np.concatenate([plain[None], found]))
+        return seconds
+
+
+def _fit(costs: RoundCosts, largest: int) -> _Curve:
+    """The rounds up to a largest k."""
+    ks = np.array([k for k, starts in sorted(costs.starts.items()) for _ in starts])
+    starts = [start for _, each in sorted(costs.starts.items()) for start in each]
+    every = np.arange(largest + 1)
+    line, slope = _line(costs, every)
+    logs = np.array([start.log for start in starts]) - np.log(line[ks])
+    basis, bends = _shape(costs, every, line, slope)
+    places = np.array([start.place for start in starts], dtype=float)
+    places -= places[ks == 0].mean()
+    drift = _DRIFT if costs.turns > 1 else 0.0
+    errors = np.array([costs.errors.get(k, 0.0) for k in ks.tolist()])
+    smooth = np.equal.outer(ks, ks) * np.outer(errors, errors) + bends[np.ix_(ks, ks)]
+    noisy = np.eye(len(ks)) + drift**2 * np.outer(places, places)
+    # Universal kriging, for every standard deviation of the noise at once.
+    observed, cross = basis[ks], bends[:, ks]
+    inverse = np.linalg.inv(smooth + _NOISES[:, None, None] ** 2 * noisy)
+    precision = observed.T @ inverse @ observed
+    covariance = np.linalg.inv(precision)
+    fitted = covariance @ observed.T @ inverse @ logs
+    left = np.einsum("nij,nj->ni", inverse, logs - fitted @ observed.T)
+    free = basis - cross @ inverse @ observed
+    spreads = bends - cross @ inverse @ cross.T + free @ covariance @ free.transpose(0, 2, 1)
+    likelihood = np.linalg.slogdet(inverse)[1] - np.linalg.slogdet(precision)[1] - left @ logs
+    prior = -PRIOR_FREEDOM * (2 * np.log(_NOISES) + (START_NOISE / _NOISES) ** 2)
+    if len(starts) == len(costs.starts):
+        prior[_NOISES > _MOST_BY_DEFAULT] = -np.inf
+    chances = np.exp((likelihood + prior - (likelihood + prior).max()) / 2)
+    chances /= chances.sum()
+    drifts = drift**2 * _NOISES**2 * (left @ places)
+    means = fitted @ basis.T + left @ cross.T
+    return _Curve(costs, line, means, spreads, chances, float(chances @ drifts))
+
+
+def _line(costs: RoundCosts, ks: Ints) -> tuple[Floats, float]:
+    """A first line through the started k's, no lower than the target step [ks], and its slope. With
+    a single k it begins at the target step.
+    """
+    seconds = {k: math.exp(fmean(start.log for start in each)) for k, each in costs.starts.items()}
+    lined = costs.started if len(costs.started) > 1 else (0, *costs.started)
+    through = np.array([seconds[k] for k in lined])
+    slope, first = np.polyfit(lined, through, 1, w=1 / through).tolist()
+    if slope < 0:
+        slope, first = 0.0, math.exp(np.log(through).mean())
+    line = np.maximum(first + slope * ks, seconds[0])
+    line[0] = seconds[0]
+    return line, slope
+
+
+def _shape(costs: RoundCosts, ks: Ints, line: Floats, slope: float) -> tuple[Floats, Floats]:
+    """How rounds may differ from the first line, relative to it: freely in what spans `basis` [ks,
+    functions], the target step and a straight line, and in bends of this covariance [ks, ks].
+    """
+    straight = np.stack([np.ones(len(ks)), ks], axis=1) / line[:, None]
+    along = ks.astype(float)
+    if len(costs.started) > 1:
+        straight *= (ks > 0)[:, None]
+        straight = np.concatenate([(ks == 0)[:, None], straight], axis=1)
+        along = np.maximum(along - 1, 0)
+    low, high = np.minimum.outer(along, along), np.maximum.outer(along, along)
+    bends = (_BEND * slope) ** 2 * low**2 * (3 * high - low) / 6
+    return straight, bends / np.outer(line, line)
+
+
+def _normal(name: str, count: int) -> Floats:
+    """Standard normal draws that belong to a name [count, draws]."""
+    generator = np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))
+    return generator.standard_normal((count, RESAMPLES))
 
 
 def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
     """The costs of a candidate by the concurrencies at which it was served, ascending: of every k
     that answered enough requests, where the baseline did too.
     """
-    own = [row for row in run.decodes if row.block == str(candidate) and row.output_tokens > 1]
     by_load: defaultdict[int, defaultdict[int, list[Decode]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for row in own:
-        by_load[row.batch][row.k].append(row)
+    for row in run.decodes:
+        if row.block == str(candidate) and row.output_tokens > 1:
+            by_load[row.batch][row.k].append(row)
     places = {name: at for at, name in enumerate(dict.fromkeys(row.process for row in run.served))}
     running = frozenset(facts.process for facts in run.engines if not facts.started)
-    found = {}
+    costs = {}
     for concurrency, rows in sorted(by_load.items()):
-        starts = {k: found_at for k, each in rows.items() if (found_at := _starts(each, running))}
-        if 0 not in starts or len(starts) < 2:
-            continue
-        speeds = {
-            k: [_Start(places[start[0].process], _log_seconds(start)) for start in each]
-            for k, each in starts.items()
-        }
-        slope, slope_error = _trend(speeds)
-        scatter, freedom = _scatter(
-            ([start.log - slope * start.place for start in each] for each in speeds.values()),
-            fitted=slope_error > 0,
-        )
-        error = scatter * slope_error
-        slope *= max(0.0, 1 - (error / slope) ** 2) if slope else 0.0
-        middles = {k: fmean(start.place for start in each) for k, each in speeds.items()}
-        slowed = {k: slope * (place - middles[0]) for k, place in middles.items()}
-        found[concurrency] = RoundCosts(
-            {
-                k: math.exp(fmean(start.log for start in each) - slowed[k])
-                for k, each in speeds.items()
-            },
-            {
-                k: math.hypot(
-                    scatter / math.sqrt(len(each)),
-                    error * (middles[k] - middles[0]),
-                    _error(list(chain(*each))),
-                )
-                for k, each in starts.items()
-            },
-            f"{candidate} {concurrency}",
-            {k: len(each) for k, each in starts.items()},
-            freedom,
-            given=bool(running),
-            slowed=slowed,
-        )
-    return found
-
-
-class _Start(NamedTuple):
-    """Which of the run's starts it was, and the logarithm of the seconds of its rounds."""
-
-    place: int
-    log: float
+        kinds = {k: started for k, each in rows.items() if (started := _starts(each, running))}
+        if 0 in kinds and len(kinds) > 1:
+            costs[concurrency] = RoundCosts(
+                {
+                    k: [Start(places[start[0].process], _log_seconds(start)) for start in each]
+                    for k, each in kinds.items()
+                },
+                {k: _error(list(chain(*each))) for k, each in kinds.items()},
+                str(candidate),
+                concurrency,
+                given=bool(running),
+            )
+    return costs
 
 
 def _requests(rows: list[Decode]) -> dict[str, Floats]:
@@ -253,28 +345,3 @@ def _log_seconds(rows: list[Decode]) -> float:
     """Logarithm of the seconds of a round in one start."""
     spent, rounds = np.sum(list(_requests(rows).values()), axis=0).tolist()
     return math.log(spent / rounds)
-
-
-def _trend(starts: Mapping[int, Sequence[_Start]]) -> tuple[float, float]:
-    """What a start takes more than the one before it, whichever kind it is of, and the standard
-    error of that in standard deviations of a start; zeros where no k was started twice.
-    """
-    if max(len(each) for k, each in starts.items() if k) < 2:
-        return 0.0, 0.0
-    along = together = 0.0
-    for each in starts.values():
-        place, log = fmean(start.place for start in each), fmean(start.log for start in each)
-        along += sum((start.place - place) ** 2 for start in each)
-        together += sum((start.place - place) * (start.log - log) for start in each)
-    return (together / along, along**-0.5) if along else (0.0, 0.0)
-
-
-def _scatter(starts: Iterable[Sequence[float]], *, fitted: bool) -> tuple[float, int]:
-    """Standard deviation of a start's speed with its degrees of freedom, of which a trend that was
-    `fitted` took one: that of the starts of one kind, and what is usual.
-    """
-    squares, freedom = USUAL_FREEDOM * START_DOUBT**2, USUAL_FREEDOM - fitted
-    for logs in starts:
-        squares += sum((each - fmean(logs)) ** 2 for each in logs)
-        freedom += len(logs) - 1
-    return math.sqrt(squares / freedom), freedom

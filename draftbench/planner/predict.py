@@ -337,7 +337,7 @@ def timing_factors(
     context = np.array([predictor.context])
     if predictor.served is not None:
         served = predictor.served if started else predictor.served.without(rounds.k)
-        redrawn, median = served.redrawn.decoding(all_rounds), served.decoding(all_rounds)
+        redrawn, median = served.decoding_redrawn(all_rounds), served.decoding(all_rounds)
         if redrawn is None or median is None:
             return np.ones(draws)
     else:

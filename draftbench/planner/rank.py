@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftbench.acceptance.definitions import Sample
-from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate, quantiles
+from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate, quantiles, student_quantile
 from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.planner.alternatives import Alternative, Kind, predicted_by
 from draftbench.planner.predict import timing_factors
@@ -182,8 +182,15 @@ class Ranking:
                 time.half_width if time else 0.0,
             )
             return half, math.hypot(scatter.sd_in(processes), time.error if time else 0.0)
-        half = max(self.doubt(alternative)) * math.sqrt(alternative.processes / processes)
-        return half, half / _REACH
+        half, fewer = max(self.doubt(alternative)), math.sqrt(alternative.processes / processes)
+        served = alternative.predictor.served
+        if served is None:
+            return half * fewer, half * fewer / _REACH
+        # Two thirds of the draws, whose tails are those of an unknown noise between starts.
+        low, high = quantiles(np.log(self._factors(alternative)), (0.16, 0.84))
+        sd = (high - low) / 2 * fewer
+        known = student_quantile(0.975, served.freedom_with(processes)) * sd
+        return min(half * fewer, known) if fewer < 1 else half, sd
 
     def expected(self, alternative: Alternative, kind: Kind) -> Estimate | None:
         """A speed-up whose interval holds what its requests do not show."""

@@ -1,10 +1,12 @@
 """When the steps of a candidate are timed well enough for the decision.
 
-Timing continues while it matters: until what it adds to the interval of the best predicted speed-up
-is at most half of what the requests add, or a quarter of the distance to break-even. It need not be
-finer than half the noise of a decoding run and is never coarser than 5%, unless it would take a
-third of the time of timing and decoding together. What stalled is timed again first, and is no time
-spent. Looks at recorded seconds alone, so that whoever reads them finds the same number of visits.
+Timing continues until what it adds to the interval of the best predicted speed-up is at most half
+of what the requests add, or a quarter of the distance to break-even. It need not be finer than half
+the noise of a decoding run and must not be coarser than 5%. After three visits to every pass that
+did not stall, it also ends where one more would exceed a third of the time of timing and decoding
+together. (Three visits of a sweep with five decoded requests are 40% of it.) Stalls count as no time
+on either side. Only recorded seconds are used, so that whoever reads them finds the same number of
+visits.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ def timed_enough(
         decoded: responses that will be decoded, at so many `cells`, the baseline among them.
     """
     along, ks = replayed(replace(run, decodes=()), candidate), draft_lengths(run)
-    tokens = cells * sum(t.output_tokens for t in decoded)
+    tokens = sum(t.output_tokens for t in decoded)
 
     def enough(points: Sequence[CostPoint]) -> bool:
         source = costs_in(replace(run, costs=tuple(points), decodes=()), (candidate,))
@@ -52,11 +54,12 @@ def timed_enough(
             return True
         if any(_steady(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
             return False
-        decoding = tokens * float(predictor.costs.target.at(1, predictor.context)) / batch
-        if _spent(points) >= _OF_DECODING * decoding:
-            return True
         best = Ranking(alternatives_of(predictor, ks, {})).best
         if best is None or best.predicted is None or not best.predicted.value:
+            return True
+        plain = tokens * float(predictor.costs.target.at(1, predictor.context)) / batch
+        decoding = plain * (1 + (cells - 1) / best.predicted.value)
+        if _spent_with_next(points) > _OF_DECODING * decoding:
             return True
         factors = timing_factors(predictor, best.prediction, _DRAWS, prefills=False)
         low, high = quantiles(np.log(factors), (0.025, 0.975))
@@ -76,11 +79,14 @@ def _steady(point: CostPoint) -> int:
     return sum(middle / STALL <= seconds <= middle * STALL for seconds in point.seconds)
 
 
-def _spent(points: Sequence[CostPoint]) -> float:
-    """Seconds of all visits without stalls, each of which also ran its pass once untimed."""
-    once_more = {"prefill": 2.0}
-    steps = (SAMPLES_PER_VISIT + 1) / SAMPLES_PER_VISIT
-    return sum(
-        once_more.get(point.what, steps) * len(point.seconds) * median(point.seconds)
-        for point in points
-    )
+def _spent_with_next(points: Sequence[CostPoint]) -> float:
+    """Seconds of all visits and of one more to every step, without stalls; in each visit a pass also
+    runs once untimed.
+    """
+    seconds = 0.0
+    for point in points:
+        of_prompt = point.what == "prefill"
+        samples = 1 if of_prompt else SAMPLES_PER_VISIT
+        visits = len(point.seconds) // samples + (not of_prompt)
+        seconds += visits * (samples + 1) * median(point.seconds)
+    return seconds
