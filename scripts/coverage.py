@@ -56,7 +56,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from simulated_engines import EngineWorld, Starts
-from simulated_runs import Scenario, World
+from simulated_runs import SPREADS, Scenario, World
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.gate.judge import judge
@@ -115,14 +115,11 @@ _ADVISED = Cell(24, (24,), shape="mild", in_decoder=0, visits=0, ks=(4,), advise
 _THREE = Cell(48, (24, 24, 24), noise=0.023, promise=(1.0, 0.97, 0.94))
 _ENGINE = EngineCell(24, (24,))
 CELLS = {
-    "figures-5-mild": replace(_FIGURES, requests=5, shape="mild"),
-    "figures-5-mixed": replace(_FIGURES, requests=5),
-    "figures-12-mixed": replace(_FIGURES, requests=12),
-    "figures-12-heavy": replace(_FIGURES, requests=12, shape="heavy"),
-    "figures-24-mild": replace(_FIGURES, requests=24, shape="mild"),
-    "figures-48-mild": replace(_FIGURES, shape="mild"),
-    "figures-48-heavy": replace(_FIGURES, shape="heavy"),
-    "figures-96-heavy": replace(_FIGURES, requests=96, shape="heavy"),
+    **{
+        f"figures-{requests}-{shape}": replace(_FIGURES, requests=requests, shape=shape)
+        for requests in (5, 12, 24, 48, 96)
+        for shape in SPREADS
+    },
     "noise-0": Cell(),
     "noise-2.3": Cell(noise=0.023),
     "noise-2.3-few-requests": Cell(12, (12, 12), noise=0.023),
@@ -172,8 +169,8 @@ CELLS = {
     "engine-4-few-requests": replace(_ENGINE, requests=12, decoded=(12,), start=0.04, aim=0.85),
     "engine-4-two-drafts": replace(_ENGINE, requests=48, decoded=(48, 48), start=0.04, aim=0.85),
     "engine-4-no-gain": replace(_ENGINE, start=0.04, speedup=0.99, aim=0.85),
-    "engine-10": replace(_ENGINE, start=0.10, aim=None),
-    "engine-10-no-gain": replace(_ENGINE, start=0.10, speedup=0.99, aim=None),
+    "engine-10": replace(_ENGINE, start=0.10, aim=0.85),
+    "engine-10-no-gain": replace(_ENGINE, start=0.10, speedup=0.99, aim=0.85),
     "engine-4-two-starts": replace(_ENGINE, start=0.04, restarts=2, aim=0.85),
     "engine-2-three-starts": replace(_ENGINE, start=0.02, restarts=3),
     "engine-4-three-starts": replace(_ENGINE, start=0.04, restarts=3),

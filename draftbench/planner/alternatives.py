@@ -1,10 +1,11 @@
 """A configuration to choose, with its speed-ups: predicted, measured, expected.
 
-A measurement sees few requests, a prediction all of them but through costs and a model of rounds.
-Both count: what is expected is the prediction for all requests from passes, what a round takes
-beyond them in the decoder, which is one figure for all decoded k's of the draft, and one factor for
-what these are then still faster. Both are of time alone: the luck of acceptance of the few that
-were decoded is no reason to expect more. Fewer than `FEW_DECODED` decoded requests correct nothing.
+A measurement is of few requests; a prediction is of all requests, but relies on timed passes and
+a model of rounds. The expected speed-up uses both: the prediction for all requests, corrected by
+what a round takes beyond its passes in the decoder (one figure for all decoded k's of the draft)
+and by one factor for how much faster these then still were. Both corrections are of time alone: the
+luck of acceptance of the few decoded requests is no reason to expect more. Fewer than `FEW_DECODED`
+decoded requests correct nothing.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
-    """One configuration to choose, its speed-ups as samples over requests, its time factors where
-    it was decoded. `breaks` are the limits that it does not keep, in words; `errors` what
-    predictions made like its own were off by, None where those from passes alone say that;
-    `decoded_around` whether its draft was decoded at the loads that it lies between.
+    """One configuration to choose: its speed-ups as samples over requests, and its time factors
+    where it was decoded. `breaks` are the limits that it does not keep, in words. `errors` are
+    those of predictions made like its own, None for predictions from passes alone. `decoded_around`
+    says whether its draft was decoded at the two loads around it.
     """
 
     predictor: Predictor
@@ -95,18 +96,20 @@ class Alternative:
 
     @property
     def processes(self) -> int:
-        """In how many it was timed, or an engine started with it; at least one."""
+        """In how many processes it was timed, or how often an engine was started with it; at least
+        one.
+        """
         if self.predictor.served is not None:
             return self.predictor.served.starts_at(self.k)
         return len(self.time.by_process) if self.time else 1
 
     def passes_only_error(self, by: Kind = "expected") -> float | None:
-        """The prediction error had nothing been decoded, by either kind of speed-up."""
+        """The error that the prediction would have if nothing had been decoded."""
         return self._error(self.passes_only, by)
 
     @cached_property
     def passes_only(self) -> Prediction:
-        """What would be predicted had nothing been decoded."""
+        """The prediction if nothing had been decoded."""
         return predict(self.predictor, self.k, (0.0, 0.0))
 
     def _error(self, prediction: Prediction, by: Kind) -> float | None:
@@ -138,18 +141,18 @@ class Alternative:
 
     @cached_property
     def acceptance_luck(self) -> float | None:
-        """Tokens per round as decoded over those that replay expects of the same responses, less 1.
+        """Tokens per round as decoded over those that replay expects of the same responses, less 1;
+        None without replays. It corrects nothing.
 
-        Other than 0 where outputs part from the replayed ones or drafts are sampled. It corrects
-        nothing. None without replays.
+        Not 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
         if self.measured is None or not self.predictor.replays:
             return None
         ran, replayed = counted_rounds([row for _, row in self.measured.runs]), self.prediction
-        own = [t.key in self.measured.keys for t in replayed.trajectories]
+        both = [t.key in self.measured.keys for t in replayed.trajectories]
         decoded, expected = (
             quotient(np.array([each.tokens[rows].sum(), (each.rounds + each.plain)[rows].sum()]))
-            for each, rows in ((ran, slice(None)), (replayed.rounds, np.array(own)))
+            for each, rows in ((ran, slice(None)), (replayed.rounds, np.array(both)))
         )
         return float(decoded / expected - 1) if expected > 0 else None
 
@@ -157,29 +160,29 @@ class Alternative:
 def predicted_by(
     prediction: Prediction, kind: Kind, only: Collection[Key] | None = None
 ) -> Sample | None:
-    """The predicted speed-up that compares with one of this kind: with both prefills or without."""
+    """The predicted speed-up with both prefills (end_to_end) or of decoding alone."""
     return prediction.end_to_end(only) if kind == "end_to_end" else prediction.speedup(only)
 
 
 def alternatives_of(
     predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
 ) -> tuple[Alternative, ...]:
-    """A candidate at every k: predicted, and expected as the decoder's time corrects it."""
+    """A candidate at every k, its predictions corrected by what its decoding took."""
     return corrected(timed(predictor, ks, measured))
 
 
 def timed(
     predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
 ) -> tuple[Alternative, ...]:
-    """A candidate at every k with its time factors, by which nothing is corrected yet."""
+    """A candidate at every k with its time factors, not yet corrected by them."""
     return tuple(_timed(predictor, k, measured.get(k)) for k in ks)
 
 
 def corrected(
     found: Sequence[Alternative], alike: Mapping[Kind, Mapping[int, float]] | None = None
 ) -> tuple[Alternative, ...]:
-    """A candidate's alternatives, each corrected by a time factor: the mean of its decoded k's,
-    times what a k gains for all drafts `alike`, which that mean leaves out.
+    """A candidate's alternatives, each corrected by a time factor: the mean over its decoded k's
+    without, and the k itself with, what rounds at a k gain with all drafts `alike`.
     """
     ran = [each for each in found if each.corrected]
 
@@ -204,7 +207,7 @@ def corrected(
 
 
 def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
-    """A configuration with its time factors; what is expected is still what is predicted."""
+    """A configuration with its time factors; its expected speed-up is still the predicted one."""
     prediction = predict(predictor, k)
     predicted, end_to_end = prediction.speedup(), prediction.end_to_end()
     found = Alternative(predictor, k, prediction, predicted, measured, predicted, end_to_end)
@@ -225,15 +228,15 @@ def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Altern
 
 
 def _corrected(each: Alternative, decoding: float | None, whole: float | None) -> Alternative:
-    """What is expected of a decoded configuration: predicted with the overhead of its draft's
-    rounds, times the factor that is left; where nothing predicts, what was measured.
+    """A decoded configuration whose expected speed-up is the prediction with the overhead of its
+    draft's rounds, times its time factor; without a prediction it is the measured one.
     """
     assert each.measured is not None
     prediction = predict(each.predictor, each.k, (0.0, each.predictor.overheads.of_all))
     end_to_end = each.measured.end_to_end
     expected = faster(prediction.speedup(), decoding) or each.measured.speedup
     if each.predictor.served is not None:
-        # Rounds of replay by the seconds of whole rounds as they were measured at this k.
+        # The rounds of replay, each with the seconds of whole rounds at this k.
         seconds = each.predictor.served.decoding(each.prediction.rounds)
         expected = replace(each.prediction, decoding=seconds).speedup() or expected
     return replace(

@@ -1,9 +1,9 @@
 """Rank all candidates at one concurrency and decide: speculate, do not, or inconclusive.
 
-Speculate where the speed-up of the best configuration lies above the asked one with its whole
-interval, do not where it lies at or below. Every concurrency is decided by its own costs, overheads
-and measurements; acceptance is the same at all of them. The interval of a best configuration that
-was not decoded is stretched to what such predictions were off by where others were decoded.
+Speculate where the whole interval of the best configuration's speed-up lies above the asked one, do
+not where it lies at or below. Every concurrency is decided by its own costs, overheads and
+measurements; acceptance is the same at all of them. The interval of a best configuration that was
+not decoded is widened by the errors that such predictions had where others were decoded.
 """
 
 from __future__ import annotations
@@ -112,20 +112,28 @@ class LoadDecision:
 
     @cached_property
     def sample(self) -> Sample | None:
-        """What decides: the best of several looks better than it is, so its speed-up is taken
-        from requests that did not choose it, where there are such. None where its own requests are
-        too few for an interval, or so unequal that they say as much as too few.
+        """The deciding speed-up: the best of several looks better than it is, so it is taken from
+        requests that did not choose it, where there are any. None where the leader's requests are
+        too few for an interval, or so unequal that they count as too few.
         """
-        own = self.leader.speedup(self.ranking.by) if self.leader else None
-        if own is None or estimate(own) is None or round(own.equal_requests) < MIN_REQUESTS:
+        of_leader = self.leader.speedup(self.ranking.by) if self.leader else None
+        if of_leader is None or estimate(of_leader) is None:
             return None
-        return self.ranking.cross_fit(self.ranking.by) or own
+        if round(of_leader.equal_requests) < MIN_REQUESTS:
+            return None
+        return self.ranking.cross_fit(self.ranking.by) or of_leader
 
     @cached_property
     def deciding(self) -> Estimate | None:
-        """The deciding speed-up with its interval, which holds what requests do not show."""
+        """The deciding speed-up without the luck of its draft, its interval widened by the errors
+        that requests do not show.
+        """
         interval = estimate(self.sample)
-        return self.ranking.doubted(interval, self.leader) if self.leader else None
+        if interval is None or self.leader is None:
+            return None
+        less = math.exp(-self.ranking.luck)
+        lucky = Estimate(interval.value * less, interval.low * less, interval.high * less)
+        return self.ranking.doubted(lucky, self.leader)
 
     @property
     def doubt(self) -> tuple[float, float] | None:
@@ -136,8 +144,8 @@ class LoadDecision:
 
     @cached_property
     def impossible(self) -> str | None:
-        """Why the deciding speed-up cannot be true, None where it can: a round takes a target step
-        at least, so that it stays below the tokens of a round.
+        """Why the deciding speed-up cannot be true; None where it can. A round takes at least as
+        long as a target step, so no speed-up exceeds the tokens of a round.
         """
         if self.leader is None or self.deciding is None:
             return None
@@ -148,7 +156,7 @@ class LoadDecision:
 
     @cached_property
     def decision(self) -> Decision:
-        """Whether to speculate at this concurrency; not where nobody keeps the limits."""
+        """Whether to speculate at this concurrency; not where no configuration keeps the limits."""
         considered = self.ranking.considered
         if considered and all(each.breaks for each in considered):
             return "do_not_speculate"
@@ -170,7 +178,7 @@ class LoadDecision:
 
     @property
     def settled_by(self) -> Remedy | None:
-        """What would settle what is inconclusive."""
+        """What would settle an inconclusive decision."""
         leader = self.leader
         if any(each.predictor.note == NO_BASELINE for each in self.alternatives):
             return "baseline"
@@ -185,12 +193,13 @@ class LoadDecision:
 
     @property
     def larger_sweep(self) -> LargerSweep | None:
-        """How large a sweep would settle what a larger one can."""
+        """How large a sweep would settle the decision, where a larger one can."""
         interval, leader = estimate(self.sample), self.leader
         if self.settled_by != "sample" or interval is None or leader is None:
             return None
         assert self.sample is not None
-        distance = math.log(interval.value / (self.min_speedup * (1 + TIMING_NOISE)))
+        least = self.min_speedup * (1 + TIMING_NOISE)
+        distance = math.log(interval.value / least) - self.ranking.luck
         end = interval.low if distance > 0 else interval.high
         if end <= 0:
             return None
@@ -214,7 +223,7 @@ class LoadDecision:
 
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
-    """A speed-up with its interval against the asked one and timing noise."""
+    """Compare the interval of a speed-up with the asked one plus timing noise."""
     least = min_speedup * (1 + TIMING_NOISE)
     if expected is None or expected.low <= least < expected.high:
         return "inconclusive"
@@ -222,8 +231,8 @@ def decide(expected: Estimate | None, min_speedup: float) -> Decision:
 
 
 class Evaluator:
-    """One run's candidates, at any concurrency; nothing is computed twice. Where costs come from
-    elsewhere, this run's own decoding does not count.
+    """Decisions of one run at any concurrency, each computed once. With costs from elsewhere the
+    run's decoding does not count.
     """
 
     def __init__(self, run: Run, options: DecisionOptions) -> None:
@@ -275,8 +284,8 @@ class Evaluator:
         return self._measured[concurrency]
 
     def _doubt_at(self, concurrency: int) -> TimeDoubt:
-        """What decoding there showed predictions from passes alone to be off by; where nothing was
-        decoded, at the loads next to it.
+        """The errors of time that decoding there showed, or where nothing was decoded, decoding at
+        the loads next to it.
         """
         if concurrency not in self._doubts:
             decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
@@ -293,8 +302,8 @@ class Evaluator:
         return self._doubts[concurrency]
 
     def _decoded(self, concurrency: int) -> list[Candidate]:
-        """The candidates that were both timed and decoded with so many rows: another may lie there
-        between two loads, and waits for the doubt of these.
+        """The candidates that were both timed and decoded with so many rows. (One that was only
+        decoded there lies between two timed loads and needs the errors of these first.)
         """
         ran = {candidate for candidate, _ in self.measured(concurrency)}
         timed = (c for c in self.run.candidates if concurrency in self.source.batches(c))
@@ -340,7 +349,7 @@ class Evaluator:
         return self._uncorrected[concurrency, candidate]
 
     def _alike(self, concurrency: int) -> Mapping[Kind, Mapping[int, float]]:
-        """What rounds at a k have alike for all drafts that were decoded there."""
+        """By how much rounds at a k are faster with every draft that was decoded there."""
         if concurrency not in self._by_k:
             drafts = [self._timed(concurrency, each) for each in self._decoded(concurrency)]
             self._by_k[concurrency] = {

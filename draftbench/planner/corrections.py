@@ -1,10 +1,10 @@
-"""What decoding at two timed loads showed → predictions at the loads between.
+"""What decoding at two timed loads showed → predictions at the loads between them.
 
-Nothing was decoded there and passes are interpolated. What these predict is multiplied by what was
-expected over what passes alone predict at both timed loads, log-linear in the rows: by that of the
-same k where it was decoded, else by the mean of the draft's decoded k's, and by 1 at a load where
-none was. In doubt are how the passes bend between the timed points, and what the decoded
-configurations of the draft do not have in common.
+Nothing was decoded between, and passes are interpolated. The prediction is multiplied by a
+correction that is log-linear in the rows between those of the two timed loads. The correction of a
+timed load is the expected speed-up over the one predicted from passes alone: of the same k where it
+was decoded, else the mean of the draft's decoded k's, or 1 where none was. Its errors are how
+passes may bend between the timed points, and how the corrections of the draft's k's differ.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def carried_over(
     by: Kind,
     errors: Sequence[float],
 ) -> list[Alternative]:
-    """One candidate's alternatives between two timed loads, corrected as they were there.
+    """One candidate's alternatives between two timed loads, corrected as those at the two loads.
 
     Args:
-        fewer, more: the candidate's alternatives at the timed loads around.
-        by: the speed-up whose doubt counts.
-        errors: what predictions from passes alone were off by there, of all candidates.
+        fewer, more: the candidate's alternatives at the timed loads below and above.
+        by: the speed-up whose errors count.
+        errors: of predictions from passes alone at these loads, of all candidates.
     """
     decode, end_to_end = ([_factors(end, k) for end in (fewer, more)] for k in KINDS)
     ends = end_to_end if by == "end_to_end" else decode
@@ -60,7 +60,7 @@ def carried_over(
 
 
 def _between(ends: Sequence[Mapping[int, float]], k: int, share: float) -> float:
-    """The factor of a k a `share` of the way from one end to the other."""
+    """The correction of a k, a `share` of the way from one load to the other."""
     low, high = (end.get(k, geometric_mean(end.values() or (1.0,))) for end in ends)
     return float(low ** (1 - share) * high**share)
 
@@ -68,7 +68,7 @@ def _between(ends: Sequence[Mapping[int, float]], k: int, share: float) -> float
 # Every load between two timed ones asks for the same few.
 @lru_cache(maxsize=256)
 def _factors(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float]:
-    """What is expected over what timed passes predict, by the k's that were decoded."""
+    """Corrections by decoded k: the expected speed-up over that predicted from timed passes."""
     found = {}
     for each in alternatives:
         expected, alone = each.speedup(by), predicted_by(each.passes_only, by)
@@ -78,7 +78,7 @@ def _factors(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float
 
 
 def _bends(alternative: Alternative, by: Kind) -> list[float]:
-    """What the prediction is off by if passes take the least or the most, or neither."""
+    """Relative errors of the prediction if passes bend not at all, or as far as they can."""
     predicted, ends = alternative.speedup(by), alternative.prediction.ends
     if predicted is None or not predicted.value or ends is None or ends.decoding is None:
         return [0.0]

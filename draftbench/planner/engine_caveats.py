@@ -15,8 +15,10 @@ from draftbench.acceptance.intervals import estimate, paired_difference
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.cost_sources import engine_name
+from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import Caveat
 from draftbench.planner.texts import audit
+from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, at_load, cached_share
@@ -47,7 +49,7 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         yield from _of_untimed(run, decided)
         yield from _of_untold_rounds(run, decided)
         yield from _of_other_acceptance(run, decided)
-        yield from _of_drift(decided)
+        yield from _of_corrected_starts(decided)
         yield from _of_stalls(run)
         yield from _of_cached_prompts(evaluator, decided)
     yield from _of_texts(run)
@@ -144,12 +146,13 @@ def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
             )
 
 
-def _of_drift(decided: LoadDecision) -> Iterator[Caveat]:
+def _of_corrected_starts(decided: LoadDecision) -> Iterator[Caveat]:
     """Why what was measured and what is expected disagree."""
     leader = decided.leader
-    if leader is None or leader.predictor.served is None:
+    served = leader.predictor.served if leader else None
+    if leader is None or served is None or leader.k not in served.started:
         return
-    too_high = math.expm1(-leader.predictor.served.slowed.get(leader.k, 0.0))
+    too_high = math.expm1(-served.slowed[leader.k])
     if abs(too_high) >= _SHOWN:
         high = "high" if too_high > 0 else "low"
         yield Caveat(
@@ -157,6 +160,15 @@ def _of_drift(decided: LoadDecision) -> Iterator[Caveat]:
             f"the machine's speed changed between the starts of the server with {leader.name} and "
             f"of the one without speculation: the measured speed-up is {abs(too_high):.1%} too "
             f"{high} by it, which is taken out of the expected one",
+        )
+    luck = math.expm1(served.put_down_to_luck(leader.k))
+    if abs(luck) >= TIMING_NOISE:
+        less, done = ("less", "leaves out") if luck > 0 else ("more", "adds")
+        yield Caveat(
+            "lucky-start",
+            f"rounds with {leader.name} took {less} time than those at other k's make likely: the "
+            f"expected speed-up {done} {abs(luck):.1%} of the measured one as luck; --restarts "
+            f"{FEW_PROCESSES} would show whether it is",
         )
 
 

@@ -18,7 +18,7 @@ where each was started once, nearly nothing shows by how much. So all starts are
   likelihood). Seconds are averaged and drawn over what is left of its values.
 - The drift, how much slower the machine gets from each start to the next, is about as large as the
   noise. It is fitted where drafts were started several times, in turns between starts of the plain
-  server; with one turn it cannot be told from noise and counts as such.
+  server; after a single turn it looks like noise and counts as noise.
 
 A round's seconds also vary with the requests that were answered; that error counts at each k.
 
@@ -135,6 +135,13 @@ class RoundCosts:
         drift = self._curve(1).drift if self.started else 0.0
         middles = {k: fmean(start.place for start in starts) for k, starts in self.starts.items()}
         return {k: drift * (middle - middles[0]) for k, middle in middles.items()}
+
+    def put_down_to_luck(self, k: int) -> float:
+        """By how much longer rounds at a started k are taken to last than its starts took (log),
+        since the other k's make such short ones unlikely.
+        """
+        measured = fmean(start.log for start in self.starts[k]) - self.slowed[k]
+        return math.log(self._curve(k).seconds[k]) - measured
 
     def _curve(self, k: int) -> _Curve:
         largest = max(k, *self.starts)

@@ -68,7 +68,7 @@ def _range(plain: PlainDecoding | None, concurrency: int) -> tuple[float, float]
 
 
 def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
-    """On the costs of the leader where there is one; else what holds for all."""
+    """A note on the costs of the leader, or without one on those of all."""
     leader = decided.leader
     if leader is None:
         every = (each.predictor.note for each in decided.alternatives)
@@ -86,8 +86,8 @@ def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
 def schedule(
     evaluator: Evaluator, candidate: Candidate, asked: Sequence[int]
 ) -> tuple[ScheduleEntry, ...]:
-    """The k of one draft at every concurrency that was timed or asked for, and at every other from
-    which another one holds.
+    """The k of one draft at every concurrency that was timed or asked for, and at every other where
+    it changes.
     """
     timed = _timed_loads(evaluator, candidate)
     found: list[ScheduleEntry] = []
@@ -99,8 +99,8 @@ def schedule(
 
 
 def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -> LoadDecision:
-    """What the answer at a load is for one draft: where it leads the answer itself. Where another
-    leads its decision alone, but it does not pay where the answer is not to speculate.
+    """The decision at a load for one draft: the answer itself where the draft leads it, or where
+    the draft alone would pay but the answer is not to speculate; else the decision on it alone.
     """
     answer, alone = evaluator.at(concurrency), evaluator.at(concurrency, candidate)
     leads = answer.leader is not None and answer.leader.candidate == candidate
@@ -110,8 +110,8 @@ def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -
 
 
 def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
-    """Every concurrency at which the speed of a draft is known: its passes were timed there, or at
-    two around it; of a serving engine those that it was asked for.
+    """Every concurrency at which the speed of a draft is known: all from the smallest timed one to
+    the largest, but on a serving engine only those that were served.
     """
     timed = evaluator.source.batches(candidate)
     if not timed or candidate in evaluator.source.served:
@@ -120,7 +120,7 @@ def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
 
 
 def _timed_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
-    """Where the passes of a draft were timed, or if nowhere its decoding."""
+    """Where the passes of a draft were timed, or if nowhere, where it was decoded."""
     decoded = () if evaluator.foreign else evaluator.run.decodes
     return evaluator.source.batches(candidate) or sorted(
         {row.batch for row in decoded if row.candidate == candidate}
@@ -129,11 +129,12 @@ def _timed_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Crossover:
-    """Up to how many rows a draft clearly pays, its speed-up above the asked one with its interval.
+    """Up to how many rows a draft clearly pays: the whole interval of its speed-up is above the
+    asked one.
 
-    `limit` 0: it does at no load, None: at the largest timed one too. `between` are the timed loads
-    around a limit that was not timed, `gaps` the ranges below it where the draft does not clearly
-    pay.
+    `limit` is 0 where it pays at no load, None where it does at the largest timed one too.
+    `between` are the timed loads around a limit that was not timed, `gaps` the ranges below it
+    where the draft does not clearly pay.
     """
 
     limit: int | None
@@ -142,8 +143,8 @@ class Crossover:
 
 
 def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
-    """By every load at which the costs of a draft are known: one that is not clear (noise, few
-    requests) hides no larger one that is.
+    """The crossover over every load at which the costs of a draft are known. A load where it is
+    unclear whether the draft pays does not hide a larger one where it clearly does.
     """
     known = _known_loads(evaluator, candidate)
     paying = [
@@ -164,7 +165,7 @@ def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
 
 
 def configuration_of(alternative: Alternative | None) -> Configuration | None:
-    """The name of an alternative."""
+    """The configuration that an alternative is of."""
     if alternative is None:
         return None
     candidate, predictor = alternative.candidate, alternative.predictor

@@ -1,10 +1,10 @@
-"""Plain decoding at any concurrency: one rate, whatever draft is held against it.
+"""Plain decoding at any concurrency: one rate, whichever draft it is compared with.
 
-Every candidate's block times and decodes the target once more, on the machine as it is by then: in
-one run a step of 16 rows took 0.17 to 0.23 s. A rate that went with the leader would change with it
-from one load to the next. So it is the geometric mean over blocks, of those where the target was
-decoded if there are any. More rows never step faster than fewer, and between two timed loads steps
-rise as the passes do.
+The target is timed and decoded anew with every candidate, on the machine as it is by then: in one
+run a step of 16 rows took 0.17 to 0.23 s. If the rate were the leader's, it would change whenever
+the leader changes from one load to the next. So it is the geometric mean over candidates, of those
+with decoding if there are any. A step of more rows never takes less time than one of fewer, and
+between two timed loads steps rise as the passes do.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from draftbench.records import Candidate
 
 @dataclass(frozen=True)
 class PlainDecoding:
-    """Seconds of a target step of all rows; `blocks` are those of each block, none between timed
-    loads. `token` is a request's seconds over its tokens, with its prefill; None where that was not
-    timed.
+    """Seconds of a target `step` of all rows; `blocks` has them for each candidate, empty between
+    timed loads. `token` is a request's seconds, with its prefill, over its tokens; None where the
+    prefill was not timed.
     """
 
     step: float
@@ -31,7 +31,7 @@ class PlainDecoding:
 
 
 def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | None:
-    """What decoding takes without speculation; None where no pass is known at this load."""
+    """Seconds of decoding without speculation; None where no pass is known at this load."""
     timed = {rows for each in evaluator.run.candidates for rows in evaluator.source.batches(each)}
     blocks = {rows: steps for rows in sorted(timed) if (steps := _steps(evaluator, rows))}
     low = max((rows for rows in blocks if rows <= concurrency), default=None)
@@ -51,7 +51,7 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
 
 
 def _each(evaluator: Evaluator, rows: int) -> dict[Candidate, Alternative]:
-    """One alternative of every candidate whose speed is known; plain decoding has no k."""
+    """One alternative of every candidate whose speed is known, whatever its k."""
     found: dict[Candidate, Alternative] = {}
     for each in evaluator.at(rows).alternatives:
         if each.prediction.decoding is not None and each.prediction.rounds.tokens.any():
@@ -60,7 +60,7 @@ def _each(evaluator: Evaluator, rows: int) -> dict[Candidate, Alternative]:
 
 
 def _steps(evaluator: Evaluator, rows: int) -> tuple[float, ...]:
-    """Seconds of a step in every block."""
+    """Seconds of a step, with every candidate."""
     every = _each(evaluator, rows).values()
     decoded = [
         e for e in every if e.predictor.served or e.predictor.overheads.of_others(0) is not None
@@ -75,8 +75,8 @@ def _step(alternative: Alternative, prediction: Prediction) -> float:
 
 
 def _share(evaluator: Evaluator, low: int, rows: int, high: int) -> float | None:
-    """The share of the rise in pass times, from one timed load to the next, that is reached at so
-    many rows; None where passes are unknown.
+    """How much of the rise in pass times from one timed load to the next is reached at so many
+    rows, as a share; None where passes are unknown.
     """
     passes = [
         {candidate: _step(each, each.passes_only) for candidate, each in found.items()}

@@ -1,13 +1,13 @@
 """Configurations with their speed-ups → the best one, how sure that is, and what to expect of it.
 
-A candidate that was measured competes with its measured k's only, and what breaks a limit does not
+A candidate that was decoded competes with its decoded k's only, and what breaks a limit does not
 compete. A candidate that was not decoded must win even if its prediction is off by as much as such
 predictions were where others were decoded.
 
-The bootstrap over requests is shared by all, so that what requests have in common does not blur the
-comparison. What requests do not show is drawn besides: of a configuration that was decoded, by how
-much cells scatter (`time_factors.py`); of a prediction alone, its timing samples, the errors that
-such predictions had, and what each draft has to itself.
+All configurations are compared on the same resampled requests, so that what requests have in common
+does not blur the comparison. Errors of time are drawn in addition: for a decoded configuration how
+much cells scatter (`time_factors.py`), for a prediction its timing samples, the errors that such
+predictions had, and how far its draft may differ from others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ import numpy as np
 import numpy.typing as npt
 
 from draftbench.acceptance.definitions import Sample
-from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate, quantiles, student_quantile
+from draftbench.acceptance.intervals import (
+    RESAMPLES,
+    Estimate,
+    estimate,
+    quantiles,
+    student_quantile,
+)
 from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.planner.alternatives import Alternative, Kind, predicted_by
 from draftbench.planner.predict import timing_factors
@@ -53,10 +59,10 @@ class Confidence:
 
 
 class Ranking:
-    """The alternatives that may be recommended, over the requests that any of them was judged on.
+    """The alternatives that may be recommended, over all requests that any of them has figures of.
 
     Of those `considered`, those of unknown speed and those that break a limit do not compete. `by`
-    is the speed-up that decides, `expected` or `end_to_end`; `doubt` is what requests do not show.
+    is the speed-up that decides, `expected` or `end_to_end`; `doubt` are the errors of time.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Ranking:
         self.by: Kind = by
         self.time_doubt = doubt
         self.considered = tuple(considered)
+        self._factors_of: dict[Alternative, Floats] = {}
         measured = {each.candidate for each in considered if each.corrected}
         known = [
             (each, sample)
@@ -75,7 +82,7 @@ class Ranking:
             if not each.breaks and (each.corrected or each.candidate not in measured)
             if (sample := each.speedup(by)) is not None
         ]
-        # Of the equally fast and large the first leads.
+        # Among equally fast and large ones the first leads.
         known.sort(key=lambda pair: pair[0].name)
         self.alternatives = [each for each, _ in known]
         # An engine's other k's cannot be chosen, but one of them may be the best all the same.
@@ -87,7 +94,7 @@ class Ranking:
         ]
         self._drawn = [each for each, _ in known + unstarted]
         self._samples = [sample for _, sample in known + unstarted]
-        # In an order of their own, which no draw and no split shares with the traffic.
+        # Sorted, so that no draw and no split depends on the order of the traffic.
         self.requests = tuple(sorted({name for _, sample in known for name in sample.requests}))
         self._tables = [
             _placed(sample, sample.addends * sample.weights[:, None], self.requests)
@@ -101,15 +108,15 @@ class Ranking:
         return None if chosen == _NONE else self.alternatives[chosen]
 
     def errors_of(self, alternative: Alternative) -> tuple[float, ...]:
-        """What predictions made like that of an alternative were off by."""
+        """The errors of predictions made like that of an alternative."""
         return self.time_doubt.errors if alternative.errors is None else alternative.errors
 
     def runner_up(self, best: Alternative) -> Alternative | None:
         """The fastest of the other candidates at their best k's: the next row of a table."""
         fastest, speed = None, -math.inf
         for candidate in {each.candidate: None for each in self.alternatives}:
-            own = [each for each in self.alternatives if each.candidate == candidate]
-            other = None if candidate == best.candidate else Ranking(own, self.by).best
+            its = [each for each in self.alternatives if each.candidate == candidate]
+            other = None if candidate == best.candidate else Ranking(its, self.by).best
             sample = other and other.speedup(self.by)
             if sample and sample.value is not None and sample.value > speed:
                 fastest, speed = other, sample.value
@@ -117,9 +124,9 @@ class Ranking:
 
     def faster_within_noise(self, best: Alternative) -> list[Alternative]:
         """Those that are faster than the best, though within timing noise."""
-        own = self._pooled[self.alternatives.index(best)]
+        least = self._pooled[self.alternatives.index(best)]
         return [
-            each for each, value in zip(self.alternatives, self._pooled, strict=True) if value > own
+            a for a, speed in zip(self.alternatives, self._pooled, strict=True) if speed > least
         ]
 
     def ties(self, alternative: Alternative) -> bool:
@@ -130,23 +137,19 @@ class Ranking:
         """How sure a choice is, None meaning plain decoding, which always competes with speed 1."""
         if not self.alternatives:
             return None
-        own = self._draws[:, 0 if choice is None else 1 + self.alternatives.index(choice)]
-        known = np.isfinite(own)
+        speeds = self._draws[:, 0 if choice is None else 1 + self.alternatives.index(choice)]
+        known = np.isfinite(speeds)
         if not known.any():
             return None
-        ties = own[known] >= (1 - TIMING_NOISE) * self._best_draws[known]
-        lost = 1 - own[known] / self._best_draws[known]
+        best = self._draws[known].max(axis=1)
+        ties = speeds[known] >= (1 - TIMING_NOISE) * best
+        lost = 1 - speeds[known] / best
         return Confidence(float(ties.mean()), float(lost.mean()))
 
     @cached_property
-    def _best_draws(self) -> Floats:
-        best: Floats = self._draws.max(axis=1)
-        return best
-
-    @cached_property
     def _draws(self) -> Floats:
-        """Speed-ups of plain decoding, every alternative and every k that an engine was not started
-        with over resampled requests and times [draws, 1 + all of them].
+        """Speed-ups over resampled requests and times, of plain decoding (1), every alternative and
+        every k that an engine was not started with [draws, 1 + all of them].
         """
         generator = np.random.Generator(np.random.Philox(key=0))
         requests = len(self.requests)
@@ -162,8 +165,8 @@ class Ranking:
         return np.concatenate([np.ones((RESAMPLES, 1)), values * np.stack(factors, axis=1)], axis=1)
 
     def doubt(self, alternative: Alternative) -> tuple[float, float]:
-        """How far below and above its value a speed-up may be in 95 % for what its requests do not
-        show, as distances of the logarithm.
+        """How far below and above its value the logarithm of a speed-up may be (95 %) because of
+        errors that more requests would not reduce.
         """
         if alternative.corrected and alternative.predictor.served is None:
             half, _ = self.doubt_in(alternative, alternative.processes)
@@ -172,8 +175,8 @@ class Ranking:
         return max(-low, 0.0), max(high, 0.0)
 
     def doubt_in(self, alternative: Alternative, processes: int) -> tuple[float, float]:
-        """Half of the 95 % interval of the logarithm that requests do not narrow, and its standard
-        deviation, were the speed-up timed in so many processes.
+        """Half of the 95 % interval of the logarithm that more requests would not narrow, and the
+        standard deviation, if the speed-up were timed in so many processes.
         """
         if alternative.corrected and alternative.predictor.served is None:
             time, scatter = alternative.time_factor(self.by), self.time_doubt.scatter
@@ -192,22 +195,48 @@ class Ranking:
         known = student_quantile(0.975, served.freedom_with(processes)) * sd
         return min(half * fewer, known) if fewer < 1 else half, sd
 
+    @cached_property
+    def luck(self) -> float:
+        """By how much (logarithm) the best of several decoded drafts looks faster than it is, on
+        average, since the one whose cells were timed with the most luck tends to lead: what the
+        leader of drawn speed-ups gains by its draw. An engine's rounds are corrected already.
+        """
+        scatter, candidates = self.time_doubt.scatter, [a.candidate for a in self.alternatives]
+        known = _generator("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
+        lucks = np.zeros((len(self.alternatives), RESAMPLES))
+        for at, each in enumerate(self.alternatives):
+            if each.corrected and each.predictor.served is None:
+                # The mean over m k's in one process varies as its baseline and one m-th of a round.
+                cells = 1 + 1 / candidates.count(each.candidate)
+                sd = scatter.sd * np.sqrt(cells / (known * each.processes))
+                lucks[at] = sd * _normal(str(each.candidate))
+        if len(set(candidates)) < 2:
+            return 0.0
+        lucks -= lucks.mean(axis=1, keepdims=True)
+        speeds = np.log(np.maximum(self._pooled, 1e-9))[:, None] + lucks
+        return float(np.take_along_axis(lucks, speeds.argmax(axis=0)[None], axis=0).mean())
+
     def expected(self, alternative: Alternative, kind: Kind) -> Estimate | None:
-        """A speed-up whose interval holds what its requests do not show."""
+        """A speed-up whose interval includes the errors that requests do not show."""
         return self.doubted(estimate(alternative.speedup(kind)), alternative)
 
     def doubted(self, speed: Estimate | None, alternative: Alternative) -> Estimate | None:
-        """A speed-up of an alternative, its interval over requests stretched by the doubt."""
+        """A speed-up of an alternative, its interval over requests widened by those errors."""
         return stretched(speed, *self.doubt(alternative)) if speed else None
 
     def _factors(self, alternative: Alternative) -> Floats:
-        """What the time of an alternative could make of its speed-up [draws].
+        """Factors by which a speed-up may differ because of errors of time [draws].
 
-        Of one that was decoded, the scatter of cells (its baseline's for all k's of a draft, its
-        rounds' for each k) and of requests. Of a prediction, its timed passes drawn anew, one of
-        the errors that such predictions had, and what the draft has to itself, or the scatter of
-        the cells around. Of an engine's rounds its starts, and how they bend between them.
+        For a decoded one, the scatter of cells (the baseline's for all k's of a draft, the rounds'
+        for each k) and of requests. For a prediction, other samples of its timed passes, one of
+        the errors that such predictions had, and how far its draft may differ from others, or the
+        scatter of the decoded cells around it. For an engine's rounds, other starts and bends.
         """
+        if alternative not in self._factors_of:
+            self._factors_of[alternative] = self._drawn_factors(alternative)
+        return self._factors_of[alternative]
+
+    def _drawn_factors(self, alternative: Alternative) -> Floats:
         if alternative.predictor.served is not None:
             return self._redrawn(alternative)
         scatter, draft = self.time_doubt.scatter, _normal(str(alternative.candidate))
@@ -220,14 +249,14 @@ class Ranking:
             time = alternative.time_factor(self.by)
             few = _normal(f"{alternative.candidate} decoded")
             return np.asarray(np.exp(spread + (time.error if time else 0.0) * few))
-        # What rounds take beyond their passes is mostly the runner's: one draw for all.
-        # By size: in the order of the candidates a draw would depend on it.
+        # What rounds take beyond their passes is mostly the runner's: one draw for all. Sorted, so
+        # that it does not depend on the order of the candidates.
         off = np.array(sorted(self.errors_of(alternative)) or (0.0,))
         drawn = (_generator("errors").random(RESAMPLES) * len(off)).astype(int)
         return np.asarray(self._redrawn(alternative) / (1 + off[drawn]) * np.exp(spread))
 
     def _redrawn(self, alternative: Alternative) -> Floats:
-        """What other samples of its timings could make of a speed-up [draws]."""
+        """Factors by which a speed-up may differ because of its timing samples [draws]."""
         return timing_factors(
             alternative.predictor,
             alternative.prediction,
@@ -240,10 +269,10 @@ class Ranking:
         """The speed-up of choosing like this, from requests that did not choose.
 
         The requests are split in five; each part is evaluated with what the other parts choose, and
-        a request counts with its mean over many splits. None where no part has a figure of the
-        asked kind, or where parts that chose a measurement without a prediction would be mixed with
-        others. Where predictions and measurements are mixed, what a measurement corrects is taken
-        as it is on all requests.
+        a request counts with its mean over many splits. None where no part has a figure of this
+        kind, or where a measurement without a prediction would be mixed with others. Where
+        predictions and measurements are mixed, the correction by a measurement is that of all
+        requests.
         """
         samples = _summable(list(self._chosen_by_others), kind)
         if not samples:
@@ -265,15 +294,15 @@ class Ranking:
 
     @cached_property
     def _chosen_by_others(self) -> dict[Alternative, Floats]:
-        """What other parts choose → in how many splits it is chosen for each request [requests]."""
+        """By alternative, in how many splits the other parts choose it for a request [requests]."""
         found: dict[Alternative, Floats] = {}
         parts = _parts(len(self.requests))
         for at in range(0, len(parts), _AT_ONCE):
-            own = parts[at : at + _AT_ONCE]
-            chosen = self._picks(self._ranked((~own).astype(float)))
+            some = parts[at : at + _AT_ONCE]
+            chosen = self._picks(self._ranked((~some).astype(float)))
             for each in set(chosen.tolist()) - {_NONE}:
                 best = self.alternatives[each]
-                found[best] = found.get(best, 0.0) + own[chosen == each].sum(axis=0)
+                found[best] = found.get(best, 0.0) + some[chosen == each].sum(axis=0)
         return found
 
     @cached_property
@@ -282,9 +311,9 @@ class Ranking:
         return everything
 
     def _ranked(self, counts: Floats) -> Floats:
-        """What alternatives are chosen by [draws, alternatives] under counts [draws, requests]:
-        speed-ups, those of candidates that were not decoded as they would be on average with the
-        errors that were seen, never higher: the least regret expected under the draws of
+        """The speed-ups that alternatives are chosen by [draws, alternatives] under request counts
+        [draws, requests]. Candidates that were not decoded count with their average under the
+        errors that were seen, never higher, which has the least expected regret under the draws of
         `confidence`.
         """
         values: Floats = self._values(counts)[:, : len(self.alternatives)] * self._credit
@@ -292,9 +321,9 @@ class Ranking:
 
     @cached_property
     def _credit(self) -> Floats:
-        """What speed-ups are multiplied by for the ranking [alternatives]."""
-        errors = [(0.0,) if a.corrected else self.errors_of(a) or (0.0,) for a in self.alternatives]
-        return np.array([min(1.0, np.mean([1 / (1 + e) for e in own])) for own in errors])
+        """Factors on speed-ups for the ranking [alternatives]."""
+        every = [(0.0,) if a.corrected else self.errors_of(a) or (0.0,) for a in self.alternatives]
+        return np.array([min(1.0, np.mean([1 / (1 + e) for e in errors])) for errors in every])
 
     def _values(self, counts: Floats) -> Floats:
         """Speed-ups [draws, alternatives and k's not started] under request counts [draws,

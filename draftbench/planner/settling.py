@@ -1,9 +1,9 @@
 """An open decision → how large a sweep would settle it, and how surely.
 
-More requests narrow the part of an interval that requests show, more processes that of what one
-process has to itself. Where the next interval will lie is as uncertain as the truth now and itself
-together (the assurance of O'Hagan, Stevens & Campbell 2005): taking the present estimate for the
-truth would promise too much.
+More requests narrow the part of an interval that comes from requests, more processes the part that
+all requests of one process share. Where the next interval will lie is uncertain twice: the truth
+may differ from the present estimate, and the next estimate from the truth (assurance, O'Hagan,
+Stevens & Campbell 2005). To take the present estimate for the truth would promise too much.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _REACH = _NORMAL.inv_cdf(0.975)
 
 @dataclass(frozen=True)
 class OpenInterval:
-    """A deciding interval with the asked speed-up in it, in logarithms of the speed-up.
+    """A deciding interval that includes the asked speed-up, in logarithms of the speed-up.
 
-    `distance` is that of its middle from the asked one, `of_requests` half of its 95% interval on
-    that side for what `requests` show. `besides` gives half the 95% interval, and the standard
-    deviation, of what they do not show in a number of processes; today there are `processes`.
+    `distance` is from its middle to the asked one, `of_requests` half of its 95% interval on that
+    side due to `requests`. `besides` gives half the 95% interval, and the standard deviation, due
+    to everything else in a number of processes; today there are `processes`.
     """
 
     distance: float
@@ -44,7 +44,9 @@ class OpenInterval:
     processes: int
 
     def chance(self, times: float, processes: int) -> float:
-        """How often a sweep of so many times the requests leaves the asked speed-up out."""
+        """How often the interval of a sweep of so many `times` the requests excludes the asked
+        speed-up.
+        """
         narrowed = self.of_requests / math.sqrt(times)
         doubt, scatter = self.besides(processes)
         half = math.hypot(narrowed, doubt)
@@ -55,10 +57,9 @@ class OpenInterval:
 
 
 def larger_sweep(interval: OpenInterval, rows: int, *, processes_help: bool) -> LargerSweep | None:
-    """The least work that settles it in nine of ten cases, and if that is within reason hardly less
-    often than twice the requests, with the `rows` of the traffic where they can; where none does,
-    the next one worth trying, with no more than these while there are more than now. None where
-    requests show nothing.
+    """The least work that settles the decision in nine of ten cases, and hardly less often than
+    twice its requests would; with no more than the `rows` of the traffic where these can. If none
+    does, the next sweep worth trying. None where the requests show no variation.
     """
     if interval.of_requests <= 0:
         return None
@@ -79,7 +80,9 @@ def larger_sweep(interval: OpenInterval, rows: int, *, processes_help: bool) -> 
 
 
 def _least_requests(interval: OpenInterval, processes: int) -> int | None:
-    """How many settle it, at least as many as now; None where that is no advice."""
+    """How many requests settle it, at least as many as now; None where more than `_FAR` times as
+    many would be needed.
+    """
     now = interval.requests
 
     def enough(requests: int) -> bool:

@@ -1,17 +1,17 @@
-"""Seconds of decoding over those of its passes → the factor that a prediction is multiplied by,
-and how far it is to be trusted.
+"""Seconds of decoding over those of its passes → the factor that predictions are multiplied by, and
+its error.
 
-In the decoder rounds take longer or shorter than their passes did in isolation, and so do the steps
-of the baseline beside them. What rounds take beyond their passes is estimated apart
-(`measured.Overheads`). What a speed-up gains besides is the time factor: seconds of plain decoding
-over those expected of it, over the same of the rounds. The rounds are those that were decoded, so
+In the decoder, rounds and target steps take longer or shorter than their passes did when they were
+timed alone. What rounds take beyond their passes is estimated apart (`measured.Overheads`). What is
+left is the time factor of a configuration: seconds of plain decoding over those expected, divided
+by the same quotient of its rounds. Expected are the seconds of the rounds that were decoded, so
 that the luck of their acceptance is not in it.
 
-Requests differ in it too: with few of them decoded that is a doubt. What all requests share that
-one process decodes of one candidate at one k (a cell: where its memory lies, what else runs) no
-number of requests averages out. It shows in the scatter of time factors, between the k's of a draft
-in one process and between processes. The baseline of a block is such a cell too, but the same for
-all its k's, so that a speed-up scatters by √2 times as much.
+A time factor has two errors. It varies between requests, which matters where few were decoded. And
+all that one process decodes of one candidate at one k (a cell) shares a deviation that more
+requests do not average out: where its memory lies, what else runs. That shows in the scatter of
+time factors between the k's of a draft in one process, and between processes. The baseline of a
+block is such a cell too, the same for all its k's, so that a speed-up scatters by √2 times as much.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ DRAFTS_DIFFER = 0.06
 
 @dataclass(frozen=True)
 class TimeFactor:
-    """Over all runs of a configuration, and of each process that ran enough requests; `error` is
-    the standard error of its logarithm over the requests, `requests` how many they are. `alone` is
-    the factor over passes without overheads.
+    """The time factor over all runs of a configuration, and of each process that ran enough
+    requests. `error` is the standard error of its logarithm over its `requests`; `alone` is the
+    factor had rounds taken nothing beyond their passes.
     """
 
     value: float
@@ -72,11 +72,11 @@ class TimeFactor:
 
 @dataclass(frozen=True)
 class Passes:
-    """What decoding is expected to take at so many rows: by `costs`, and seconds of a round with
-    speculation `beyond` them.
+    """What decoding at a `batch` of rows is expected to take: by `costs`, and so many seconds of a
+    round `beyond` its passes.
 
-    `prefills` are the seconds that prefill should take, without and with speculation, by response;
-    empty to count decoding alone.
+    `prefills` are the expected seconds of prefill without and with speculation, by response; empty
+    to count decoding alone.
     """
 
     costs: BlockCosts
@@ -86,10 +86,10 @@ class Passes:
 
 
 def time_factor(measured: Measurement, passes: Passes) -> TimeFactor | None:
-    """How much faster one configuration was than expected, against plain decoding; None where its
-    rounds are unknown.
+    """How much faster one configuration was than expected, relative to plain decoding; None where
+    its rounds are unknown.
     """
-    # Of each request in each process, without and with speculation: seconds, those of passes and
+    # By process and request, without and with speculation: seconds measured, seconds of passes,
     # rounds.
     table: defaultdict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros((2, 3)))
     for side, runs in enumerate((measured.baseline, measured.runs)):
@@ -105,8 +105,8 @@ def time_factor(measured: Measurement, passes: Passes) -> TimeFactor | None:
         return None
     by_process = {}
     for process in sorted({process for process, _ in seconds}):
-        own = [sums for (name, _), sums in seconds.items() if name == process]
-        if len(own) >= FEW_DECODED and ((sums := np.sum(own, axis=0)) > 0).all():
+        rows = [sums for (name, _), sums in seconds.items() if name == process]
+        if len(rows) >= FEW_DECODED and ((sums := np.sum(rows, axis=0)) > 0).all():
             by_process[process] = _factor(sums)
     requests: defaultdict[str, Floats] = defaultdict(lambda: np.zeros((2, 2)))
     for (_, request), sums in seconds.items():
@@ -125,8 +125,8 @@ def _factor(seconds: Floats) -> float:
 
 
 def mean_factor(factors: Sequence[TimeFactor | None]) -> float | None:
-    """The factor of a draft, of those of its k's (geometric mean), each by how sure it is; None
-    where none is known.
+    """The factor of a draft: the geometric mean of those of its k's, weighted by how sure each is;
+    None where none is known.
     """
     known = [factor for factor in factors if factor]
     if not known:
@@ -137,50 +137,52 @@ def mean_factor(factors: Sequence[TimeFactor | None]) -> float | None:
 
 
 def alike_by_k(drafts: Sequence[Mapping[int, TimeFactor]]) -> dict[int, float]:
-    """What rounds at a k gain for all drafts alike, as a factor on speed-ups, from the time factors
-    of each draft's k's; none where fewer than two k's were decoded with enough drafts to tell.
+    """The factor on speed-ups by which rounds at a k are faster with every draft, by k, from the
+    time factors of each draft's k's; none where fewer than two k's were decoded with enough drafts
+    to tell.
 
-    A random effect of the k beside the mean of each draft. Its variance is the mean product of what
-    two drafts have at one k; the mean over drafts is shrunk by the share of its variance that is
-    the effect's (Henderson 1975). Fitted without each of the kept runs' 17 cells that it corrects,
-    it predicts that cell to 1.9 % instead of 3.6 % (root mean square): at 4 rows, where a draft's
-    three levels gained 6 % at k = 3, to 1.8 instead of 4.6 %, at 16 rows to 2.1 instead of 1.6 %.
+    A random effect of the k in addition to the mean of each draft. Its variance is the mean product
+    of the deviations of two drafts at one k; the mean over drafts is shrunk by the share of its
+    variance that is the effect's (Henderson 1975). Fitted without each of the kept runs' 17 cells
+    that it corrects, it predicts that cell to 1.9 % instead of 3.6 % (root mean square): at 4 rows,
+    where a draft's three levels gained 6 % at k = 3, to 1.8 instead of 4.6 %, at 16 rows to 2.1
+    instead of 1.6 %.
     """
     count = Counter(k for factors in drafts for k in factors)
     cells = [
         {k: math.log(f.value) for k, f in factors.items() if count[k] >= _DRAFTS_TO_COMPARE}
         for factors in drafts
     ]
-    # A draft with one such k shows nothing of how it differs from others.
+    # A draft with a single such k does not show whether the k or the draft differs.
     cells = [logs for logs in cells if len(logs) > 1]
     effects = {k: 0.0 for logs in cells for k in logs}
     every: defaultdict[int, list[float]] = defaultdict(list)
-    # Where drafts were decoded at different k's, means of drafts and of k's hold parts of each
-    # other until both are fitted.
+    # Where drafts were decoded at different k's, the means of drafts and those of k's depend on
+    # each other, so they are fitted in turn.
     for _ in range(_FITTINGS):
         every.clear()
         for logs in cells:
             mean = fmean(log - effects[k] for k, log in logs.items())
             for k, log in logs.items():
                 every[k].append(log - mean)
-        effects = {k: fmean(own) for k, own in every.items()}
-    by_k = {k: own for k, own in every.items() if len(own) >= _DRAFTS_TO_COMPARE}
+        effects = {k: fmean(offs) for k, offs in every.items()}
+    by_k = {k: offs for k, offs in every.items() if len(offs) >= _DRAFTS_TO_COMPARE}
     if len(by_k) < 2:
         return {}
-    squares = fmean(each**2 for own in by_k.values() for each in own)
-    shared = fmean(one * other for own in by_k.values() for one, other in combinations(own, 2))
+    squares = fmean(off**2 for offs in by_k.values() for off in offs)
+    shared = fmean(one * other for offs in by_k.values() for one, other in combinations(offs, 2))
     if shared <= 0:
         return {}
     alone = max(squares - shared, 0.0)
     return {
-        k: math.exp(fmean(own) * shared / (shared + alone / len(own))) for k, own in by_k.items()
+        k: math.exp(fmean(offs) * shared / (shared + alone / len(offs))) for k, offs in by_k.items()
     }
 
 
 def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
-    """Of the steady rounds of each run, those of the `side` without (0) or with speculation (1):
-    seconds as measured, those of their passes, and how many rounds [runs, 3]. With prefills, by the
-    share of the response that is steady.
+    """Of the steady rounds of each run without (`side` 0) or with speculation (1): seconds as
+    measured, seconds of their passes, and how many rounds [runs, 3]. Prefills count by the share of
+    the response that is steady.
     """
     decoding = _decoding(measured, side, passes.costs, passes.batch)
     if not passes.prefills:
@@ -191,8 +193,8 @@ def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
     read = [row.prefills for _, row, _ in parts]
     reading = [passes.prefills[t.key][side] for t, _, _ in parts]
     prefills = np.array([read, reading, [0.0] * len(parts)])
-    found: Floats = decoding + (np.array(shares) * prefills).T
-    return found
+    seconds: Floats = decoding + (np.array(shares) * prefills).T
+    return seconds
 
 
 # Asked for with prefills and without, and of all rounds together.
@@ -207,8 +209,9 @@ def _decoding(measured: Measurement, side: int, costs: BlockCosts, batch: int) -
 
 @dataclass(frozen=True)
 class Scatter:
-    """By how much the time factors of cells differ: the sd of what one cell's rounds have to
-    themselves, relative, with Student's degrees of `freedom`.
+    """How much the time factors of cells differ: the relative standard deviation of one cell's
+    rounds, with Student's degrees of `freedom`, from so many `cells` and at most so many
+    `processes` of a draft.
     """
 
     sd: float = USUAL_SCATTER
@@ -218,24 +221,26 @@ class Scatter:
 
     @property
     def usual(self) -> bool:
-        """Whether it is what is usual rather than what these cells show."""
+        """Whether the usual scatter weighs more in it than what these cells show."""
         return self.freedom < 2 * USUAL_FREEDOM and self.processes < FEW_PROCESSES
 
     def sd_in(self, processes: int) -> float:
-        """Standard deviation of a speed-up's logarithm, timed in so many processes."""
+        """Standard deviation of the logarithm of a speed-up that was timed in so many processes."""
         return self.sd * math.sqrt(2 / processes)
 
     def half_width(self, processes: int, more: int = 0) -> float:
-        """Half of its 95 % interval; `more` processes than now would also tell more of the sd."""
+        """Half of its 95 % interval; `more` processes than now would also make the standard
+        deviation better known.
+        """
         return student_quantile(0.975, self.freedom + more) * self.sd_in(processes)
 
 
 def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
-    """The scatter that the time factors of each draft's k's show, usual scatter counted in.
+    """The scatter that the time factors of each draft's k's show, the usual scatter counted in.
 
-    Of k's in one process and of processes the larger counts: a process may have more to itself than
-    a cell, and few processes must not hide behind many cells. Where each draft has but one cell,
-    they are compared with each other, whatever else they differ by.
+    The larger of the scatter between k's in one process and that between processes counts: a
+    process may deviate more than a cell, and few processes must not hide behind many cells. Where
+    each draft has only one cell, the drafts are compared, whatever else they differ by.
     """
     within = between = freedom_within = 0.0
     freedom_between = cells = most = 0
@@ -264,24 +269,25 @@ def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
         sides = [(_squares([(value, 1.0) for value in alone]) / 2, len(alone) - 1)]
     prior = USUAL_FREEDOM * USUAL_SCATTER**2
     variance, freedom = max(
-        ((prior + squares) / (USUAL_FREEDOM + own), USUAL_FREEDOM + own) for squares, own in sides
+        ((prior + squares) / (USUAL_FREEDOM + shown), USUAL_FREEDOM + shown)
+        for squares, shown in sides
     )
     return Scatter(max(math.sqrt(variance), LEAST_SCATTER / math.sqrt(2)), freedom, cells, most)
 
 
 def _squares(values: Sequence[tuple[float, float]]) -> float:
-    """Of values with weights, about their mean."""
+    """The weighted sum of squares of (value, weight) about their mean."""
     middle = float(np.average([value for value, _ in values], weights=[w for _, w in values]))
     return sum(weight * (value - middle) ** 2 for value, weight in values)
 
 
 @dataclass(frozen=True)
 class TimeDoubt:
-    """What of a speed-up is uncertain however many requests there are.
+    """The errors of a speed-up that more requests would not reduce.
 
-    `errors` are what predictions from passes alone were off by in time (predicted over decoded less
-    1) where that was checked, `drafts_differ` is the sd of what the next draft may be off by
-    besides; `scatter` is that of configurations that were decoded.
+    `errors` are those of predictions from passes alone, where they were checked: predicted over
+    decoded time less 1. `drafts_differ` is the standard deviation by which the next draft may be
+    off in addition; `scatter` is that of configurations that were decoded.
     """
 
     errors: tuple[float, ...] = ()
@@ -290,8 +296,8 @@ class TimeDoubt:
 
 
 def time_doubt(decoded: Mapping[tuple[Candidate, int], Sequence[TimeFactor]]) -> TimeDoubt:
-    """The doubt at one concurrency, from the time factors of the k's of each draft that was decoded
-    there, or at the loads around it.
+    """The errors at one concurrency, from the time factors of each draft and load decoded there or
+    at the loads around it.
     """
     errors = tuple(1 / each.alone - 1 for factors in decoded.values() for each in factors)
     drafts = len({candidate for candidate, _ in decoded})
@@ -302,10 +308,8 @@ def time_doubt(decoded: Mapping[tuple[Candidate, int], Sequence[TimeFactor]]) ->
 
 
 def stretched(interval: Estimate, down: float, up: float) -> Estimate:
-    """An interval of a speed-up with an independent doubt, which is how far `down` and `up` its
-    logarithm may be.
-
-    The distances to the ends are combined in quadrature (MOVER, Zou & Donner 2008).
+    """An interval of a speed-up widened by an independent error: the 95 % distances `down` and `up`
+    of the logarithm are combined with its own in quadrature (MOVER, Zou & Donner 2008).
     """
     if interval.low <= 0:
         return interval

@@ -4,8 +4,8 @@ Timing continues until what it adds to the interval of the best predicted speed-
 of what the requests add, or a quarter of the distance to break-even. It need not be finer than half
 the noise of a decoding run and must not be coarser than 5%. After three visits to every pass that
 did not stall, it also ends where one more would exceed a third of the time of timing and decoding
-together. (Three visits of a sweep with five decoded requests are 40% of it.) Stalls count as no time
-on either side. Only recorded seconds are used, so that whoever reads them finds the same number of
+together. (In a sweep with five decoded requests three visits are 40% of it.) Stalls count on
+neither side. Only recorded seconds are used, so that whoever reads them finds the same number of
 visits.
 """
 
@@ -80,8 +80,8 @@ def _steady(point: CostPoint) -> int:
 
 
 def _spent_with_next(points: Sequence[CostPoint]) -> float:
-    """Seconds of all visits and of one more to every step, without stalls; in each visit a pass also
-    runs once untimed.
+    """Seconds of all visits and of one more to every step, without stalls; in each visit a pass
+    also runs once untimed.
     """
     seconds = 0.0
     for point in points:

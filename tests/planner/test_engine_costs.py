@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import BIG, QUESTION, SMALL, manifest, replay, served, trajectory
+from scenes import BIG, SMALL, manifest, replay, served, trajectory
 
 from draftbench.acceptance.rounds import Rounds
 from draftbench.planner.engine_costs import START_NOISE, RoundCosts, Start, round_costs
@@ -81,6 +81,25 @@ def test_a_start_off_the_line_is_believed_the_more_the_oftener_it_was_repeated()
         costs_of({0: 1.0, 1: 1.1, 4: (1.5,) * often, 8: 2.5, 10: 2.9}).at(4) for often in (1, 3)
     )
     assert 1.5 < thrice < alone < 1.7
+
+
+@pytest.mark.parametrize(
+    ("two", "four", "words"),
+    [
+        (0.14, 0.25, "k = 2 took less time"),  # from .13 s at k = 1 the line says .17
+        (0.15, 0.19, None),
+        (0.12, 0.19, "k = 4 took more time"),
+    ],
+)
+def test_what_is_put_down_to_luck_of_a_start_is_said(two, four, words):
+    rows = [
+        *answers(0, 0.5, 0.1, (1,) * 9),
+        *answers(1, 0.5, 0.13, (1, 2, 2, 2, 2)),
+        *answers(2, 0.5, two, (1, 3, 3, 2)),
+        *answers(4, 0.5, four, (1, 5, 3)),
+    ]
+    found = [c.text for c in recommend(engine_run(*rows)).caveats if c.kind == "lucky-start"]
+    assert [words in text for text in found] == ([] if words is None else [True])
 
 
 def test_rounds_that_got_quicker_with_k_are_taken_to_be_equal():
@@ -424,7 +443,7 @@ def slowing(*ks, each=1.1):
     ids=["in turns", "plain ones last"],
 )
 def test_what_all_starts_lose_alike_from_one_to_the_next_is_taken_out(ks, middle, squares):
-    """Least squares beside a drift that is as large as the noise: as if there were a square more."""
+    """Least squares with a drift as large as the noise: as if there were one square more."""
     costs = round_costs(engine_run(*slowing(*ks)), SMALL)[1]
     taken = (middle - 2) * squares / (squares + 1)
     assert costs.at(0) == pytest.approx(0.1 * 1.1**middle)

@@ -13,7 +13,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import Predictor
 from draftbench.planner.rank import Confidence, Ranking
 from draftbench.planner.recommend import recommend
-from draftbench.planner.time_factors import TimeDoubt
+from draftbench.planner.time_factors import Scatter, TimeDoubt
 from draftbench.records import Candidate
 
 
@@ -191,6 +191,26 @@ def test_parts_that_choose_a_measurement_and_a_prediction_are_summed_alike():
     found = Ranking([a, b]).cross_fit("expected")
     assert found.value == pytest.approx(1.0)
     assert sorted(found.requests) == ["r0", "r1", "r2", "r3", "r4"]
+
+
+@pytest.mark.parametrize(
+    ("others", "luck"),
+    [
+        ([], 0.0),
+        # The higher of two normal deviates is 1 / √π on average: of baselines and rounds at one k.
+        ([5.0], 0.04 * 2**0.5 / np.pi**0.5),
+        ([5.0] * 5, 0.04 * 2**0.5 * 1.267),
+        ([9.0], 0.0),
+    ],
+    ids=["alone", "one of two equals", "one of six", "far ahead"],
+)
+def test_of_equal_drafts_the_one_that_was_timed_with_the_most_luck_leads(others, luck):
+    drafts = [
+        option(name, [seconds] * 5, measured=[seconds] * 5)
+        for name, seconds in zip("abcdef", [5.0, *others], strict=False)
+    ]
+    doubt = TimeDoubt(scatter=Scatter(sd=0.04, freedom=1000))
+    assert Ranking(drafts, doubt=doubt).luck == pytest.approx(luck, rel=0.1, abs=1e-6)
 
 
 def test_certainty_counts_plain_decoding_among_the_options():
