@@ -70,7 +70,7 @@ def _now() -> str:
 
 
 def _names(*groups: type[Decision | Rows | NewRun | ForCI | TextOutput]) -> set[str]:
-    return {each.name for group in groups for each in fields(group)}
+    return {field.name for group in groups for field in fields(group)}
 
 
 _MEASURING = _names(NewRun, Rows)
@@ -171,7 +171,11 @@ def gate(
                 folder, name = measure(first, new_run, rows, timed=timed)
                 asked = first.question
                 second = baseline_of(
-                    read(folder), folder, name, asked.k, concurrency=asked.concurrency
+                    read(folder),
+                    folder,
+                    name,
+                    asked.k,
+                    concurrency=asked.concurrency or first.active_rows,
                 )
         defaults = default_limits(first.alpha, first.question.k)
         result = judge(first, second, limits_of(max_drop or (), defaults))
@@ -247,8 +251,8 @@ def baseline_of(
     decision: Decision | None = None,
     concurrency: int | None = None,
 ) -> Baseline:
-    """A run reduced to one candidate at one k, by default what it recommends; of a serving engine
-    at one load, by default the one that the recommendation is for.
+    """A run reduced to one candidate at one k, by default what it recommends, at one load, by
+    default the one that the recommendation is for.
 
     Raises:
         UsageError: the run recommends nothing, or did not measure it at the `--concurrency` asked.
@@ -280,30 +284,33 @@ def baseline_of(
         if decision is not None:
             concurrency = picked.concurrency
     baseline = make_baseline(run, candidate, k, RunFolder(folder).private_texts(), concurrency)
-    load = baseline.question.concurrency
-    if asked and load is not None and load != concurrency:
+    load, rows = baseline.question.concurrency, baseline.active_rows
+    if asked and load not in (None, concurrency):
         loads = sorted({r.batch for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
         raise UsageError(
             f"{candidate} at k = {k} was not measured with {concurrency} requests in flight",
             hint=f"it was with {', '.join(map(str, loads))}: give one of these with --concurrency",
         )
+    if asked and load is None and baseline.processes and rows != concurrency:
+        note(f"note: times in this baseline are with {rows} active rows, not {concurrency}")
     return baseline
 
 
 def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
-    """The run at the baseline's k, for the named candidate or the baseline's own.
+    """The run to judge, at the baseline's k; of the named candidate, or of the same as before.
 
     Raises:
         IncomparableError: the run did not measure the baseline's candidate.
     """
     run = read(folder)
-    known = list(map(str, run.candidates))
-    if name is None and first.candidate not in known:
+    measured = list(map(str, run.candidates))
+    if name is None and first.candidate not in measured:
         raise IncomparableError(
             f"the baseline is of `{first.candidate}`, which this run did not measure",
-            hint=f"its candidates are {', '.join(known) or 'none'}; name the successor with "
+            hint=f"its candidates are {', '.join(measured) or 'none'}; name the successor with "
             "--candidate, or gate a run of the same draft and level",
         )
     asked = first.question
     name = name or first.candidate
-    return baseline_of(run, folder, name, asked.k, concurrency=asked.concurrency)
+    load = asked.concurrency or first.active_rows
+    return baseline_of(run, folder, name, asked.k, concurrency=load)

@@ -71,9 +71,8 @@ class NewRun:
 
 
 def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tuple[Path, str]:
-    """Run one draft as the baseline asks, on the baseline's requests; `timed` measures times too.
-    Gives the run folder and the candidate's name. What cannot be compared is refused before a model
-    is loaded.
+    """Measure a new run as the baseline was, on its requests, and its times if `timed`. Gives the
+    run folder and the candidate's name. What cannot be compared is refused before a model loads.
     """
     from rich.console import Console
 
@@ -112,7 +111,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             drafts=(new.draft,) if new.draft else (),
             traffic=rows.query(new.traffic, new.sample),
             ks=(asked.k,),
-            batches=(asked.concurrency or 1,),
+            batches=(asked.concurrency or baseline.active_rows,),
             quants=(new.quant or tested.get("draft quant", "none"),),
             target_quant=tested.get("target quant", "none"),
             dtype=tested.get("dtype"),
@@ -155,8 +154,8 @@ def _check_server(prepared: Prepared, k: int) -> None:
 
 
 def _threads(baseline: Baseline, watcher: TerminalWatcher | None) -> int | None:
-    """As many as the baseline ran on, so that its passes are these, where the machine has them; it
-    is said to the `watcher`.
+    """As many threads as the baseline ran on, as far as the machine has them, so that both compute
+    alike; the `watcher` is told.
     """
     from draftbench.run_folder.manifest import cores_here
 

@@ -130,7 +130,7 @@ def setting_of(
     force: bool = False,
     synthetic: bool = False,
 ) -> Setting:
-    """The configuration that a run recommends, or what `candidate` or `force` takes in its place.
+    """What to serve: the configuration that the run recommends, or the one that is named instead.
 
     Args:
         candidate: export this one at its best k.
@@ -210,7 +210,7 @@ def _revision(spec: str) -> str | None:
 def _chosen(
     answer: Recommendation, candidate: Candidate | None, *, force: bool
 ) -> tuple[Configuration, tuple[str, ...]]:
-    """What to export, and how it differs from what is recommended."""
+    """The configuration to export, and how it differs from the one that is recommended."""
     decision = answer.decision.replace("_", " ")
     if candidate is not None:
         evaluation = next(
@@ -312,8 +312,8 @@ def _path(name: str, manifest: Manifest) -> str:
 
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:
-    """Ranges of load from 1 request on with the draft length of each, and what they leave open;
-    none where one length serves all. Nothing is known beyond the largest load that was measured.
+    """The draft length by ranges of load, from 1 request to the most that were measured, and notes
+    on what stays open; no ranges where one length serves all.
 
     Args:
         k: the length before the first load whose answer is settled.
@@ -338,9 +338,7 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
 
 
 def _undecided(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:
-    """The loads from the first of some entries on, until the next is known or no more were
-    measured.
-    """
+    """That the run is undecided from the first of these loads up to the next decided one."""
     first, last = entries[0].concurrency, entries[-1].concurrency
     last = next((entry.concurrency - 1 for entry in every if entry.concurrency > last), last)
     loads = f"{first} to {last} concurrent requests"

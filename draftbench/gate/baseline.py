@@ -24,7 +24,8 @@ from draftbench.safe_files import UnreadableError, json_without_controls, read_l
 # 4: times by process, unknown in files before; one cost ratio a visit, not one a sample.
 # 5: of a serving engine its name, its load, and whether speculation changed the texts.
 # 6: how fast a log was sent, unknown in files before; the α of a server that tells positions.
-# 7: when requests came and how many were answered at once, unknown in files before.
+# 7: when requests came and how many were answered at once, unknown in files before; the active rows
+# of the built-in decoder, 1 in files before.
 SCHEMA_VERSION = 7
 MAX_BYTES = 64 << 20
 
@@ -148,6 +149,7 @@ class Baseline(Record, frozen=True):
     requests: tuple[RequestCounts, ...]  # one entry per request
     threads: _Number | None = None
     processes: tuple[ProcessTimes, ...] = ()  # unknown in files before layout 4
+    active_rows: _Number = 1  # active rows of the built-in decoder while it was timed
 
     @property
     def alpha(self) -> float | None:

@@ -34,7 +34,7 @@ from draftbench.run_folder.run import Run
 _SPEED = Limit(metric="speedup", value=0.02, relative=True)
 _ONE = "only one run has it"
 BUILT_IN = "built-in decoder"
-# Settings that stand elsewhere in the comparison.
+# Settings that the rows of the answers show.
 _SHOWN = {"engine", "key_id"}
 _MODEL_FACTS = ("fingerprint", "dtype", "runner", "parameters", "weight_bytes")
 
@@ -50,9 +50,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One figure in both runs. `difference` and `ratio` are B less A and B over A, over the
-    `requests` that both have (0 for c, which is not paired); `obstacle` says why there are none.
-    No difference is shown where an interval contains 0 (the ratio's 1).
+    """One figure in both runs. `difference` is B less A and `ratio` B over A, over the `requests`
+    that both have (0 for c, which is not paired); `obstacle` says why there are none. An interval
+    that contains 0 (for the ratio 1) shows no difference.
     """
 
     figure: str
@@ -219,8 +219,8 @@ def _served_ks(run: Run, candidate: Candidate) -> set[int]:
 def _served(
     runs: tuple[Run, Run], candidate: Candidate, ks: tuple[int, int], obstacle: str | None
 ) -> FigureChange:
-    """The change of tokens per round as the engines counted them; unknown at a k that a run did
-    not measure.
+    """The change of tokens per round as engines counted them; one run has it alone at a k that the
+    other did not measure.
     """
     rows = [
         [row for row in run.decodes if (row.candidate, row.k) == (candidate, k)]
@@ -232,8 +232,8 @@ def _served(
     if all(loads) and (not common or arrivals[0] != arrivals[1]):
         obstacle = obstacle or "not comparable: counted at different loads"
     samples = []
-    for run, side, own in zip(runs, rows, loads, strict=True):
-        at_load = [row for row in side if row.batch == min(common or own)]
+    for run, side, measured in zip(runs, rows, loads, strict=True):
+        at_load = [row for row in side if row.batch == min(common or measured)]
         samples.append(
             tokens_per_round([run.responses[row.key] for row in at_load], counted_rounds(at_load))
             if at_load
@@ -255,7 +255,7 @@ def _counted(
     samples: tuple[Sample | None, Sample | None],
     obstacle: str | None,
 ) -> FigureChange:
-    """The change of a figure that is counted over requests; `obstacle` forbids to subtract."""
+    """The change of a figure that is counted over requests, unless an `obstacle` forbids it."""
     a, b = samples
     change = FigureChange(name, *ks, estimate(a), estimate(b), obstacle=obstacle)
     if a is None or b is None:
@@ -266,7 +266,7 @@ def _counted(
 
 
 def _timed(change: FigureChange) -> FigureChange:
-    """The change of a timed figure; the same timings on both sides are a run against itself."""
+    """The change of a timed figure; equal timings are those of one run, against itself."""
     before, after = change.a, change.b
     if before is None or after is None:
         return replace(change, obstacle=_ONE)
@@ -283,7 +283,7 @@ def _timed(change: FigureChange) -> FigureChange:
 def _speed(
     runs: tuple[Run, Run], candidate: Candidate, k: int, change: FigureChange
 ) -> FigureChange:
-    """The change of a measured speed-up, where the gate would compare it, and as it would."""
+    """The change of a measured speed-up, where and as the gate would compare it."""
     if change.obstacle:
         return change
     try:

@@ -18,7 +18,7 @@ TIMED = ("speedup", "draft_cost_ratio")
 
 
 class Limit(Record, frozen=True):
-    """The margin of one metric: `value` a fraction of the baseline if `relative`, else absolute."""
+    """How much a metric may get worse: a fraction of the baseline if `relative`, else absolute."""
 
     metric: str
     value: float
@@ -29,10 +29,10 @@ _DROP = 0.02
 
 
 def default_limits(rate: float | None, k: int) -> tuple[Limit, ...]:
-    """One limit at every k: 2% of the lengths, and of α (`rate`, None for prompt lookup) as much
-    as lowers the closed form of the mean accepted length by 2%.
+    """The same limit at every k: 2% of both lengths, and for α (`rate`, None for prompt lookup) the
+    drop that lowers the mean accepted length, by its closed form, by 2%.
 
-    Two points of α are half of that at k = 1, and more than twice as much at k = 8.
+    A fixed two points of α would be half of that at k = 1, and more than twice as much at k = 8.
     """
     # The mean accepted length counts only rounds that drafted: a draft that stops drafting, or a
     # lookup that finds less, shows in tokens per round alone.

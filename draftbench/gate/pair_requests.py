@@ -18,11 +18,11 @@ Pair = tuple[RequestCounts, RequestCounts]
 
 
 def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair, ...]:
-    """The requests of both runs, each with its counts in the old run and in the new.
+    """The requests that both runs have, with the counts of each in the old run and in the new.
 
     Raises:
-        IncomparableError: another question was asked, too few requests are common, or times are
-            to be compared between different machines; names what differs.
+        IncomparableError: another question was asked, too few requests are common, or a limit is
+            on times of different machines or loads; names what differs.
     """
     before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
     if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
@@ -48,6 +48,13 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
                     hint="compare times on one machine, or gate on alpha and mean_accepted_length "
                     "only",
                 )
+        before_rows, rows = old.active_rows, new.active_rows
+        if before_rows != rows:
+            raise IncomparableError(
+                f"{metric} was measured with {before_rows} active rows, and now with {rows}",
+                hint="sweep with the baseline's --concurrency, or gate on alpha and "
+                "mean_accepted_length only",
+            )
         if came_at_other_times(old, new):
             raise IncomparableError(
                 f"{metric} was measured while requests came at other times than in the baseline",
@@ -79,14 +86,14 @@ def came_at_other_times(old: Baseline, new: Baseline) -> bool:
 
 
 def one_was_counted(old: Baseline, new: Baseline) -> bool:
-    """Whether rounds are a server's own on one side, which have another α than replay on the other
-    side: of the tokens that were tried.
+    """Whether one side was counted by a server and the other replayed: the server's α is over the
+    tokens that it tried, that of a replay over all of the output.
     """
     return (old.question.concurrency is None) != (new.question.concurrency is None)
 
 
 def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """The pairs by the segment that the old run gave them; nothing where there is only one."""
+    """The pairs by their segment in the old run; empty where there is only one segment."""
     names = sorted({old.segment for old, _ in pairs if old.segment is not None})
     if len(names) < 2:
         return {}
@@ -104,8 +111,8 @@ def check_key(old: Baseline, key_id: str) -> None:
 
 
 def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
-    """Refuse a run over these requests, given by hash with the label of their sampling; needs
-    nothing that is measured.
+    """Refuse a run over other requests, before anything is measured; `sampling` has the label of
+    each request's sampling by its hash.
 
     Raises:
         IncomparableError: other traffic, or another sampling.
@@ -130,7 +137,7 @@ def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
 
 
 def question_digest(baseline: Baseline) -> str:
-    """Names question and requests; equal for runs whose figures may stand in one history."""
+    """A name for question and requests, equal for runs whose figures may stand in one history."""
     asked = msgspec.json.encode((baseline.question, [counts.id for counts in baseline.requests]))
     return hashlib.sha256(asked).hexdigest()[:12]
 

@@ -80,8 +80,8 @@ def make_baseline(
     concurrency: int | None = None,
 ) -> Baseline:
     """What `candidate` did at draft length k on every request: as a serving engine counted it, if
-    it was asked at this k (with `concurrency` requests in flight if that was measured, else with
-    the fewest), and otherwise by replay.
+    it was asked at this k, and otherwise by replay. Rounds of an engine, and times, are those with
+    `concurrency` requests in flight or active rows if these were measured, else with the fewest.
 
     Responses of one token, on which no draft is replayed, count with nothing drafted. `texts` are
     searched for faults of the prompts and leave nothing else behind.
@@ -97,8 +97,9 @@ def make_baseline(
     load: int | None = None
     pairs: Pairs = ()
     loads = {row.batch for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    rows = concurrency if concurrency in loads else min(loads, default=1)
     if question.engine is not None and loads:
-        load = concurrency if concurrency in loads else min(loads)
+        load = rows
         trajectories, rounds, rate = _counted_by_engine(run, candidate, k, load)
     else:
         pairs = _replays(run, candidate, k)
@@ -110,7 +111,7 @@ def make_baseline(
         SuspectedFault(kind=fault.what, message=fault.message)
         for fault in suspected_faults(candidate, pairs, [rounds], math.inf)
     ]
-    counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, load or 1))
+    counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, rows))
     # As far as anything was drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     asked = BaselineQuestion(
@@ -140,12 +141,13 @@ def make_baseline(
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
         faults=(*faults, *_doubled_token(texts)),
-        cost_ratios=tuple(chain.from_iterable(_cost_ratios(run.costs, candidate).values())),
+        cost_ratios=tuple(chain.from_iterable(_cost_ratios(run.costs, candidate, rows).values())),
         requests=tuple(
             sorted(_with_texts(run, candidate, k, counted), key=lambda counts: counts.id)
         ),
         threads=manifest.environment.threads,
-        processes=_by_process(run, candidate, k, load or 1),
+        processes=_by_process(run, candidate, k, rows),
+        active_rows=1 if load is not None else rows,
     )
 
 
@@ -359,7 +361,9 @@ def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, Spee
     return speeds
 
 
-def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> dict[str, tuple[float, ...]]:
+def _cost_ratios(
+    costs: Sequence[CostPoint], candidate: Candidate, rows: int
+) -> dict[str, tuple[float, ...]]:
     """By process, c of each visit, pooled over contexts. Draft and target were timed in turn in one
     block; both samples of a visit share what disturbed it, so they count as one.
     """
@@ -367,7 +371,7 @@ def _cost_ratios(costs: Sequence[CostPoint], candidate: Candidate) -> dict[str, 
     steps: dict[str, tuple[dict[int, list[float]], dict[int, list[float]]]] = {}
     for point in costs:
         sizes = (point.what, point.batch, point.new_tokens)
-        if point.block == str(candidate) and sizes == ("step", 1, 1):
+        if point.block == str(candidate) and sizes == ("step", rows, 1):
             sides = steps.setdefault(point.process, ({}, {}))
             sides[point.candidate is None][point.context] = _visits(point.seconds)
     ratios = {}
@@ -387,9 +391,8 @@ def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[Proc
     """What each process timed, in the order of their names. On a serving engine a turn of starts
     counts as a process, with the plain start before it; a server that was running already as one.
     """
-    costs = {
-        name: round(median(c), 5) for name, c in _cost_ratios(run.costs, candidate).items() if c
-    }
+    ratios = _cost_ratios(run.costs, candidate, load)
+    costs = {name: round(median(c), 5) for name, c in ratios.items() if c}
     running = {facts.process for facts in run.engines if not facts.started}
     decoded: defaultdict[str, list[Decode]] = defaultdict(list)
     for row in run.decodes:

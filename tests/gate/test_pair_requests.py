@@ -55,6 +55,12 @@ def test_a_log_at_another_pace_or_an_unknown_one_is_another_load(run, before, no
     assert len(pair_up(run(arrivals="log", time_scale=before), run(), ())) == 40
 
 
+def test_times_of_other_active_rows_are_refused(run):
+    with pytest.raises(IncomparableError, match="with 1 active rows, and now with 4"):
+        pair_up(run(), run(active_rows=4), [parse_limit("speedup:5%")])
+    assert len(pair_up(run(), run(active_rows=4), ())) == 40
+
+
 def test_times_of_requests_that_came_at_other_moments_are_refused(run):
     """Known fault: another seed, or another log at the same pace, counted as the same load."""
     old, new = (run(arrivals="poisson:2", arrivals_digest=digest) for digest in ("a", "b"))

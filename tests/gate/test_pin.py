@@ -30,8 +30,8 @@ def response(*accept, **changes):
 FOUR = response(1, 1, 0, 1)
 
 
-def baseline(*records, k=2, candidate=SMALL, texts=(), manifest=MANIFEST):
-    return make_baseline(run_of(manifest, records), candidate, k, texts)
+def baseline(*records, k=2, candidate=SMALL, texts=(), manifest=MANIFEST, concurrency=None):
+    return make_baseline(run_of(manifest, records), candidate, k, texts, concurrency)
 
 
 def test_expected_rounds_of_a_response_are_those_worked_out_by_hand():
@@ -101,6 +101,20 @@ def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline(
     speed = baseline(*FOUR, *decodes).requests[0].speed
     assert speed is not None
     assert structs.astuple(speed) == (8, 0.5, 8, 1.5)
+
+
+def test_times_are_those_of_the_rows_asked_for_or_of_the_fewest():
+    """Known fault: of a k that is the best for four rows, times of one were saved."""
+    timings = [
+        scenes.step(side, *[seconds] * 4, block="small:int8", batch=rows)
+        for rows, draft in ((1, 1.0), (4, 3.0))
+        for side, seconds in ((SMALL, draft), (None, 10.0))
+    ]
+    decodes = [scenes.decode(SMALL, 2, 0.4, batch=rows) for rows in (1, 4)]
+    for asked, rows, ratio in ((None, 1, 0.1), (4, 4, 0.3), (8, 1, 0.1)):
+        found = baseline(*FOUR, *timings, *decodes, concurrency=asked)
+        assert (found.active_rows, found.cost_ratios) == (rows, (ratio, ratio))
+        assert found.question.concurrency is None
 
 
 def test_the_cost_ratio_is_taken_visit_by_visit_over_all_contexts():
