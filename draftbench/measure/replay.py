@@ -2,24 +2,24 @@
 
 At position j the draft's distribution is what it would have been in any round that reached j, since
 a round only reaches j with all earlier tokens equal to the response. Prompt lookup has no such law:
-see `lookup`.
+what it proposes depends on where the round starts, and on the rule of the engine that serves it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from draftbench.decoder.drafters import LookupIndex, LookupRule
 from draftbench.decoder.runner import Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only
 from draftbench.measure.candidate import LoadedCandidate
-from draftbench.measure.lookup import lookup_index, replay_lookup
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay
@@ -158,3 +158,51 @@ def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | N
     stepped(prompt)
     steps = [stepped([token]) for token in tokens[:-1]]
     return sum(a != b for a, b in zip(once, steps, strict=True)) / len(steps)
+
+
+# By engine. The built-in decoder, and any engine that is not named, continues the last occurrence
+# of the longest n-gram. vLLM 0.32 does so too (v1/worker/gpu/spec_decode/ngram), but always
+# proposes k tokens; its older runner, the one on a CPU, takes the first occurrence
+# (v1/spec_decode/ngram_proposer.py). llama.cpp looks for one length of n-gram, in the text before
+# the newest token, and proposes nothing shorter than that (common/ngram-map.cpp).
+VLLM, VLLM_CPU = "vllm", "vllm on a CPU"
+LOOKUP_RULES = {VLLM: LookupRule(fills=True), VLLM_CPU: LookupRule(first=True)}
+
+
+def lookup_index(engine: str | None, longest: int, shortest: int) -> LookupIndex:
+    """An empty index that finds what the engine finds; None is the built-in decoder."""
+    if engine == "llama.cpp":
+        rule = LookupRule(unseen=1, begin=1, least=shortest)
+        return LookupIndex(shortest, shortest, rule)
+    return LookupIndex(longest, shortest, LOOKUP_RULES.get(engine or "", LookupRule()))
+
+
+def replay_lookup(
+    response: ScoredResponse,
+    candidate: Candidate,
+    index: LookupIndex,
+    window: int,
+) -> LookupReplay:
+    """What prompt lookup proposes at every start of a round.
+
+    Args:
+        index: still empty.
+        window: the largest k of the grid.
+    """
+    index.extend(list(response.prompt.tokens))
+    proposed, matched = [], []
+    tokens = response.tokens
+    for start in range(1, len(tokens)):
+        index.extend([tokens[start - 1]])
+        proposal = index.lookup(window)
+        pairs = zip(proposal, tokens[start:], strict=False)
+        proposed.append(len(proposal))
+        matched.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    return LookupReplay(
+        request=response.trajectory.request,
+        sample=response.trajectory.sample,
+        candidate=candidate,
+        window=window,
+        proposed=tuple(proposed),
+        matched=tuple(matched),
+    )

@@ -35,8 +35,14 @@ from draftbench.errors import (
     RunFolderError,
     TrafficError,
 )
-from draftbench.measure.lookup import VLLM, VLLM_CPU, lookup_index, replay_lookup
-from draftbench.measure.replay import replay_model, stepping_disagreement
+from draftbench.measure.replay import (
+    VLLM,
+    VLLM_CPU,
+    lookup_index,
+    replay_lookup,
+    replay_model,
+    stepping_disagreement,
+)
 from draftbench.measure.trajectories import PromptSample, ScoredResponse
 from draftbench.models.check import engine_sheet
 from draftbench.models.compatibility import context_of

@@ -14,9 +14,8 @@ from draftbench.decoder.runner import Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
 from draftbench.decoder.speculate import decode, decode_all
-from draftbench.measure.lookup import lookup_index, replay_lookup
 from draftbench.measure.prompts import Prompt
-from draftbench.measure.replay import replay_model
+from draftbench.measure.replay import lookup_index, replay_lookup, replay_model
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, Request, Sampling, Trajectory
 
