@@ -155,7 +155,7 @@ def _check_server(prepared: Prepared, k: int) -> None:
 
 def _threads(baseline: Baseline, watcher: TerminalWatcher | None) -> int | None:
     """As many threads as the baseline ran on, as far as the machine has them, so that both compute
-    alike; the `watcher` is told.
+    alike; with a note to the `watcher`.
     """
     from draftbench.run_folder.manifest import cores_here
 

@@ -56,7 +56,7 @@ def changed_model(draft: str | None) -> RunFolderError:
 
 
 def known_error(what: str, error: Exception) -> DraftbenchError:
-    """An exception as an error for the user, who is told that `what` could not be used."""
+    """An exception as an error for the user: `what` could not be used, and why."""
     if isinstance(error, DraftbenchError):
         return error
     reason, hint = describe(error)
