@@ -64,12 +64,12 @@ def test_every_field_has_a_meaning_and_every_meaning_a_field():
 @pytest.mark.parametrize("words", JSON_COMMANDS, ids=lambda words: words[0])
 def test_every_key_that_a_command_prints_is_documented(words, capsys):
     main([*words, "--format", "json"])
-    found = keys(json.loads(capsys.readouterr().out))
+    printed = keys(json.loads(capsys.readouterr().out))
     page = (ROOT / "docs/formats.md").read_text()
-    free = {name for name in found if not re.fullmatch("[a-z][a-z0-9_]*", name)}
+    free = {name for name in printed if not re.fullmatch("[a-z][a-z0-9_]*", name)}
     # Levels and roles are keys of free objects that the page names with their values.
     free |= {*LEVELS, "eos_token", "bos_token"}
-    assert sorted(name for name in found - free if f"`{name}`" not in page) == []
+    assert sorted(name for name in printed - free if f"`{name}`" not in page) == []
 
 
 def test_the_file_of_costs_on_the_page_of_formats_can_be_copied(tmp_path):
@@ -77,20 +77,20 @@ def test_the_file_of_costs_on_the_page_of_formats_can_be_copied(tmp_path):
     copied = tmp_path / "costs.yaml"
     copied.write_text(page.partition("```yaml\n")[2].partition("```")[0])
     draft = Candidate("qwen0.5", "int4")
-    found = read_engine_costs(copied, [draft])
-    assert (found.runner, found.batches(draft)) == ("llama.cpp b4000, 4-bit GGUF", (1,))
+    costs = read_engine_costs(copied, [draft])
+    assert (costs.runner, costs.batches(draft)) == ("llama.cpp b4000, 4-bit GGUF", (1,))
     # 27.5 tokens a second are 36.4 ms a token.
-    assert found.at(draft, 1).costs.draft_cost_ratio(0.0).value == pytest.approx(0.021 * 27.5)
+    assert costs.at(draft, 1).costs.draft_cost_ratio(0.0).value == pytest.approx(0.021 * 27.5)
 
 
 def examples(page: Path) -> list[tuple[str, str]]:
     """Console blocks: each `$ command` with the lines below it, up to the next command."""
-    found = []
+    blocks = []
     for block in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
         for part in re.split(r"(?m)^\$ ", block)[1:]:
             command, _, shown = part.partition("\n")
-            found.append((command, shown.rstrip("\n")))
-    return found
+            blocks.append((command, shown.rstrip("\n")))
+    return blocks
 
 
 EXAMPLES = [
@@ -162,18 +162,18 @@ def test_what_the_page_of_the_architecture_names_is_there():
     }
 
     def text_of(name: str) -> str:
-        """That of a file by its last parts."""
-        found = [text for path, text in texts.items() if path.endswith(f"/{name}")]
-        assert found, f"no file {name}"
-        return "\n".join(found)
+        """The text of the files whose path ends so."""
+        matching = [text for path, text in texts.items() if path.endswith(f"/{name}")]
+        assert matching, f"no file {name}"
+        return "\n".join(matching)
 
     # `file.py`, `file.py: name`
-    found = [match for row in rows for match in re.findall(r"`([\w/.]+\.py)(: [\w, .]+)?`", row)]
+    named = [match for row in rows for match in re.findall(r"`([\w/.]+\.py)(: [\w, .]+)?`", row)]
     # `A`, `B` and `C` in `file.py`
     listed = r"((?:`\w+`(?:, | and )?)+)(?: \([^)]*\))? (?:in|of) `([\w/.]+\.py)`"
-    found += [(file, names) for row in rows for names, file in re.findall(listed, row)]
-    assert sum(bool(names) for _, names in found) > 20
-    for file, names in found:
+    named += [(file, names) for row in rows for names, file in re.findall(listed, row)]
+    assert sum(bool(names) for _, names in named) > 20
+    for file, names in named:
         words = re.findall(r"\w+", text_of(file))
         assert set(re.findall(r"\w+", names)) <= set(words), file
 
