@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from draftbench import notebook
 
 KEPT = Path(__file__).parents[1] / "results/reference"
@@ -33,3 +35,19 @@ def test_predictions_on_real_models_are_a_few_percent_off():
     assert error.configurations >= 12
     assert error.median <= 0.05
     assert error.worst <= 0.12
+
+
+def test_the_method_states_these_errors():
+    error = notebook.recommend(notebook.read(KEPT / "qwen2.5-coder")).prediction_error
+    stated = (
+        f"{error.configurations} measured configurations are predicted within {error.median:.1%}"
+    )
+    stated += f" (median; at most {error.worst:.1%})"
+    assert stated in " ".join((KEPT.parents[1] / "docs/method.md").read_text().split())
+
+
+@pytest.mark.parametrize("run", sorted(folder.name for folder in KEPT.iterdir()))
+def test_the_changelog_leads_to_todays_speed_up(run):
+    deciding = notebook.recommend(notebook.read(KEPT / run)).speedup_deciding
+    today = f"| {deciding.value:.3f} ({deciding.low:.2f}–{deciding.high:.2f})"
+    assert today in (KEPT.parents[1] / "CHANGELOG.md").read_text()
