@@ -20,9 +20,9 @@ from draftbench.report.terminal.dry_run import (
     DryRun,
     EngineDryRun,
     EngineNeed,
+    EngineWork,
     Need,
     Pass,
-    Work,
 )
 from draftbench.run_folder.manifest import Manifest
 from draftbench.sweep import Prepared
@@ -208,7 +208,7 @@ def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
 
 def _work(
     manifest: Manifest, plan: EnginePlan, plain: int, drafting: int, *, least: bool = False
-) -> Work:
+) -> EngineWork:
     """The first plain server writes every response; all others answer the measured requests."""
     question, starts = manifest.question, plain + drafting
     written = sum(limit for _, limit in plan.prompts) * question.samples
@@ -231,7 +231,7 @@ def _work(
         seconds = starts * (START_SECONDS + step) + written * step
         seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
     tokens = written + sum(tokens for tokens, _ in visits)
-    return Work(starts=starts, tokens=round(tokens), seconds=seconds)
+    return EngineWork(starts=starts, tokens=round(tokens), seconds=seconds)
 
 
 def _needs(plan: EnginePlan, load: int) -> Iterator[EngineNeed]:

@@ -39,7 +39,7 @@ _HINT = (
 )
 
 
-class Counted(Record, frozen=True):
+class RecordedCounts(Record, frozen=True):
     """The rounds of one request, or of all of a run. `rounds` are those that drafted,
     `by_position` how many accepted at least 1, 2, … tokens, `steps` all target passes after the
     first token. None: not recorded.
@@ -91,13 +91,13 @@ class _Form:
     name: str
     path: tuple[str, ...]  # of the object that holds the counts, within a row
     needs: tuple[str, ...]  # fields by which the object is recognized
-    read: Callable[[Mapping[str, Any], Mapping[str, Any]], Counted]
+    read: Callable[[Mapping[str, Any], Mapping[str, Any]], RecordedCounts]
     called: Mapping[Figure, str]
     notes: tuple[str, ...] = ()
     sums: bool = False  # over all requests
 
 
-def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
+def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
     """vLLM's object, AIPerf's, and guidellm's copy of vLLM's."""
     rounds, accepted = found["num_spec_steps"], found["num_accepted_draft_tokens"]
     histogram = found["acceptance_histogram"]
@@ -114,7 +114,7 @@ def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
                     ("output_metrics", "text_tokens"))  # fmt: skip
     # A step without a proposal emits one token and is not among the recorded ones.
     plain = 0 if tokens is None else max(tokens - 1 - rounds - accepted, 0)
-    return Counted(
+    return RecordedCounts(
         rounds=rounds,
         drafted=found["num_draft_tokens"],
         accepted=accepted,
@@ -124,9 +124,9 @@ def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
     )
 
 
-def _sglang(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
+def _sglang(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
     histogram = found.get("spec_correct_drafts_histogram") or ()
-    return Counted(
+    return RecordedCounts(
         rounds=found["spec_verify_ct"],
         drafted=found.get("spec_num_proposed_drafts"),
         accepted=found["spec_num_correct_drafts"],
@@ -136,18 +136,18 @@ def _sglang(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
     )
 
 
-def _llama_cpp(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
+def _llama_cpp(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
     tokens, accepted = found["predicted_n"], found["draft_n_accepted"]
     steps = max(tokens - 1 - accepted, 0)
-    return Counted(
+    return RecordedCounts(
         rounds=steps, drafted=found["draft_n"], accepted=accepted, tokens=tokens, steps=steps
     )
 
 
-def _bench(found: Mapping[str, Any], row: Mapping[str, Any]) -> Counted:
+def _bench(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
     rounds = found["spec_decode_num_drafts"]
     shares = found.get("spec_decode_per_position_acceptance_rates") or ()
-    return Counted(
+    return RecordedCounts(
         rounds=rounds,
         drafted=found["spec_decode_draft_tokens"],
         accepted=found["spec_decode_accepted_tokens"],
@@ -216,7 +216,7 @@ def read_figures(paths: Sequence[Path]) -> Imported:
             "only scrapes of /metrics are read two at a time, before and after",
             hint="name one file of records",
         )
-    found: dict[str, list[Counted]] = {}
+    found: dict[str, list[RecordedCounts]] = {}
     without = 0
     for row in _rows(texts[0], paths[0]):
         form = next((form for form in FORMS if _inside(row, form) is not None), None)
@@ -316,7 +316,7 @@ def _of_scrapes(paths: Sequence[Path], texts: Sequence[bytes]) -> Imported:
             "these scrapes count no speculation between them",
             hint="scrape before and after the traffic, in this order, without a restart between",
         )
-    counts = Counted(
+    counts = RecordedCounts(
         rounds=counters.rounds,
         drafted=counters.drafted,
         accepted=counters.kept,
@@ -327,7 +327,7 @@ def _of_scrapes(paths: Sequence[Path], texts: Sequence[bytes]) -> Imported:
 
 def _imported(
     form: str,
-    counts: Sequence[Counted],
+    counts: Sequence[RecordedCounts],
     called: Mapping[Figure, str],
     notes: Sequence[str],
     requests: int | None,
@@ -390,10 +390,10 @@ def _imported(
     )
 
 
-def _impossible(counted: Counted) -> str | None:
+def _impossible(counted: RecordedCounts) -> str | None:
     """Why nothing can have been counted so, in words; None where it can."""
     try:
-        msgspec.convert(msgspec.to_builtins(counted), Counted)
+        msgspec.convert(msgspec.to_builtins(counted), RecordedCounts)
     except msgspec.ValidationError as error:
         return str(error)
     at_position = (counted.rounds, *(counted.by_position or ()))

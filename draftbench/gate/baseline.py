@@ -71,7 +71,7 @@ class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     slots: _Number | None = None  # most requests answered at once, with arrivals; None: unknown
 
 
-class Speed(Record, frozen=True):
+class DecodingTimes(Record, frozen=True):
     """Decoding of one request with the draft and without, after its first token, over repeats."""
 
     tokens: Positive  # tokens decoded with the draft
@@ -102,7 +102,7 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
     positions: Count = 0.0
     alpha_sum: Count | None = None
     segment: str | None = None
-    speed: Speed | None = None  # decoding times, where they were measured
+    speed: DecodingTimes | None = None  # decoding times, where they were measured
     prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=_MOST_TOKENS)] | None = None
     output: str | None = None
     looping: Count = 0.0

@@ -38,9 +38,9 @@ from draftbench.gate.baseline import (
     SCHEMA_VERSION,
     Baseline,
     BaselineQuestion,
+    DecodingTimes,
     ProcessTimes,
     RequestCounts,
-    Speed,
     SuspectedFault,
 )
 from draftbench.planner.measured import measurements
@@ -222,7 +222,7 @@ def request_counts(
     trajectories: Sequence[Trajectory],
     rounds: Rounds,
     rate: Sample | None,
-    speeds: Mapping[str, Speed],
+    speeds: Mapping[str, DecodingTimes],
 ) -> tuple[RequestCounts, ...]:
     """Counts per request from those per response; `rate` is α over the same requests, if any."""
     length = mean_accepted_length(trajectories, rounds)
@@ -341,7 +341,7 @@ def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
     return [SuspectedFault(kind=DOUBLED, message=message)]
 
 
-def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, Speed]:
+def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, DecodingTimes]:
     """Per request, tokens and seconds at k and without speculation, summed over its repeats."""
     measured = measurements(run, load).get((candidate, k))
     if measured is None:
@@ -357,7 +357,7 @@ def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, Spee
         tokens, seconds, plain, without = (round(value, 6) for value in row)
         if seconds > 0 and without > 0:
             took = {"tokens": tokens, "seconds": seconds}
-            speeds[request] = Speed(**took, plain_tokens=plain, plain_seconds=without)
+            speeds[request] = DecodingTimes(**took, plain_tokens=plain, plain_seconds=without)
     return speeds
 
 

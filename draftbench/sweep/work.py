@@ -30,7 +30,7 @@ _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
 
 @dataclass(frozen=True)
-class Speed:
+class DeviceSpeed:
     """What is assumed of a device besides the rate at which it reads."""
 
     layer: float  # seconds of a layer
@@ -40,7 +40,7 @@ class Speed:
 
 # Of two cores of a server, which lay out all weights anew as they load them, and of one data-centre
 # card: too slow for the best of each.
-SPEEDS = {"cpu": Speed(1e-4, 1 / 10, 45e6), "cuda": Speed(3e-5, 1 / 100, 5e8)}
+SPEEDS = {"cpu": DeviceSpeed(1e-4, 1 / 10, 45e6), "cuda": DeviceSpeed(3e-5, 1 / 100, 5e8)}
 
 
 class Work(NamedTuple):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from draftbench.errors import RunFolderError
-from draftbench.gate.baseline import DOUBLED, Speed, read_baseline, write_baseline
+from draftbench.gate.baseline import DOUBLED, DecodingTimes, read_baseline, write_baseline
 
 # Without what moves a cursor.
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs"]))
@@ -43,7 +43,7 @@ def written(path, baseline, counts):
     tested=st.dictionaries(TEXTS, TEXTS, max_size=3),
 )
 def test_a_baseline_is_read_back_as_it_was_written(path, baseline, counts, **drawn):
-    speed = Speed(tokens=9.0, seconds=0.1, plain_tokens=9.0, plain_seconds=0.2)
+    speed = DecodingTimes(tokens=9.0, seconds=0.1, plain_tokens=9.0, plain_seconds=0.2)
     rows = [
         counts(str(i), a, segment=drawn["segment"], speed=speed)
         for i, a in enumerate(drawn["accepted"])

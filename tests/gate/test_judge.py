@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.gate.baseline import ProcessTimes, Speed, SuspectedFault
+from draftbench.gate.baseline import DecodingTimes, ProcessTimes, SuspectedFault
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.noninferiority import Verdict
@@ -179,7 +179,9 @@ def test_a_segment_too_small_to_tell_does_not_hold_up_the_gate(run):
 
 def timed(seconds, noise=0.0):
     return [
-        Speed(tokens=100.0, seconds=seconds + noise * e, plain_tokens=100.0, plain_seconds=2.0)
+        DecodingTimes(
+            tokens=100.0, seconds=seconds + noise * e, plain_tokens=100.0, plain_seconds=2.0
+        )
         for e in NOISE
     ]
 

@@ -64,7 +64,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[Need, ...]
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class EngineWork(msgspec.Struct, frozen=True, kw_only=True):
     """Servers started, tokens that they write, and seconds that it takes; None where unknown."""
 
     starts: int  # of servers
@@ -98,9 +98,9 @@ class EngineDryRun(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     prompt_tokens: int  # of all requests
     samples: int
-    least: Work
-    most: Work
-    grid: Work
+    least: EngineWork
+    most: EngineWork
+    grid: EngineWork
     memory: tuple[EngineNeed, ...]
 
 
