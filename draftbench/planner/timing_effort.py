@@ -42,7 +42,8 @@ def timed_enough(
     """Judges the points of one block and batch size as they are timed, turn by turn.
 
     Args:
-        decoded: responses that will be decoded, at so many `cells`, the baseline among them.
+        decoded: responses that will be decoded, at no more than so many `cells`, the baseline
+            among them.
     """
     along, ks = replayed(replace(run, decodes=()), candidate), draft_lengths(run)
     tokens = sum(t.output_tokens for t in decoded)
@@ -58,7 +59,11 @@ def timed_enough(
         if best is None or best.predicted is None or not best.predicted.value:
             return True
         plain = tokens * float(predictor.costs.target.at(1, predictor.context)) / batch
-        decoding = plain * (1 + (cells - 1) / best.predicted.value)
+        drafted = cells - 1
+        if drafted < len(ks):  # the best k and its neighbours
+            at = ks.index(best.k)
+            drafted = min(drafted, len(ks[max(at - 1, 0) : at + 2]))
+        decoding = plain * (1 + drafted / best.predicted.value)
         if _spent_with_next(points) > _OF_DECODING * decoding:
             return True
         factors = timing_factors(predictor, best.prediction, _DRAWS, prefills=False)

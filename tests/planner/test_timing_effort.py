@@ -15,14 +15,15 @@ def judged(scene):
     second a pass and 20 requests, some accepted and some not. Decoding takes 9 s a response.
     """
 
-    def make(visits, accepted=14, responses=20, cells=4):
+    def make(visits, accepted=14, responses=20, cells=4, ks=(1, 2)):
         for at in range(20):
             scene.request(f"r{at}")
             scene.replay(f"r{at}", ALL if at < accepted else NONE)
         samples = tuple(seconds for visit in visits for seconds in (visit, visit))
         constant = (1.0,) * len(samples)
-        scene.times({1: constant, 2: constant, 3: constant}, {1: samples, 2: samples})
-        run = scene.observed(1, 2)
+        sizes = range(1, max(ks) + 2)
+        scene.times(dict.fromkeys(sizes, constant), {1: samples, 2: samples})
+        run = scene.observed(*ks)
         points = [record for record in scene.records if isinstance(record, CostPoint)]
         decoded = run.trajectories[:responses]
         return timed_enough(run, SMALL, 1, decoded, cells)(points)
@@ -76,6 +77,12 @@ def test_timing_takes_at_most_half_as_long_as_decoding(judged):
     apart = (0.1, 0.2, 0.5)
     assert not judged(apart)
     assert judged(apart, responses=1, cells=1)
+
+
+@pytest.mark.parametrize(("responses", "enough"), [(9, True), (12, False)])
+def test_the_smallest_k_as_the_best_is_decoded_with_one_neighbour_only(judged, responses, enough):
+    """A third k would leave time for another visit from eight responses on."""
+    assert judged((0.9, 1.2, 0.6), responses=responses, ks=(1, 2, 3, 4)) is enough
 
 
 def test_what_has_no_speed_to_predict_is_timed_no_longer(scene):
