@@ -118,8 +118,8 @@ def test_the_shares_stand_in_every_form_of_the_whole_answer():
         batches=(1, 4),
     )
     answer = recommend(made)
-    wide = render(answer, "table", 400, everything=True)
-    assert f"At temperature 0, with 4 requests in flight, {SHARES}" in wide
+    text = " ".join(render(answer, "table", 88, everything=True).split())
+    assert f"At temperature 0, with 4 requests in flight, {SHARES}" in text
     (level,) = [at for at in json.loads(render(answer, "json", 80))["levels"] if at["texts"]][1:]
     assert (level["texts"]["differ"], level["texts"]["plain_differ"]) == (3, 1)
     assert SHARES in page("run", made, answer)
