@@ -252,8 +252,10 @@ def portable(text: str) -> str:
 
 def unpinned(spec: str) -> str:
     """A hub id without its revision; paths may hold an @."""
-    path = spec.startswith((".", "/", "~")) or spec.count("/") > 1
-    return spec if path else spec.partition("@")[0]
+    name, _, revision = spec.partition("@")
+    # `org/name@refs/pr/1` is a hub id, `runs/a@b/model.gguf` a path.
+    deep = name.count("/") > 1 or ("/" in revision and not revision.startswith("refs/"))
+    return spec if deep or spec.startswith((".", "/", "~")) else name
 
 
 def short_name(spec: str) -> str:

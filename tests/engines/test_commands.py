@@ -57,6 +57,12 @@ def test_vllm_without_speculation_asks_for_what_is_read_from_its_answers(started
         ("org/d", {}, {"method": "draft_model", "model": "org/d"}),
         ("org/d@v1", {}, {"method": "draft_model", "model": "org/d", "revision": "v1"}),
         (
+            "org/d@refs/pr/1",
+            {},
+            {"method": "draft_model", "model": "org/d", "revision": "refs/pr/1"},
+        ),
+        ("runs/d@v1/hf", {}, {"method": "draft_model", "model": "runs/d@v1/hf"}),
+        (
             "org/d",
             {"quant": "fp8", "mode": "sampled-temperature-only"},
             {"method": "draft_model", "model": "org/d", "quantization": "fp8_per_channel"}
