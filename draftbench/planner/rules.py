@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import nan
+from math import isnan, nan
 
 from draftbench.planner.formula import speedup
 from draftbench.planner.recommendation import Advice, Evaluation, Recommendation
@@ -39,7 +39,8 @@ class _Figures:
     then: float = nan
     # Of the answer.
     speculate: bool = False
-    most_requests: int = 0  # measured at a time
+    most_measured: int = 0  # requests at a time
+    most_asked: int = 0
 
 
 # Name, condition, sentence, reason, source.
@@ -78,7 +79,7 @@ _RULES: tuple[tuple[str, Callable[[_Figures], bool], str, str, str], ...] = (
     ),
     (
         "high-alpha-without-speed",
-        lambda f: f.alpha > 0.9,
+        lambda f: f.alpha > 0.9 and not isnan(f.speed),
         "α of {f.name} is {f.alpha:.0%} and its speed-up {f.speed:.2f}× at k = {f.k}: the draft is "
         "too slow or k too high",
         "accepted tokens still cost their draft steps and their verification",
@@ -94,8 +95,8 @@ _RULES: tuple[tuple[str, Callable[[_Figures], bool], str, str, str], ...] = (
     ),
     (
         "many-requests-at-once",
-        lambda f: f.speculate and f.most_requests < 32,
-        "measured up to concurrency {f.most_requests}; from 32 on, speculation usually "
+        lambda f: f.speculate and f.most_asked < 32,
+        "measured up to concurrency {f.most_measured}; from 32 on, speculation usually "
         "stops paying: before serving such loads, sweep there too (`--concurrency 32`)",
         "a full batch already uses the arithmetic that verifying needs",
         f"{_GUIDE}; vllm-project/vllm issue 17984 (Llama 70B with 1B loses from 32 on)",
@@ -116,8 +117,12 @@ def rules_of_thumb(answer: Recommendation, run: Run) -> tuple[Advice, ...]:
 
 def _figures(answer: Recommendation, run: Run) -> _Figures:
     question = run.manifest.question
-    asked = max((*question.batches, *(level.concurrency for level in answer.levels)))
-    found = _Figures(speculate=answer.decision == "speculate", most_requests=asked)
+    measured = max(question.batches)
+    found = _Figures(
+        speculate=answer.decision == "speculate",
+        most_measured=measured,
+        most_asked=max([measured, *(level.concurrency for level in answer.levels)]),
+    )
     models = [each for each in answer.by_candidate if each.draft not in (LOOKUP, SELF)]
     models.sort(key=lambda e: -(e.speedup_expected.value if e.speedup_expected else 0.0))
     plain = next((e for e in models if e.quant == "none"), None)

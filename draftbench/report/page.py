@@ -295,6 +295,10 @@ def _method(name: str, run: Run, answer: Recommendation, charts: Mapping[str, Ch
     """
     manifest, error = run.manifest, answer.prediction_error
     lead = "Nothing was decoded, so the predictions are unchecked."
+    if not any(each.speedup_predicted for each in answer.evaluations):
+        lead = "No speed-up was predicted, so there is no prediction to check."
+    elif error is None and any(each.requests_measured for each in answer.evaluations):
+        lead = "What was decoded was not predicted, so the predictions are unchecked."
     if error is not None:
         lead = (
             f"Predictions were off by {error.median:.1%} in the median and {error.worst:.1%} at "

@@ -19,6 +19,7 @@ import pytest
 from draftbench.cli import main
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
+from draftbench.records import CostPoint
 from draftbench.report.markup import coded
 from draftbench.report.page import STYLE, page
 
@@ -130,6 +131,7 @@ def test_without_a_choice_the_head_names_the_best_and_what_was_asked(reference, 
             [
                 "No candidate's speed is known: nothing was timed",
                 "No pass was timed, so no speed-up is known.",
+                "No speed-up was predicted, so there is no prediction to check.",
                 "Only concurrency 1 was timed",
                 "All requests belong to one segment",
             ],
@@ -140,6 +142,13 @@ def test_without_a_choice_the_head_names_the_best_and_what_was_asked(reference, 
 def test_what_is_unknown_says_so_in_the_head_and_in_its_section(hand, timed, sentences):
     text = Read(page_of(hand.run(hand.one_request() if timed else hand.untimed()))).text
     assert [sentence for sentence in sentences if sentence not in text] == []
+
+
+def test_what_was_decoded_without_a_prediction_is_not_called_undecoded(hand):
+    """Known fault: "Nothing was decoded" beside measured speed-ups."""
+    decoded = [each for each in hand.perfect() if not isinstance(each, CostPoint)]
+    text = Read(page_of(hand.run(decoded))).text
+    assert "Nothing was decoded" not in text
 
 
 def test_segments_too_small_to_draw_are_said_to_be(hand):
