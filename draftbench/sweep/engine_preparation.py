@@ -264,10 +264,10 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
         stop_command=asked.stop_command,
     )
     launch(plain, HOST, 0, Path())
+    # Replays can be of any mode; no server drafts for them.
+    mode = options.mode if options.most_ks else DraftingMode.GREEDY
     drafters = [
-        speculation(s, 1, lookup=options.lookup, mode=options.mode)
-        for s in options.drafts
-        if s != SELF
+        speculation(s, 1, lookup=options.lookup, mode=mode) for s in options.drafts if s != SELF
     ]
     for drafter in drafters:
         for doubt in doubtful_fields(asked.engine, drafter):

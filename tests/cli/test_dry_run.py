@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from scenes import manifest, query, sheet
 
@@ -159,6 +160,14 @@ def on_an_engine():
         return engine_dry_run(manifest(engine="vllm", arrivals=arrivals, **changes), plan)
 
     return make
+
+
+def test_one_time_is_not_a_range(on_an_engine):
+    plan = on_an_engine("closed", None)
+    title = "This sweep would take about 2.7 min to 8.1 min\n"
+    assert render(plan, "table", 80).startswith(title)
+    same = msgspec.structs.replace(plan, least=plan.most)
+    assert render(same, "table", 80).startswith("This sweep would take about 8.1 min\n")
 
 
 def test_servers_are_asked_for_as_long_as_the_log_is(on_an_engine):

@@ -198,6 +198,14 @@ def test_an_engine_that_is_not_known_is_named_with_the_nearest(failing):
     assert "did you mean `vllm`?" in said
 
 
+def test_replays_alone_can_be_of_a_mode_in_which_the_engine_does_not_draft(command, embedded):
+    models = ["--target", embedded / "target", "--drafts", embedded / "draft"]
+    words = [*models, "--engine", "sglang", "--mode", "sampled", "--dry-run", *TRAFFIC]
+    refused = command("sweep", *words)
+    assert "sglang is not measured in --mode sampled" in refused.err
+    assert command("sweep", *words, "--measure", "replay").code == 0
+
+
 def test_a_server_that_does_not_answer(failing, monkeypatch):
     def refused(url, engine, **_):
         raise EngineError("cannot reach http://spec", hint="see whether the server runs")

@@ -128,8 +128,8 @@ def _title(plan: DryRun | EngineDryRun) -> str:
         )
     if plan.most.seconds is None:
         return "This sweep would measure"
-    least, most = plan.least.seconds, plan.most.seconds
-    return f"This sweep would take about {_about(least)} to {_about(most)}"
+    ends = dict.fromkeys(_about(work.seconds) for work in (plan.least, plan.most))
+    return f"This sweep would take about {' to '.join(ends)}"
 
 
 def _grid(plan: DryRun, requests: str) -> list[tuple[str, str]]:
