@@ -21,6 +21,7 @@ from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.engine_caveats import engine_caveats
+from draftbench.planner.engine_costs import RoundCosts
 from draftbench.planner.measured import steady
 from draftbench.planner.predict import Predictor, untimed
 from draftbench.planner.rank import TIMING_NOISE
@@ -30,7 +31,7 @@ from draftbench.planner.recommendation import (
     Recommendation,
 )
 from draftbench.planner.texts import audit, texts_changed
-from draftbench.planner.time_factors import FEW_PROCESSES
+from draftbench.planner.time_factors import FEW_PROCESSES, USUAL_FREEDOM
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, Decode, DraftingMode, Key, together
 from draftbench.run_folder.run import Run
@@ -117,7 +118,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
             f"interval allows for an error of {_percent(decided)}",
         )
-    elif (served := leader.predictor.served) and served.turns < FEW_PROCESSES and decided.doubt:
+    elif (served := leader.predictor.served) and _starts_tell_little(served) and decided.doubt:
         often = f"the server with {leader.name} was started {_times(leader.processes)}"
         advice = f"--restarts {FEW_PROCESSES} would show it"
         if served.given:
@@ -143,6 +144,13 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             f"{leader.name}: {predicted.value:.2f}× was predicted, but measuring brought it to "
             f"{expected.value:.2f}×, which decides",
         )
+
+
+def _starts_tell_little(served: RoundCosts) -> bool:
+    """Whether neither its draft nor all its servers together were started again often enough to
+    show how much starts differ.
+    """
+    return served.turns < FEW_PROCESSES and served.repeats < 2 * USUAL_FREEDOM
 
 
 def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:

@@ -98,6 +98,11 @@ class RoundCosts:
         """How often k was started; 1 if never."""
         return len(self.starts.get(k, ())) or 1
 
+    @property
+    def repeats(self) -> int:
+        """How many starts were of a server that was started before."""
+        return sum(len(starts) - 1 for starts in self.starts.values())
+
     def freedom_with(self, turns: int) -> int:
         """Degrees of freedom that tell the noise when every server is started once in each turn,
         the plain one once more.

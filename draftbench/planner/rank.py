@@ -199,19 +199,23 @@ class Ranking:
     def luck(self) -> float:
         """By how much (logarithm) the best of several decoded drafts looks faster than it is, on
         average, since the one whose cells were timed with the most luck tends to lead: what the
-        leader of drawn speed-ups gains by its draw. An engine's rounds are corrected already.
+        leader of drawn speed-ups gains by its draw. Between the k's of a draft an engine's rounds
+        are corrected already, so all of them have the luck of its best.
         """
         scatter, candidates = self.time_doubt.scatter, [a.candidate for a in self.alternatives]
+        if len(set(candidates)) < 2:
+            return 0.0
         known = _generator("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
         lucks = np.zeros((len(self.alternatives), RESAMPLES))
+        fastest = {candidates[at]: self.alternatives[at] for at in np.argsort(self._pooled)}
         for at, each in enumerate(self.alternatives):
-            if each.corrected and each.predictor.served is None:
+            if each.corrected and each.predictor.served is not None:
+                lucks[at] = np.log(self._factors(fastest[each.candidate]))
+            elif each.corrected:
                 # The mean over m k's in one process varies as its baseline and one m-th of a round.
                 cells = 1 + 1 / candidates.count(each.candidate)
                 sd = scatter.sd * np.sqrt(cells / (known * each.processes))
                 lucks[at] = sd * _normal(str(each.candidate))
-        if len(set(candidates)) < 2:
-            return 0.0
         lucks -= lucks.mean(axis=1, keepdims=True)
         speeds = np.log(np.maximum(self._pooled, 1e-9))[:, None] + lucks
         return float(np.take_along_axis(lucks, speeds.argmax(axis=0)[None], axis=0).mean())

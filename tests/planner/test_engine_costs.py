@@ -102,6 +102,27 @@ def test_what_is_put_down_to_luck_of_a_start_is_said(two, four, words):
     assert [words in text for text in found] == ([] if words is None else [True])
 
 
+@pytest.mark.parametrize(
+    ("other", "share"),
+    [(None, 0.0), (0.12, 1.0), (0.3, 0.0)],  # s of a round of another draft, as .12 s of the first
+    ids=["alone", "two equals", "far ahead"],
+)
+def test_the_best_of_several_drafts_of_an_engine_loses_its_luck_of_starts(other, share):
+    pieces, facts = (1, 2, 2, 2, 2), []
+    rows = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, pieces)]
+    if other:
+        own = answers(1, 0.5, other, pieces, server="s2", process="p2")
+        rows += [msgspec.structs.replace(row, candidate=BIG) for row in own]
+        facts = [replay((1.0,) * 8, BIG, request=request) for request in "abcde"]
+    answer = recommend(engine_run(*facts, *rows))
+    # The higher of two equal ones is 1 / sqrt(pi) of the noise of a start too high, by the prior.
+    noise = START_NOISE / np.abs(np.random.default_rng(0).standard_normal(400_000))
+    luck = share * noise[noise < 0.1].mean() / np.pi**0.5
+    leader = max(each.speedup_expected.value for each in answer.evaluations if each.k == 1)
+    found = np.log(leader / answer.speedup_deciding.value)
+    assert found == pytest.approx(luck, rel=0.1, abs=1e-4)
+
+
 def test_rounds_that_got_quicker_with_k_are_taken_to_be_equal():
     # Both geometric means: √(1.3 · 1.2).
     costs = costs_of({0: 1.0, 1: 1.3, 8: 1.2})
@@ -218,6 +239,16 @@ def test_only_what_a_sweep_can_do_is_advised_of_starts(started):
     assert (answer.larger_sweep.processes > 1) is started
     assert ("--restarts" in text) is started
     assert ("start both again and sweep in another --out" in text) is not started
+
+
+@pytest.mark.parametrize(("ks", "few"), [((1,), True), ((1, 2, 4, 5, 6, 7, 8), False)])
+def test_two_starts_of_many_servers_show_how_much_starts_differ(ks, few):
+    rows, ran = [], [(0, 0), *((k, 0) for k in ks), (0, 1), *((k, 1) for k in ks), (0, 2)]
+    for place, (k, repeat) in enumerate(ran):
+        own = {"repeat": repeat, "server": f"s{place}", "process": f"p{place}"}
+        rows += answers(k, 0.5, 0.1 + 0.02 * k, (1, 2, 2, 2, 2) if k else (1,) * 9, **own)
+    found = [caveat.kind for caveat in recommend(engine_run(*rows)).caveats]
+    assert ("few-starts" in found) is few
 
 
 def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_sweep_had():
