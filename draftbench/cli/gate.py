@@ -292,7 +292,7 @@ def baseline_of(
             hint=f"it was with {', '.join(map(str, loads))}: give one of these with --concurrency",
         )
     if asked and load is None and baseline.processes and rows != concurrency:
-        note(f"note: times in this baseline are with {rows} active rows, not {concurrency}")
+        note(f"note: times in this baseline are at concurrency {rows}, not {concurrency}")
     return baseline
 
 

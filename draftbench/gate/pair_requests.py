@@ -51,7 +51,7 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
         before_rows, rows = old.active_rows, new.active_rows
         if before_rows != rows:
             raise IncomparableError(
-                f"{metric} was measured with {before_rows} active rows, and now with {rows}",
+                f"{metric} was measured at concurrency {before_rows}, and now at {rows}",
                 hint="sweep with the baseline's --concurrency, or gate on alpha and "
                 "mean_accepted_length only",
             )

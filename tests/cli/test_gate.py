@@ -259,6 +259,14 @@ def test_another_key_is_refused_before_a_model_is_loaded(command, measured, monk
     assert "DRAFTBENCH_KEY" in outcome.err
 
 
+def test_a_load_without_times_is_saved_with_those_of_another_and_says_so(command, tmp_path):
+    run, file = ROOT / "results/reference/qwen2.5-coder", tmp_path / "baseline.json"
+    saved = command("gate", run, "--save", file, "--concurrency", 7)
+    assert saved.code == 0
+    assert "times in this baseline are at concurrency 1, not 7\n" in saved.err
+    assert json.loads(file.read_text()).get("active_rows", 1) == 1
+
+
 def test_a_run_without_the_baselines_draft_answers_another_question(command):
     kept = ROOT / "results"
     baseline, run = kept / "baselines/qwen2.5-coder.json", kept / "reference/tinyllama-gsm8k"

@@ -56,7 +56,7 @@ def test_a_log_at_another_pace_or_an_unknown_one_is_another_load(run, before, no
 
 
 def test_times_of_other_active_rows_are_refused(run):
-    with pytest.raises(IncomparableError, match="with 1 active rows, and now with 4"):
+    with pytest.raises(IncomparableError, match="at concurrency 1, and now at 4"):
         pair_up(run(), run(active_rows=4), [parse_limit("speedup:5%")])
     assert len(pair_up(run(), run(active_rows=4), ())) == 40
 
