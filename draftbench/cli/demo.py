@@ -61,7 +61,7 @@ def demo(
         return code
     run, k = read(out), max(options.ks)
     sides = {name: baseline_of(run, out, name, k) for name in (WORSE, BETTER)}
-    write_result("\n".join(["", *_why_not(answer), *_gated(sides)]))
+    write_result("\n".join(["", *_why_not(answer), *_gated(sides, k)]))
     save_baseline(sides[BETTER], out / "baseline.json")
     name = str(out)
     next_commands(
@@ -93,7 +93,7 @@ def _why_not(answer: Recommendation) -> list[str]:
     return [*lines, ""] if len(lines) > 1 else []
 
 
-def _gated(sides: Mapping[str, Baseline]) -> list[str]:
+def _gated(sides: Mapping[str, Baseline], k: int) -> list[str]:
     """A gate that passes and one that fails: the better draft after the worse, and the reverse."""
     from draftbench.gate.judge import judge
     from draftbench.report.terminal.compare import verdict_text
@@ -104,7 +104,7 @@ def _gated(sides: Mapping[str, Baseline]) -> list[str]:
         # The verdict and the figures over all requests; `gate` shows the segments too.
         verdict = "\n".join(verdict_text(result, width() - 2).split("\n\n")[:2])
         lines += [
-            f"The gate, after `{new}` replaced `{old}` (exit code {result.exit_code}):",
+            f"The gate at k = {k}, after `{new}` replaced `{old}` (exit code {result.exit_code}):",
             *(f"  {line}" for line in verdict.splitlines()),
             "",
         ]

@@ -541,7 +541,10 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             for count, how in kinds
             if count
         )
-        found.append(f"Output check at temperature 0: {same} identical to the target's{differing}.")
+        found.append(
+            "Output check at temperature 0, over every decoded draft and k: "
+            f"{same} identical to the target's{differing}."
+        )
     found += [sentence for level in answer.levels for sentence in texts_changed(level)]
     own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
     if own is not None and own.value < _ALWAYS and answer.drafting_mode is DraftingMode.GREEDY:

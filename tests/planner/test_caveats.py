@@ -203,7 +203,8 @@ def test_only_differences_that_were_found_are_named(scene, outputs, said):
     answer = msgspec.structs.replace(
         recommend(decoded(scene)), audit=outputs, near_tie_share=None, evaluations=()
     )
-    assert f"Output check at temperature 0: {said}" in checks(answer)
+    opening = "Output check at temperature 0, over every decoded draft and k"
+    assert f"{opening}: {said}" in checks(answer)
 
 
 @pytest.mark.parametrize(
