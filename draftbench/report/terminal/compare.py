@@ -69,7 +69,7 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
     notes += _different("environment", comparison.environment)
     changes = _changes(comparison, everything=False)
     legend = [_SHORT_LEGEND] if changes.rows else []
-    changes = replace(changes, notes=[*legend, *notes, _MORE])
+    changes = replace(changes, notes=[*legend, *changes.notes, *notes, _MORE])
     return _joined([title, caveats, changes], style, width, "--all")
 
 
@@ -97,12 +97,13 @@ def _different(what: str, facts: Sequence[str]) -> list[str]:
 
 
 def _changes(comparison: Comparison, *, everything: bool) -> Section:
-    """Every figure of every candidate with why some cannot be compared, or the main ones."""
+    """Every figure of every candidate or the main ones, with why some cannot be compared."""
     rows: list[list[Cell]] = []
     obstacles: dict[str, dict[str, None]] = {}
     for change in comparison.candidates:
-        for row in change.figures if everything else _main_figures(change):
-            rows.append([shortened(change.candidate, _NAME), *_row(row)])
+        figures = change.figures if everything else _main_figures(change)
+        rows += [[shortened(change.candidate, _NAME), *_row(row)] for row in figures]
+        for row in change.figures:
             if row.obstacle and row.a and row.b:
                 obstacles.setdefault(row.obstacle, {})[row.figure] = None
     notes = [f"{', '.join(figures)}: {why}" for why, figures in obstacles.items()]

@@ -141,8 +141,12 @@ def test_modes_are_never_subtracted(hand, made, run_a):
     records = [
         msgspec.structs.replace(r, mode=sampled) if hasattr(r, "mode") else r for r in made()
     ]
-    found = figures(run_a, hand.run(records, mode=sampled))
+    run_b = hand.run(records, mode=sampled)
+    found = figures(run_a, run_b)
     assert found[ALPHA].difference is None
+    for everything in (False, True):
+        text = render(compared(run_a, run_b), "table", 88, everything=everything)
+        assert "two drafting modes: greedy and sampled" in text
     assert found[TOKENS].obstacle == "two drafting modes: greedy and sampled"
     assert found[TOKENS].a.value == pytest.approx(8 / 3)
 
