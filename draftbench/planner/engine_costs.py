@@ -8,10 +8,10 @@ where each was started once, nearly nothing shows by how much. So all starts are
     log seconds of a round in one start = log f(k) + drift · place of the start + noise
 
 - f(k) is a straight line over the drafted k's with bends (integrated Brownian motion: its mean is
-  the smoothing spline of Wahba 1978). It never falls with k: what would is replaced by its nearest
-  monotone values (Lin & Dunson 2014). The target step f(0) is fitted apart, since the first drafted
-  token costs more than each further one. A k that was started once and by luck took little time is
-  thereby corrected by the other k's; one that was started often hardly is.
+  the smoothing spline of Wahba 1978). It never falls with k: started k's that would are replaced
+  by their nearest monotone values (Lin & Dunson 2014). The target step f(0) is fitted apart, since
+  the first drafted token costs more than each further one. A k that was started once and by luck
+  took little time is thereby corrected by the other k's; one that was started often hardly is.
 - The noise has an unknown standard deviation. Before any start was seen, machines are taken to
   differ widely in it (inverse chi-square with one degree of freedom, as heavy a tail as the half-
   Cauchy of Gelman 2006). Repeated starts and distances from the line tell more of it (restricted
@@ -197,25 +197,27 @@ class _Curve:
 
     def _monotone(self, off: Floats) -> Floats:
         """Seconds [ks, ...] from logarithms over those of the line. Those with a draft never fall
-        with k (the nearest such values: the largest over all first k's of the smallest mean up to a
-        last one), and take no less than a target step where k was not started.
+        with k: of started k's the nearest such values count (the largest over all first k's of the
+        smallest mean up to a last one), of others what lies between those. They take no less than
+        a target step where k was not started.
         """
         logs = off + np.log(self.line).reshape(-1, *[1] * (off.ndim - 1))
-        last = self.costs.started[-1]
-        plain, drafted, beyond = logs[0], logs[1 : last + 1], logs[last + 1 :]
-        sums = np.concatenate([np.zeros_like(drafted[:1]), np.cumsum(drafted, axis=0)])
-        found = np.full_like(drafted, -np.inf)
-        for first in range(last):
-            counts = np.arange(1, last - first + 1).reshape(-1, *[1] * (off.ndim - 1))
+        plain, found, started = logs[0], logs[1:].copy(), self.costs.started
+        known = found[np.array(started) - 1]
+        sums = np.concatenate([np.zeros_like(known[:1]), np.cumsum(known, axis=0)])
+        nearest = np.full_like(known, -np.inf)
+        for first in range(len(started)):
+            counts = np.arange(1, len(started) - first + 1).reshape(-1, *[1] * (off.ndim - 1))
             means = (sums[first + 1 :] - sums[first]) / counts
             least = np.minimum.accumulate(means[::-1], axis=0)[::-1]
-            found[first:] = np.maximum(found[first:], least)
-        found = np.concatenate([found, np.maximum.accumulate([found[-1], *beyond])[1:]])
-        started = self.costs.started
-        for k in set(range(1, len(logs))) - set(started):
+            nearest[first:] = np.maximum(nearest[first:], least)
+        found[np.array(started) - 1] = nearest
+        for k in sorted(set(range(1, len(logs))) - set(started)):
+            least = np.maximum(found[k - 2], plain) if k > 1 else plain
+            found[k - 1] = np.maximum(found[k - 1], least)
             above = next((larger for larger in started if larger > k), None)
-            floor = plain if above is None else np.minimum(plain, found[above - 1])
-            found[k - 1] = np.maximum(found[k - 1], floor)
+            if above is not None:
+                found[k - 1] = np.minimum(found[k - 1], found[above - 1])
         seconds: Floats = np.exp(np.concatenate([plain[None], found]))
         return seconds
 

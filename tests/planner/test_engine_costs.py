@@ -129,6 +129,13 @@ def test_rounds_that_got_quicker_with_k_are_taken_to_be_equal():
     assert [costs.at(k) for k in (1, 4, 8)] == pytest.approx([1.56**0.5] * 3)
 
 
+def test_a_k_that_was_not_started_moves_none_that_was():
+    # The line from the target step would fall: .95, .9, .85 s.
+    costs = costs_of({0: 1.0, 4: 0.8})
+    assert [costs.at(k) for k in (1, 4, 8)] == pytest.approx([0.8, 0.8, 1.0])
+    assert costs.put_down_to_luck(4) == pytest.approx(0.0)
+
+
 @given(
     seconds=st.lists(st.floats(0.01, 100), min_size=2, max_size=6),
     k=st.integers(1, 12),
