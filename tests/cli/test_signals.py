@@ -184,7 +184,7 @@ def goes_on(words):
     return f"finished work is kept in `{words[-1]}`; resume with: {again}"
 
 
-def late(contender, setting, group):
+def late(loaded, group):
     raise timed_out(1.0)
 
 
@@ -193,8 +193,8 @@ def test_a_candidate_over_its_time_leaves_the_command_that_goes_on(
 ):
     replay = worker.replay
 
-    def late_for_models(contender, setting, group):
-        return (late if contender.runner else replay)(contender, setting, group)
+    def late_for_models(loaded, group):
+        return (late if loaded.runner else replay)(loaded, group)
 
     with monkeypatch.context() as patch:
         patch.setattr(worker, "replay", late_for_models)
