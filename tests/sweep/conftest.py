@@ -64,8 +64,8 @@ def options(*drafts, requests=2, temperature=0.0, **changes):
     return SweepOptions(**fields | changes)
 
 
-def made_up_costs(loaded, bench, sizes, enough):
-    where = {"batch": sizes.batch, "block": str(loaded.candidate), "process": bench.process}
+def made_up_costs(loaded, sizes, enough):
+    where = {"batch": sizes.batch, "block": str(loaded.candidate), "process": loaded.bench.process}
     return [
         scenes.step(candidate, 1.0, 1.0, context=context, **where)
         for candidate in (None, loaded.candidate)

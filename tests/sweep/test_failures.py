@@ -152,10 +152,10 @@ def models_replay(monkeypatch):
     def models_replay(before):
         replay = worker.replay
 
-        def instead(loaded, bench, group):
+        def instead(loaded, group):
             if loaded.runner is not None:
                 before()
-            return replay(loaded, bench, group)
+            return replay(loaded, group)
 
         monkeypatch.setattr(worker, "replay", instead)
 
