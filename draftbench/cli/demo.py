@@ -102,10 +102,10 @@ def _gated(sides: Mapping[str, Baseline], k: int) -> list[str]:
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):
         result = judge(sides[old], sides[new])
         # The verdict and the figures over all requests; `gate` shows the segments too.
-        verdict = "\n".join(verdict_text(result, width() - 2).split("\n\n")[:2])
+        head, figures = verdict_text(result, width() - 2).split("\n\n")[:2]
         lines += [
             f"The gate at k = {k}, after `{new}` replaced `{old}` (exit code {result.exit_code}):",
-            *(f"  {line}" for line in verdict.splitlines()),
+            *(f"  {line}" for line in (head.splitlines()[0], *figures.splitlines())),
             "",
         ]
     return lines
