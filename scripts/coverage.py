@@ -20,7 +20,8 @@ hands them to `recommend`. What is true is computed from the whole population:
 - **Timing.** Where it `stops` by itself there are as many visits as in a sweep, and c is judged.
 - **Engines.** Servers are started in turns as in a sweep, the plain one first and after each turn,
   each k chosen by what was answered before. `start` is the sd of what one start's rounds have to
-  themselves, the plain server's too, `drift` how much slower each start is than the one before.
+  themselves, the plain server's too, `request` that of what one request's rounds with a draft have
+  to themselves at every k, `drift` how much slower each start is than the one before.
   Rounds bend where their tokens reach the knee. Of k's that were not started ("line") the figure
   that is shown for them is judged as well.
 - **Assumptions** that are broken on purpose: `by_k` is what rounds at a k gain or lose with every
@@ -176,6 +177,16 @@ CELLS = {
     "engine-4-three-starts": replace(_ENGINE, start=0.04, restarts=3),
     "engine-10-three-starts": replace(_ENGINE, start=0.10, restarts=3),
     "engine-10-three-starts-no-gain": replace(_ENGINE, start=0.10, restarts=3, speedup=0.99),
+    "engine-10-six-drafts-no-gain": replace(
+        _ENGINE,
+        requests=48,
+        decoded=(24,) * 6,
+        promise=(1.0,) * 6,
+        start=0.10,
+        speedup=0.985,
+        aim=0.85,
+    ),
+    "engine-2-requests-differ": replace(_ENGINE, start=0.02, request=0.2),
     "engine-4-loads": replace(_ENGINE, start=0.04, batches=(1, 8), loads=(1, 8), aim=0.85),
     "engine-plain-last": replace(_ENGINE, start=0.04, restarts=3, plain_last=True),
     "engine-drift": replace(_ENGINE, start=0.02, drift=0.02),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from msgspec.structs import replace
 from simulated_runs import Scenario, World, manifest, replay, rounds_of
 
@@ -24,12 +25,13 @@ FIRST = 1.0
 @dataclass(frozen=True)
 class Starts(Scenario):
     """A sweep on an engine: every server is started `restarts` times, each start faster or slower
-    than the last by `start` (sd), and each of its answers by `answer` besides; the machine slows
-    down by `drift` from one start to the next. Where `plain_last` the starts of each k follow one
-    another and all starts of the plain server but one come last, as earlier versions did. Of
-    `decoded` the largest is how many requests every server answers. With these knees the rounds
-    between the smallest and the largest k are 3.8 % (root mean square) off the line through both,
-    as those of three drafts on llama.cpp were.
+    than the last by `start` (sd), and each of its answers by `answer` besides; with a draft the
+    rounds of one request take longer or shorter than those of another by `request` (sd) at every k.
+    The machine slows down by `drift` from one start to the next. Where `plain_last` the starts of
+    each k follow one another and all starts of the plain server but one come last, as earlier
+    versions did. Of `decoded` the largest is how many requests every server answers. With these
+    knees the rounds between the smallest and the largest k are 3.8 % (root mean square) off the
+    line through both, as those of three drafts on llama.cpp were.
     """
 
     constant: float = 0.1
@@ -38,6 +40,7 @@ class Starts(Scenario):
     ks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     start: float = 0.0
     answer: float = 0.03
+    request: float = 0.0
     restarts: int = 1
     drift: float = 0.0
     plain_last: bool = False
@@ -57,6 +60,11 @@ class EngineWorld(World):
         drawn, rates = self.drawn(requests)
         written = [replace(each, origin="engine", margins=(), argmax=()) for each in drawn]
         chosen = to_decode(written, max(decoded))
+        self.longer = dict.fromkeys((each.request for each in written), 1.0)
+        if sd := self.scenario.request:
+            # By their mean, so that rounds take as long as is true on average.
+            factors = np.array(self.factors(sd, requests)) / np.exp(sd**2 / 2)
+            self.longer = dict(zip(self.longer, factors.tolist(), strict=True))
         records: list[AnyObservation] = [*written, *self._answers(chosen, 0)]
         every: list[dict[str, list[bool]]] = []
         started: list[list[int]] = [[] for _ in self.drafts]
@@ -106,7 +114,7 @@ class EngineWorld(World):
                     rounds = tuple(rounds_of(accepted[response.request], k))
                     pieces = [each + 1 for each in rounds]
                     pieces[-1] = tokens - sum(pieces[:-1])
-                seconds = each * start * factor
+                seconds = each * start * factor * (self.longer[response.request] if k else 1.0)
                 found.append(
                     Served(
                         request=response.request,

@@ -99,7 +99,7 @@ def test_simulated_decoding_has_the_rounds_that_its_replay_expects(coverage):
 def test_a_quiet_engine_takes_the_true_seconds_for_every_round_and_step(coverage):
     of = world(coverage, "engine-0", answer=0)
     run = of.run(12, (12,))
-    starts = round_costs(run, run.candidates[0])[1].starts
+    starts = round_costs(run, run.candidates)[run.candidates[0]][1].starts
     for k, (start, *_) in starts.items():
         expected = of.round_seconds(0, k, 1) if k else 1
         assert np.exp(start.log) == pytest.approx(expected)

@@ -137,8 +137,8 @@ class LoadDecision:
 
     @property
     def doubt(self) -> tuple[float, float] | None:
-        """The part of the deciding interval that no number of requests narrows: how far the
-        speed-up may be below and above its value, as distances of the logarithm.
+        """The part of the deciding interval that is due to errors of time: how far the speed-up may
+        be below and above its value, as distances of the logarithm.
         """
         return self.ranking.doubt(self.leader) if self.leader and self.deciding else None
 

@@ -199,7 +199,7 @@ def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
 
 
 def _percent(decided: LoadDecision) -> str:
-    """The part of the deciding interval that more requests would not narrow."""
+    """The part of the deciding interval that is due to errors of time."""
     down, up = decided.doubt or (0.0, 0.0)
     low, high = f"{math.expm1(-down):+.0%}", f"{math.expm1(up):+.0%}"
     return f"±{high[1:]}" if low[1:] == high[1:] else f"{low} to {high}"

@@ -130,7 +130,7 @@ def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSou
             blocks={},
             runner=engine_name(run),
             run=run,
-            served={each: round_costs(run, each) for each in candidates or run.candidates},
+            served=round_costs(run, candidates or run.candidates),
         )
     timed_by = next((point.runner for point in run.costs if point.candidate is None), None)
     target = run.facts_of(None)

@@ -15,12 +15,14 @@ where each was started once, nearly nothing shows by how much. So all starts are
 - The noise has an unknown standard deviation. Before any start was seen, machines are taken to
   differ widely in it (inverse chi-square with one degree of freedom, as heavy a tail as the half-
   Cauchy of Gelman 2006). Repeated starts and distances from the line tell more of it (restricted
-  likelihood). Seconds are averaged and drawn over what is left of its values.
+  likelihood), those of the run's other drafts too: one machine, one noise. Seconds are averaged and
+  drawn over what is left of its values.
 - The drift, how much slower the machine gets from each start to the next, is about as large as the
   noise. It is fitted where drafts were started several times, in turns between starts of the plain
   server; after a single turn it looks like noise and counts as noise.
 
-A round's seconds also vary with the requests that were answered; that error counts at each k.
+A round's seconds also vary with the requests that were answered. That error counts at each k, but
+not as one of its own: the same requests were answered at every k, so the errors are correlated.
 
 Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were off the
 line by 3.7 % (root mean square), 180 below them by 11 %.
@@ -34,7 +36,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, combinations
 from statistics import fmean
 from typing import NamedTuple
 
@@ -71,18 +73,22 @@ class RoundCosts:
     """Seconds of a round of one candidate at one concurrency, from the starts of each k and those
     of the plain server at k = 0.
 
-    `errors` are the standard errors of their logarithms over requests, by k.
+    `errors` are the standard errors of their logarithms over requests, by k; between two k's with a
+    draft they have one `correlation`.
     """
 
     starts: Mapping[int, Sequence[Start]]
     errors: Mapping[int, float] = field(default_factory=dict)
+    correlation: float = 0.0
     candidate: str = ""
     concurrency: int = 1
     # Servers that were running, which a sweep does not start again.
     given: bool = False
+    # The run's other candidates at this concurrency, whose starts met the same machine.
+    others: tuple[RoundCosts, ...] = ()
     # Fitted up to a largest k, and without a k.
     _curves: dict[int, _Curve] = field(default_factory=dict, init=False)
-    _others: dict[int, RoundCosts] = field(default_factory=dict, init=False)
+    _without: dict[int, RoundCosts] = field(default_factory=dict, init=False)
 
     @cached_property
     def started(self) -> tuple[int, ...]:
@@ -100,23 +106,25 @@ class RoundCosts:
 
     @property
     def repeats(self) -> int:
-        """How many starts were of a server that was started before."""
-        return sum(len(starts) - 1 for starts in self.starts.values())
+        """How many starts of the run's servers were of one that was started before."""
+        drafted = (len(each.starts[k]) for each in (self, *self.others) for k in each.started)
+        return len(self.starts[0]) - 1 + sum(often - 1 for often in drafted)
 
     def freedom_with(self, turns: int) -> int:
         """Degrees of freedom that tell the noise when every server is started once in each turn,
         the plain one once more.
         """
-        return PRIOR_FREEDOM + turns + len(self.started) * (turns - 1)
+        servers = sum(len(each.started) for each in (self, *self.others))
+        return PRIOR_FREEDOM + turns + servers * (turns - 1)
 
     def without(self, k: int) -> RoundCosts:
         """As if k had not been started; the baseline stays."""
         if k not in self.started:
             return self
-        if k not in self._others:
+        if k not in self._without:
             starts = {other: each for other, each in self.starts.items() if other != k}
-            self._others[k] = replace(self, starts=starts)
-        return self._others[k]
+            self._without[k] = replace(self, starts=starts)
+        return self._without[k]
 
     def at(self, k: int) -> float | None:
         """Seconds of a round at k; None where nothing with a draft was started."""
@@ -148,6 +156,14 @@ class RoundCosts:
         measured = fmean(start.log for start in self.starts[k]) - self.slowed[k]
         return math.log(self._curve(k).seconds[k]) - measured
 
+    @cached_property
+    def _likelihood(self) -> Floats:
+        """Logarithm of the likelihood of every noise by the starts with a draft alone [noises]."""
+        places, logs = np.array(self.starts[0], dtype=float).T
+        noise = _noise(places - places.mean(), self.turns)
+        plain = _krige(logs, np.ones((len(logs), 1)), _NOISES[:, None, None] ** 2 * noise)
+        return self._curve(1).likelihood - plain.likelihood
+
     def _curve(self, k: int) -> _Curve:
         largest = max(k, *self.starts)
         if largest not in self._curves:
@@ -165,13 +181,14 @@ def _decoding(seconds: Floats, rounds: Rounds) -> Floats:
 class _Curve:
     """Rounds at k = 0, 1, …: seconds of a `line`, and how far the logarithm is from it, by standard
     deviation of the noise with its `chances` [noises]: `means` [noises, ks] and covariances
-    `spreads` [noises, ks, ks].
+    `spreads` [noises, ks, ks]. `likelihood` is the logarithm of that of every noise by its starts.
     """
 
     costs: RoundCosts
     line: Floats
     means: Floats
     spreads: Floats
+    likelihood: Floats
     chances: Floats
     drift: float
 
@@ -232,28 +249,60 @@ def _fit(costs: RoundCosts, largest: int) -> _Curve:
     basis, bends = _shape(costs, every, line, slope)
     places = np.array([start.place for start in starts], dtype=float)
     places -= places[ks == 0].mean()
-    drift = _DRIFT if costs.turns > 1 else 0.0
     errors = np.array([costs.errors.get(k, 0.0) for k in ks.tolist()])
-    smooth = np.equal.outer(ks, ks) * np.outer(errors, errors) + bends[np.ix_(ks, ks)]
-    noisy = np.eye(len(ks)) + drift**2 * np.outer(places, places)
-    # Universal kriging, for every standard deviation of the noise at once.
-    observed, cross = basis[ks], bends[:, ks]
-    inverse = np.linalg.inv(smooth + _NOISES[:, None, None] ** 2 * noisy)
-    precision = observed.T @ inverse @ observed
-    covariance = np.linalg.inv(precision)
-    fitted = covariance @ observed.T @ inverse @ logs
-    left = np.einsum("nij,nj->ni", inverse, logs - fitted @ observed.T)
-    free = basis - cross @ inverse @ observed
-    spreads = bends - cross @ inverse @ cross.T + free @ covariance @ free.transpose(0, 2, 1)
-    likelihood = np.linalg.slogdet(inverse)[1] - np.linalg.slogdet(precision)[1] - left @ logs
-    prior = -PRIOR_FREEDOM * (2 * np.log(_NOISES) + (START_NOISE / _NOISES) ** 2)
-    if len(starts) == len(costs.starts):
-        prior[_NOISES > _MOST_BY_DEFAULT] = -np.inf
-    chances = np.exp((likelihood + prior - (likelihood + prior).max()) / 2)
+    related = costs.correlation * np.logical_and.outer(ks > 0, ks > 0)
+    related[np.equal.outer(ks, ks)] = 1.0
+    smooth = related * np.outer(errors, errors) + bends[np.ix_(ks, ks)]
+    noisy = _NOISES[:, None, None] ** 2 * _noise(places, costs.turns)
+    fit = _krige(logs, basis[ks], smooth + noisy)
+    cross = bends[:, ks]
+    free = basis - cross @ fit.inverse @ basis[ks]
+    spreads = (
+        bends - cross @ fit.inverse @ cross.T + free @ fit.covariance @ free.transpose(0, 2, 1)
+    )
+    means = fit.coefficients @ basis.T + fit.left @ cross.T
+    weight = fit.likelihood + sum(each._likelihood for each in costs.others)
+    weight -= PRIOR_FREEDOM * (2 * np.log(_NOISES) + (START_NOISE / _NOISES) ** 2)
+    if not costs.repeats:
+        weight[_NOISES > _MOST_BY_DEFAULT] = -np.inf
+    chances = np.exp((weight - weight.max()) / 2)
     chances /= chances.sum()
-    drifts = drift**2 * _NOISES**2 * (left @ places)
-    means = fitted @ basis.T + left @ cross.T
-    return _Curve(costs, line, means, spreads, chances, float(chances @ drifts))
+    drifts = _drift(costs.turns) ** 2 * _NOISES**2 * (fit.left @ places)
+    return _Curve(costs, line, means, spreads, fit.likelihood, chances, float(chances @ drifts))
+
+
+def _drift(turns: int) -> float:
+    return _DRIFT if turns > 1 else 0.0
+
+
+def _noise(places: Floats, turns: int) -> Floats:
+    """Covariance of the starts due to noise and drift, in squares of the noise [starts, starts]."""
+    noise: Floats = np.eye(len(places)) + _drift(turns) ** 2 * np.outer(places, places)
+    return noise
+
+
+class _Fit(NamedTuple):
+    """Universal kriging for every noise: `coefficients` [noises, functions] with `covariance`, what
+    is `left` of the logarithms weighted by the `inverse` [noises, starts, starts], and twice the
+    logarithm of the restricted `likelihood` [noises].
+    """
+
+    coefficients: Floats
+    covariance: Floats
+    left: Floats
+    inverse: Floats
+    likelihood: Floats
+
+
+def _krige(logs: Floats, basis: Floats, covariances: Floats) -> _Fit:
+    """Fits functions `basis` [starts, functions] to logarithms with such errors."""
+    inverse = np.linalg.inv(covariances)
+    precision = basis.T @ inverse @ basis
+    covariance = np.linalg.inv(precision)
+    coefficients = covariance @ basis.T @ inverse @ logs
+    left = np.einsum("nij,nj->ni", inverse, logs - coefficients @ basis.T)
+    likelihood = np.linalg.slogdet(inverse)[1] - np.linalg.slogdet(precision)[1] - left @ logs
+    return _Fit(coefficients, covariance, left, inverse, likelihood)
 
 
 def _line(costs: RoundCosts, ks: Ints) -> tuple[Floats, float]:
@@ -292,10 +341,29 @@ def _normal(name: str, count: int) -> Floats:
     return generator.standard_normal((count, RESAMPLES))
 
 
-def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
-    """The costs of a candidate by the concurrencies at which it was served, ascending: of every k
+def round_costs(
+    run: Run, candidates: Sequence[Candidate]
+) -> dict[Candidate, dict[int, RoundCosts]]:
+    """The costs of candidates by the concurrencies at which they were served, ascending: of every k
     that answered enough requests, where the baseline did too.
     """
+    alone = {candidate: _alone(run, candidate) for candidate in candidates}
+
+    def others(candidate: Candidate, concurrency: int) -> tuple[RoundCosts, ...]:
+        return tuple(
+            costs[concurrency]
+            for other, costs in alone.items()
+            if other != candidate and concurrency in costs
+        )
+
+    return {
+        candidate: {at: replace(each, others=others(candidate, at)) for at, each in costs.items()}
+        for candidate, costs in alone.items()
+    }
+
+
+def _alone(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
+    """The costs of a candidate by concurrency, as if there were no others."""
     by_load: defaultdict[int, defaultdict[int, list[Decode]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -308,12 +376,14 @@ def round_costs(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
     for concurrency, rows in sorted(by_load.items()):
         kinds = {k: started for k, each in rows.items() if (started := _starts(each, running))}
         if 0 in kinds and len(kinds) > 1:
+            influences = {k: _influences(list(chain(*each))) for k, each in kinds.items()}
             costs[concurrency] = RoundCosts(
                 {
                     k: [Start(places[start[0].process], _log_seconds(start)) for start in each]
                     for k, each in kinds.items()
                 },
-                {k: _error(list(chain(*each))) for k, each in kinds.items()},
+                {k: _error(list(each.values())) for k, each in influences.items()},
+                _correlation([each for k, each in influences.items() if k]),
                 str(candidate),
                 concurrency,
                 given=bool(running),
@@ -329,15 +399,31 @@ def _requests(rows: list[Decode]) -> dict[str, Floats]:
     return sums
 
 
-def _error(rows: list[Decode]) -> float:
-    """Relative standard error of the seconds of a round, over requests: the longer their contexts,
-    the longer their rounds take. Widened as Student's t is for few of them.
+def _influences(rows: list[Decode]) -> dict[str, float]:
+    """How far each request moves the logarithm of the seconds of a round: the longer their
+    contexts, and the more often something is drafted, the longer rounds take.
     """
-    sums = np.array(list(_requests(rows).values()))
-    shares = sums / sums.sum(axis=0)
-    influence = shares[:, 0] - shares[:, 1]
-    error = math.sqrt(len(sums) / (len(sums) - 1) * float(influence @ influence))
-    return error * student_quantile(0.975, len(sums) - 1) / 1.96
+    sums = _requests(rows)
+    table = np.array(list(sums.values()))
+    shares = table / table.sum(axis=0)
+    return dict(zip(sums, (shares[:, 0] - shares[:, 1]).tolist(), strict=True))
+
+
+def _error(influences: Sequence[float]) -> float:
+    """Standard error of the logarithm over requests. Widened as Student's t is for few of them."""
+    freedom = len(influences) - 1
+    error = math.sqrt((1 + 1 / freedom) * sum(each**2 for each in influences))
+    return error * student_quantile(0.975, freedom) / 1.96
+
+
+def _correlation(influences: Sequence[Mapping[str, float]]) -> float:
+    """How alike what requests do is at two k's: 0 not at all, 1 the same."""
+    together = apart = 0.0
+    for one, other in combinations(influences, 2):
+        together += sum(each * other.get(request, 0.0) for request, each in one.items())
+        squares = (sum(each**2 for each in side.values()) for side in (one, other))
+        apart += math.sqrt(math.prod(squares))
+    return max(together / apart, 0.0) if apart else 0.0
 
 
 def _starts(rows: list[Decode], running: Set[str]) -> list[list[Decode]]:

@@ -149,7 +149,8 @@ class Ranking:
     @cached_property
     def _draws(self) -> Floats:
         """Speed-ups over resampled requests and times, of plain decoding (1), every alternative and
-        every k that an engine was not started with [draws, 1 + all of them].
+        every k that an engine was not started with [draws, 1 + all of them], without the luck of
+        the best.
         """
         generator = np.random.Generator(np.random.Philox(key=0))
         requests = len(self.requests)
@@ -161,12 +162,13 @@ class Ranking:
                 for _ in range(RESAMPLES // _AT_ONCE)
             ]
         )
-        factors = [self._factors(each) for each in self._drawn]
-        return np.concatenate([np.ones((RESAMPLES, 1)), values * np.stack(factors, axis=1)], axis=1)
+        factors = np.stack([self._factors(each) for each in self._drawn], axis=1)
+        speeds = values * factors * math.exp(-self.luck)
+        return np.concatenate([np.ones((RESAMPLES, 1)), speeds], axis=1)
 
     def doubt(self, alternative: Alternative) -> tuple[float, float]:
         """How far below and above its value the logarithm of a speed-up may be (95 %) because of
-        errors that more requests would not reduce.
+        errors of time, which resampled requests do not show.
         """
         if alternative.corrected and alternative.predictor.served is None:
             half, _ = self.doubt_in(alternative, alternative.processes)
@@ -175,8 +177,8 @@ class Ranking:
         return max(-low, 0.0), max(high, 0.0)
 
     def doubt_in(self, alternative: Alternative, processes: int) -> tuple[float, float]:
-        """Half of the 95 % interval of the logarithm that more requests would not narrow, and the
-        standard deviation, if the speed-up were timed in so many processes.
+        """Half of the 95 % interval of the logarithm due to errors of time, and their standard
+        deviation, if the speed-up were timed in so many processes.
         """
         if alternative.corrected and alternative.predictor.served is None:
             time, scatter = alternative.time_factor(self.by), self.time_doubt.scatter

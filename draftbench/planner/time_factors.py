@@ -283,7 +283,7 @@ def _squares(values: Sequence[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class TimeDoubt:
-    """The errors of a speed-up that more requests would not reduce.
+    """The errors of time of a speed-up, which resampled requests do not show.
 
     `errors` are those of predictions from passes alone, where they were checked: predicted over
     decoded time less 1. `drafts_differ` is the standard deviation by which the next draft may be

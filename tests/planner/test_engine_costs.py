@@ -32,6 +32,16 @@ def costs_of(seconds):
     )
 
 
+def costs_at_one(run):
+    """The rounds of the small draft with one request in flight."""
+    return round_costs(run, [SMALL])[SMALL][1]
+
+
+def spread(costs, k):
+    """Half of what the middle two thirds of the draws at k span."""
+    return np.ptp(drawn(costs, k, 0.16, 0.84)) / 2
+
+
 def drawn(costs, k, *shares):
     """Quantiles of the logarithm of the draws at k."""
     rounds = Rounds(k, **dict.fromkeys(COUNTS, np.zeros(1)) | {"tokens": np.ones(1), "rounds": 1})
@@ -196,7 +206,7 @@ def test_speed_is_predicted_from_rounds_of_replay_and_seconds_of_whole_rounds():
     plain = answers(0, 0.5, 0.1, (1,) * 9)  # 8 steps of 0.1 s
     at_one = answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))  # 4 rounds of 0.12 s
     run = engine_run(*plain, *at_one)
-    costs = round_costs(run, SMALL)[1]
+    costs = costs_at_one(run)
     assert [costs.at(k) for k in (0, 1)] == pytest.approx([0.1, 0.12])
     # k = 4 accepts everything: rounds of 5 and 3 tokens, each 0.1 + 4 · 0.02 s.
     prediction = predict(predictor_of(run, SMALL), 4)
@@ -221,7 +231,7 @@ def test_visits_of_one_running_server_are_one_start():
         *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2), process="p2"),
     ]
     given = [of_visit(process, started=False) for process in ("p1", "p2")]
-    costs = round_costs(engine_run(*rows, *given), SMALL)[1]
+    costs = costs_at_one(engine_run(*rows, *given))
     assert [costs.at(k) for k in (0, 1)] == pytest.approx([0.11, 0.12])
     assert [costs.starts_at(k) for k in (0, 1)] == [1, 1]
 
@@ -439,7 +449,7 @@ def test_requests_whose_rounds_differ_are_a_doubt_of_what_a_round_takes():
         served(None, 0, *(0.5 + each * at for at in range(9)), request=name, chunks=(1,) * 9)
         for name, each in zip("abcde", (0.1, 0.12, 0.1, 0.12, 0.1), strict=True)
     ]
-    costs = round_costs(engine_run(*rows, *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))), SMALL)[1]
+    costs = costs_at_one(engine_run(*rows, *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))))
     off = 3 * (0.1 / 0.54 - 0.2) ** 2 + 2 * (0.12 / 0.54 - 0.2) ** 2
     # By t of four degrees of freedom, 2.776 for 1.96.
     error = 2.776 / 1.96 * np.sqrt(5 / 4 * off)
@@ -447,6 +457,56 @@ def test_requests_whose_rounds_differ_are_a_doubt_of_what_a_round_takes():
     low, high = drawn(costs, 0, 0.16, 0.84)
     alike = drawn(replace(costs, errors={}), 0, 0.16, 0.84)
     assert high - low > alike[1] - alike[0]
+
+
+def test_errors_that_the_same_requests_make_at_every_k_do_not_average_out():
+    """Five k's on a line, each off by a tenth (sd) because of its requests."""
+    line = costs_of({0: 1.0, **{k: 1 + 0.2 * k for k in range(1, 6)}})
+    apart, alike = (
+        spread(replace(line, errors=dict.fromkeys(range(1, 6), 0.1), correlation=each), 3)
+        for each in (0.0, 0.999)
+    )
+    # In the middle of a line through five points the errors of one are divided by √5.
+    assert apart == pytest.approx(0.1 / 5**0.5, rel=0.3)
+    assert alike == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("others", "correlation"),
+    [((0.24, 0.26, 0.24, 0.26, 0.24), 1.0), ((0.26, 0.24, 0.26, 0.24, 0.26), 0.0)],
+    ids=["the same requests take longer", "others do"],
+)
+def test_how_alike_requests_are_at_two_ks_is_measured(others, correlation):
+    def of_requests(k, each, pieces):
+        rows = zip(answers(k, 0.5, 1.0, pieces), each, strict=True)
+        return [
+            msgspec.structs.replace(
+                row, arrivals=tuple(0.5 + seconds * at for at in range(len(pieces)))
+            )
+            for row, seconds in rows
+        ]
+
+    rows = [
+        *answers(0, 0.5, 0.1, (1,) * 9),
+        *of_requests(1, (0.12, 0.13, 0.12, 0.13, 0.12), (1, 2, 2, 2, 2)),
+        *of_requests(4, others, (1, 5, 3)),
+    ]
+    assert costs_at_one(engine_run(*rows)).correlation == pytest.approx(correlation, abs=1e-9)
+
+
+def test_starts_of_another_draft_tell_how_much_starts_differ_on_this_machine():
+    costs = costs_of({0: 1.0, 2: 1.4, 6: 2.2})
+    calm = costs_of({0: 1.0, **{k: 1 + 0.1 * k for k in range(1, 9)}})
+    wild = costs_of({0: 1.0, **{k: (1 + 0.1 * k) * 1.1 ** (-1) ** k for k in range(1, 9)}})
+    quiet, loud = (spread(replace(costs, others=(other,)), 2) for other in (calm, wild))
+    assert quiet < spread(costs, 2) < loud
+
+
+def test_starts_of_the_plain_server_are_counted_once_for_all_drafts():
+    # A draft that was started once shows nothing of the noise.
+    plain = (1.0, 1.1, 1.21)
+    costs, other = (costs_of({0: plain, 4: each}) for each in (1.4, 2.0))
+    assert spread(replace(costs, others=(other,)), 4) == pytest.approx(spread(costs, 4))
 
 
 def slowing(*ks, each=1.1):
@@ -482,7 +542,7 @@ def slowing(*ks, each=1.1):
 )
 def test_what_all_starts_lose_alike_from_one_to_the_next_is_taken_out(ks, middle, squares):
     """Least squares with a drift as large as the noise: as if there were one square more."""
-    costs = round_costs(engine_run(*slowing(*ks)), SMALL)[1]
+    costs = costs_at_one(engine_run(*slowing(*ks)))
     taken = (middle - 2) * squares / (squares + 1)
     assert costs.at(0) == pytest.approx(0.1 * 1.1**middle)
     assert costs.at(1) == pytest.approx(0.12 * 1.1 ** (2 + taken))
@@ -497,15 +557,13 @@ def test_one_odd_start_is_hardly_a_trend():
         else row
         for row in slowing(0, 1, 1, 1, 0, 0, each=1.0)
     ]
-    costs = round_costs(engine_run(*odd), SMALL)[1]
+    costs = costs_at_one(engine_run(*odd))
     assert costs.at(0) == pytest.approx(0.1 * 1.1 ** (1 / 3))
     assert costs.at(1) == pytest.approx(0.12 * 1.1 ** (1 / 17))
 
 
 def test_what_changed_between_two_plain_starts_alone_is_doubt():
-    costs, steady = (
-        round_costs(engine_run(*slowing(0, 1, 0, each=each)), SMALL)[1] for each in (1.1, 1.0)
-    )
+    costs, steady = (costs_at_one(engine_run(*slowing(0, 1, 0, each=each))) for each in (1.1, 1.0))
     assert [costs.at(k) for k in (0, 1)] == pytest.approx([0.11, 0.12 * 1.1])
     assert costs.slowed == {0: 0, 1: 0}
     assert np.ptp(drawn(costs, 1, 0.16, 0.84)) > 2 * np.ptp(drawn(steady, 1, 0.16, 0.84))
@@ -515,7 +573,7 @@ def test_each_k_counts_its_own_starts():
     """As where a later turn began with another k."""
     rows = slowing(0, 1, 0, 1, 0)
     late = answers(4, 0.5, 0.3, (1, 5, 3), repeat=1, server="late", process="late")
-    costs = round_costs(engine_run(*rows, *late), SMALL)[1]
+    costs = costs_at_one(engine_run(*rows, *late))
     assert [costs.starts_at(k) for k in (0, 1, 4)] == [3, 2, 1]
 
 
@@ -527,7 +585,7 @@ def test_a_start_that_answered_few_requests_is_none():
         if row.request == "a"
     ]
     rows = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)), *late]
-    costs = round_costs(engine_run(*rows), SMALL)[1]
+    costs = costs_at_one(engine_run(*rows))
     assert costs.at(1) == pytest.approx(0.12)
     assert costs.starts_at(1) == 1
     # Requests that were left out with their start say nothing of how far requests differ.
@@ -541,5 +599,5 @@ def test_under_five_answered_requests_tell_no_costs():
         if row.request != "e"
     ]
     run = engine_run(*few)
-    assert round_costs(run, SMALL) == {}
+    assert round_costs(run, [SMALL]) == {SMALL: {}}
     assert predictor_of(run, SMALL).note == "fewer than 5 requests were timed with it"
