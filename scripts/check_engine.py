@@ -283,10 +283,12 @@ def check(run: Run) -> int:
 
 
 def _tie_margin(run: Run) -> float:
-    """What the draft's type is exact to; weights of few bits are computed with activations of
-    eight, coarser than bfloat16.
+    """What the draft's type is exact to, here and in the engine, which takes the checkpoint's if it
+    was not started with another; weights of few bits are computed with activations of eight,
+    coarser than bfloat16.
     """
-    exact = run.manifest.question.engine == "vllm" and run.manifest.question.dtype == "float32"
+    asked = run.manifest.question
+    exact = asked.dtype == "float32" and "--dtype float32" in asked.engine_args.replace("=", " ")
     return NEAR_TIE_MARGIN["float32" if exact else "bfloat16"]
 
 

@@ -148,7 +148,7 @@ def show(run: Run) -> None:
     version = next((facts.version for facts in run.engines if facts.version), "?")
     print(f"{run.path}: {run.manifest.question.engine} {version}, {len(run.trajectories)} requests")
     every = used = 0
-    for candidate in run.candidates:
+    for candidate in drafted(run):
         ks = started_by_best(run, candidate, loads)
         grid = Starts.of(run, candidate, loads[0]).ks
         every, used = every + len(grid), used + len(ks)
@@ -204,11 +204,18 @@ def _show_errors(
         )
 
 
+def drafted(run: Run) -> list[Candidate]:
+    """The candidates that a server drafted with."""
+    return [each for each in run.candidates if any(row.candidate == each for row in run.served)]
+
+
 def started_twice(run: Run) -> bool:
-    """Whether an engine was started at least twice without a draft and at some k of every draft."""
+    """Whether an engine was started at least twice without a draft and at some k of every draft of
+    its answers.
+    """
     load = run.manifest.question.batches[0]
-    starts = [Starts.of(run, candidate, load) for candidate in run.candidates]
-    return all(
+    starts = [Starts.of(run, candidate, load) for candidate in drafted(run)]
+    return bool(starts) and all(
         len(each.repeats(0)) > 1 and any(len(each.repeats(k)) > 1 for k in each.ks)
         for each in starts
     )

@@ -194,6 +194,16 @@ def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> 
     return replace(serving, slots=concurrency[0])
 
 
+def with_dtype(serving: ServingOptions, dtype: str | None) -> ServingOptions:
+    """With --dtype a vLLM that is started computes in that type as the replay here does, unless
+    --engine-args names one. The weights of llama.cpp have their type in the file.
+    """
+    named = "--dtype" in serving.args.replace("=", " ").split()
+    if dtype is None or named or serving.engine != "vllm" or serving.server is not None:
+        return serving
+    return replace(serving, args=f"{serving.args} --dtype {dtype}".strip())
+
+
 def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...]) -> None:
     """Raise a UsageError for a flag of `sweep` that makes no sense with a serving engine."""
     of_the_decoder, running = "it is the built-in decoder's", serving.server is not None

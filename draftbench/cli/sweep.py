@@ -38,7 +38,7 @@ from draftbench.cli.flags import (
 )
 from draftbench.cli.invocation import as_called, command, with_baseline_server
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
-from draftbench.cli.serving import ServingFlags, refuse_beside, with_slots
+from draftbench.cli.serving import ServingFlags, refuse_beside, with_dtype, with_slots
 from draftbench.cli.signals import how_to_resume, kept_in
 from draftbench.errors import AuditError, UsageError
 from draftbench.memory import LEVELS
@@ -115,7 +115,7 @@ class Settings:
 
     dtype: str | None = in_models(
         None,
-        "The type of unquantized weights: bfloat16 or float32.",
+        "The type of unquantized weights: bfloat16 or float32; vLLM is started with it, too.",
         "TYPE",
         complete=lambda incomplete: ["bfloat16", "float32"],
     )
@@ -245,6 +245,7 @@ def sweep(
     asked = serving.options()
     if asked is not None:
         refuse_beside(asked, settings, drafts or ())
+        asked = with_dtype(asked, settings.dtype)
     needed = {
         "--target": (target, "the model you serve: its folder, .gguf file or hub id"),
         "--drafts": (drafts, "a smaller model of the target's family, or `ngram` (no model)"),

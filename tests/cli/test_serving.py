@@ -482,7 +482,15 @@ def test_servers_have_room_for_requests_that_arrive_together(
     assert read_run(RunFolder(tmp_path / "run")).manifest.question.batches == (1,)
 
 
-@pytest.mark.parametrize(("asked", "bytes_each"), [("", 2), ("--dtype float32", 4)])
+@pytest.mark.parametrize(
+    ("asked", "bytes_each"),
+    [
+        ([], 2),
+        (["--engine-args=--dtype float32"], 4),
+        (["--dtype", "float32"], 4),
+        (["--dtype", "float32", "--engine-args=--dtype bfloat16"], 2),
+    ],
+)
 def test_a_dry_run_counts_the_bytes_that_the_engine_will_hold(
     command, engine, embedded, tmp_path, asked, bytes_each
 ):
@@ -490,7 +498,7 @@ def test_a_dry_run_counts_the_bytes_that_the_engine_will_hold(
     and values of 2 heads with 64 numbers each. The run says the same.
     """
     words = ["--target", embedded / "target", "--drafts", embedded / "distilled", *TRAFFIC]
-    words += [*ENGINE, "--k", 2, f"--engine-args={asked}", "--format", "json"]
+    words += [*ENGINE, "--k", 2, *asked, "--format", "json"]
     planned = json.loads(command("sweep", *words, "--dry-run").out)["memory"][0]
     assert planned["draft_weights"] == bytes_each * 1_508_096
     out = tmp_path / "run"
