@@ -296,9 +296,9 @@ class _Fit(NamedTuple):
 
 def _krige(logs: Floats, basis: Floats, covariances: Floats) -> _Fit:
     """Fits functions `basis` [starts, functions] to logarithms with such errors."""
-    inverse = np.linalg.inv(covariances)
+    inverse: Floats = np.linalg.inv(covariances)
     precision = basis.T @ inverse @ basis
-    covariance = np.linalg.inv(precision)
+    covariance: Floats = np.linalg.inv(precision)
     coefficients = covariance @ basis.T @ inverse @ logs
     left = np.einsum("nij,nj->ni", inverse, logs - coefficients @ basis.T)
     likelihood = np.linalg.slogdet(inverse)[1] - np.linalg.slogdet(precision)[1] - left @ logs
