@@ -296,9 +296,9 @@ class _Fit(NamedTuple):
 
 def _krige(logs: Floats, basis: Floats, covariances: Floats) -> _Fit:
     """Fits functions `basis` [starts, functions] to logarithms with such errors."""
-    inverse: Floats = np.linalg.inv(covariances)
+    inverse = np.asarray(np.linalg.inv(covariances), np.float64)
     precision = basis.T @ inverse @ basis
-    covariance: Floats = np.linalg.inv(precision)
+    covariance = np.asarray(np.linalg.inv(precision), np.float64)
     coefficients = covariance @ basis.T @ inverse @ logs
     left = np.einsum("nij,nj->ni", inverse, logs - coefficients @ basis.T)
     likelihood = np.linalg.slogdet(inverse)[1] - np.linalg.slogdet(precision)[1] - left @ logs
