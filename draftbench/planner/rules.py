@@ -3,93 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import isnan, nan
+from dataclasses import dataclass, replace
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.formula import speedup
 from draftbench.planner.recommendation import Advice, Evaluation, Recommendation
 from draftbench.records import LOOKUP, SELF
 from draftbench.run_folder.run import Run
 
-_MOST = 3
+_MOST_SHOWN = 3
+_HIGH_ALPHA = 0.9
 _GUIDE = "generalcompute.com, Draft Model Selection for Speculative Decoding"
-_SAME = "the same family and generation"
+_SAME = "same family and generation"
 # α that practice expects of such pairs.
 _USUAL_ALPHA = {_SAME: (0.75, 0.85), "another generation": (0.7, 0.8), "another family": (0.4, 0.6)}
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class _Figures:
-    """What the rules look at; an unknown figure is NaN, which fits no rule."""
+    """What the rules look at; None is unknown and fits no rule."""
 
-    # Of the draft model that is fastest at its best k, if it may miss the asked speed-up.
-    name: str = ""
-    k: int = 0
-    speed: float = nan
-    alpha: float = nan
-    lowest: float = nan  # lower end of α's interval
-    highest: float = nan
-    size: float = nan  # its parameters over the target's
-    related: str = ""  # how its name is related to the target's
-    usual: tuple[float, float] = (nan, nan)  # α of pairs so related
-    suspect: str = ""  # what else of it may be wrong than its template
-    # Of a draft model of which no quantized level was measured: its speed-up now, and quantized.
+    speculate: bool  # the decision
+    most_measured: int  # largest concurrency of the sweep
+    most_asked: int  # largest concurrency that was measured or asked about
+    # A draft model of which no quantized level was measured: its speed-up now, and if quantized.
     unquantized: str = ""
-    now: float = nan
-    then: float = nan
-    # Of the answer.
-    speculate: bool = False
-    most_measured: int = 0  # requests at a time
-    most_asked: int = 0
+    now: float | None = None
+    if_quantized: float = 0.0
+    # The best draft model, unless it surely reaches the asked speed-up.
+    draft: Evaluation | None = None
+    alpha: Estimate | None = None
+    size: float | None = None  # its parameters over the target's
+    related: str | None = None  # how its name is related to the target's, where α is known
+    # The best one with a high α, unless the best of all or itself reaches the asked speed-up.
+    accepted: Evaluation | None = None
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """The α of pairs that are so `related`."""
+        return _USUAL_ALPHA[self.related or _SAME]
+
+    @property
+    def suspect(self) -> str:
+        """What may be wrong with the draft, besides its template."""
+        return "files" if self.draft and self.draft.quant == "none" else "quantization"
 
 
 # Name, condition, sentence, reason, source.
 _RULES: tuple[tuple[str, Callable[[_Figures], bool], str, str, str], ...] = (
     (
         "same-family",
-        lambda f: f.related == _SAME and f.highest < f.usual[0],
-        "α of {f.name} is {f.alpha:.0%}, where {f.usual[0]:.0%} to {f.usual[1]:.0%} is usual for "
-        "{f.related}: suspect its template or its {f.suspect}",
+        lambda f: f.related == _SAME and f.alpha is not None and f.alpha.high < f.usual[0],
+        "α of {f.draft.candidate} is {f.alpha.value:.0%}, where {f.usual[0]:.0%} to "
+        "{f.usual[1]:.0%} is usual for the {f.related}: suspect its template or its {f.suspect}",
         "models trained on the same data with the same tokens agree more often",
         _GUIDE,
     ),
     (
         "same-family",
-        lambda f: f.related != _SAME and f.lowest <= f.usual[1],
-        "α of {f.name} is {f.alpha:.0%}, where {f.usual[0]:.0%} to {f.usual[1]:.0%} is usual for "
-        "{f.related}: try a draft of the target's own family and generation first",
+        lambda f: (
+            f.related not in (None, _SAME) and f.alpha is not None and f.alpha.low <= f.usual[1]
+        ),
+        "α of {f.draft.candidate} is {f.alpha.value:.0%}, where {f.usual[0]:.0%} to "
+        "{f.usual[1]:.0%} is usual for {f.related}: try a draft of the target's own family and "
+        "generation first",
         "models trained on the same data with the same tokens agree more often",
         _GUIDE,
     ),
     (
         "low-alpha",
-        lambda f: f.alpha < 0.65,
-        "α of {f.name} is only {f.alpha:.0%}; below 65%, look for another draft (`draftbench "
-        "acceptance` shows where this one is rejected)",
+        lambda f: f.alpha is not None and f.alpha.value < 0.65,
+        "α of {f.draft.candidate} is only {f.alpha.value:.0%}; below 65%, look for another draft "
+        "(`draftbench acceptance` shows where this one is rejected)",
         "most rounds then end after a token or two, which hardly pays for drafting them",
         f"{_GUIDE}; gianlucamazza/xllama pull request 202 (α 43%: 0.81×)",
     ),
     (
         "size-ratio",
-        lambda f: f.size > 1 / 10 or f.size < 1 / 50,
-        "{f.name} has {f.size:.1%} of the target's parameters; usual drafts are 10 to 30 times "
-        "smaller than the target",
+        lambda f: f.size is not None and not 1 / 50 <= f.size <= 1 / 10,
+        "{f.draft.candidate} has {f.size:.1%} of the target's parameters; usual drafts are 10 to "
+        "30 times smaller than the target",
         "a larger draft costs too much of a target step, a much smaller one is rejected too often",
         _GUIDE,
     ),
     (
         "high-alpha-without-speed",
-        lambda f: f.alpha > 0.9 and not isnan(f.speed),
-        "α of {f.name} is {f.alpha:.0%} and its speed-up {f.speed:.2f}× at k = {f.k}: the draft is "
-        "too slow or k too high",
+        lambda f: f.accepted is not None,
+        "α of {f.accepted.candidate} is {f.accepted.alpha.value:.0%} and its speed-up "
+        "{f.accepted.speedup_expected.value:.2f}× at k = {f.accepted.k}: the draft is too slow or "
+        "k too high",
         "accepted tokens still cost their draft steps and their verification",
         f"{_GUIDE}; nibor1896/Crow issue 29 (85% accepted, no faster)",
     ),
     (
         "quantize-the-draft",
-        lambda f: f.then > 1.02 * f.now,
-        "{f.unquantized} was measured unquantized only; quantized, c is usually 30 to 50% lower "
-        "and α 2 to 4 points, which would give about {f.then:.2f}× instead of {f.now:.2f}×",
+        lambda f: f.now is not None and f.if_quantized > 1.02 * f.now,
+        "{f.unquantized} was measured unquantized only; quantized, c is usually 30 to 50% "
+        "lower and α 2 to 4 points, which would give about {f.if_quantized:.2f}× instead of "
+        "{f.now:.2f}×",
         "a draft's errors cost some rounds, its bytes cost every step",
         f"{_GUIDE}; alexziskind1/draftbench (1.5B: 2.80× in 16 bits, 2.96× in 4)",
     ),
@@ -112,53 +123,62 @@ def rules_of_thumb(answer: Recommendation, run: Run) -> tuple[Advice, ...]:
         for name, fits, sentence, reason, source in _RULES
         if fits(figures)
     ]
-    return tuple(fitting[:_MOST])
+    return tuple(fitting[:_MOST_SHOWN])
 
 
 def _figures(answer: Recommendation, run: Run) -> _Figures:
-    question = run.manifest.question
-    measured = max(question.batches)
-    found = _Figures(
+    measured = max(run.manifest.question.batches)
+    models = [each for each in answer.by_candidate if each.draft not in (LOOKUP, SELF)]
+    figures = _Figures(
         speculate=answer.decision == "speculate",
         most_measured=measured,
         most_asked=max([measured, *(level.concurrency for level in answer.levels)]),
     )
-    models = [each for each in answer.by_candidate if each.draft not in (LOOKUP, SELF)]
-    models.sort(key=lambda e: -(e.speedup_expected.value if e.speedup_expected else 0.0))
-    plain = next((e for e in models if e.quant == "none"), None)
-    if plain and all(e.quant == "none" or e.draft != plain.draft for e in models):
-        _if_quantized(found, plain, sorted({e.k for e in answer.evaluations}))
-    latency = answer.objective == "latency"
-    draft = models[0] if models else None
-    speed = draft and (draft.speedup_end_to_end_expected if latency else draft.speedup_expected)
-    if draft is None or (speed and speed.low > answer.min_speedup):
-        return found
-    found.name, found.k = str(draft.candidate), draft.k
-    found.speed = draft.speedup_expected.value if draft.speedup_expected else nan
+    plain = next((each for each in models if each.quant == "none"), None)
+    if plain and all(each.quant == "none" or each.draft != plain.draft for each in models):
+        figures = _with_quantized(figures, plain, {each.k for each in answer.evaluations})
+
+    def pays(draft: Evaluation) -> bool:
+        latency = answer.objective == "latency"
+        speed = draft.speedup_end_to_end_expected if latency else draft.speedup_expected
+        return speed is not None and speed.low > answer.min_speedup
+
+    if not models or pays(models[0]):
+        return figures
+    draft = models[0]
     target, facts = run.facts_of(None), run.facts_of(draft.candidate)
-    if target and facts:
-        found.size = facts.parameters / target.parameters
-    if draft.alpha is None:
-        return found
-    found.alpha, found.lowest, found.highest = draft.alpha.value, draft.alpha.low, draft.alpha.high
+    accepted = (
+        each
+        for each in models
+        if each.alpha and each.alpha.value > _HIGH_ALPHA and each.speedup_expected
+        if not pays(each)
+    )
+    return replace(
+        figures,
+        draft=draft,
+        alpha=draft.alpha,
+        size=facts.parameters / target.parameters if target and facts else None,
+        related=_related(draft, run) if draft.alpha else None,
+        accepted=next(accepted, None),
+    )
+
+
+def _related(draft: Evaluation, run: Run) -> str | None:
+    """How a draft is related to the target, by their names on the command line."""
     from draftbench.planner.known_pairs import kinship  # with the pages of `suggest`
 
-    related = kinship(question.target, (run.manifest.specs or {}).get(draft.draft, draft.draft))
-    if related is not None:
-        found.related = _SAME if related.startswith("same") else related
-        found.usual = _USUAL_ALPHA[found.related]
-        found.suspect = "files" if draft.quant == "none" else "quantization"
-    return found
+    specs = run.manifest.specs or {}
+    return kinship(run.manifest.question.target, specs.get(draft.draft, draft.draft))
 
 
-def _if_quantized(found: _Figures, draft: Evaluation, ks: list[int]) -> None:
-    """What quantizing a draft should make of its speed-up, by the closed form of all k's."""
+def _with_quantized(figures: _Figures, draft: Evaluation, ks: set[int]) -> _Figures:
+    """With what quantizing a draft should make of its speed-up, by the closed form."""
     alpha, cost, verify = draft.alpha, draft.draft_cost_ratio, draft.verify_ratio
     if alpha is None or cost is None or verify is None or draft.speedup_expected is None:
-        return
-    then, now = (
+        return figures
+    quantized, plain = (
         max(speedup(max(rate, 0.0), k, c, verify=verify.value) for k in ks)
         for rate, c in ((alpha.value - 0.03, 0.6 * cost.value), (alpha.value, cost.value))
     )
-    found.unquantized, found.now = draft.draft, draft.speedup_expected.value
-    found.then = found.now * then / now
+    now = draft.speedup_expected.value
+    return replace(figures, unquantized=draft.draft, now=now, if_quantized=now * quantized / plain)

@@ -92,6 +92,19 @@ def test_much_acceptance_without_speed_is_said(rules, alpha, fits):
     assert ("high-alpha-without-speed" in rules(alpha=near(alpha))) == fits
 
 
+def test_much_acceptance_without_speed_is_said_of_any_draft_shown(rules, scene):
+    slow = {"draft": "big", "alpha": near(0.95), "speedup_expected": near(0.8)}
+    assert "big is 95% and its speed-up 0.80×" in rules(more=(slow,))["high-alpha-without-speed"]
+    scene.records.clear()
+    assert "high-alpha-without-speed" not in rules(more=(slow,), **PAYS)
+
+
+def test_a_draft_that_pays_is_not_called_too_slow_beside_a_faster_one_that_may_not(rules):
+    sure = {"draft": "big", "alpha": near(0.95), "speedup_expected": near(1.2)}
+    unsure = {"alpha": near(0.85), "speedup_expected": near(1.3, 0.4)}
+    assert "high-alpha-without-speed" not in rules(more=(sure,), **unsure)
+
+
 def test_nothing_is_said_of_a_speed_that_is_unknown(rules):
     """Known fault: "its speed-up nan×"."""
     assert "high-alpha-without-speed" not in rules(alpha=near(0.95), speedup_expected=None)
