@@ -30,7 +30,8 @@ import numpy as np
 from draftbench.errors import DraftbenchError
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import predict, predictor_of
-from draftbench.planner.recommend import next_start, recommend
+from draftbench.planner.recommend import recommend
+from draftbench.planner.what_to_measure import next_start
 from draftbench.records import Candidate, Decode
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 from simulated_runs import Scenario, World, manifest, replay, rounds_of
 
-from draftbench.planner.recommend import next_start
+from draftbench.planner.what_to_measure import next_start
 from draftbench.records import AnyObservation, DraftingMode, Served, Trajectory
 from draftbench.run_folder.run import Run, run_of, to_decode
 

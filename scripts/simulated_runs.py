@@ -14,7 +14,7 @@ import numpy as np
 from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
 from draftbench.measure.step_costs import LEAST_TURNS, MOST_TURNS
 from draftbench.planner.recommendation import Configuration
-from draftbench.planner.timing_effort import timed_enough
+from draftbench.planner.what_to_measure import timed_enough
 from draftbench.records import (
     SAMPLES_PER_VISIT,
     AnyObservation,

@@ -201,7 +201,7 @@ def _figures(
         timed_apart = "not comparable: timed on different machines"
     elif runners[0] != runners[1]:
         timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
-    c_a, c_b = (p.costs.draft_cost_ratio(p.context) if p.costs else None for p in (a, b))
+    c_a, c_b = (p.draft_cost_ratio for p in (a, b))
     if c_a or c_b:
         yield _timed(FigureChange("c", None, None, c_a, c_b, obstacle=timed_apart))
     for k in sorted({k for side in measured for c, k in side if c == candidate}):

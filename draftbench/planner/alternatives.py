@@ -6,13 +6,17 @@ what a round takes beyond its passes in the decoder (one figure for all decoded 
 and by one factor for how much faster these then still were. Both corrections are of time alone: the
 luck of acceptance of the few decoded requests is no reason to expect more. Fewer than `FEW_DECODED`
 decoded requests correct nothing.
+
+Between two timed loads passes are interpolated and the prediction is multiplied by a correction
+that is log-linear in the rows between those of the two loads (`carried_over`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from statistics import geometric_mean
 from typing import Literal
 
 import numpy as np
@@ -29,20 +33,22 @@ from draftbench.planner.time_factors import (
     seconds_of,
     time_factor,
 )
-from draftbench.records import Candidate, Key
+from draftbench.records import Candidate
 
 # `end_to_end` is the expected speed-up with both prefills included, the others are of decoding.
 Kind = Literal["predicted", "measured", "expected", "end_to_end"]
-# Those that candidates are ranked by.
+# The kinds that candidates are ranked by.
 KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
     """One configuration to choose: its speed-ups as samples over requests, and its time factors
-    where it was decoded. `breaks` are the limits that it does not keep, in words. `errors` are
-    those of predictions made like its own, None for predictions from passes alone. `decoded_around`
-    says whether its draft was decoded at the two loads around it.
+    where it was decoded.
+
+    `breaks` are the limits that it does not keep, in words. `errors` are the relative errors that
+    its prediction may have, None for those of any prediction from passes alone. `decoded_around`
+    says whether its draft was decoded at the two timed loads around it.
     """
 
     predictor: Predictor
@@ -85,11 +91,6 @@ class Alternative:
         sample: Sample | None = getattr(self, kind)
         return sample
 
-    @cached_property
-    def prediction_error(self) -> float | None:
-        """Predicted over measured speed-up less 1, on the requests that were measured."""
-        return self._error(self.prediction, "expected")
-
     def time_factor(self, by: Kind) -> TimeFactor | None:
         """How much faster than predicted it decoded, with both prefills or without."""
         return self.end_to_end_time if by == "end_to_end" else self.time
@@ -103,23 +104,27 @@ class Alternative:
             return self.predictor.served.starts_at(self.k)
         return len(self.time.by_process) if self.time else 1
 
-    def passes_only_error(self, by: Kind = "expected") -> float | None:
+    @cached_property
+    def prediction_error(self) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured."""
+        return self._error_of(self.prediction)
+
+    def passes_only_error(self) -> float | None:
         """The error that the prediction would have if nothing had been decoded."""
-        return self._error(self.passes_only, by)
+        return self._error_of(self.passes_only)
 
     @cached_property
     def passes_only(self) -> Prediction:
         """The prediction if nothing had been decoded."""
         return predict(self.predictor, self.k, (0.0, 0.0))
 
-    def _error(self, prediction: Prediction, by: Kind) -> float | None:
+    def _error_of(self, prediction: Prediction) -> float | None:
         if self.measured is None:
             return None
-        known = predicted_by(prediction, by, self.measured.keys)
-        measured = self.measured.end_to_end if by == "end_to_end" else self.measured.speedup
-        if known is None or measured is None or not known.value or not measured.value:
+        predicted, measured = prediction.speedup(self.measured.keys), self.measured.speedup
+        if predicted is None or not predicted.value or not measured.value:
             return None
-        return known.value / measured.value - 1
+        return predicted.value / measured.value - 1
 
     @cached_property
     def round_overhead(self) -> float | None:
@@ -135,8 +140,8 @@ class Alternative:
         costs = self.predictor.costs
         if costs is None or self.measured is None:
             return None
-        passed = Passes(costs, self.predictor.batch)
-        spent, passes, _ = seconds_of(self.measured, passed, side).sum(axis=0).tolist()
+        timed = Passes(costs, self.predictor.batch)
+        spent, passes, _ = seconds_of(self.measured, timed, side).sum(axis=0).tolist()
         return spent / passes if passes else None
 
     @cached_property
@@ -148,100 +153,94 @@ class Alternative:
         """
         if self.measured is None or not self.predictor.replays:
             return None
-        ran, replayed = counted_rounds([row for _, row in self.measured.runs]), self.prediction
+        counted, replayed = counted_rounds([row for _, row in self.measured.runs]), self.prediction
         both = [t.key in self.measured.keys for t in replayed.trajectories]
         decoded, expected = (
-            quotient(np.array([each.tokens[rows].sum(), (each.rounds + each.plain)[rows].sum()]))
-            for each, rows in ((ran, slice(None)), (replayed.rounds, np.array(both)))
+            quotient(np.array([rounds.tokens[at].sum(), (rounds.rounds + rounds.plain)[at].sum()]))
+            for rounds, at in ((counted, slice(None)), (replayed.rounds, np.array(both)))
         )
         return float(decoded / expected - 1) if expected > 0 else None
 
 
-def predicted_by(
-    prediction: Prediction, kind: Kind, only: Collection[Key] | None = None
-) -> Sample | None:
+def predicted_by(prediction: Prediction, kind: Kind) -> Sample | None:
     """The predicted speed-up with both prefills (end_to_end) or of decoding alone."""
-    return prediction.end_to_end(only) if kind == "end_to_end" else prediction.speedup(only)
+    return prediction.end_to_end() if kind == "end_to_end" else prediction.speedup()
 
 
-def alternatives_of(
-    predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
+def uncorrected(
+    predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement] | None = None
 ) -> tuple[Alternative, ...]:
-    """A candidate at every k, its predictions corrected by what its decoding took."""
-    return corrected(timed(predictor, ks, measured))
-
-
-def timed(
-    predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement]
-) -> tuple[Alternative, ...]:
-    """A candidate at every k with its time factors, not yet corrected by them."""
-    return tuple(_timed(predictor, k, measured.get(k)) for k in ks)
-
-
-def corrected(
-    found: Sequence[Alternative], alike: Mapping[Kind, Mapping[int, float]] | None = None
-) -> tuple[Alternative, ...]:
-    """A candidate's alternatives, each corrected by a time factor: the mean over its decoded k's
-    without, and the k itself with, what rounds at a k gain with all drafts `alike`.
+    """A candidate at every k, with the time factors of those that were `measured`; the expected
+    speed-ups are still the predicted ones.
     """
-    ran = [each for each in found if each.corrected]
-
-    def shared(kind: Kind, k: int) -> float:
-        return (alike or {}).get(kind, {}).get(k, 1.0)
-
-    def common(kind: Kind) -> float | None:
-        known = [(each.k, time) for each in ran if (time := each.time_factor(kind)) is not None]
-        return mean_factor([replace(time, value=time.value / shared(kind, k)) for k, time in known])
-
-    decoding, whole = common("expected"), common("end_to_end")
-
-    def of(kind: Kind, k: int, factor: float | None) -> float | None:
-        return factor and factor * shared(kind, k)
-
-    return tuple(
-        _corrected(each, of("expected", each.k, decoding), of("end_to_end", each.k, whole))
-        if each in ran
-        else each
-        for each in found
-    )
+    return tuple(_uncorrected(predictor, k, (measured or {}).get(k)) for k in ks)
 
 
-def _timed(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
-    """A configuration with its time factors; its expected speed-up is still the predicted one."""
+def _uncorrected(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
     prediction = predict(predictor, k)
     predicted, end_to_end = prediction.speedup(), prediction.end_to_end()
-    found = Alternative(predictor, k, prediction, predicted, measured, predicted, end_to_end)
-    if measured is None or predictor.costs is None or not found.corrected:
-        return found
+    alternative = Alternative(predictor, k, prediction, predicted, measured, predicted, end_to_end)
+    if measured is None or predictor.costs is None or not alternative.corrected:
+        return alternative
     passes = Passes(predictor.costs, predictor.batch, predictor.overheads.of_all)
-    time = time_factor(measured, passes)
+    alternative = replace(alternative, time=time_factor(measured, passes))
     if prediction.prefills is None:
-        return replace(found, time=time)
-    reading = {
+        return alternative
+    prefills = {
         t.key: seconds
         for t, seconds in zip(prediction.trajectories, prediction.prefills.tolist(), strict=True)
     }
-    if not measured.keys <= reading.keys():
-        return replace(found, time=time)
-    whole = time_factor(measured, replace(passes, prefills=reading))
-    return replace(found, time=time, end_to_end_time=whole)
+    if not measured.keys <= prefills.keys():
+        return alternative
+    end_to_end_time = time_factor(measured, replace(passes, prefills=prefills))
+    return replace(alternative, end_to_end_time=end_to_end_time)
 
 
-def _corrected(each: Alternative, decoding: float | None, whole: float | None) -> Alternative:
-    """A decoded configuration whose expected speed-up is the prediction with the overhead of its
-    draft's rounds, times its time factor; without a prediction it is the measured one.
+def corrected(
+    alternatives: Sequence[Alternative],
+    gains_by_k: Mapping[Kind, Mapping[int, float]] | None = None,
+) -> tuple[Alternative, ...]:
+    """A candidate's alternatives, those that were decoded corrected by a time factor: the mean over
+    the candidate's decoded k's, times what rounds at this k gain whatever the draft.
     """
-    assert each.measured is not None
-    prediction = predict(each.predictor, each.k, (0.0, each.predictor.overheads.of_all))
-    end_to_end = each.measured.end_to_end
-    expected = faster(prediction.speedup(), decoding) or each.measured.speedup
-    if each.predictor.served is not None:
-        # The rounds of replay, each with the seconds of whole rounds at this k.
-        seconds = each.predictor.served.decoding(each.prediction.rounds)
-        expected = replace(each.prediction, decoding=seconds).speedup() or expected
-    return replace(
-        each, expected=expected, end_to_end=faster(prediction.end_to_end(), whole) or end_to_end
+    decoded = [each for each in alternatives if each.corrected]
+
+    def gain(kind: Kind, k: int) -> float:
+        return (gains_by_k or {}).get(kind, {}).get(k, 1.0)
+
+    def of_candidate(kind: Kind) -> float | None:
+        known = [(each.k, time) for each in decoded if (time := each.time_factor(kind))]
+        return mean_factor([replace(time, value=time.value / gain(kind, k)) for k, time in known])
+
+    decoding, end_to_end = of_candidate("expected"), of_candidate("end_to_end")
+    return tuple(
+        _corrected(
+            each,
+            decoding and decoding * gain("expected", each.k),
+            end_to_end and end_to_end * gain("end_to_end", each.k),
+        )
+        if each.corrected
+        else each
+        for each in alternatives
     )
+
+
+def _corrected(
+    alternative: Alternative, decoding_factor: float | None, end_to_end_factor: float | None
+) -> Alternative:
+    """A decoded configuration whose expected speed-ups are those predicted with the overhead of its
+    draft's rounds, times its time factors; without a prediction they are the measured ones.
+    """
+    measured, predictor = alternative.measured, alternative.predictor
+    assert measured is not None
+    prediction = predict(predictor, alternative.k, (0.0, predictor.overheads.of_all))
+    expected = faster(prediction.speedup(), decoding_factor) or measured.speedup
+    end_to_end = faster(prediction.end_to_end(), end_to_end_factor) or measured.end_to_end
+    if predictor.served is not None:
+        # The rounds of replay, each with the seconds of whole rounds at this k.
+        seconds = predictor.served.decoding(alternative.prediction.rounds)
+        expected = replace(alternative.prediction, decoding=seconds).speedup() or expected
+    return replace(alternative, expected=expected, end_to_end=end_to_end)
 
 
 def faster(predicted: Sample | None, factor: float | None) -> Sample | None:
@@ -252,3 +251,75 @@ def faster(predicted: Sample | None, factor: float | None) -> Sample | None:
         return predicted
     # Of the two columns that it sums, the second is the seconds with speculation.
     return replace(predicted, addends=predicted.addends * np.array([1.0, 1 / factor]))
+
+
+def carried_over(
+    alternatives: Sequence[Alternative],
+    fewer: tuple[Alternative, ...],
+    more: tuple[Alternative, ...],
+    by: Kind,
+    errors: Sequence[float],
+) -> list[Alternative]:
+    """One candidate's alternatives between two timed loads, corrected as those at the two loads.
+
+    The correction of a timed load is the expected speed-up over the one predicted from passes
+    alone: of the same k where it was decoded, else the mean of the draft's decoded k's, or 1 where
+    none was. Its errors are how passes may bend between the timed points, and how the corrections
+    of the draft's k's differ.
+
+    Args:
+        fewer, more: the candidate's alternatives at the timed loads below and above.
+        by: the speed-up whose errors count.
+        errors: of predictions from passes alone at these loads, of all candidates.
+    """
+    decoding, end_to_end = ([_corrections(load, k) for load in (fewer, more)] for k in KINDS)
+    deciding = end_to_end if by == "end_to_end" else decoding
+    if any(deciding):
+        corrections = [value for load in deciding for value in load.values() or (1.0,)]
+        errors = [geometric_mean(corrections) / value - 1 for value in corrections]
+    low, rows, high = (each[0].predictor.batch for each in (fewer, alternatives, more))
+    share = (rows - low) / (high - low)
+    carried = []
+    for each in alternatives:
+        if each.corrected:  # decoded here, though its passes were not timed
+            carried.append(each)
+            continue
+        off = np.outer(1 + np.array(errors or (0.0,)), 1 + np.array(_bends(each, by))) - 1
+        carried.append(
+            replace(
+                each,
+                expected=faster(each.expected, _between(decoding, each.k, share)),
+                end_to_end=faster(each.end_to_end, _between(end_to_end, each.k, share)),
+                errors=tuple(off.ravel().tolist()),
+                decoded_around=any(deciding),
+            )
+        )
+    return carried
+
+
+def _between(loads: Sequence[Mapping[int, float]], k: int, share: float) -> float:
+    """The correction of a k, a `share` of the way from one load to the other."""
+    low, high = (load.get(k, geometric_mean(load.values() or (1.0,))) for load in loads)
+    return float(low ** (1 - share) * high**share)
+
+
+# Every load between two timed ones asks for the same few.
+@lru_cache(maxsize=256)
+def _corrections(alternatives: tuple[Alternative, ...], by: Kind) -> dict[int, float]:
+    """By decoded k, the expected speed-up over the one predicted from timed passes."""
+    corrections = {}
+    for each in alternatives:
+        expected, alone = each.speedup(by), predicted_by(each.passes_only, by)
+        if each.corrected and expected and expected.value and alone and alone.value:
+            corrections[each.k] = expected.value / alone.value
+    return corrections
+
+
+def _bends(alternative: Alternative, by: Kind) -> list[float]:
+    """Relative errors of the prediction if passes bend not at all, or as far as they can."""
+    predicted, ends = alternative.speedup(by), alternative.prediction.ends
+    if predicted is None or not predicted.value or ends is None or ends.decoding is None:
+        return [0.0]
+    prefills = ends.prefills if by == "end_to_end" else None
+    seconds = ends.decoding if prefills is None else ends.decoding + prefills
+    return [0.0, *(predicted.value / ends.requests.quotient(seconds) - 1).tolist()]

@@ -14,15 +14,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from msgspec import structs
-
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
 from draftbench.models.engine_rules import fewest_drafted, too_short
-from draftbench.planner.alternatives import KINDS, Alternative, Kind, corrected, timed
-from draftbench.planner.corrections import carried_over
-from draftbench.planner.cost_sources import NO_BASELINE, costs_in
+from draftbench.planner.alternatives import (
+    KINDS,
+    Alternative,
+    Kind,
+    carried_over,
+    corrected,
+    uncorrected,
+)
+from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
@@ -34,45 +38,44 @@ from draftbench.planner.predict import (
     replayed,
 )
 from draftbench.planner.rank import TIMING_NOISE, Ranking
-from draftbench.planner.recommendation import FEW_DECODED, Decision, LargerSweep, Remedy
-from draftbench.planner.settling import OpenInterval, larger_sweep
-from draftbench.planner.time_factors import TimeDoubt, TimeFactor, alike_by_k, time_doubt
+from draftbench.planner.recommendation import Decision
+from draftbench.planner.time_factors import TimeDoubt, TimeFactor, gains_by_k, time_doubt
 from draftbench.records import SELF, Candidate
-from draftbench.run_folder.run import Run, to_decode
+from draftbench.run_folder.run import Run
 
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
 # were decoded.
 _OVER_TOKENS = 1.25
 
 
-def broken(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
-    """The limits that an alternative does not keep, or cannot be shown to keep; the engine's are
-    among them.
+def broken_limits(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
+    """In words, the limits of the user and of the engine that an alternative does not keep, or
+    cannot be shown to keep.
     """
-    found, question = [], run.manifest.question
+    broken, question = [], run.manifest.question
     fewest = fewest_drafted(question.engine, alternative.candidate.draft, question.lookup_shortest)
     if alternative.k < fewest:
-        found.append(too_short(fewest))
+        broken.append(too_short(fewest))
     if (most := limits.max_memory) is not None:
         at_once = question.slots or alternative.predictor.batch
         needed = memory_needed(run, alternative.candidate, at_once)
         if needed is None:
-            found.append("its memory is unknown, so it cannot be shown to keep --max-memory")
+            broken.append("its memory is unknown, so it cannot be shown to keep --max-memory")
         elif needed > most:
-            found.append(
+            broken.append(
                 f"it needs {format_size(needed)} with its target, {needed / most - 1:.0%} over "
                 f"--max-memory ({format_size(most)})"
             )
     if (limit := limits.max_p99_ratio) is not None:
         tail = tail_ratio(alternative)
         if tail is None:
-            found.append("its latency is unknown, so it cannot be shown to keep --max-p99-ratio")
+            broken.append("its latency is unknown, so it cannot be shown to keep --max-p99-ratio")
         elif tail[0] > limit:
-            found.append(
+            broken.append(
                 f"a request's time per output token grows to {tail[0]:.2f} times that of plain "
                 f"decoding ({tail[1]}), {tail[0] / limit - 1:.0%} over --max-p99-ratio ({limit:g})"
             )
-    return tuple(found)
+    return tuple(broken)
 
 
 def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | None:
@@ -94,8 +97,10 @@ def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | N
 
 @dataclass(frozen=True, eq=False)
 class LoadDecision:
-    """The alternatives at one concurrency and the decision between them; `foreign` costs come from
-    elsewhere, so that nothing that is decoded corrects them. The traffic has so many `rows`.
+    """The alternatives at one concurrency and the decision between them.
+
+    `foreign` costs come from elsewhere, so that nothing that is decoded corrects them. `rows` are
+    those of the traffic, of which the run answered a sample.
     """
 
     concurrency: int
@@ -125,15 +130,15 @@ class LoadDecision:
 
     @cached_property
     def deciding(self) -> Estimate | None:
-        """The deciding speed-up without the luck of its draft, its interval widened by the errors
-        that requests do not show.
+        """The deciding speed-up, reduced by the luck of timing that the best of several has on
+        average, its interval widened by the errors that requests do not show.
         """
         interval = estimate(self.sample)
         if interval is None or self.leader is None:
             return None
         less = math.exp(-self.ranking.luck)
-        lucky = Estimate(interval.value * less, interval.low * less, interval.high * less)
-        return self.ranking.doubted(lucky, self.leader)
+        reduced = Estimate(interval.value * less, interval.low * less, interval.high * less)
+        return self.ranking.doubted(reduced, self.leader)
 
     @property
     def doubt(self) -> tuple[float, float] | None:
@@ -149,10 +154,10 @@ class LoadDecision:
         """
         if self.leader is None or self.deciding is None:
             return None
-        found, most = self.deciding.value, self.leader.tokens_per_round
-        if most is None or found <= _OVER_TOKENS * most:
+        speed, most = self.deciding.value, self.leader.tokens_per_round
+        if most is None or speed <= _OVER_TOKENS * most:
             return None
-        return f"{found:.2f}× is impossible with {most:.2f} tokens per round"
+        return f"{speed:.2f}× is impossible with {most:.2f} tokens per round"
 
     @cached_property
     def decision(self) -> Decision:
@@ -176,51 +181,6 @@ class LoadDecision:
             return self.choice.k
         return 0 if self.decision == "do_not_speculate" else None
 
-    @property
-    def settled_by(self) -> Remedy | None:
-        """What would settle an inconclusive decision."""
-        leader = self.leader
-        if any(each.predictor.note == NO_BASELINE for each in self.alternatives):
-            return "baseline"
-        if self.decision != "inconclusive" or self.impossible or leader is None:
-            return None
-        if leader.corrected or leader.predictor.served or self.foreign:
-            return "sample"
-        if leader.predictor.spread:
-            return "load"
-        enough = len(to_decode(leader.prediction.trajectories, FEW_DECODED)) >= FEW_DECODED
-        return "decoding" if enough else "sample"
-
-    @property
-    def larger_sweep(self) -> LargerSweep | None:
-        """How large a sweep would settle the decision, where a larger one can."""
-        interval, leader = estimate(self.sample), self.leader
-        if self.settled_by != "sample" or interval is None or leader is None:
-            return None
-        assert self.sample is not None
-        least = self.min_speedup * (1 + TIMING_NOISE)
-        distance = math.log(interval.value / least) - self.ranking.luck
-        end = interval.low if distance > 0 else interval.high
-        if end <= 0:
-            return None
-        served = leader.predictor.served
-        found = larger_sweep(
-            OpenInterval(
-                distance,
-                abs(math.log(interval.value / end)),
-                len(self.sample.requests),
-                lambda processes: self.ranking.doubt_in(leader, processes),
-                leader.processes,
-            ),
-            self.rows,
-            processes_help=leader.corrected and not self.foreign and not (served and served.given),
-        )
-        if found is None or served is None:
-            return found
-        # A k that joined in a later turn has fewer starts than the sweep was asked for.
-        joined = served.turns - leader.processes
-        return structs.replace(found, processes=found.processes + joined)
-
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
     """Compare the interval of a speed-up with the asked one plus timing noise."""
@@ -231,8 +191,8 @@ def decide(expected: Estimate | None, min_speedup: float) -> Decision:
 
 
 class Evaluator:
-    """Decisions of one run at any concurrency, each computed once. With costs from elsewhere the
-    run's decoding does not count.
+    """Decisions of one run at any concurrency, each computed once. With costs from elsewhere
+    (`foreign`) the run's decoding does not count.
     """
 
     def __init__(self, run: Run, options: DecisionOptions) -> None:
@@ -241,13 +201,14 @@ class Evaluator:
         self.source = options.costs or costs_in(run)
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = draft_lengths(run)
-        self._predictors: dict[Candidate, Predictor] = {}
-        self._measured: dict[int, dict[tuple[Candidate, int], Measurement]] = {}
-        self._uncorrected: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
-        self._by_k: dict[int, Mapping[Kind, Mapping[int, float]]] = {}
-        self._alternatives: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
-        self._doubts: dict[int, TimeDoubt] = {}
+        # What was computed before, by concurrency.
         self._decisions: dict[tuple[int, Candidate | None], LoadDecision] = {}
+        self._measured: dict[int, dict[tuple[Candidate, int], Measurement]] = {}
+        self._doubts: dict[int, TimeDoubt] = {}
+        self._alternatives: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
+        self._uncorrected: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
+        self._gains: dict[int, Mapping[Kind, Mapping[int, float]]] = {}
+        self._predictors: dict[Candidate, Predictor] = {}
 
     def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
         """The decision with so many active rows, among all candidates or the k's of one."""
@@ -255,7 +216,11 @@ class Evaluator:
             # The target as its own draft is shown where it is asked for, and never chosen.
             shown = concurrency in (*self.options.concurrency, *self.concurrencies())
             candidates = [c for c in self.run.candidates if shown or c.draft != SELF]
-            alternatives = self._of(concurrency, [only] if only else candidates)
+            alternatives = tuple(
+                each
+                for candidate in ([only] if only else candidates)
+                for each in self._at_every_k(concurrency, candidate)
+            )
             considered = [each for each in alternatives if only or each.candidate.draft != SELF]
             traffic = self.run.manifest.traffic
             self._decisions[concurrency, only] = LoadDecision(
@@ -270,17 +235,17 @@ class Evaluator:
 
     def concurrencies(self) -> tuple[int, ...]:
         """Those that the run asked about; with costs from elsewhere, those timed there."""
-        if not self.foreign and self.run.manifest.question.arrivals != "closed":
+        if self.foreign:
+            return tuple(sorted({b for c in self.run.candidates for b in self.source.batches(c)}))
+        if self.run.manifest.question.arrivals != "closed":
             return (1,)  # requests that came at their times are of one load, which counts as 1
-        if not self.foreign:
-            return tuple(sorted(self.run.manifest.question.batches))
-        return tuple(sorted({b for c in self.run.candidates for b in self.source.batches(c)}))
+        return tuple(sorted(self.run.manifest.question.batches))
 
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
         """What was decoded by the runner that costs come from."""
         if concurrency not in self._measured:
-            found = {} if self.foreign else measurements(self.run, concurrency)
-            self._measured[concurrency] = found
+            decoded = {} if self.foreign else measurements(self.run, concurrency)
+            self._measured[concurrency] = decoded
         return self._measured[concurrency]
 
     def _doubt_at(self, concurrency: int) -> TimeDoubt:
@@ -291,71 +256,65 @@ class Evaluator:
             decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
             below = [rows for rows in decoded if rows <= concurrency][-1:]
             above = [rows for rows in decoded if rows >= concurrency][:1]
-            self._doubts[concurrency] = time_doubt(
-                {
-                    (candidate, rows): factors
-                    for rows in dict.fromkeys(below + above)
-                    for candidate in self._decoded(rows)
-                    if (factors := self._factors(candidate, rows))
-                }
-            )
+            factors: dict[tuple[Candidate, int], list[TimeFactor]] = {}
+            for rows in dict.fromkeys(below + above):
+                for candidate in self._timed_and_decoded(rows):
+                    at_every_k = self._at_every_k(rows, candidate)
+                    times = [time for each in at_every_k if (time := each.time_factor(self.by))]
+                    if times:
+                        factors[candidate, rows] = times
+            self._doubts[concurrency] = time_doubt(factors)
         return self._doubts[concurrency]
 
-    def _decoded(self, concurrency: int) -> list[Candidate]:
-        """The candidates that were both timed and decoded with so many rows. (One that was only
-        decoded there lies between two timed loads and needs the errors of these first.)
+    def _timed_and_decoded(self, concurrency: int) -> list[Candidate]:
+        """The candidates whose passes were timed and that were decoded with so many rows. (One that
+        was only decoded there lies between two timed loads and needs the errors of these first.)
         """
-        ran = {candidate for candidate, _ in self.measured(concurrency)}
+        decoded = {candidate for candidate, _ in self.measured(concurrency)}
         timed = (c for c in self.run.candidates if concurrency in self.source.batches(c))
-        return [candidate for candidate in timed if candidate in ran]
+        return [candidate for candidate in timed if candidate in decoded]
 
-    def _factors(self, candidate: Candidate, concurrency: int) -> list[TimeFactor]:
-        """The time factors of a candidate's decoded k's."""
-        factors = [each.time_factor(self.by) for each in self._of(concurrency, [candidate])]
-        return [factor for factor in factors if factor]
+    def _at_every_k(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
+        """A candidate at every k that the run asked about, corrected by what was decoded."""
+        if (concurrency, candidate) not in self._alternatives:
+            found: Sequence[Alternative] = corrected(
+                self._uncorrected_at(concurrency, candidate), self._gains_by_k(concurrency)
+            )
+            if found and found[0].predictor.spread:
+                batches = self.source.batches(candidate)
+                low, high = next((a, b) for a, b in pairwise(batches) if a < concurrency < b)
+                fewer, more = (self._at_every_k(rows, candidate) for rows in (low, high))
+                errors = self._doubt_at(concurrency).errors
+                found = carried_over(found, fewer, more, self.by, errors)
+            self._alternatives[concurrency, candidate] = tuple(
+                replace(each, breaks=broken_limits(each, self.options, self.run)) for each in found
+            )
+        return self._alternatives[concurrency, candidate]
 
-    def _of(self, concurrency: int, candidates: Sequence[Candidate]) -> tuple[Alternative, ...]:
-        """Candidates at every k that the run asked about."""
-        for candidate in candidates:
-            if (concurrency, candidate) not in self._alternatives:
-                self._alternatives[concurrency, candidate] = self._made(concurrency, candidate)
-        return tuple(a for each in candidates for a in self._alternatives[concurrency, each])
-
-    def _made(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
-        found: Sequence[Alternative] = corrected(
-            self._timed(concurrency, candidate), self._alike(concurrency)
-        )
-        if found and found[0].predictor.spread:
-            batches = self.source.batches(candidate)
-            low, high = next((a, b) for a, b in pairwise(batches) if a < concurrency < b)
-            fewer, more = self._of(low, [candidate]), self._of(high, [candidate])
-            errors = self._doubt_at(concurrency).errors
-            found = carried_over(found, fewer, more, self.by, errors)
-        return tuple(replace(each, breaks=broken(each, self.options, self.run)) for each in found)
-
-    def _timed(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
-        """A candidate at every k, not corrected yet."""
+    def _uncorrected_at(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
         if (concurrency, candidate) not in self._uncorrected:
             if candidate not in self._predictors:
                 self._predictors[candidate] = replayed(self.run, candidate)
-            predictor = self._predictors[candidate]
-            found: tuple[Alternative, ...] = ()
-            if predictor.laws:
-                predictor = predictor.at(concurrency, self.source)
-                measured = self.measured(concurrency)
-                own = {k: ran for (of, k), ran in measured.items() if of == candidate}
-                found = timed(predictor, [k for k in self.ks if predictor.reaches(k)], own)
-            self._uncorrected[concurrency, candidate] = found
+            predictor = self._predictors[candidate].at(concurrency, self.source)
+            measured = self.measured(concurrency)
+            self._uncorrected[concurrency, candidate] = uncorrected(
+                predictor,
+                [k for k in self.ks if predictor.reaches(k)],
+                {k: decoded for (of, k), decoded in measured.items() if of == candidate},
+            )
         return self._uncorrected[concurrency, candidate]
 
-    def _alike(self, concurrency: int) -> Mapping[Kind, Mapping[int, float]]:
+    def _gains_by_k(self, concurrency: int) -> Mapping[Kind, Mapping[int, float]]:
         """By how much rounds at a k are faster with every draft that was decoded there."""
-        if concurrency not in self._by_k:
-            drafts = [self._timed(concurrency, each) for each in self._decoded(concurrency)]
-            self._by_k[concurrency] = {
-                kind: alike_by_k(
-                    [{a.k: time for a in own if (time := a.time_factor(kind))} for own in drafts]
+        if concurrency not in self._gains:
+            drafts = [
+                self._uncorrected_at(concurrency, candidate)
+                for candidate in self._timed_and_decoded(concurrency)
+            ]
+            self._gains[concurrency] = {
+                kind: gains_by_k(
+                    [{a.k: time for a in ks if (time := a.time_factor(kind))} for ks in drafts]
                 )
                 for kind in KINDS
             }
-        return self._by_k[concurrency]
+        return self._gains[concurrency]

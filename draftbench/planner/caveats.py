@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median
-from typing import NamedTuple
+from statistics import median
 
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import near_tie, suspected_faults
@@ -22,8 +21,8 @@ from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.engine_costs import RoundCosts
-from draftbench.planner.measured import steady
-from draftbench.planner.predict import Predictor, untimed
+from draftbench.planner.measured import baseline_drift
+from draftbench.planner.predict import Predictor, beyond_timed
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import (
     FEW_DECODED,
@@ -33,7 +32,7 @@ from draftbench.planner.recommendation import (
 from draftbench.planner.texts import audit, texts_changed
 from draftbench.planner.time_factors import FEW_PROCESSES, USUAL_FREEDOM
 from draftbench.planner.unfinished import unfinished
-from draftbench.records import SELF, Candidate, Decode, DraftingMode, Key, together
+from draftbench.records import SELF, Candidate, DraftingMode, together
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import seconds_of
 
@@ -343,62 +342,6 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         )
 
 
-class Drift(NamedTuple):
-    """How the baseline's seconds per token changed from its first run to its last.
-
-    `change` is relative (0.1: 10 % slower at the end). `doubt` is how far off it may be, by the
-    scatter of all runs about the trend; a change below it says nothing.
-    """
-
-    change: float
-    doubt: float
-
-
-def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drift | None:
-    """The trend of plain decoding: the median slope between any two baseline runs of one request
-    (Theil 1950, Sen 1968), in log seconds per token over the order of the runs, or with `by_start`
-    over the order of the servers' starts. None where no request has two baseline runs.
-
-    Every candidate has baseline runs of the same requests, minutes apart, which differ by the
-    machine alone. Ratios within a candidate's block cancel most of a trend; costs and comparisons
-    across blocks do not.
-    """
-    # Observations are appended, after a resume too, so their order is that of time. A pause has no
-    # length in it: the change is that from the first run to the last, whenever it came about.
-    parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
-    order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
-    starts = list(dict.fromkeys(row.process for row in order))
-    places = [starts.index(row.process) for row in order] if by_start else list(range(len(order)))
-    runs: defaultdict[tuple[Key, int], list[tuple[int, float]]] = defaultdict(list)
-    for at, row in zip(places, order, strict=True):
-        pace = math.log(row.decode_seconds / (row.output_tokens - 1))
-        runs[row.key, row.batch].append((at, pace))
-    slopes = [
-        (later - earlier) / (j - i)
-        for points in runs.values()
-        for n, (i, earlier) in enumerate(points)
-        for j, later in points[n + 1 :]
-        if j > i
-    ]
-    if not slopes:
-        return None
-    slope = median(slopes)
-    repeated = [points for points in runs.values() if len(points) > 1]
-    distances, spread = [], 0.0
-    for points in repeated:
-        levels = [pace - slope * at for at, pace in points]
-        middle = median(levels)
-        distances += [abs(level - middle) for level in levels]
-        center = fmean(at for at, _ in points)
-        spread += sum((at - center) ** 2 for at, _ in points)
-    # The standard error of a least-squares slope with a level for each request, its residuals'
-    # deviation by their median (1.4826: of a normal law), of which the levels took some freedom.
-    freedom = len(distances) / (len(distances) - len(repeated))
-    error = 1.4826 * median(distances) * math.sqrt(freedom / spread)
-    last = max(places)
-    return Drift(math.expm1(slope * last), math.expm1(2 * error * last))
-
-
 def _of_outputs(run: Run) -> Iterator[Caveat]:
     written = sum(t.output_tokens for t in run.trajectories)
     looping = sum(t.looping for t in run.trajectories)
@@ -483,7 +426,7 @@ def _of_candidate(
         elif not (evaluator.foreign or decoded or candidate.draft == SELF):
             text = "never decoded; its speed-up is predicted from pass timings only"
             yield Caveat("not-decoded", text)
-    for text in untimed(predictor, max(each.k for each in alternatives)):
+    for text in beyond_timed(predictor, max(each.k for each in alternatives)):
         yield Caveat("outside-timed-range", text)
     rounds = [each.prediction.rounds for each in alternatives]
     for fault in suspected_faults(candidate, predictor.replays, rounds, near_tie(run)):

@@ -1,5 +1,5 @@
-"""The alternatives of a decision → `Evaluation`s: figures with intervals, the reason why each was
-not chosen, how far predictions were off, and where acceptance breaks even.
+"""The alternatives of a decision → `Evaluation`s: figures with intervals, and why each was not
+chosen. Also how far predictions were off, and how much acceptance may fall.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from draftbench.planner.recommendation import (
     Evaluation,
     PredictionError,
 )
-from draftbench.records import SELF, Decode, Trajectory
+from draftbench.records import SELF
 from draftbench.run_folder.run import Run
 
 _PRECISION = 1e-3
@@ -41,86 +41,68 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
     """Every candidate at every k, in the order in which they were measured."""
     found, ranking = [], decided.ranking
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
-        own = [each for each in decided.alternatives if each.candidate == candidate]
-        able = [each for each in own if not each.breaks] or [replace(a, breaks=()) for a in own]
+        at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
         # Within timing noise another k may lead among all candidates than among those of one draft.
-        leads = decided.leader is not None and decided.leader.candidate == candidate
-        best = decided.leader if leads else Ranking(able, ranking.by).best
-        predictor = own[0].predictor
-        ratio = predictor.costs.draft_cost_ratio(predictor.context) if predictor.costs else None
-        rate = alpha(predictor.replays)
-        rate_interval = estimate(rate)
-        corrected = any(each.corrected for each in own)
+        best = decided.leader
+        if best is None or best.candidate != candidate:
+            keeping = [each for each in at_every_k if not each.breaks]
+            limitless = [replace(each, breaks=()) for each in at_every_k]
+            best = Ranking(keeping or limitless, ranking.by).best
+        rate = alpha(at_every_k[0].predictor.replays)
+        corrected = any(each.corrected for each in at_every_k)
         found += [
             _evaluation(
                 each,
-                ranking,
-                rate_interval,
-                rate.figure.name if rate else None,
-                ratio,
+                decided,
+                run,
+                rate,
                 best=best is not None and each.k == best.k,
                 comparable=each.corrected or not corrected or each.predictor.served is not None,
-                reason=None if each is decided.choice else why_not(each, decided, run),
-                served=_served(run, each),
-                counted=_counted(run, each),
             )
-            for each in own
+            for each in at_every_k
         ]
     return tuple(found)
 
 
-def _served(run: Run, alternative: Alternative) -> int:
-    """How many requests an engine answered with this configuration, with or without a baseline."""
-    return len({row.request for row in _decodes(run, alternative)})
-
-
-def _decodes(run: Run, alternative: Alternative) -> list[Decode]:
-    """The answers of an engine with this configuration."""
-    asked = alternative.candidate, alternative.k, alternative.predictor.batch
-    rows = run.decodes if run.served else ()
-    return [row for row in rows if (row.candidate, row.k, row.batch) == asked]
-
-
-def _counted(run: Run, alternative: Alternative) -> tuple[list[Trajectory], Rounds] | None:
-    """The counted rounds of a configuration that ran, on an engine also without a baseline."""
-    if alternative.measured:
-        rows = list(alternative.measured.runs)
-    else:
-        rows = [(run.responses[row.key], row) for row in _decodes(run, alternative)]
-    return ([t for t, _ in rows], counted_rounds([row for _, row in rows])) if rows else None
-
-
 def _evaluation(
     alternative: Alternative,
-    ranking: Ranking,
-    rate: Estimate | None,
-    rate_basis: str | None,
-    ratio: Estimate | None,
+    decided: LoadDecision,
+    run: Run,
+    rate: Sample | None,
     *,
     best: bool,
     comparable: bool,
-    reason: str | None,
-    served: int,
-    counted: tuple[list[Trajectory], Rounds] | None,
 ) -> Evaluation:
     """The figures of one configuration.
 
     Args:
-        rate: α of its candidate, the mean of `rate_basis`.
-        ratio: c of its candidate.
+        rate: α of its candidate.
+        best: whether this is the candidate's best k.
         comparable: whether its expected speed-up may be compared with those of other k's.
     """
     predictor, prediction, k = alternative.predictor, alternative.prediction, alternative.k
-    measured, costs = alternative.measured, predictor.costs
+    measured, costs, ranking = alternative.measured, predictor.costs, decided.ranking
+    configuration = alternative.candidate, k, predictor.batch
+    # Those of a serving engine, with or without a baseline.
+    answers = [
+        row
+        for row in (run.decodes if run.served else ())
+        if (row.candidate, row.k, row.batch) == configuration
+    ]
+    rows = measured.runs if measured else [(run.responses[row.key], row) for row in answers]
+    counted = None
+    if rows:
+        counted = [t for t, _ in rows], counted_rounds([row for _, row in rows])
     # Of what cannot be replayed a start has the engine's own τ, other k's that of its positions.
     along = prediction.trajectories, prediction.rounds
     replayed = along if predictor.replays else counted or along
 
-    def figure(of: Callable[..., Sample], rows: tuple[Any, Rounds] | None) -> Estimate | None:
-        return estimate(of(*rows) if rows else None)
+    def figure(of: Callable[..., Sample], rounds: tuple[Any, Rounds] | None) -> Estimate | None:
+        return estimate(of(*rounds) if rounds else None)
 
+    ratio = predictor.draft_cost_ratio
     verify = costs.verify_ratio(k + 1, predictor.context) if costs else None
-    predicted, end_to_end = estimate(alternative.predicted), estimate(prediction.end_to_end())
+    needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     expected = expected_end_to_end = None
     if comparable:
         expected = ranking.expected(alternative, "expected")
@@ -128,30 +110,29 @@ def _evaluation(
     deciding = expected_end_to_end if ranking.by == "end_to_end" else expected
     competes = alternative in ranking.alternatives and deciding is not None
     confidence = ranking.confidence(alternative) if competes else None
-    needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     return Evaluation(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
         k=k,
-        alpha=rate,
+        alpha=estimate(rate),
         mean_accepted_length=figure(mean_accepted_length, replayed),
         draft_cost_ratio=ratio,
         verify_ratio=verify,
-        speedup_predicted=predicted,
+        speedup_predicted=estimate(alternative.predicted),
         speedup_measured=estimate(measured.speedup if measured else None),
         best=best,
-        alpha_basis=rate_basis,
+        alpha_basis=rate.figure.name if rate else None,
         tokens_per_round=figure(tokens_per_round, replayed),
         accepted_per_drafted=figure(accepted_per_drafted, replayed),
         mean_accepted_length_measured=figure(mean_accepted_length, counted),
         accepted_per_drafted_measured=figure(accepted_per_drafted, counted),
         speedup_expected=expected,
-        speedup_end_to_end=end_to_end,
+        speedup_end_to_end=estimate(prediction.end_to_end()),
         prediction_error=alternative.prediction_error,
         memory_bytes=predictor.memory_bytes,
-        reason=reason,
+        reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=expected_end_to_end,
-        requests_served=served,
+        requests_served=len({row.request for row in answers}),
         requests_measured=len(measured.speedup.requests) if measured else 0,
         probability_best=confidence.probability if confidence else None,
         round_overhead=alternative.round_overhead,
@@ -163,8 +144,8 @@ def _evaluation(
 
 
 def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
-    """Why an alternative lost: to plain decoding, to another k of its draft, or to another draft.
-    For the leader itself the answer says what it is worth.
+    """Why an alternative lost: to plain decoding, to another k of its draft, or to another draft;
+    of the leader, why it is not chosen.
     """
     ranking, leader = decided.ranking, decided.leader
     speed = _value(alternative, ranking)
@@ -175,18 +156,17 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
     if speed is None or leader is None or (best := _value(leader, ranking)) is None:
         return f"its speed is unknown: {_unknown_speed(alternative, run)}"
     if alternative not in ranking.alternatives:
-        seldom = "on too few requests" if alternative.measured else "at this k"
-        return f"not decoded {seldom}: this draft is judged by its other k's"
+        where = "on too few requests" if alternative.measured else "at this k"
+        return f"not decoded {where}: this draft is judged by its other k's"
     if speed <= 1:
         return f"no faster than plain decoding: {_economy(alternative, ranking, speed)}"
     if alternative is leader:
-        least, reaches = decided.min_speedup, "may not reach"
-        if speed < least:
-            reaches = "does not reach"
-        asked = f"{reaches} the {least:g}× asked for"
-        if least == 1:
-            asked = "may be no faster than plain decoding"
-        return f"{asked}: {_economy(alternative, ranking, speed)}"
+        asked = decided.min_speedup
+        reaches = "does not reach" if speed < asked else "may not reach"
+        missed = f"{reaches} the {asked:g}× asked for"
+        if asked == 1:
+            missed = "may be no faster than plain decoding"
+        return f"{missed}: {_economy(alternative, ranking, speed)}"
     if ranking.ties(alternative):
         return _tie(alternative, leader, (speed, best))
     if speed > best:
@@ -211,8 +191,8 @@ def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, flo
     this, best = (f"{speed:.2f}×" for speed in speeds)
     both = this if this == best else f"{this} and {best}"
     tie = f"as fast within timing noise ({TIMING_NOISE:.0%}): {both}"
-    memory, least = alternative.predictor.memory_bytes, leader.predictor.memory_bytes
-    if memory == least:
+    memory, leaders_memory = alternative.predictor.memory_bytes, leader.predictor.memory_bytes
+    if memory == leaders_memory:
         why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"
     else:
         why = "needs less memory" if memory is not None else "is the one whose memory is known"
@@ -235,11 +215,11 @@ def _economy(
     tokens = alternative.tokens_per_round
     if tokens is None or speed <= 0:
         return figure
-    halves = f"{figure}, {tokens:.2f} tokens per round"
-    # At other loads with and without, or by noise, a round may seem to cost less than one.
-    if tokens < speed:
-        return halves
-    return f"{halves} at the cost of {tokens / speed:.2f} target steps"
+    figure = f"{figure}, {tokens:.2f} tokens per round"
+    # At other loads with and without, or by noise, a round may seem to cost less than a step.
+    return (
+        figure if tokens < speed else f"{figure} at the cost of {tokens / speed:.2f} target steps"
+    )
 
 
 def _unknown_speed(alternative: Alternative, run: Run) -> str:
@@ -271,7 +251,7 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
     if not decoded:
         return None
     sizes = [abs(error) for _, error in decoded]
-    alone = [
+    passes_only = [
         abs(error)
         for each, _ in decoded
         if each.predictor.served is None and (error := each.passes_only_error()) is not None
@@ -280,8 +260,8 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
         median=median(sizes),
         worst=max(sizes),
         configurations=len(sizes),
-        passes_only_median=median(alone) if alone else None,
-        passes_only_worst=max(alone, default=None),
+        passes_only_median=median(passes_only) if passes_only else None,
+        passes_only_worst=max(passes_only, default=None),
         by_configuration=tuple(
             CheckedPrediction(
                 draft=each.candidate.draft,

@@ -1,5 +1,12 @@
 """Decisions at single concurrencies → the answer at each, k by concurrency, and up to which load
 speculation pays.
+
+The rate of plain decoding at a load is one figure, whichever draft it is compared with. The target
+is timed and decoded anew with every candidate, on the machine as it is by then: in one run a step
+of 16 rows took 0.17 to 0.23 s. If the rate were the leader's, it would change whenever the leader
+changes from one load to the next. So it is the geometric mean over candidates, of those with
+decoding if there are any. A step of more rows never takes less time than one of fewer, and between
+two timed loads steps rise as the passes do.
 """
 
 from __future__ import annotations
@@ -7,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import geometric_mean
 
 from draftbench.acceptance.intervals import estimate
 from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
-from draftbench.planner.plain import PlainDecoding, plain_decoding
+from draftbench.planner.predict import Prediction
 from draftbench.planner.recommendation import Configuration, LoadLevel, ScheduleEntry
 from draftbench.planner.texts import texts_at
 from draftbench.records import Candidate
@@ -22,65 +30,166 @@ _SECONDS_AN_HOUR = 3600
 def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
-    leader, plain = decided.leader, plain_decoding(evaluator, concurrency)
-    known = any(each.predictor.timed for each in decided.alternatives)
+    ranking, leader = decided.ranking, decided.leader
+    known = any(each.predictor.costs or each.predictor.served for each in decided.alternatives)
+    plain = plain_decoding(evaluator, concurrency)
     # How many requests decoded together is known where their number is constant.
-    opened = not evaluator.foreign and evaluator.run.manifest.question.arrivals != "closed"
-    plain_rate = concurrency / plain.step if plain and not opened else None
+    in_flight = evaluator.foreign or evaluator.run.manifest.question.arrivals == "closed"
+    plain_rate = concurrency / plain.step if plain and in_flight else None
+    plain_range = None
+    if plain and plain.by_candidate and in_flight:
+        plain_range = (
+            concurrency / max(plain.by_candidate),
+            concurrency / min(plain.by_candidate),
+        )
     plain_time = plain.token or plain.step if plain else None
-    speed = leader.expected if leader else None
-    pace = leader.end_to_end if leader and plain and plain.token else speed
+    speedup = leader.expected if leader else None
+    speedup_of_time = leader.end_to_end if leader and plain and plain.token else speedup
 
     def times(rate: float | None, factor: float | None) -> float | None:
         return rate * factor if rate is not None and factor else None
 
-    rate = times(plain_rate, speed.value if speed else None)
-    time = plain_time / pace.value if plain_time and pace and pace.value else None
-    hourly = _SECONDS_AN_HOUR / price if price else None
+    rate = times(plain_rate, speedup.value if speedup else None)
+    time = None
+    if plain_time and speedup_of_time and speedup_of_time.value:
+        time = plain_time / speedup_of_time.value
+    hours_per_dollar = _SECONDS_AN_HOUR / price if price else None
     return LoadLevel(
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
         k=decided.k,
         choice=configuration_of(decided.choice),
         leader=configuration_of(leader),
-        runner_up=configuration_of(decided.ranking.runner_up(leader) if leader else None),
+        runner_up=configuration_of(ranking.runner_up(leader) if leader else None),
         speedup_predicted=estimate(leader.predicted if leader else None),
         speedup_measured=estimate(leader.speedup("measured") if leader else None),
-        speedup_expected=decided.ranking.expected(leader, "expected") if leader else None,
+        speedup_expected=ranking.expected(leader, "expected") if leader else None,
         prediction_error=leader.prediction_error if leader else None,
         tokens_per_second_plain=plain_rate,
         tokens_per_second=rate,
         seconds_per_token_plain=plain_time,
         seconds_per_token=time,
-        tokens_per_dollar_plain=times(plain_rate, hourly),
-        tokens_per_dollar=times(rate, hourly),
-        costs=_note(decided, foreign=evaluator.foreign),
+        tokens_per_dollar_plain=times(plain_rate, hours_per_dollar),
+        tokens_per_dollar=times(rate, hours_per_dollar),
+        costs=_note_on_costs(decided),
         speedup_deciding=decided.deciding,
-        plain_range=None if opened else _range(plain, concurrency),
+        plain_range=plain_range,
         texts=texts_at(evaluator.run, concurrency),
     )
 
 
-def _range(plain: PlainDecoding | None, concurrency: int) -> tuple[float, float] | None:
-    if plain is None or not plain.blocks:
+def configuration_of(alternative: Alternative | None) -> Configuration | None:
+    """An alternative without its figures."""
+    if alternative is None:
         return None
-    return concurrency / max(plain.blocks), concurrency / min(plain.blocks)
+    candidate, predictor = alternative.candidate, alternative.predictor
+    return Configuration(candidate.draft, candidate.quant, alternative.k, predictor.batch)
 
 
-def _note(decided: LoadDecision, *, foreign: bool) -> str | None:
-    """A note on the costs of the leader, or without one on those of all."""
+def _note_on_costs(decided: LoadDecision) -> str | None:
+    """What to know of the leader's costs, or without a leader of all."""
     leader = decided.leader
     if leader is None:
-        every = (each.predictor.note for each in decided.alternatives)
-        return "; ".join(dict.fromkeys(filter(None, every))) or None
+        notes = (each.predictor.note for each in decided.alternatives)
+        return "; ".join(dict.fromkeys(filter(None, notes))) or None
     predictor, corrected = leader.predictor, leader.expected is not leader.predicted
-    known = bool(predictor.overheads.spent)
-    notes = [predictor.note] if predictor.note else []
+    found = [predictor.note] if predictor.note else []
     if predictor.spread and corrected:
-        notes.append("corrected by what was decoded there")
-    elif not (foreign or corrected or predictor.served or known):
-        notes.append("from pass timings alone: nothing was decoded there")
-    return "; ".join(notes) or None
+        found.append("corrected by what was decoded there")
+    elif not (decided.foreign or corrected or predictor.served or predictor.overheads.spent):
+        found.append("from pass timings alone: nothing was decoded there")
+    return "; ".join(found) or None
+
+
+@dataclass(frozen=True)
+class PlainDecoding:
+    """Seconds of decoding without speculation at one load.
+
+    `step` is a target step of all rows, `by_candidate` the same as measured with each candidate,
+    empty between timed loads. `token` is a request's seconds, with its prefill, over its tokens;
+    None where the prefill was not timed.
+    """
+
+    step: float
+    by_candidate: tuple[float, ...]
+    token: float | None
+
+
+def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | None:
+    """Seconds of decoding without speculation; None where no pass is known at this load."""
+    timed = {rows for each in evaluator.run.candidates for rows in evaluator.source.batches(each)}
+    by_rows = {rows: steps for rows in sorted(timed) if (steps := _steps(evaluator, rows))}
+    low = max((rows for rows in by_rows if rows <= concurrency), default=None)
+    high = min((rows for rows in by_rows if rows >= concurrency), default=None)
+    if low is None or high is None:
+        return None
+    step, step_above = (
+        max(geometric_mean(steps) for rows, steps in by_rows.items() if rows <= end)
+        for end in (low, high)
+    )
+    if low < high:
+        share = _share_of_rise(evaluator, low, concurrency, high)
+        if share is None:
+            return None
+        step += share * (step_above - step)
+    return PlainDecoding(step, by_rows.get(concurrency, ()), _token(evaluator, low, step))
+
+
+def _one_each(evaluator: Evaluator, rows: int) -> dict[Candidate, Alternative]:
+    """One alternative of every candidate whose speed is known, whatever its k."""
+    first: dict[Candidate, Alternative] = {}
+    for each in evaluator.at(rows).alternatives:
+        if each.prediction.decoding is not None and each.prediction.rounds.tokens.any():
+            first.setdefault(each.candidate, each)
+    return first
+
+
+def _steps(evaluator: Evaluator, rows: int) -> tuple[float, ...]:
+    """Seconds of a step with every candidate, of those with decoding if there are any."""
+    known = _one_each(evaluator, rows).values()
+    decoded = [
+        each
+        for each in known
+        if each.predictor.served or each.predictor.overheads.of_others(0) is not None
+    ]
+    return tuple(_step(each, each.prediction) for each in decoded or known)
+
+
+def _step(alternative: Alternative, prediction: Prediction) -> float:
+    assert prediction.decoding is not None
+    weights = alternative.predictor.weights
+    return float(weights @ prediction.decoding[:, 0] / (weights @ prediction.rounds.tokens))
+
+
+def _share_of_rise(evaluator: Evaluator, low: int, rows: int, high: int) -> float | None:
+    """How much of the rise in pass times from one timed load to the next is reached at so many
+    rows; None where passes are unknown.
+    """
+    passes = [
+        {
+            candidate: _step(each, each.passes_only)
+            for candidate, each in _one_each(evaluator, load).items()
+        }
+        for load in (low, rows, high)
+    ]
+    known = set.intersection(*map(set, passes))
+    if not known:
+        return None
+    fewer, here, more = (sum(steps[each] for each in known) for steps in passes)
+    return (here - fewer) / (more - fewer) if more > fewer else (rows - low) / (high - low)
+
+
+def _token(evaluator: Evaluator, rows: int, step: float) -> float | None:
+    """Seconds of a request over its tokens where a step takes `step`; the geometric mean over
+    candidates.
+    """
+    of_candidates = []
+    for each in _one_each(evaluator, rows).values():
+        weights, prefills = each.predictor.weights, each.prediction.prefills
+        if prefills is not None:
+            seconds = weights @ (prefills[:, 0] + step * each.prediction.rounds.tokens)
+            of_candidates.append(float(seconds / (weights @ each.predictor.lengths)))
+    return geometric_mean(of_candidates) if of_candidates else None
 
 
 def schedule(
@@ -90,12 +199,12 @@ def schedule(
     it changes.
     """
     timed = _timed_loads(evaluator, candidate)
-    found: list[ScheduleEntry] = []
+    entries: list[ScheduleEntry] = []
     for rows in sorted({*_known_loads(evaluator, candidate), *asked}):
         k = _answer_with(evaluator, candidate, rows).k
-        if rows in timed or rows in asked or k != found[-1].k:
-            found.append(ScheduleEntry(concurrency=rows, k=k, timed=rows in timed))
-    return tuple(found)
+        if rows in timed or rows in asked or k != entries[-1].k:
+            entries.append(ScheduleEntry(concurrency=rows, k=k, timed=rows in timed))
+    return tuple(entries)
 
 
 def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -> LoadDecision:
@@ -157,16 +266,8 @@ def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
     if limit not in timed:
         between = max(c for c in timed if c < limit), min(c for c in timed if c > limit)
     gaps = []
-    for pays, run in groupby(known[: known.index(limit)], key=lambda rows: rows in paying):
-        first, *rest = run
+    for pays, loads in groupby(known[: known.index(limit)], key=lambda rows: rows in paying):
+        first, *rest = loads
         if not pays:
             gaps.append((first, (rest or [first])[-1]))
     return Crossover(None if limit == timed[-1] else limit, between, tuple(gaps))
-
-
-def configuration_of(alternative: Alternative | None) -> Configuration | None:
-    """The configuration that an alternative is of."""
-    if alternative is None:
-        return None
-    candidate, predictor = alternative.candidate, alternative.predictor
-    return Configuration(candidate.draft, candidate.quant, alternative.k, predictor.batch)

@@ -1,4 +1,5 @@
-"""Decoding runs → measured speed-ups, and what rounds take beyond their passes.
+"""Decoding runs → measured speed-ups, what rounds take beyond their passes, and the drift of plain
+decoding.
 
 A candidate's runs at one k are compared with the baseline runs of the same block and batch on the
 same requests: tokens per second over tokens per second, since outputs may differ in length. The
@@ -12,11 +13,14 @@ rounds, so that there they are approximate.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import compress
+from statistics import fmean, median
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -64,8 +68,10 @@ def _steady_rounds(row: Decode) -> Decode | None:
 
 @dataclass(frozen=True)
 class Overheads:
-    """What decoding one candidate at one concurrency took beyond its passes, wherever in a round it
-    was spent: by k, the baseline's at 0, seconds `spent` in so many `rounds` of `passes` seconds.
+    """How long decoding one candidate at one concurrency took, and how long its passes should have.
+
+    By k, the baseline's at 0: seconds `spent` in so many `rounds`, and seconds of the `passes` of
+    these rounds by the timed points.
     """
 
     spent: Mapping[int, float] = field(default_factory=dict)
@@ -78,7 +84,7 @@ class Overheads:
         The baseline (0) goes by its own runs, and where only the baseline ran it stands for every
         k.
         """
-        used = [each for each in self.spent if k and each not in (0, k)] or [0]
+        used = [other for other in self.spent if k and other not in (0, k)] or [0]
         return self._beyond(used, 1.0) if used[0] in self.spent else None
 
     @property
@@ -86,13 +92,14 @@ class Overheads:
         """Seconds of a round beyond its passes, one figure for all k's, after scaling so that plain
         decoding takes exactly what its timed steps take.
         """
-        used = [each for each in self.spent if each]
+        used = [k for k in self.spent if k]
         if not used or not self.spent.get(0):
             return 0.0
         return max(0.0, self._beyond(used, self.passes[0] / self.spent[0]))
 
-    def _beyond(self, ks: Sequence[int], share: float) -> float:
-        beyond = sum(share * self.spent[k] - self.passes[k] for k in ks)
+    def _beyond(self, ks: Sequence[int], scale: float) -> float:
+        """Seconds of a round at some k's beyond its passes, the spent ones scaled."""
+        beyond = sum(scale * self.spent[k] - self.passes[k] for k in ks)
         return beyond / sum(self.rounds[k] for k in ks)
 
 
@@ -127,8 +134,8 @@ def pass_times(parts: Sequence[tuple[Trajectory, Decode]], costs: BlockCosts, ba
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """One candidate at one k as it ran; `runs` and those of its `baseline` with the response that
-    each belongs to.
+    """One candidate at one k as it was decoded, on the responses `keys`: its `runs` and those of
+    the `baseline`, each with its response.
     """
 
     candidate: Candidate
@@ -149,7 +156,7 @@ def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measur
     sums = {
         group: {key: _sums(runs) for key, runs in rows.items()} for group, rows in groups.items()
     }
-    found = {}
+    measured = {}
     for (block, k), rows in groups.items():
         baseline = groups.get((block, 0), {})
         both = [key for key in rows if key in baseline]
@@ -158,20 +165,20 @@ def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measur
             continue
         # [responses, with and without, tokens and seconds of decoding and of prefills]
         table = np.array([[sums[block, side][key] for side in (k, 0)] for key in both])
-        whole = np.stack([table[..., 0], table[..., 1] + table[..., 2]], axis=-1)
-        own = [run.responses[key] for key in both]
+        with_prefills = np.stack([table[..., 0], table[..., 1] + table[..., 2]], axis=-1)
+        responses = [run.responses[key] for key in both]
         speedup, end_to_end = (
-            pooled(SPEEDUP, own, rates.reshape(len(both), 4), ratio_of_rates)
-            for rates in (table[..., :2], whole)
+            pooled(SPEEDUP, responses, rates.reshape(len(both), 4), ratio_of_rates)
+            for rates in (table[..., :2], with_prefills)
         )
-        ran, plain = (
+        speculative, plain = (
             tuple((run.responses[key], row) for key in both for row in runs[key])
             for runs in (rows, baseline)
         )
-        found[candidate, k] = Measurement(
-            candidate, k, speedup, ran, frozenset(both), end_to_end, plain
+        measured[candidate, k] = Measurement(
+            candidate, k, speedup, speculative, frozenset(both), end_to_end, plain
         )
-    return found
+    return measured
 
 
 def _sums(rows: Sequence[Decode]) -> tuple[float, float, float]:
@@ -192,3 +199,59 @@ def ratio_of_rates(sums: Floats) -> Floats:
     """The speed-up from sums [..., 4] of tokens, seconds, baseline tokens, baseline seconds."""
     rates = quotient(sums[..., :2]), quotient(sums[..., 2:])
     return quotient(np.stack(rates, axis=-1))
+
+
+class Drift(NamedTuple):
+    """How the baseline's seconds per token changed from its first run to its last.
+
+    `change` is relative (0.1: 10 % slower at the end), `doubt` half of its 95 % interval by the
+    scatter of all runs about the trend; a change below it says nothing.
+    """
+
+    change: float
+    doubt: float
+
+
+def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drift | None:
+    """The trend of plain decoding: the median slope between any two baseline runs of one request
+    (Theil 1950, Sen 1968), in log seconds per token over the order of the runs, or with `by_start`
+    over the order of the servers' starts. None where no request has two baseline runs.
+
+    Every candidate has baseline runs of the same requests, minutes apart, which differ by the
+    machine alone. Ratios within a candidate's block cancel most of a trend; costs and comparisons
+    across blocks do not.
+    """
+    # Observations are appended, after a resume too, so their order is that of time. A pause has no
+    # length in it: the change is that from the first run to the last, whenever it came about.
+    parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
+    order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
+    starts = list(dict.fromkeys(row.process for row in order))
+    places = [starts.index(row.process) for row in order] if by_start else list(range(len(order)))
+    runs: defaultdict[tuple[Key, int], list[tuple[int, float]]] = defaultdict(list)
+    for at, row in zip(places, order, strict=True):
+        pace = math.log(row.decode_seconds / (row.output_tokens - 1))
+        runs[row.key, row.batch].append((at, pace))
+    slopes = [
+        (later - earlier) / (j - i)
+        for points in runs.values()
+        for n, (i, earlier) in enumerate(points)
+        for j, later in points[n + 1 :]
+        if j > i
+    ]
+    if not slopes:
+        return None
+    slope = median(slopes)
+    repeated = [points for points in runs.values() if len(points) > 1]
+    residuals, squares = [], 0.0
+    for points in repeated:
+        levels = [pace - slope * at for at, pace in points]
+        middle = median(levels)
+        residuals += [abs(level - middle) for level in levels]
+        center = fmean(at for at, _ in points)
+        squares += sum((at - center) ** 2 for at, _ in points)
+    # The standard error of a least-squares slope with a level for each request. The deviation of
+    # the residuals is that by their median (1.4826: of a normal law), widened for the levels.
+    widening = len(residuals) / (len(residuals) - len(repeated))
+    error = 1.4826 * median(residuals) * math.sqrt(widening / squares)
+    last = max(places)
+    return Drift(math.expm1(slope * last), math.expm1(2 * error * last))

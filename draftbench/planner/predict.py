@@ -4,9 +4,10 @@ requests it was replayed on.
     plain       = (L-1) · (t(1) + o₀)
     speculative = seconds of the rounds' passes (`pass_seconds`) + rounds · o
 
-with o from the block's other k's at the same batch size: what their rounds took beyond their
-passes. (What is *expected* counts all decoded k's: `alternatives.py`.) All in seconds that a
-response waits for, each request at its own context, prompt + L/2.
+with t(1) a target step, o₀ what it took beyond its pass in the decoder, and o what the rounds of
+the candidate's other decoded k's took beyond their passes at the same batch size, so that no k is
+predicted from its own decoding. (What is *expected* counts all decoded k's: `alternatives.py`.)
+All in seconds that a response waits for, each request at its own context, prompt + L/2.
 Intervals cover the sampling of requests alone; `timing_factors` draws the noise of the passes.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from draftbench.acceptance.definitions import Requests, Sample, pooled
 from draftbench.acceptance.hazards import ServedRounds, served_rounds
+from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.rounds import (
     AnyReplay,
     Floats,
@@ -41,8 +43,11 @@ from draftbench.run_folder.run import Run
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Predictor(PricedBatch):
-    """One candidate along the traffic, its responses, replays and laws in one order, with its costs
-    at `batch` active rows. `memory_bytes` is the draft's.
+    """What predicts one candidate: its `replays` of all responses, with their acceptance laws in
+    the same order, and its costs at `batch` active rows.
+
+    `memory_bytes` are the draft's. `counted` are the rounds of a draft that has no replays, since
+    only an engine runs it.
     """
 
     candidate: Candidate
@@ -50,7 +55,6 @@ class Predictor(PricedBatch):
     laws: tuple[ResponseLaw, ...]
     memory_bytes: int | None
     batch: int = 1
-    # Those of a draft that has no replays, since only an engine runs it.
     counted: ServedRounds | None = None
     # The rounds by k, the same at every batch size.
     _rounds: dict[int, Rounds] = field(default_factory=dict)
@@ -62,21 +66,16 @@ class Predictor(PricedBatch):
             ValueError: nothing was replayed, or k is beyond what was.
         """
         if k not in self._rounds:
-            known = self.counted
-            self._rounds[k] = known.rounds(k) if known else expected_rounds(self.laws, k)
+            counted = self.counted
+            self._rounds[k] = counted.rounds(k) if counted else expected_rounds(self.laws, k)
         return self._rounds[k]
-
-    @property
-    def timed(self) -> bool:
-        """Whether anything says what a round costs."""
-        return self.costs is not None or self.served is not None
 
     def reaches(self, k: int) -> bool:
         """Whether the rounds at k are known: a draft that only an engine runs was served at a
         largest k.
         """
         hazards = [law.hazards for law in self.laws if isinstance(law, HazardLaw)]
-        return bool(self.laws) and all(k <= len(each) for each in hazards)
+        return bool(self.laws) and all(k <= len(of_response) for of_response in hazards)
 
     def at(self, batch: int, source: CostSource) -> Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
@@ -129,24 +128,29 @@ class Predictor(PricedBatch):
             return None
         plain = costs.prefill.at(prompts, 0)
         if costs.proposal is not None:
-            own = prompts * costs.proposal.at(1, prompts)
+            drafting = prompts * costs.proposal.at(1, prompts)
         elif costs.draft_prefill is not None:
-            own = costs.draft_prefill.at(prompts, 0)
+            drafting = costs.draft_prefill.at(prompts, 0)
         else:
             return None
-        return np.stack(np.broadcast_arrays(plain, plain + own), axis=-1)
+        return np.stack(np.broadcast_arrays(plain, plain + drafting), axis=-1)
 
     @cached_property
     def context(self) -> float:
         """The mean context of a decoding step in tokens, each step counting once."""
         steps = self.weights * np.maximum(self.lengths - 1, 0)
-        everywhere = self.contexts
-        return float(steps @ everywhere / steps.sum()) if steps.any() else float(everywhere.mean())
+        contexts = self.contexts
+        return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
+
+    @cached_property
+    def draft_cost_ratio(self) -> Estimate | None:
+        """c at the mean context; None at unknown cost."""
+        return self.costs.draft_cost_ratio(self.context) if self.costs else None
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What one candidate at one k should do.
+    """The rounds and seconds that are predicted of one candidate at one k.
 
     `decoding` and `prefills` [responses, 2] are the seconds that a response waits for, without and
     with speculation; None at unknown cost. `ends` is the same with the fastest and the slowest
@@ -161,28 +165,23 @@ class Prediction:
     ends: Prediction | None = None
 
     def speedup(self, only: Collection[Key] | None = None) -> Sample | None:
-        """Decode speed-up, on all responses or on those of some (request, sample)."""
-        return self._pooled(self.decoding, only)
+        """Speed-up of decoding, on all responses or on some."""
+        if self.decoding is None or only is None:
+            return None if self.decoding is None else self.requests.sample(SPEEDUP, self.decoding)
+        rows = [at for at, t in enumerate(self.trajectories) if t.key in only]
+        return pooled(SPEEDUP, [self.trajectories[at] for at in rows], self.decoding[rows])
 
-    def end_to_end(self, only: Collection[Key] | None = None) -> Sample | None:
+    def end_to_end(self) -> Sample | None:
         """Speed-up of a response from its prompt to its last token."""
         if self.decoding is None or self.prefills is None:
             return None
-        return self._pooled(self.decoding + self.prefills, only)
-
-    def _pooled(self, seconds: Floats | None, only: Collection[Key] | None) -> Sample | None:
-        if seconds is None:
-            return None
-        if only is None:
-            return self.requests.sample(SPEEDUP, seconds)
-        rows = [at for at, t in enumerate(self.trajectories) if t.key in only]
-        return pooled(SPEEDUP, [self.trajectories[at] for at in rows], seconds[rows])
+        return self.requests.sample(SPEEDUP, self.decoding + self.prefills)
 
 
 def predictor_of(
     run: Run, candidate: Candidate, *, batch: int = 1, source: CostSource | None = None
 ) -> Predictor:
-    """Gather what predicts a candidate, by the costs of `source` or of this run.
+    """What predicts a candidate, by the costs of `source` or of this run.
 
     Raises:
         RunFolderError: a replay does not fit its response.
@@ -192,7 +191,7 @@ def predictor_of(
 
 
 def replayed(run: Run, candidate: Candidate) -> Predictor:
-    """A candidate along the traffic, at unknown costs.
+    """A candidate's replays and laws, at unknown costs.
 
     Raises:
         RunFolderError: a replay does not fit its response.
@@ -200,12 +199,10 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
     replays = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
     laws: tuple[ResponseLaw, ...] = tuple(law_of(t, replay) for t, replay in replays)
     counted = None if replays else served_rounds(run, candidate)
-    if counted is not None:
-        laws = counted.laws()
     return Predictor(
         candidate=candidate,
         replays=replays,
-        laws=laws,
+        laws=counted.laws() if counted else laws,
         memory_bytes=_memory(run, candidate),
         counted=counted,
     )
@@ -235,11 +232,12 @@ def longest_context(run: Run) -> int:
 
 def _memory(run: Run, candidate: Candidate) -> int | None:
     """Bytes of a draft's weights and its cache at the traffic's longest context."""
-    draft = draft_footprint(run, candidate)
+    draft, tokens = draft_footprint(run, candidate), longest_context(run)
+    if draft is None:
+        return None
     facts = run.facts_of(None if candidate.draft == SELF else candidate)
-    if draft is None or facts is None:
-        return None if draft is None else 0
-    tokens = min(longest_context(run), facts.context_length)
+    if facts is not None:
+        tokens = min(tokens, facts.context_length)
     return int(draft.weight_bytes + tokens * draft.cache_bytes_per_token)
 
 
@@ -248,26 +246,26 @@ def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = N
     whose passes are longer than any in the costs has no times.
 
     Args:
-        beyond: seconds that a target step and a round take beyond their passes; those of the other
-            k's if None, or 0 where they are unknown.
+        beyond: seconds that a target step and a round take beyond their passes; None for those of
+            the other k's, or 0 where these are unknown.
     """
     rounds, costs = predictor.rounds(k), predictor.spread or predictor.costs
-    found = Prediction(predictor.trajectories, predictor.requests, rounds, None, None)
+    untimed = Prediction(predictor.trajectories, predictor.requests, rounds, None, None)
     if predictor.served is not None:
-        return replace(found, decoding=predictor.served.without(k).decoding(rounds))
+        return replace(untimed, decoding=predictor.served.without(k).decoding(rounds))
     if costs is None or k + 1 > (costs.longest or k + 1):
-        return found
+        return untimed
     contexts, prefills = predictor.contexts, predictor.prefills
     steps = costs.target.along(contexts).over(1)
     passes = pass_seconds(costs, rounds, contexts, predictor.batch, predictor.weights)
     decoding = _decoding(rounds, steps, passes, beyond or _beyond(predictor, k))
     if predictor.spread is None:
-        return replace(found, decoding=decoding, prefills=prefills)
+        return replace(untimed, decoding=decoding, prefills=prefills)
     middle = ends = prefills
     if prefills is not None and prefills.ndim > 2:  # prompt lookup indexes the prompt
         middle, ends = prefills[0], prefills[1:]
-    at_ends = replace(found, decoding=decoding[1:], prefills=ends)
-    return replace(found, decoding=decoding[0], prefills=middle, ends=at_ends)
+    at_ends = replace(untimed, decoding=decoding[1:], prefills=ends)
+    return replace(untimed, decoding=decoding[0], prefills=middle, ends=at_ends)
 
 
 def _beyond(predictor: Predictor, k: int) -> tuple[float, float]:
@@ -276,40 +274,40 @@ def _beyond(predictor: Predictor, k: int) -> tuple[float, float]:
 
 
 def _decoding(rounds: Rounds, steps: Floats, passes: Floats, beyond: tuple[float, float]) -> Floats:
-    """Seconds of decoding [..., responses, 2], without and with speculation, from those of target
-    steps and of the rounds' passes, and what each takes `beyond` them.
+    """Seconds of decoding [..., responses, 2], without and with speculation, from seconds of a
+    target step, of all rounds' passes, and of what a step and a round take `beyond` their passes.
     """
-    plain_overhead, overhead = beyond
-    plain = rounds.tokens * steps + rounds.tokens * plain_overhead
-    return np.stack([plain, passes + (rounds.rounds + rounds.plain) * overhead], axis=-1)
+    beyond_step, beyond_round = beyond
+    plain = rounds.tokens * steps + rounds.tokens * beyond_step
+    return np.stack([plain, passes + (rounds.rounds + rounds.plain) * beyond_round], axis=-1)
 
 
-def untimed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
-    """In words, every cost that was asked beyond what was timed."""
+def beyond_timed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
+    """In words, every cost that a prediction takes from outside of what was timed."""
     costs = predictor.costs
     if costs is None:
         return ()
     contexts, prompts = predictor.contexts, predictor.prompts
     longest = min(largest_k + 1, costs.longest or largest_k + 1)
-    asked = (
+    used = (
         ("target passes", costs.target, longest, contexts),
         # Two tokens after a fully accepted round; a file gives one time for both.
         ("draft steps", costs.draft, 2 if costs.longest is None else 1, contexts),
         ("prefills", costs.prefill, prompts, 0),
         ("draft prefills", costs.draft_prefill, prompts, 0),
     )
-    found = [
-        f"{what} were not timed at the size or context of {missed} of {len(prompts)} responses; "
+    sentences = [
+        f"{passes} were not timed at the size or context of {missed} of {len(prompts)} responses; "
         "the nearest timed ones are used"
-        for what, surface, size, context in asked
+        for passes, surface, size, context in used
         if surface is not None and (missed := int((~surface.covers(size, context)).sum()))
     ]
     if longest <= largest_k:
-        found.append(
+        sentences.append(
             f"passes over more than {longest} tokens were not timed, so the speed of k ≥ {longest} "
             "is unknown"
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def timing_factors(
@@ -331,9 +329,9 @@ def timing_factors(
     weights, rounds = predictor.weights, prediction.rounds
     sums = {name: (weights @ count)[None] for name, count in rounds.counts.items()}
     all_rounds = Rounds(k=rounds.k, **sums)
-    reading = np.zeros(2)
+    prefill_seconds = np.zeros(2)
     if prefills and prediction.prefills is not None:
-        reading = weights @ prediction.prefills
+        prefill_seconds = weights @ prediction.prefills
     context = np.array([predictor.context])
     if predictor.served is not None:
         served = predictor.served if started else predictor.served.without(rounds.k)
@@ -350,7 +348,7 @@ def timing_factors(
                 pass_seconds(costs, all_rounds, context, predictor.batch),
                 beyond,
             )
-            + reading
+            + prefill_seconds
             for costs in (predictor.costs.redrawn, predictor.costs)
         )
     speeds, speed = redrawn[..., 0] / redrawn[..., 1], median[..., 0] / median[..., 1]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.acceptance.intervals import estimate
-from draftbench.planner.alternatives import alternatives_of
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cost_sources import engine_name
@@ -18,12 +15,11 @@ from draftbench.planner.evaluate import break_even, evaluations, prediction_erro
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.loads import crossover, level_of, schedule
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import draft_lengths, predict, predictor_of
-from draftbench.planner.rank import TIMING_NOISE, Confidence, Ranking
+from draftbench.planner.rank import Confidence
 from draftbench.planner.recommendation import LoadLevel, Recommendation
 from draftbench.planner.rules import rules_of_thumb
+from draftbench.planner.settling import larger_sweep, settled_by
 from draftbench.planner.texts import audit
-from draftbench.records import Candidate
 from draftbench.run_folder.run import Run
 
 
@@ -46,7 +42,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     confidence = _confidence(decided)
     draft = leader.candidate if leader else None
     paying = crossover(evaluator, draft) if draft else None
-    larger = decided.larger_sweep
+    larger = larger_sweep(decided)
     alone = leader.speedup(ranking.by) if leader and decided.deciding is None else None
     answer = Recommendation(
         decision=decided.decision,
@@ -86,7 +82,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         arrivals=None if evaluator.foreign else _arrivals(run),
         costs_from=(evaluator.source.runner or "an unknown runner") if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
-        settled_by=decided.settled_by,
+        settled_by=settled_by(decided),
         larger_sweep=larger,
     )
     return msgspec.structs.replace(
@@ -118,58 +114,3 @@ def _confidence(decided: LoadDecision) -> Confidence | None:
     if decided.decision != "do_not_speculate":
         return decided.ranking.confidence(decided.leader)
     return decided.ranking.confidence(None) if decided.min_speedup <= 1 else None
-
-
-def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
-    """The k's of one candidate that are worth decoding at one batch size: the best predicted one
-    and its neighbours.
-
-    Looks at replays and cost points only, so that a sweep that resumes asks for the same k's. Empty
-    where the candidate's cost is unknown or nothing was replayed.
-    """
-    predictor = predictor_of(replace(run, decodes=()), candidate, batch=batch)
-    ks = draft_lengths(run) if predictor.laws else ()
-    best = Ranking(alternatives_of(predictor, ks, {})).best
-    if best is None:
-        return []
-    at = ks.index(best.k)
-    return list(ks[max(at - 1, 0) : at + 2])
-
-
-def next_start(
-    run: Run, candidate: Candidate, concurrency: int = 1, ks: Sequence[int] = ()
-) -> int | None:
-    """The k that a serving engine should be started with next, None where another start would
-    change nothing.
-
-    First the smallest of `ks`, then the largest: together they show what a drafted token costs. A
-    draft that only the engine runs begins with the largest, which shows the hazards of all smaller
-    ones. Then the k that is predicted best, as long as it was not started and is predicted to be
-    better by more than timing noise. A k that cannot reach plain decoding is not started.
-    """
-    ks = sorted(ks) or draft_lengths(run)
-    predictor = predictor_of(run, candidate, batch=concurrency)
-    runs = [row for row in run.decodes if (row.candidate, row.batch) == (candidate, concurrency)]
-    started = {row.k for row in runs}
-    replayed = any(replay.candidate == candidate for replay in run.replays)
-    for k in (ks[0], ks[-1]) if replayed else (ks[-1], ks[0]):
-        if len(started) < 2 and k not in started:
-            return k
-    speeds = {}
-    for k in filter(predictor.reaches, ks):
-        served = predictor.served if k in started else None
-        decoding = (
-            served.decoding(predictor.rounds(k)) if served else predict(predictor, k).decoding
-        )
-        if decoding is not None:
-            plain, speculative = predictor.weights @ decoding
-            speeds[k] = plain / speculative
-    if not speeds:
-        return None
-    best = max(speeds, key=lambda k: speeds[k])
-    fastest_started = max((speeds[k] for k in started if k in speeds), default=0.0)
-    if fastest_started >= (1 - TIMING_NOISE) * speeds[best]:
-        return None
-    ranking = Ranking(alternatives_of(predictor, (best,), {}))
-    predicted = ranking.expected(ranking.alternatives[0], "predicted")
-    return None if predicted and predicted.high < 1 + TIMING_NOISE else best

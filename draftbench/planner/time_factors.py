@@ -124,19 +124,18 @@ def _factor(seconds: Floats) -> float:
     return (plain / steps) / (rounds / passes)
 
 
-def mean_factor(factors: Sequence[TimeFactor | None]) -> float | None:
+def mean_factor(factors: Sequence[TimeFactor]) -> float | None:
     """The factor of a draft: the geometric mean of those of its k's, weighted by how sure each is;
-    None where none is known.
+    None without any.
     """
-    known = [factor for factor in factors if factor]
-    if not known:
+    if not factors:
         return None
-    weights = [1 / (USUAL_SCATTER**2 + factor.error**2) for factor in known]
-    logs = [math.log(factor.value) for factor in known]
+    weights = [1 / (USUAL_SCATTER**2 + factor.error**2) for factor in factors]
+    logs = [math.log(factor.value) for factor in factors]
     return math.exp(float(np.average(logs, weights=weights)))
 
 
-def alike_by_k(drafts: Sequence[Mapping[int, TimeFactor]]) -> dict[int, float]:
+def gains_by_k(drafts: Sequence[Mapping[int, TimeFactor]]) -> dict[int, float]:
     """The factor on speed-ups by which rounds at a k are faster with every draft, by k, from the
     time factors of each draft's k's; none where fewer than two k's were decoded with enough drafts
     to tell.

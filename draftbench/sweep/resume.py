@@ -14,8 +14,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
-from draftbench.planner.recommend import next_start, promising_ks
-from draftbench.planner.timing_effort import timed_enough
+from draftbench.planner.what_to_measure import next_start, promising_ks, timed_enough
 from draftbench.records import (
     AnyObservation,
     Candidate,

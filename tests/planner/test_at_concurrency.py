@@ -11,7 +11,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
 from draftbench.planner.at_concurrency import decide, memory_needed
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.recommend import promising_ks, recommend
+from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
 
 pytestmark = pytest.mark.usefixtures("requests_alone")
@@ -168,13 +168,6 @@ def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
     (checked,) = found.prediction_error.by_configuration
     assert (checked.draft, checked.k, checked.concurrency) == ("small", 1, 2)
     assert checked.error == pytest.approx(predicted / 1.25 - 1)
-
-
-def test_the_ks_worth_measuring_depend_on_the_batch(loaded):
-    loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, batch=4)
-    run = loaded.observed(1, 2, 4)
-    assert promising_ks(run, SMALL, 4) == [1, 2]
-    assert promising_ks(run, SMALL, 64) == []
 
 
 def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene):

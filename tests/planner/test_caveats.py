@@ -4,18 +4,17 @@ At k = 2 a draft that is always right takes 4.1 s by its passes, plain decoding 
 """
 
 import dataclasses
-import math
 
 import msgspec
 import pytest
 from scenes import ALL, BIG, CHEAP, INT4, SMALL, TARGET, says
 
-from draftbench.planner.caveats import Drift, baseline_drift, checks
+from draftbench.planner.caveats import checks
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Audit
-from draftbench.records import Decode, MachineState
+from draftbench.records import MachineState
 
 
 def decisive(found):
@@ -281,56 +280,3 @@ def test_the_short_form_of_a_caveat_is_a_sentence_with_its_advice(scene):
     assert short["uncertain-cost"].endswith(
         ": repeat the sweep on a quiet machine, in another --out"
     )
-
-
-def drift(scene, *paces):
-    """Of (request, seconds per token) of baseline runs of 8 tokens after the first, in order."""
-    for request, pace in paces:
-        scene.decode(request, 0, 8 * pace)
-    return baseline_drift([record for record in scene.records if isinstance(record, Decode)])
-
-
-def test_a_constant_machine_does_not_drift_however_requests_differ(scene):
-    scene.decode("a", 2, 100.0)
-    assert drift(scene, *[("a", 1.0), ("b", 3.0)] * 4) == Drift(0.0, 0.0)
-
-
-def test_one_percent_a_run_is_ten_percent_after_ten(scene):
-    found = drift(scene, *(("a" if i % 2 else "b", 1.01**i) for i in range(11)))
-    assert found == pytest.approx((1.01**10 - 1, 0.0))
-
-
-def test_one_run_that_was_disturbed_is_no_trend(scene):
-    paces = [("a", 1.0)] * 10
-    paces[3] = ("a", 20.0)
-    assert drift(scene, *paces).change == 0.0
-
-
-def test_an_uneven_machine_has_no_trend_beyond_doubt(scene):
-    found = drift(scene, *[("a", 1.0), ("a", 1.21)] * 20)
-    assert abs(found.change) < found.doubt
-    # Logarithms ± .095 about the middle: 1.4826 · .095 · √(40 / 39) over √(Σ(x - 19.5)²), which
-    # is √5330, twice that, over 39 runs.
-    assert found.doubt == pytest.approx(math.expm1(2 * 39 * 0.1427 / 5330**0.5), rel=0.02)
-
-
-def test_many_runs_show_a_drift_that_is_smaller_than_the_scatter_of_one(scene):
-    # 12% slower in the end, where one run is 15% off: twenty times less in 400 runs.
-    paces = [1.12 ** (i / 399) * (0.85, 1.15, 1.0, 1.15, 0.85)[i % 5] for i in range(400)]
-    found = drift(scene, *(("a", pace) for pace in paces))
-    assert found.change == pytest.approx(0.12, abs=0.04)
-    assert found.doubt < 0.1 < found.change
-
-
-def test_rounds_of_a_batch_with_empty_rows_show_no_drift(scene):
-    # Full rounds take 1 s in every run; the second ran on for six alone, at a quarter of that.
-    for alone in (0, 6):
-        active, seconds = (2,) * 4 + (1,) * alone, (1.0,) * 4 + (0.25,) * alone
-        scene.batch_run("a", 0, (0,) * len(active), seconds, active=active)
-    scene.batch_run("a", 0, (0,), (9.0,), active=(1,))
-    assert drift(scene) == Drift(0.0, 0.0)
-
-
-@pytest.mark.parametrize("paces", [[], [("a", 1.0)], [("a", 1.0), ("b", 2.0)]])
-def test_without_a_repeated_request_no_drift_is_known(scene, paces):
-    assert drift(scene, *paces) is None

@@ -15,7 +15,8 @@ from scenes import BIG, SMALL, manifest, replay, served, trajectory
 from draftbench.acceptance.rounds import Rounds
 from draftbench.planner.engine_costs import START_NOISE, RoundCosts, Start, round_costs
 from draftbench.planner.predict import predict, predictor_of
-from draftbench.planner.recommend import next_start, recommend
+from draftbench.planner.recommend import recommend
+from draftbench.planner.what_to_measure import next_start
 from draftbench.records import Candidate, EngineFacts
 from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of

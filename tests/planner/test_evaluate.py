@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SMALL
 
-from draftbench.planner.alternatives import alternatives_of
+from draftbench.planner.alternatives import corrected, uncorrected
 from draftbench.planner.evaluate import break_even
 from draftbench.planner.measured import measurements
 from draftbench.planner.predict import predictor_of
@@ -19,7 +19,7 @@ def found_for(scene, acceptance):
     scene.records.clear()
     scene.requests(2, [acceptance, 0.0])
     scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
-    (found,) = alternatives_of(predictor_of(scene.observed(1), SMALL), [1], {})
+    (found,) = uncorrected(predictor_of(scene.observed(1), SMALL), [1])
     return break_even(found)
 
 
@@ -47,7 +47,7 @@ def test_a_measurement_moves_the_break_even(scene):
         scene.decode(name, 1, 2.0 / 1.1, output_tokens=3, verify_seconds=(2.0 / 1.1,))
     run = scene.observed(1)
     own = {1: measurements(run)[SMALL, 1]}
-    found = break_even(*alternatives_of(predictor_of(run, SMALL), [1], own))
+    found = break_even(*corrected(uncorrected(predictor_of(run, SMALL), [1], own)))
     assert found.scaling == pytest.approx(2.4 - 0.77 * 2, abs=0.002)
 
 
@@ -59,4 +59,4 @@ def test_prompt_lookup_and_unknown_costs_have_none(scene):
     scene.replay("a", [1.0, 1.0])
     run = scene.observed(1)
     for candidate in (NGRAM, SMALL):
-        assert break_even(*alternatives_of(predictor_of(run, candidate), [1], {})) is None
+        assert break_even(*uncorrected(predictor_of(run, candidate), [1])) is None

@@ -5,7 +5,7 @@ import pytest
 from scenes import ALL, CHEAP, NGRAM, NONE, SMALL, TARGET
 
 from draftbench.planner.costs import pass_seconds
-from draftbench.planner.predict import predict, predictor_of, untimed
+from draftbench.planner.predict import beyond_timed, predict, predictor_of
 
 TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
 # k = 2 on 8 accepted tokens: rounds propose 2, 2 and 1, and two of the three follow a full one. The
@@ -126,12 +126,12 @@ def test_costs_asked_beyond_the_timed_points_are_named(scene):
     rest = (
         "were not timed at the size or context of 2 of 2 responses; the nearest timed ones are used"
     )
-    found = untimed(predictor_of(scene.observed(1, 2), SMALL), 3)
+    found = beyond_timed(predictor_of(scene.observed(1, 2), SMALL), 3)
     assert found == (f"target passes {rest}", f"draft steps {rest}")
     scene.times(TARGET, CHEAP, contexts=(15,))
     predictor = predictor_of(scene.observed(1, 2), SMALL)
-    assert untimed(predictor, 2) == ()
-    assert len(untimed(predictor, 3)) == 1
+    assert beyond_timed(predictor, 2) == ()
+    assert len(beyond_timed(predictor, 3)) == 1
 
 
 def test_rows_of_a_batch_go_through_rounds_of_their_mean_width(timed):

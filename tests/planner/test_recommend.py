@@ -23,7 +23,7 @@ from scenes import (
 
 from draftbench.planner.alternatives import Alternative
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.recommend import promising_ks, recommend
+from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation
 from draftbench.records import Candidate
 
@@ -345,19 +345,6 @@ def test_the_json_is_the_contract(scene):
     assert msgspec.convert(document, Recommendation) == answer
 
 
-def test_the_ks_worth_measuring_are_the_best_and_its_neighbours_whatever_was_decoded(scene):
-    # Passes of 4 and more tokens cost 6 s: k = 2 is best.
-    scene.requests(5, ALL)
-    assert promising_ks(scene.observed(1, 2), SMALL) == []
-    scene.times(TARGET | {4: 6.0, 9: 6.0}, CHEAP)
-    scene.decode("r0", 8, 99.0)
-    scene.decode("r0", 1, 1.0)
-    assert promising_ks(scene.observed(1, 2, 4, 8), SMALL) == [1, 2, 4]
-    assert promising_ks(scene.observed(2, 4, 8), SMALL) == [2, 4]
-    assert promising_ks(scene.observed(2), SMALL) == [2]
-    assert promising_ks(scene.observed(1, 2), BIG) == []
-
-
 def test_each_name_of_a_speedup_is_one_figure_everywhere(scene):
     # Of five good requests and two bad ones the good were decoded, at 8 / 5 where 8 / 4.1 is
     # predicted: .3 s more in each of their three rounds. 56 / 41.7 is for all, of which the bad
@@ -515,6 +502,6 @@ def test_where_nothing_was_decoded_a_prediction_is_taken_to_be_off_by_what_is_us
 def test_an_unknown_error_of_passes_alone_is_no_error_of_0(scene, monkeypatch):
     # A prediction of no seconds at all has no speed-up to compare.
     decoded(scene, 1.3 * PASSES)
-    monkeypatch.setattr(Alternative, "passes_only_error", lambda self, by="expected": None)
+    monkeypatch.setattr(Alternative, "passes_only_error", lambda self: None)
     found = recommend(scene.observed(2)).prediction_error
     assert (found.passes_only_median, found.passes_only_worst) == (None, None)

@@ -20,7 +20,7 @@ from draftbench.planner.time_factors import (
     USUAL_SCATTER,
     Scatter,
     TimeFactor,
-    alike_by_k,
+    gains_by_k,
     mean_factor,
     scatter_of,
     stretched,
@@ -82,8 +82,8 @@ def test_what_is_left_is_the_geometric_mean_of_the_factors_of_all_ks(timed):
 def test_a_factor_that_few_requests_are_sure_of_weighs_less():
     # Standard errors of 0 and of √3 times what cells scatter by: weights of 4 and 1.
     sure, unsure = factor(1.0), replace(factor(2.0), error=math.sqrt(3) * USUAL_SCATTER)
-    assert mean_factor([sure, None, unsure]) == pytest.approx(2.0 ** (1 / 5))
-    assert mean_factor([None]) is None
+    assert mean_factor([sure, unsure]) == pytest.approx(2.0 ** (1 / 5))
+    assert mean_factor([]) is None
 
 
 @pytest.mark.parametrize(("drafts", "alike"), [(3, True), (2, False)])
@@ -109,7 +109,7 @@ def logs(*by_k):
 def test_what_drafts_have_alike_at_a_k_is_shrunk_by_what_each_has_to_itself():
     # Gains of .03, .02 and .01 at k = 1 and as much less at k = 2: products .0006, .0003 and
     # .0002, squares .0009, .0004 and .0001. Of a variance of .000367 + .0001 / 3 the k has .000367.
-    found = alike_by_k([logs(each, -each) for each in (0.03, 0.02, 0.01)])
+    found = gains_by_k([logs(each, -each) for each in (0.03, 0.02, 0.01)])
     shared, squares = 0.0011 / 3, 0.0014 / 3
     share = shared / (shared + (squares - shared) / 3)
     assert {k: math.log(each) for k, each in found.items()} == pytest.approx(
@@ -122,7 +122,7 @@ def test_a_draft_at_one_k_has_its_effect_once():
     without noise the effect is all of it, and nothing is left of that draft's own.
     """
     gain = math.log(1.06)
-    found = alike_by_k([logs(gain, -gain)] * 3 + [logs(gain)])
+    found = gains_by_k([logs(gain, -gain)] * 3 + [logs(gain)])
     assert {k: math.log(each) for k, each in found.items()} == pytest.approx({1: gain, 2: -gain})
 
 
@@ -135,7 +135,7 @@ def test_drafts_at_other_ks_do_not_mix_their_own_gain_into_that_of_a_k():
         {k: factor(math.exp(own + of_k[k])) for k in ks}
         for own, ks in [(0.1, (1, 2)), (0.0, (1, 2)), (-0.1, (2, 3)), (0.05, (2, 3)), (0, (1, 3))]
     ]
-    found = {k: math.log(each) for k, each in alike_by_k(drafts).items()}
+    found = {k: math.log(each) for k, each in gains_by_k(drafts).items()}
     share = 0.0002 / (0.0002 + 0.00004 / 3)
     assert found == pytest.approx({1: 0.02 * share, 2: 0.0, 3: -0.02 * share}, abs=1e-6)
 
@@ -151,7 +151,7 @@ def test_drafts_at_other_ks_do_not_mix_their_own_gain_into_that_of_a_k():
     ids=["no draft", "two drafts", "drafts that contradict each other", "one k of three drafts"],
 )
 def test_nothing_is_alike_where_drafts_do_not_show_it(drafts):
-    assert alike_by_k(drafts) == {}
+    assert gains_by_k(drafts) == {}
 
 
 def test_the_luck_of_decoded_outputs_is_shown_and_not_expected(scene):

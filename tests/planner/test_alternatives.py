@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from scenes import ALL, BIG, SMALL, TARGET
 
+from draftbench.planner.alternatives import carried_over
 from draftbench.planner.at_concurrency import Evaluator
-from draftbench.planner.corrections import carried_over
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 

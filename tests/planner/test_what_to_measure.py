@@ -1,11 +1,11 @@
-"""Steps are timed until the decision no longer depends on how often."""
+"""Steps are timed until the decision no longer depends on how often; which k's are decoded."""
 
 from __future__ import annotations
 
 import pytest
-from scenes import ALL, NONE, SMALL
+from scenes import ALL, BIG, CHEAP, DRAFT, NONE, SMALL, TARGET
 
-from draftbench.planner.timing_effort import timed_enough
+from draftbench.planner.what_to_measure import promising_ks, timed_enough
 from draftbench.records import CostPoint
 
 
@@ -88,3 +88,23 @@ def test_the_smallest_k_as_the_best_is_decoded_with_one_neighbour_only(judged, r
 def test_what_has_no_speed_to_predict_is_timed_no_longer(scene):
     scene.requests(5, ALL)
     assert timed_enough(scene.observed(1), SMALL, 1, (), 4)([])
+
+
+def test_the_ks_worth_measuring_are_the_best_and_its_neighbours_whatever_was_decoded(scene):
+    # Passes of 4 and more tokens cost 6 s: k = 2 is best.
+    scene.requests(5, ALL)
+    assert promising_ks(scene.observed(1, 2), SMALL) == []
+    scene.times(TARGET | {4: 6.0, 9: 6.0}, CHEAP)
+    scene.decode("r0", 8, 99.0)
+    scene.decode("r0", 1, 1.0)
+    assert promising_ks(scene.observed(1, 2, 4, 8), SMALL) == [1, 2, 4]
+    assert promising_ks(scene.observed(2, 4, 8), SMALL) == [2, 4]
+    assert promising_ks(scene.observed(2), SMALL) == [2]
+    assert promising_ks(scene.observed(1, 2), BIG) == []
+
+
+def test_the_ks_worth_measuring_depend_on_the_batch(loaded):
+    loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, batch=4)
+    run = loaded.observed(1, 2, 4)
+    assert promising_ks(run, SMALL, 4) == [1, 2]
+    assert promising_ks(run, SMALL, 64) == []
