@@ -31,7 +31,8 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file, save_file
 
 from draftbench.cli import main as draftbench
-from draftbench.engines.start import Speculation, Start, started
+from draftbench.engines.commands import ServerStart, Speculation
+from draftbench.engines.start import started
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 
@@ -145,9 +146,9 @@ class Trial:
             f"{c['metric']} {c['old']['value']:.3f} → {c['new']['value']:.3f}" for c in checks
         )
 
-    def _start(self, draft: str, args: str) -> Start:
+    def _start(self, draft: str, args: str) -> ServerStart:
         drafts = Speculation("draft-model", str(self.models / f"{draft}.gguf"), K)
-        return Start(
+        return ServerStart(
             engine="llama.cpp",
             target=str(self.models / "target.gguf"),
             speculation=drafts,

@@ -1,11 +1,11 @@
-"""Kills draftbench, or the llama-server that it started, at random moments of a sweep; goes on with
-the same sweep until it is whole, and looks whether a process is left, whether what was kept still
-stands byte for byte, and whether everything that was planned is there at the end.
+"""Kills draftbench, or the llama-server that it started, at random moments of a sweep; resumes the
+sweep until it is whole, and checks that no process is left, that every record kept before is still
+there byte for byte, and that everything planned is there at the end.
 
     python scripts/kill_engine.py LLAMA_SERVER [--kills 20] [--seed 0]
 
-The models are the embedded ones. Half a sweep's kills come while servers start, ask and answer;
-`--kills` counts those of each kind. Leaves with 1 if anything is left, changed or missing.
+The models are the embedded ones. `--kills` counts those of each kind. Exits with 1 if anything is
+left, changed or missing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_TH
 import psutil
 import torch
 from embedded_gguf import write_family
+from silence import Silence
 
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
@@ -37,18 +38,6 @@ from draftbench.traffic import TrafficQuery
 EMBEDDED = Path(str(files("draftbench"))) / "embedded"
 MOST_SECONDS = 30.0  # until everything must be gone
 KILLS_A_SWEEP = 5
-
-
-class Silence:
-    """Watches without a word."""
-
-    def stage(self, what: str, total: int) -> None: ...
-
-    def advance(self, units: int = 1) -> None: ...
-
-    def kept(self, records: object) -> None: ...
-
-    def note(self, text: str, *, always: bool = False) -> None: ...
 
 
 def prepared_sweep(server: str, models: Path, requests: int) -> Prepared:
@@ -104,7 +93,7 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 
 def kill_draftbench(child: int, mark: str, chance: random.Random) -> str | None:
-    """Kill it; what ran then."""
+    """Kill draftbench; returns how many processes ran then, or None if it had ended."""
     ran = len(marked(mark))
     if os.waitpid(child, os.WNOHANG)[0]:
         return None  # it ended before
@@ -114,7 +103,7 @@ def kill_draftbench(child: int, mark: str, chance: random.Random) -> str | None:
 
 
 def kill_server(child: int, mark: str, chance: random.Random) -> str | None:
-    """Kill what listens, and wait for draftbench; None where no server ran."""
+    """Kill the servers, wait for draftbench, and return how it ended; None if no server ran."""
     servers = [p for p in marked(mark) if _listens(p)]
     for process in servers:
         with contextlib.suppress(psutil.Error):
@@ -140,8 +129,8 @@ def lines_of(out: Path) -> dict[Path, bytes]:
 
 
 def planned(observed: Run) -> dict[str, object]:
-    """What must be there at the end, whatever was killed: all but times, and how often a server
-    was started.
+    """What must be there at the end, whatever was killed: everything but times and the number of
+    starts.
     """
     return {
         "responses": {t.key: t.digest for t in observed.trajectories},
@@ -156,7 +145,7 @@ def planned(observed: Run) -> dict[str, object]:
 
 
 def endure(prepared: Prepared, folder: Path, kill, asked: argparse.Namespace) -> int:
-    """Sweeps killed until they end, over and over; how much went wrong."""
+    """Kill sweeps until `asked.kills` is reached; returns how many things went wrong."""
     chance = random.Random(asked.seed)
     begun = time.monotonic()
     code = os.waitstatus_to_exitcode(os.waitpid(sweep(prepared, folder / "whole", "none"), 0)[1])

@@ -29,7 +29,7 @@ from draftbench.sweep import Prepared
 from draftbench.sweep.engine_arms import (
     ALONE,
     arrival_times,
-    closing,
+    closing_starts,
     loads_of,
     startable,
 )
@@ -173,7 +173,7 @@ def _engine_plan(prepared: Prepared) -> EnginePlan:
         grid=sum(ks),
         restarts=options.turns,
         in_flight=options.in_flight,
-        plain=0 if serving.server else 1 + len(closing(serving, options)),
+        plain=0 if serving.server else 1 + len(closing_starts(serving, options)),
         prompts=prepared.prompt_tokens,
         measured=min(options.measure_requests, len(prepared.prompts)),
         target=sheet,

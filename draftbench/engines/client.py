@@ -64,7 +64,7 @@ class Limits:
 
 class AnswerError(EngineError):
     """A request that was not answered as it should be. The message shows what the server `said`;
-    recorded are only known phrases of it, since it may quote a prompt.
+    only known phrases of that are recorded, since it may quote a prompt.
     """
 
     unanswered = True

@@ -62,7 +62,7 @@ class Speculation:
 
 
 @dataclass(frozen=True)
-class Start:
+class ServerStart:
     """A server to be started; without `speculation` it is the baseline."""
 
     engine: str  # vllm, llama.cpp, sglang or tensorrt-llm
@@ -97,11 +97,11 @@ class _Program:
     """
 
     command: str
-    flags: Callable[[Start], list[str]]
+    flags: Callable[[ServerStart], list[str]]
     methods: tuple[Method, ...]
     taken: tuple[str, ...]
     draws: DraftingMode | None
-    configuration: Callable[[Start], dict[str, Any]] | None = None
+    configuration: Callable[[ServerStart], dict[str, Any]] | None = None
 
 
 def speculation(
@@ -160,7 +160,7 @@ VLLM_FIELDS = (
 )
 
 
-def launch(start: Start, host: str, port: int, folder: Path) -> Launch:
+def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
     """The command that starts a server on `host` and `port`; if the engine reads a configuration
     file, it is in `folder`.
 
@@ -238,7 +238,7 @@ def runs_elsewhere(command: str | None) -> bool:
     return bool(words) and Path(words[0]).name in _ELSEWHERE
 
 
-def _user_args(start: Start, engine: _Program) -> list[str]:
+def _user_args(start: ServerStart, engine: _Program) -> list[str]:
     words = _split("--engine-args", start.args)
     for word in words:
         name = word.partition("=")[0]
@@ -259,13 +259,13 @@ def _filled(
     `{args}` as a separate word stands for all arguments; within a longer word, which is a line for
     another shell, for their quoted text. Without it they come last.
     """
-    known = [*values, *([] if args is None else ["args"])]
+    placeholders = [*values, *([] if args is None else ["args"])]
 
     def replaced(match: re.Match[str]) -> str:
-        if match[1] not in known:
+        if match[1] not in placeholders:
             raise UsageError(
                 f"unknown placeholder {match[0]} in {flag}",
-                hint=did_you_mean(match[1], known, f"known are {', '.join(known)}"),
+                hint=did_you_mean(match[1], placeholders, f"known are {', '.join(placeholders)}"),
             )
         return shlex.join(args or []) if match[1] == "args" else values[match[1]]
 
@@ -309,7 +309,7 @@ def _passed_flags(drafts: Speculation) -> list[str]:
     return words
 
 
-def _vllm(start: Start) -> list[str]:
+def _vllm(start: ServerStart) -> list[str]:
     target, revision = _revision(start.target, "--revision")
     words = ["--model", target, *revision, "--no-enable-prefix-caching"]
     words += ["--logprobs-mode", "processed_logprobs", "--enable-per-request-metrics"]
@@ -351,7 +351,7 @@ def vllm_fields(drafts: Speculation) -> dict[str, Any]:
     return {**vllm_draft(model), **length, **named}
 
 
-def _llama_cpp(start: Start) -> list[str]:
+def _llama_cpp(start: ServerStart) -> list[str]:
     requests = start.concurrency
     # The context is shared out evenly; without -np there are four places.
     context = 0 if start.context_length is None else start.context_length * requests
@@ -378,7 +378,7 @@ def llama_cpp_flags(drafts: Speculation) -> list[str]:
     return [*words, *llama_cpp_lengths(drafts.k)]
 
 
-def _sglang(start: Start) -> list[str]:
+def _sglang(start: ServerStart) -> list[str]:
     target, revision = _revision(start.target, "--revision")
     words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
     if start.context_length is not None:
@@ -405,14 +405,14 @@ def sglang_flags(drafts: Speculation) -> list[str]:
     return [*words, *sglang_chain(drafts.k)]
 
 
-def _tensorrt_llm(start: Start) -> list[str]:
+def _tensorrt_llm(start: ServerStart) -> list[str]:
     words = [start.target]
     if start.context_length is not None:
         words += ["--max_seq_len", str(start.context_length)]
     return words if start.slots is None else [*words, "--max_batch_size", str(start.slots)]
 
 
-def _tensorrt_llm_file(start: Start) -> dict[str, Any]:
+def _tensorrt_llm_file(start: ServerStart) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "kv_cache_config": {"enable_block_reuse": False},
         "return_perf_metrics": True,

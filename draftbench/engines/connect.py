@@ -7,7 +7,7 @@ import httpx2
 from draftbench.engines.client import AnswerError, Fault, Http, Limits
 from draftbench.engines.engine import Server
 from draftbench.engines.llama_cpp import LlamaCpp
-from draftbench.engines.openai import Card, Models, OpenAi
+from draftbench.engines.openai import ModelCard, ModelList, OpenAi
 from draftbench.engines.secrets import on_one_line
 from draftbench.engines.sglang import Sglang
 from draftbench.engines.tensorrt_llm import TensorRtLlm
@@ -55,22 +55,22 @@ def connect(
 
 def _identified(http: Http, engine: str | None, target: str | None) -> Server:
     try:
-        cards = http.json("/v1/models", type=Models).data
+        cards = http.json("/v1/models", type=ModelList).data
     except AnswerError as error:
         if error.fault is not Fault.REFUSED or engine is None or error.hint.startswith("put the"):
             raise
         cards = []  # a proxy may pass the engine's own routes alone
     owners = {_OWNERS[card.owned_by] for card in cards if card.owned_by in _OWNERS}
-    found = owners.pop() if len(owners) == 1 else None
-    if engine not in (None, "openai", found) and found is not None:
+    owner = owners.pop() if len(owners) == 1 else None
+    if engine not in (None, "openai", owner) and owner is not None:
         raise EngineError(
-            f"{http.url} is a server of kind `{found}`, not `{engine}`",
+            f"{http.url} is a server of kind `{owner}`, not `{engine}`",
             hint="leave --engine out, or give the other address",
         )
-    return KINDS[engine or found or "openai"](http, _chosen(http.url, cards, target))
+    return KINDS[engine or owner or "openai"](http, _chosen(http.url, cards, target))
 
 
-def _chosen(url: str, cards: list[Card], target: str | None) -> str | None:
+def _chosen(url: str, cards: list[ModelCard], target: str | None) -> str | None:
     names = [card.id for card in cards if not card.parent]
     if len(names) < 2 or target in names:
         return target if target in names else next(iter(names), None)

@@ -1,7 +1,7 @@
 """A server's Prometheus page → `Counters`.
 
-vLLM and llama-server use the same names, each with its own prefix; SGLang counts passes of the
-target. llama-server does not count cached tokens among those of the prompts.
+vLLM and llama-server use the same names with different prefixes; SGLang counts passes of the
+target. llama-server leaves cached tokens out of its prompt tokens.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class _Drive:
 
 
 def _check_rounds(answer: Answer) -> None:
-    """Make an answer garbage without rounds if it cannot have those that the server counts."""
+    """Remove rounds that this answer cannot have had, and mark it as garbage."""
     if what := impossible_rounds(answer, answer.output_tokens):
         answer.proposed = answer.accepted = answer.by_position = None
         answer.rounds = answer.drafted = answer.kept = None
@@ -180,8 +180,8 @@ def _check_rounds(answer: Answer) -> None:
 
 
 def _with_counts(answer: Answer, counted: Counters) -> Answer:
-    """The answer with rounds and positions from the server's counters, if they agree with what it
-    states of this request: they would hold another client's requests too.
+    """The answer with rounds and positions from the server's counters, unless these differ from
+    the answer's sums: then they hold another client's requests too.
     """
     drafted, kept = answer.drafted or 0, answer.kept or 0
     if counted.by_position is None or (counted.drafted, counted.kept) != (drafted, kept):

@@ -108,9 +108,9 @@ class ServerFacts:
 
     def __post_init__(self) -> None:
         for name in ("version", "model", "method"):
-            if (said := getattr(self, name)) is not None:
-                object.__setattr__(self, name, on_one_line(said))
-        settings = {name: on_one_line(said) for name, said in self.settings.items()}
+            if (stated := getattr(self, name)) is not None:
+                object.__setattr__(self, name, on_one_line(stated))
+        settings = {name: on_one_line(stated) for name, stated in self.settings.items()}
         object.__setattr__(self, "settings", settings)
 
 
@@ -241,11 +241,11 @@ def one_token(
     return _without_error(server.http.json(server.route, body, type=kind, most=most))
 
 
-def _without_error(said: S) -> S:
-    if said.error is None:
-        return said
+def _without_error(event: S) -> S:
+    if event.error is None:
+        return event
     raise failure(
-        said.error.get("message", said.error) if isinstance(said.error, dict) else said.error
+        event.error.get("message", event.error) if isinstance(event.error, dict) else event.error
     )
 
 
@@ -292,8 +292,8 @@ def accepted_at_least(histogram: Sequence[int]) -> list[int]:
 
 def margin_of(log_p: Iterable[float | None]) -> float | None:
     """How far the largest log-probability is above the second; None of fewer than two."""
-    known = sorted((value for value in log_p if value is not None), reverse=True)
-    return known[0] - known[1] if len(known) > 1 else None
+    values = sorted((value for value in log_p if value is not None), reverse=True)
+    return values[0] - values[1] if len(values) > 1 else None
 
 
 def check_prompt(read: Sequence[int], sent: Sequence[int] | str) -> None:

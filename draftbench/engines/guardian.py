@@ -136,8 +136,8 @@ def _left_behind() -> list[int]:
 def _reaped() -> Iterator[tuple[int, int]]:
     """The children that ended, with their exit codes; a signal is a negative code."""
     with contextlib.suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            yield found[0], os.waitstatus_to_exitcode(found[1])
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended[0], os.waitstatus_to_exitcode(ended[1])
 
 
 def _report(line: str) -> None:

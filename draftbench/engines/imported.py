@@ -97,10 +97,10 @@ class _Form:
     sums: bool = False  # over all requests
 
 
-def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
+def _steps(fields: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
     """vLLM's object, AIPerf's, and guidellm's copy of vLLM's."""
-    rounds, accepted = found["num_spec_steps"], found["num_accepted_draft_tokens"]
-    histogram = found["acceptance_histogram"]
+    rounds, accepted = fields["num_spec_steps"], fields["num_accepted_draft_tokens"]
+    histogram = fields["acceptance_histogram"]
     counts = (
         {int(j): n for j, n in histogram.items()}
         if isinstance(histogram, Mapping)
@@ -110,13 +110,13 @@ def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
         sum(n for j, n in counts.items() if j >= position)
         for position in range(1, max(counts, default=0) + 1)
     )
-    tokens = _first(found, row, "completion_tokens", ("usage", "completion_tokens"),
+    tokens = _first(fields, row, "completion_tokens", ("usage", "completion_tokens"),
                     ("output_metrics", "text_tokens"))  # fmt: skip
     # A step without a proposal emits one token and is not among the recorded ones.
     plain = 0 if tokens is None else max(tokens - 1 - rounds - accepted, 0)
     return RecordedCounts(
         rounds=rounds,
-        drafted=found["num_draft_tokens"],
+        drafted=fields["num_draft_tokens"],
         accepted=accepted,
         by_position=by_position,
         tokens=tokens,
@@ -124,33 +124,33 @@ def _steps(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
     )
 
 
-def _sglang(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
-    histogram = found.get("spec_correct_drafts_histogram") or ()
+def _sglang(fields: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
+    histogram = fields.get("spec_correct_drafts_histogram") or ()
     return RecordedCounts(
-        rounds=found["spec_verify_ct"],
-        drafted=found.get("spec_num_proposed_drafts"),
-        accepted=found["spec_num_correct_drafts"],
+        rounds=fields["spec_verify_ct"],
+        drafted=fields.get("spec_num_proposed_drafts"),
+        accepted=fields["spec_num_correct_drafts"],
         by_position=tuple(sum(histogram[j:]) for j in range(1, len(histogram))) or None,
-        tokens=found.get("completion_tokens"),
-        steps=found["spec_verify_ct"],
+        tokens=fields.get("completion_tokens"),
+        steps=fields["spec_verify_ct"],
     )
 
 
-def _llama_cpp(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
-    tokens, accepted = found["predicted_n"], found["draft_n_accepted"]
+def _llama_cpp(fields: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
+    tokens, accepted = fields["predicted_n"], fields["draft_n_accepted"]
     steps = max(tokens - 1 - accepted, 0)
     return RecordedCounts(
-        rounds=steps, drafted=found["draft_n"], accepted=accepted, tokens=tokens, steps=steps
+        rounds=steps, drafted=fields["draft_n"], accepted=accepted, tokens=tokens, steps=steps
     )
 
 
-def _bench(found: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
-    rounds = found["spec_decode_num_drafts"]
-    shares = found.get("spec_decode_per_position_acceptance_rates") or ()
+def _bench(fields: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
+    rounds = fields["spec_decode_num_drafts"]
+    shares = fields.get("spec_decode_per_position_acceptance_rates") or ()
     return RecordedCounts(
         rounds=rounds,
-        drafted=found["spec_decode_draft_tokens"],
-        accepted=found["spec_decode_accepted_tokens"],
+        drafted=fields["spec_decode_draft_tokens"],
+        accepted=fields["spec_decode_accepted_tokens"],
         by_position=tuple(round(share * rounds) for share in shares) or None,
     )
 
@@ -216,7 +216,7 @@ def read_figures(paths: Sequence[Path]) -> Imported:
             "only scrapes of /metrics are read two at a time, before and after",
             hint="name one file of records",
         )
-    found: dict[str, list[RecordedCounts]] = {}
+    by_form: dict[str, list[RecordedCounts]] = {}
     without = 0
     for row in _rows(texts[0], paths[0]):
         form = next((form for form in FORMS if _inside(row, form) is not None), None)
@@ -230,12 +230,14 @@ def read_figures(paths: Sequence[Path]) -> Imported:
                 f"`{paths[0]}` has a row of {form.name} that is not as it writes them: {error!r}",
                 hint=_HINT,
             ) from error
-        found.setdefault(form.name, []).append(counted)
-    if not found:
+        by_form.setdefault(form.name, []).append(counted)
+    if not by_form:
         raise UsageError(f"`{paths[0]}` holds no counts of speculation", hint=_HINT)
-    if len(found) > 1:
-        raise UsageError(f"`{paths[0]}` mixes {' and '.join(found)}", hint="give each its own file")
-    [(name, counts)] = found.items()
+    if len(by_form) > 1:
+        raise UsageError(
+            f"`{paths[0]}` mixes {' and '.join(by_form)}", hint="give each its own file"
+        )
+    [(name, counts)] = by_form.items()
     form = next(form for form in FORMS if form.name == name)
     requests = None if form.sums else len(counts)
     return _imported(form.name, counts, form.called, form.notes, requests, without)
@@ -264,8 +266,7 @@ def _rows(text: bytes, path: Path) -> Iterator[Mapping[str, Any]]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"`{path}` is not JSON, nor JSON lines: {error}", hint=_HINT) from error
     for document in documents:
-        each = document if isinstance(document, list) else [document]
-        for row in each:
+        for row in document if isinstance(document, list) else [document]:
             if not isinstance(row, dict):
                 continue
             benchmarks = row.get("benchmarks")
@@ -283,18 +284,18 @@ def _of_report(benchmarks: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _inside(row: Mapping[str, Any], form: _Form) -> Mapping[str, Any] | None:
-    found: Any = row
+    part: Any = row
     for name in form.path:
-        found = found.get(name) if isinstance(found, dict) else None
-    fits = isinstance(found, dict) and all(name in found for name in form.needs)
-    return found if fits else None
+        part = part.get(name) if isinstance(part, dict) else None
+    fits = isinstance(part, dict) and all(name in part for name in form.needs)
+    return part if fits else None
 
 
 def _first(
-    found: Mapping[str, Any], row: Mapping[str, Any], own: str, *paths: tuple[str, str]
+    fields: Mapping[str, Any], row: Mapping[str, Any], field: str, *paths: tuple[str, str]
 ) -> int | None:
     """A count in the object itself, or else in a part of its row."""
-    values = [found.get(own)]
+    values = [fields.get(field)]
     for part, name in paths:
         inside = row.get(part)
         values.append(inside.get(name) if isinstance(inside, dict) else None)

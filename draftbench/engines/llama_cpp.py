@@ -1,17 +1,18 @@
-"""llama.cpp's llama-server by its own route `/completion`.
+"""llama.cpp's llama-server by its own route `/completion`. Seen with 0.7:
 
-Seen with 0.7: the ids hold the end token and the tokens of a stop string up to the one that
-completed it. A streamed event holds one id, also where the character before was spread over several
-tokens: those ids are found again by asking for the tokens of the text that the event brought, and
-are unknown where that does not give as many, ending in the same one. `timings` sum the drafted and
-accepted tokens of a request, those past its end included, and a drafted end token only where it is
-the last one drafted; positions and rounds are counted for all requests together, so they are read
-around each request while one is in flight, and a last token alone, for which nothing is drafted, is
-no round. Log-probabilities of tokens that came from a draft are not computed. The truncations
-(top-k, top-p, min-p) come before the temperature. A draft proposes its best token, whatever the
-temperature, and it is accepted where the target's sampler draws the same one: its probability after
-truncation and temperature, which replay need not know, since the responses are such draws. It can
-score no prompt. It does not tell whether it caches prompts, and every request asks it not to.
+- The ids hold the end token, and the tokens of a stop string up to the one that completed it.
+- A streamed event holds one id, even where a character was spread over several tokens. The missing
+  ids are asked for by tokenizing the event's text, and stay unknown if that gives another number of
+  ids or another last one.
+- `timings` sum a request's drafted and accepted tokens, those past its end included; a drafted end
+  token counts only if it is the last one drafted.
+- Rounds and positions are counted for all requests together, so the counters are read before and
+  after a request that is alone in flight. A last token for which nothing is drafted is no round.
+- Log-probabilities of tokens that a draft proposed are not computed.
+- Truncation (top-k, top-p, min-p) comes before the temperature. A draft proposes its best token at
+  any temperature, accepted where the target's sampler draws the same one. Replay needs no
+  probabilities for that: the responses are those draws.
+- It scores no prompt, and does not say whether it caches prompts; every request asks it not to.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Probability(Top):
     top_probs: list[Top] | None = None
 
 
-class Event(ServerEvent):
+class LlamaCppEvent(ServerEvent):
     content: str = ""
     tokens: tuple[Id, ...] = ()
     tokens_predicted: Count | None = None
@@ -130,7 +131,7 @@ class LlamaCpp(Server):
         return body
 
     def read(self, data: bytes, answer: Answer) -> None:
-        if (event := event_of(data, Event, answer)) is None:
+        if (event := event_of(data, LlamaCppEvent, answer)) is None:
             return
         assert answer.tokens is not None
         answer.text += event.content
@@ -172,11 +173,11 @@ class LlamaCpp(Server):
 
     def facts(self) -> ServerFacts:
         props = self.http.json("/props", type=Props)
-        written = one_token(self, " ", Event)
+        written = one_token(self, " ", LlamaCppEvent)
         types = str((written.generation_settings or {}).get("speculative.types", ""))
         methods = [name for name in types.split(",") if name not in ("", "none")]
-        told = {"ftype": props.model_ftype, "slots": props.total_slots}
-        settings = {name: str(value) for name, value in told.items() if value}
+        stated = {"ftype": props.model_ftype, "slots": props.total_slots}
+        settings = {name: str(value) for name, value in stated.items() if value}
         counted = self.counters().by_position
         return ServerFacts(
             engine=self.engine,
@@ -191,7 +192,7 @@ class LlamaCpp(Server):
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
         check_beginnings(prompts)
         for prompt in prompts:
-            answer = one_token(self, prompt, Event)
+            answer = one_token(self, prompt, LlamaCppEvent)
             if isinstance(prompt, str):
                 continue
             text = self.http.json("/detokenize", {"tokens": list(prompt)}, type=Detokenized).content
@@ -211,7 +212,7 @@ class LlamaCpp(Server):
         ).prompt
 
     def margin(self, ids: Sequence[int]) -> float | None:
-        stated = one_token(self, ids, Event, n_probs=2).completion_probabilities
+        stated = one_token(self, ids, LlamaCppEvent, n_probs=2).completion_probabilities
         return margin_of(t.logprob for t in (stated[0].top_logprobs or ())) if stated else None
 
     async def count(self) -> Counters:

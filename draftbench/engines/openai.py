@@ -1,7 +1,7 @@
-"""Any server with OpenAI's completions: a black box that takes text and tells no token ids, so that
-its speed can be measured and nothing else. How many tokens it wrote is what `usage` says.
+"""Any server with OpenAI's `/v1/completions`, as a black box: it takes text and returns no token
+ids, so only its speed can be measured. `usage` says how many tokens it wrote.
 
-The route that vLLM and TensorRT-LLM share with it is read here too.
+vLLM and TensorRT-LLM share the route, so their answers are decoded here too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Metrics(msgspec.Struct):
     speculative_decoding: Speculated | None = None
 
 
-class Event(ServerEvent):
+class OpenAiEvent(ServerEvent):
     choices: tuple[Choice, ...] = ()
     usage: Usage | None = None
     metrics: Metrics | None = None  # of vLLM
@@ -83,15 +83,15 @@ class Version(msgspec.Struct):
     version: str
 
 
-class Card(msgspec.Struct):
+class ModelCard(msgspec.Struct):
     id: str
     owned_by: str | None = None
     max_model_len: Count | None = None
     parent: str | None = None  # of an adapter
 
 
-class Models(msgspec.Struct):
-    data: list[Card] = []
+class ModelList(msgspec.Struct):
+    data: list[ModelCard] = []
 
 
 class OpenAi(Server):
@@ -139,10 +139,10 @@ class OpenAi(Server):
         return body
 
     def read(self, data: bytes, answer: Answer) -> None:
-        if (event := event_of(data, Event, answer)) is not None:
+        if (event := event_of(data, OpenAiEvent, answer)) is not None:
             self.take(event, answer)
 
-    def take(self, event: Event, answer: Answer) -> None:
+    def take(self, event: OpenAiEvent, answer: Answer) -> None:
         """Take in one decoded event."""
         for choice in event.choices[:1]:
             self._take_choice(choice, answer)
@@ -167,8 +167,8 @@ class OpenAi(Server):
             answer.log_p += [value for value in logged if value is not None]
 
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        """Let it answer with one token each, and find out whether it takes every sampling field.
-        What it read it does not tell.
+        """Ask for one token each, to learn whether the server takes every sampling field. Which ids
+        it read it does not say.
         """
         for prompt in prompts:
             try:
@@ -184,14 +184,16 @@ class OpenAi(Server):
                     hint="its answers need `usage` (`stream_options.include_usage`)",
                 )
 
-    def one_token(self, prompt: Sequence[int] | str, **fields: Any) -> Event:
+    def one_token(self, prompt: Sequence[int] | str, **fields: Any) -> OpenAiEvent:
         """A greedy answer of one token, not streamed."""
-        answer = one_token(self, prompt, Event, **fields)
+        answer = one_token(self, prompt, OpenAiEvent, **fields)
         if not answer.choices:
             raise garbage(f"{self.url} answers without a choice")
         return answer
 
-    def _card(self) -> Card:
+    def _card(self) -> ModelCard:
         """What the server's list of models says of the one that is asked."""
-        cards = self.http.json("/v1/models", type=Models).data
-        return next((card for card in cards if card.id == self.model), Card(id=self.model or ""))
+        cards = self.http.json("/v1/models", type=ModelList).data
+        return next(
+            (card for card in cards if card.id == self.model), ModelCard(id=self.model or "")
+        )

@@ -1,4 +1,4 @@
-"""Hides secrets in command lines, environments and what servers say."""
+"""Hides secrets in command lines, environments and texts of servers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _SHORTEST = 6
 
 def without_secrets(words: Sequence[str]) -> list[str]:
     """A command line with the values of secret flags and variables replaced by `***`."""
-    found, follows = [], False
+    shown, follows = [], False
     for word in words:
         name, equals, _ = word.partition("=")
         if follows and not word.startswith("-"):
-            found.append(HIDDEN)
+            shown.append(HIDDEN)
             continue
         secret = bool(_NAME.search(name)) and " " not in name
         follows = secret and not equals and word.startswith("-")
-        found.append(f"{name}={HIDDEN}" if secret and equals else hidden_in(word))
-    return found
+        shown.append(f"{name}={HIDDEN}" if secret and equals else hidden_in(word))
+    return shown
 
 
 def secrets_of(words: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:

@@ -1,9 +1,11 @@
 """SGLang by its own route `/generate`. Untried: written after the fields of its sources (0.5.23),
 tested with answers of that shape.
 
-The ids run to the token that ended the response. Unless it was started with incremental streaming,
-every event holds all ids again; `completion_tokens` tells which. `spec_num_proposed_drafts` assumes
-that every round drafts the same number. Prompts are kept apart in its cache by `extra_key`.
+- The ids hold the token that ended the response.
+- Every event repeats all ids, unless the server was started with incremental streaming; the number
+  in `completion_tokens` shows which.
+- `spec_num_proposed_drafts` assumes that every round drafts the same number of tokens.
+- A new `extra_key` with each request keeps its prompt out of the prefix cache.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Finish(msgspec.Struct):
     message: str | None = None
 
 
-class Meta(msgspec.Struct):
+class MetaInfo(msgspec.Struct):
     finish_reason: Finish | None = None
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
@@ -54,14 +56,14 @@ class Meta(msgspec.Struct):
     input_top_logprobs: list[list[LogProb] | None] | None = None
 
 
-class Event(ServerEvent):
+class SglangEvent(ServerEvent):
     text: str | None = None
     output_ids: tuple[Id, ...] = ()
     prompt_token_ids: list[Id] | None = None
-    meta_info: Meta | None = None
+    meta_info: MetaInfo | None = None
 
 
-class Info(msgspec.Struct):
+class SglangServerInfo(msgspec.Struct):
     version: str | None = None
     model_path: str | None = None
     context_length: Count | None = None
@@ -112,7 +114,7 @@ class Sglang(TokenServer):
         }
 
     def read(self, data: bytes, answer: Answer) -> None:
-        if (event := event_of(data, Event, answer)) is None:
+        if (event := event_of(data, SglangEvent, answer)) is None:
             return
         if (stated := event.meta_info) is None:
             raise failure("nothing")
@@ -144,7 +146,7 @@ class Sglang(TokenServer):
             answer.finish = stated.finish_reason.type
 
     def facts(self) -> ServerFacts:
-        stated = self.http.json("/server_info", type=Info)
+        stated = self.http.json("/server_info", type=SglangServerInfo)
         names = (
             "dtype",
             "quantization",
@@ -170,13 +172,13 @@ class Sglang(TokenServer):
         )
 
     def prompt_ids(self, prompt: Sequence[int] | str) -> list[int] | None:
-        return one_token(self, prompt, Event).prompt_token_ids
+        return one_token(self, prompt, SglangEvent).prompt_token_ids
 
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
         stated = one_token(
             self,
             ids,
-            Event,
+            SglangEvent,
             most=(1 << 20) + len(ids) * 1024,
             return_logprob=True,
             logprob_start_len=start - 1,
@@ -190,7 +192,7 @@ class Sglang(TokenServer):
         return [entry[0][1] for entry in top if entry]
 
     def margin(self, ids: Sequence[int]) -> float | None:
-        answer = one_token(self, ids, Event, return_logprob=True, top_logprobs_num=2)
+        answer = one_token(self, ids, SglangEvent, return_logprob=True, top_logprobs_num=2)
         stated = answer.meta_info
         top = (stated.output_top_logprobs or [None])[0] if stated else None
         return margin_of(value for value, _, _ in top or ())

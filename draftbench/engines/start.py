@@ -25,13 +25,11 @@ from pathlib import Path
 from typing import IO
 
 from draftbench.engines import guardian
-from draftbench.engines.commands import Launch, Speculation, Start, launch, speculation
+from draftbench.engines.commands import Launch, ServerStart, launch
 from draftbench.engines.secrets import on_one_line, secrets_of, without_secrets
 from draftbench.errors import EngineError
 from draftbench.run_folder.manifest import cores_here
 from draftbench.safe_files import write_whole
-
-__all__ = ["Running", "Speculation", "Start", "server_threads", "speculation", "started"]
 
 HOST = "127.0.0.1"
 # Which of its two model runners vLLM takes, and so which match its prompt lookup proposes.
@@ -73,7 +71,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def started(start: Start, log_folder: Path) -> Iterator[Running]:
+def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
     """Start a server on a free port of this machine, and stop it on leaving.
 
     Raises:
@@ -122,7 +120,7 @@ def server_threads() -> int | None:
     return max(1, cores - 1) if cores <= _FEW_CORES else None
 
 
-def _settings(start: Start) -> dict[str, str]:
+def _settings(start: ServerStart) -> dict[str, str]:
     """What changes how a server works and stands in the environment, not on its command line."""
     settings = {} if start.threads is None else {"threads": str(start.threads)}
     if start.engine == "vllm":
@@ -136,7 +134,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(runner: _Guardian, start: Start, port: int, begun: float) -> None:
+def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: float) -> None:
     while not _answers(port):
         how = runner.ended(_POLL_SECONDS)
         if runner.refused is not None:
@@ -252,19 +250,19 @@ class _Guardian:
 
     def advice(self) -> str:
         """What to do about the error in the server's log."""
-        said = "\n".join(self._logged())
+        log = "\n".join(self._logged())
         changed = "--engine-args and --engine-command change how it is started"
-        return next((hint for words, hint in _ADVICE.items() if words in said), changed)
+        return next((hint for words, hint in _ADVICE.items() if words in log), changed)
 
     def last_words(self) -> str:
         """The last lines of the server's log, safe to print and without secrets."""
-        known, lines = secrets_of(self.launch.words, self._environment), self._logged()
+        secrets, lines = secrets_of(self.launch.words, self._environment), self._logged()
         last = lines[-LAST_LINES:]
         # A failure in a process of the server's is followed by those of the others.
         errors = (line for line in lines if _ERROR.search(line) and not _NO_ERROR.search(line))
         cause = next(errors, None)
-        told = last if cause is None or cause in last else [cause, "…", *last]
-        words = "".join(f"\n  {on_one_line(line, known)}" for line in told)
+        shown = last if cause is None or cause in last else [cause, "…", *last]
+        words = "".join(f"\n  {on_one_line(line, secrets)}" for line in shown)
         return f"; its log ends:{words}" if words else "; its log is empty"
 
     def end(self) -> None:

@@ -1,10 +1,10 @@
 """TensorRT-LLM by its OpenAI route (`trtllm-serve`). Untried: written after the fields of its
 sources, tested with answers of that shape.
 
-With `detokenize` off it gives ids instead of text. Unknown fields are refused, so only its own are
-sent. It tells neither the prompt's ids, only their number, nor rounds. `include_stop_str_in_output`
-keeps the tokens of a stop string; where `usage` counts more tokens than there are ids (the end
-token), the ids of that answer are unknown.
+- With `detokenize` off it gives ids instead of text. It refuses fields that it does not know.
+- Of the prompt it returns only the number of tokens, and it reports no rounds.
+- `include_stop_str_in_output` keeps the tokens of a stop string. Where `usage` counts more tokens
+  than there are ids (the end token), the ids of that answer are unknown.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""vLLM: ids go out and come back, with the rounds of every request one by one where the server runs
-with `--per-request-spec-decode-metrics detailed --enable-per-request-metrics`.
+"""vLLM by its `/v1/completions`. It gives a request's rounds one by one if it was started with
+`--per-request-spec-decode-metrics detailed --enable-per-request-metrics`. Seen with 0.32:
 
-Seen with 0.32: the ids hold the end token, a stop token, and the tokens of a stop string up to the
-one that completed it. Only steps that had drafts are listed; accepted tokens past the limit or the
-end of the response are counted. A request that ended at a stop string tells no rounds. With
-speculation the server refuses a `min_p` above 0; on a CPU it then writes noise above temperature 0
-(mean log p -11 where greedy text has -0.7, nothing accepted) and dies of a top-k.
+- The ids hold the end token, a stop token, and the tokens of a stop string up to the one that
+  completed it.
+- Only steps with drafts are listed. Tokens accepted past the limit or the end of the response are
+  counted. A request that ended at a stop string has no rounds.
+- With speculation a `min_p` above 0 is refused. On a CPU it then writes noise above temperature 0
+  (mean log p -11 where greedy text has -0.7, nothing accepted) and dies of a top-k.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from draftbench.engines.engine import (
     accepted_at_least,
     margin_of,
 )
-from draftbench.engines.openai import NOTHING_ADDED, Event, OpenAi, Version
+from draftbench.engines.openai import NOTHING_ADDED, OpenAi, OpenAiEvent, Version
 
 _TOLD = re.compile(
     r"\b(dtype|max_seq_len|tensor_parallel_size|pipeline_parallel_size|data_parallel_size"
@@ -40,7 +41,7 @@ _SPECULATION = re.compile(
 _CACHING = re.compile(r'enable_prefix_caching="(True|False)"')
 
 
-class Info(msgspec.Struct):
+class VllmServerInfo(msgspec.Struct):
     vllm_config: str = ""
 
 
@@ -58,7 +59,7 @@ class Vllm(TokenServer, OpenAi):
             body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
         return body
 
-    def take(self, event: Event, answer: Answer) -> None:
+    def take(self, event: OpenAiEvent, answer: Answer) -> None:
         super().take(event, answer)
         if event.metrics is None:
             return
@@ -81,7 +82,7 @@ class Vllm(TokenServer, OpenAi):
         method = "none" if k == 0 else None
         settings: dict[str, str] = {}
         with unless_refused():  # it answers in developer mode only
-            config = self.http.json("/server_info", type=Info).vllm_config
+            config = self.http.json("/server_info", type=VllmServerInfo).vllm_config
             settings = dict(_TOLD.findall(config))
             if speculation := _SPECULATION.search(config):
                 method, k = speculation[1], int(speculation[3])

@@ -23,6 +23,10 @@ OTHER_TIMES = (
     "requests came at other times than in the baseline (another --seed, other timestamps in the "
     "log, or not the same requests): acceptance differs by it only where the engine drafts by load"
 )
+OTHER_ROOM = (
+    "only one of the two runs knows how many requests its server answered at once: the fewer, the "
+    "more requests wait, so times may differ for that alone"
+)
 SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speedup:5%` to judge it"
 
 
@@ -72,6 +76,8 @@ def notes_on(
             old.alpha_definition is None or old.alpha_definition != new.alpha_definition
         ),
         OTHER_TIMES: came_at_other_times(old, new),
+        OTHER_ROOM: None not in (old.question.arrivals, new.question.arrivals)
+        and (old.question.slots is None) != (new.question.slots is None),
         timed: result.timed and fewest < MIN_PROCESSES,
         TEXTS_NOT_JUDGED: result.texts is None and "engine" in new.tested,
         SPEED_NOT_JUDGED: result.verdict is Verdict.PASS and not result.timed,

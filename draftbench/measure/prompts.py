@@ -55,6 +55,10 @@ class TextSide:
     """The target's tokenizer and end tokens: all that measuring needs of text."""
 
     source: ModelSource
+    # What helps where a request is a chat and there is no template.
+    template_hint: str = (
+        "use plain prompts (built in: `--traffic suite:completion`), or a chat model"
+    )
 
     @property
     def tokenizer(self) -> Any:
@@ -80,7 +84,7 @@ class TextSide:
         if request.messages is not None and not getattr(self.tokenizer, "chat_template", None):
             raise TrafficError(
                 f"{request.source} is a chat, and `{self.source.name}` has no chat template",
-                hint="use plain prompts (built in: `--traffic suite:completion`), or a chat model",
+                hint=self.template_hint,
             )
         return fitted(request, self._renderer.tokens(request), longest, context_length)
 

@@ -31,7 +31,8 @@ PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetens
 # What can be asked, and limits of numbers far around it.
 MOST_DRAFTED = 64
 DraftLength = Annotated[int, Meta(ge=1, le=MOST_DRAFTED)]
-Rows = Annotated[int, Meta(ge=1, le=4096)]
+MOST_ROWS = 4096
+Rows = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
 Few = Annotated[int, Meta(ge=1, le=10**6)]
 Many = Annotated[int, Meta(ge=1, le=10**9)]
 Real = Annotated[float, Meta(ge=0, le=10**9)]
@@ -106,7 +107,7 @@ class Question(Record, frozen=True):
     time_scale: Real | None = None  # times the log's own speed
     arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
     tokenizer: str | None = None  # empty: the target's, or the server's
-    slots: Rows | None = None  # most requests answered at once, with arrivals; None: its own limit
+    slots: Rows | None = None  # most requests answered at once, with arrivals; None: unknown
     replay: ReplayedBy | None = None  # who replays drafts: local, which is this machine, or engine
 
 

@@ -1,5 +1,5 @@
-"""A server's answers → the records of a run, and whether it wrote the same text as the server
-without a draft.
+"""A server's answers → the records of a run; compares their texts with those of the server without
+a draft.
 """
 
 from __future__ import annotations
@@ -75,11 +75,13 @@ def served_of(
 ) -> Served:
     """The record of an answer; at temperature 0 it is compared with the `response`."""
     request, sample = answer.ask.key
+    values = ((name, getattr(answer, name)) for name in _ANSWERED)
+    answered: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values}
     first = None
     if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
         first = first_difference(response.tokens, answer.tokens)
     return Served(
-        **{name: _frozen(getattr(answer, name)) for name in _ANSWERED},
+        **answered,
         request=request,
         sample=sample,
         candidate=arm.candidate,
@@ -95,10 +97,6 @@ def served_of(
         first_difference=first,
         error=error,
     )
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def replay_of(
@@ -135,9 +133,10 @@ def near_ties(
     plain: Server,
     exact: float,
 ) -> list[Served]:
-    """The given answers, which differ from their responses, each with whether that is a near tie:
-    whether the plain server's two best tokens are no further apart than `exact`, or than where its
-    second answer differs from its first. Left out where the server gives no log-probabilities.
+    """Each of these answers, which differ from their responses, with whether the difference is a
+    near tie: the plain server's two best tokens there are no further apart than `exact`, or than
+    where its second answer differs from its first. Answers are left out where the server gives no
+    log-probabilities.
     """
     margins: dict[tuple[Key, int], float] = {}
     for row in rows:

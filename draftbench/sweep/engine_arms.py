@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from draftbench.engines.commands import Speculation, Start
+from draftbench.engines.commands import ServerStart, Speculation
 from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
@@ -112,13 +112,13 @@ class Serving:
         drafter = self.drafters.get(arm.candidate.draft)
         return drafter.mode if drafter is not None else options.mode
 
-    def start(self, arm: Arm, options: SweepOptions) -> Start:
+    def start(self, arm: Arm, options: SweepOptions) -> ServerStart:
         """How to start the server of an arm."""
         drafts = None
         if arm.candidate is not None:
             drafter = self.drafters[arm.candidate.draft]
             drafts = replace(drafter, k=arm.k, quant=self.levels[arm.candidate])
-        return Start(
+        return ServerStart(
             engine=self.engine,
             target=options.target,
             speculation=drafts,
@@ -173,7 +173,7 @@ def turns(
         yield from parts
 
 
-def closing(serving: Serving, options: SweepOptions) -> list[Arm]:
+def closing_starts(serving: Serving, options: SweepOptions) -> list[Arm]:
     """The starts of the server without a draft that end the turns: all others lie between two of
     these, which show how the machine changed.
     """
@@ -222,16 +222,16 @@ def arrival_times(asked: Sequence[PromptSample], options: SweepOptions) -> dict[
             clock += gaps.expovariate(float(rate))
         return times
     seconds = [_seconds(prompt.request.timestamp) for prompt, _ in asked]
-    known = [moment for moment in seconds if moment is not None]
-    if len(known) < len(seconds):
-        missing = f"{len(seconds) - len(known)} of {len(seconds)}" if known else "the"
+    moments = [moment for moment in seconds if moment is not None]
+    if len(moments) < len(seconds):
+        missing = f"{len(seconds) - len(moments)} of {len(seconds)}" if moments else "the"
         raise TrafficError(
             f"--arrivals log: {missing} requests do not say when they came",
             hint="`timestamp` is an ISO date, or seconds or milliseconds since 1970; a sweep can "
             "take --arrivals poisson:RATE",
         )
-    begin, scale = min(known), options.serving.time_scale
-    return {key: (moment - begin) / scale for key, moment in zip(keys, known, strict=True)}
+    begin, scale = min(moments), options.serving.time_scale
+    return {key: (moment - begin) / scale for key, moment in zip(keys, moments, strict=True)}
 
 
 def _seconds(timestamp: str | None) -> float | None:

@@ -1,5 +1,5 @@
-"""What a server is and how it drafts, by its description of itself and the counts of its answers;
-and whether it is the server with which the run began and drafts as its arm should.
+"""Checks servers: what each is and how it drafts, by its own description and its answers' counts;
+whether it is the one that the run began with, and drafts as its arm should.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from draftbench.records import (
     Served,
 )
 from draftbench.run_folder.manifest import portable, short_name
-from draftbench.sweep.engine_arms import Arm, Serving
+from draftbench.sweep.engine_arms import Arm, Load, Serving
 from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import SweepOptions, Watcher
 
@@ -51,7 +51,7 @@ _ROOM = 4
 
 
 def facts_of(
-    told: ServerFacts,
+    described: ServerFacts,
     arm: Arm,
     server: str,
     process: str,
@@ -59,57 +59,57 @@ def facts_of(
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> EngineFacts:
     """The record of a server; `running` is one that was started, from models with these `files`."""
-    cache = told.prefix_cache
+    cache = described.prefix_cache
     if cache is None and running is not None:
         cache = False  # by the flags that each engine is started with
     return EngineFacts(
         server=server,
         process=process,
-        engine=told.engine,
-        version=told.version,
-        model=told.model and portable(told.model),
+        engine=described.engine,
+        version=described.version,
+        model=described.model and portable(described.model),
         candidate=arm.candidate,
         k=arm.k,
         started=running is not None,
         command=portable(running.command) if running else None,
-        settings={**told.settings, **(running.settings if running else {})},
-        context_length=told.context_length,
+        settings={**described.settings, **(running.settings if running else {})},
+        context_length=described.context_length,
         prefix_cache=cache,
         ready_seconds=running.ready_seconds if running else None,
         files=dict(files),
     )
 
 
-def refuse_another(known: Iterable[EngineFacts], facts: EngineFacts) -> None:
+def refuse_another(recorded: Iterable[EngineFacts], facts: EngineFacts) -> None:
     """Raise a RunFolderError where the run was measured on a different engine, version or model, or
     this arm with different settings, or where settings differ that all starts share. Servers that
     replay a draft are not compared: they serve that draft.
     """
-    for kept in known:
-        if any(each.candidate is not None and each.k == 0 for each in (kept, facts)):
+    for before in recorded:
+        if any(either.candidate is not None and either.k == 0 for either in (before, facts)):
             continue
         for what in ("engine", "version", "model"):
-            _refuse(what, getattr(kept, what), getattr(facts, what))
-        both = kept.settings.keys() & facts.settings.keys()
-        if kept.started and facts.started:
+            _refuse(what, getattr(before, what), getattr(facts, what))
+        both = before.settings.keys() & facts.settings.keys()
+        if before.started and facts.started:
             for name in sorted(both - DRAFTING_SETTINGS):
-                _refuse(name, kept.settings[name], facts.settings[name])
-            if None not in (kept.context_length, facts.context_length):
-                _refuse("context length", str(kept.context_length), str(facts.context_length))
-        if (kept.candidate, kept.k) != (facts.candidate, facts.k):
+                _refuse(name, before.settings[name], facts.settings[name])
+            if None not in (before.context_length, facts.context_length):
+                _refuse("context length", str(before.context_length), str(facts.context_length))
+        if (before.candidate, before.k) != (facts.candidate, facts.k):
             continue
         for name in sorted(both):
-            _refuse(name, kept.settings[name], facts.settings[name])
-        if kept.prefix_cache is not None and facts.prefix_cache is not None:
+            _refuse(name, before.settings[name], facts.settings[name])
+        if before.prefix_cache is not None and facts.prefix_cache is not None:
             switch = {True: "on", False: "off"}
-            _refuse("prefix cache", switch[kept.prefix_cache], switch[facts.prefix_cache])
+            _refuse("prefix cache", switch[before.prefix_cache], switch[facts.prefix_cache])
 
 
-def refuse_other_threads(known: Iterable[EngineFacts], threads: int | None, here: int) -> None:
+def refuse_other_threads(recorded: Iterable[EngineFacts], threads: int | None, here: int) -> None:
     """Raise a RunFolderError where servers were started with a different number of threads; None is
     the engine's default. `here` are this process's, which --threads sets together with theirs.
     """
-    for before in (kept.settings.get("threads") for kept in known if kept.started):
+    for before in (facts.settings.get("threads") for facts in recorded if facts.started):
         now = None if threads is None else str(threads)
         if before != now:
             again = f"give --threads {before}" if before == str(here) else "leave --threads out"
@@ -117,6 +117,25 @@ def refuse_other_threads(known: Iterable[EngineFacts], threads: int | None, here
                 f"the servers of this run were started with {before or 'all'} threads each, and "
                 f"would now be with {now or 'all'}",
                 hint=f"{again}, as when it was begun, or take another --out",
+            )
+
+
+def refuse_other_mode(
+    answers: Mapping[tuple[Arm, Load], Mapping[Key, Served]],
+    serving: Serving,
+    options: SweepOptions,
+) -> None:
+    """Raise a RunFolderError where a draft proposed in another mode than it would now: older
+    versions let every engine draft greedily, whatever the --mode of the replays.
+    """
+    for (arm, _), rows in answers.items():
+        now = serving.mode(arm, options)
+        before = next((row.mode for row in rows.values() if row.mode != now), None)
+        if before is not None:
+            raise RunFolderError(
+                f"{arm.candidate} drafted in mode {before} when this run was measured, and would "
+                f"now in mode {now}",
+                hint="an older draftbench did not pass --mode to the engine: take another --out",
             )
 
 
@@ -128,12 +147,14 @@ def files_of(target: str, drafter: Speculation | None) -> dict[str, str]:
 
 
 def refuse_other_files(
-    known: Iterable[EngineFacts], serving: Serving, options: SweepOptions
+    recorded: Iterable[EngineFacts], serving: Serving, options: SweepOptions
 ) -> None:
     """Raise a RunFolderError where the files of a model changed since servers of this run were
     started with them.
     """
-    begun = {(kept.candidate.draft if kept.candidate else None): kept.files for kept in known}
+    begun = {
+        (before.candidate.draft if before.candidate else None): before.files for before in recorded
+    }
     for draft, files in begun.items():
         now = files_of(options.target, serving.drafters.get(draft) if draft else None)
         for role in files.keys() & now.keys():
@@ -141,17 +162,17 @@ def refuse_other_files(
                 raise changed_model(None if role == "target" else draft)
 
 
-def refuse_another_server(known: Sequence[EngineFacts], serving: Serving | None) -> None:
+def refuse_another_server(recorded: Sequence[EngineFacts], serving: Serving | None) -> None:
     """`refuse_another` for a user's server, which must draft as it did when the run began."""
     if serving is None or serving.facts is None:
         return
     arm = serving.drafting or Arm(None, 0)
-    given = [facts for facts in known if not facts.started]
-    drafted = [facts for facts in given if facts.candidate is not None]
+    running = [facts for facts in recorded if not facts.started]
+    drafted = [facts for facts in running if facts.candidate is not None]
     # Beside a baseline the server that drafts may not have been asked yet.
-    for kept in drafted or (given if serving.baseline is None else ()):
-        _refuse("draft", _drafting(kept.candidate, kept.k), _drafting(arm.candidate, arm.k))
-    refuse_another(known, facts_of(serving.facts, arm, "", ""))
+    for before in drafted or (running if serving.baseline is None else ()):
+        _refuse("draft", _drafting(before.candidate, before.k), _drafting(arm.candidate, arm.k))
+    refuse_another(recorded, facts_of(serving.facts, arm, "", ""))
 
 
 def _drafting(candidate: Candidate | None, k: int) -> str:
@@ -174,9 +195,9 @@ def find_drafting(
     named: int | None,
     watcher: Watcher,
 ) -> tuple[Serving, dict[Candidate, None]]:
-    """Find out how the user's server drafts, from its description or its answers to the first
-    requests; if neither tells, its k is the one that the user `named`. Returns the engine with that
-    arm, and the candidates with its draft.
+    """Find out how the user's server drafts: from its description, its answers to the first
+    requests, or else the k that the user `named`. Returns the engine with that arm, and the
+    candidates with its draft.
 
     Raises:
         EngineError: it drafts, but its k remains unknown; or it does not draft, though there is a
@@ -236,9 +257,9 @@ def _drafting_with(serving: Serving, method: str, model: str | None) -> Candidat
 def _probed(
     serving: Serving, facts: ServerFacts, server: Server, prompts: Sequence[Prompt]
 ) -> tuple[int, int, bool]:
-    """The k that the server states (0: none), the most tokens that answers show in a round, and
-    whether it drafts. The length of these answers does not depend on the limits of the requests, at
-    which some servers draft less.
+    """The k that the server states (0: none), the most tokens that its answers show in a round, and
+    whether it drafts. These answers do not stop at the requests' limits, near which some servers
+    draft less.
     """
     k, most = facts.k or 0, 0
     drafts = k > 0 or facts.method not in (None, "none")
@@ -261,29 +282,29 @@ def _probed(
     return k, most, drafts
 
 
-def check_drafting(told: ServerFacts, arm: Arm, drafter: Speculation | None) -> None:
+def check_drafting(described: ServerFacts, arm: Arm, drafter: Speculation | None) -> None:
     """Raise an EngineError where a server says that it drafts differently than its arm should;
     `drafter` is what it was started with.
     """
-    drafts = told.method not in (None, "none") or bool(told.k)
+    drafts = described.method not in (None, "none") or bool(described.k)
     if arm.candidate is None:
         if drafts:
-            said = told.method or f"{told.k} tokens a round"
-            raise other_drafting(arm, f"it says that it drafts ({said})")
+            drafting = described.method or f"{described.k} tokens a round"
+            raise other_drafting(arm, f"it says that it drafts ({drafting})")
         return
     if not arm.k:  # it serves the draft alone
         return
-    if told.method == "none" or (told.method is None and told.k == 0):
+    if described.method == "none" or (described.method is None and described.k == 0):
         raise other_drafting(arm, "it says that it does not draft")
-    if told.k and told.k != arm.k:
-        raise other_drafting(arm, f"it says that it drafts {told.k} tokens a round")
+    if described.k and described.k != arm.k:
+        raise other_drafting(arm, f"it says that it drafts {described.k} tokens a round")
     if drafter is None or drafter.method == "raw":
         return
-    for method in (told.method or "").lower().split(","):
+    for method in (described.method or "").lower().split(","):
         meant = next((names for word, names in _METHODS.items() if word in method), None)
         if meant is not None and drafter.method not in meant:
             raise other_drafting(arm, f"it says that it drafts by {method}")
-    model = told.settings.get("speculative_model")
+    model = described.settings.get("speculative_model")
     if model and drafter.model and short_name(model) != short_name(drafter.model):
         raise other_drafting(arm, f"it says that it drafts with {short_name(model)}")
 
@@ -316,15 +337,15 @@ def drafted_at_once(answer: Answer) -> int:
 def drafted_nothing(
     rows: Iterable[Served], along: Mapping[Key, Replay | LookupReplay], counted: int | None
 ) -> bool:
-    """Whether a server that should draft proposed nothing, though its answers had room; if they do
-    not say, by the tokens that it `counted` since it started. Prompt lookup may find nothing, as
-    its replay then shows. False where unknown.
+    """Whether a server that should draft proposed nothing in answers long enough to draft in; if
+    they do not say, by the tokens that it `counted` since it started. Prompt lookup that finds
+    nothing in its replay either is no fault. False where unknown.
     """
     roomy = [row for row in rows if row.output_tokens >= _ROOM]
     sums = [sum(row.proposed) if row.proposed is not None else row.drafted for row in roomy]
-    told = [drafted for drafted in sums if drafted is not None]
-    if not roomy or (any(told) if told else counted != 0):
+    sums_known = [drafted for drafted in sums if drafted is not None]
+    if not roomy or (any(sums_known) if sums_known else counted != 0):
         return False
-    found = [along[key] for row in roomy if (key := row.key) in along]
-    lookups = [replay.proposed for replay in found if isinstance(replay, LookupReplay)]
+    replays = [along[key] for row in roomy if (key := row.key) in along]
+    lookups = [replay.proposed for replay in replays if isinstance(replay, LookupReplay)]
     return not lookups or any(map(any, lookups))

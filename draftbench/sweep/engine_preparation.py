@@ -16,8 +16,8 @@ import msgspec
 
 from draftbench.decoder.device import card_names, device_of, dtype_of, in_words, set_threads
 from draftbench.engines.commands import (
+    ServerStart,
     Speculation,
-    Start,
     doubtful_fields,
     launch,
     speculation,
@@ -44,6 +44,7 @@ from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import (
     MOST_DRAFTED,
+    MOST_ROWS,
     Manifest,
     Question,
     environment,
@@ -67,8 +68,11 @@ _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
 # Settings that distinguish two models of one name.
 _OF_WEIGHTS = ("ftype", "quantization")
 _MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
-# How many requests a server answers at a time, in its engine's words, and the flag for it.
-_SLOTS = {"slots": "-np", "max_running_requests": "--max-running-requests"}
+# What an engine calls the number of requests that it answers at once, and the flag for it.
+_SLOTS = {
+    "llama.cpp": ("slots", "-np"),
+    "sglang": ("max_running_requests", "--max-running-requests"),
+}
 
 
 def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
@@ -94,7 +98,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     traffic = read_requests(options, watcher)
     target = target_of(options, server, facts, watcher)
     prompts, left_out = render(options, traffic, target.text, target.context)
-    arrivals = _arrivals(options, prompts, traffic.rows, watcher)
+    _say_that_less_is_sent(options, asked, len(prompts), traffic.rows, watcher)
+    arrivals = arrivals_digest(options, prompts)
     checked = _check_drafts(options, target.source if target.configured else None, server, engine)
     for name in checked.replayed_only:
         watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
@@ -130,7 +135,9 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     question = question_of(options, traffic, build)
     manifest = Manifest(
         **heading(options, command, traffic, prompts, left_out),
-        question=_on_engine(question, asked, target.name, engine, checked.drafters, arrivals),
+        question=_on_engine(
+            question, asked, target.name, engine, checked.drafters, arrivals, facts
+        ),
         environment=environment(threads, card_names(device)),
         specs={name: portable(source.spec) for name, source in checked.sources.items()},
     )
@@ -165,26 +172,17 @@ def _check_replay(options: SweepOptions, asked: ServingOptions) -> None:
         )
 
 
-def _arrivals(
-    options: SweepOptions, prompts: Sequence[Prompt], rows: int, watcher: Watcher
-) -> str | None:
-    """A keyed hash of the times at which requests are sent, if they have any. Notes how much
-    lighter the load is than that of the log, which has so many `rows`.
-
-    Raises:
-        TrafficError: the log does not say when its requests came.
-    """
-    asked = options.serving
-    if asked is None or asked.arrivals == "closed":
-        return None
-    sent = len(prompts) * options.samples
+def _say_that_less_is_sent(
+    options: SweepOptions, asked: ServingOptions, requests: int, rows: int, watcher: Watcher
+) -> None:
+    """Note how much lighter the load is than that of a log with so many rows."""
+    sent = requests * options.samples
     if asked.arrivals == "log" and sent < rows:
         watcher.note(
             f"{sent} answers of the log's {rows} rows are asked for at their times: "
             f"{sent / rows:.0%} of its load (--time-scale {rows / sent:.3g} makes up for it)",
             always=True,
         )
-    return arrivals_digest(options, prompts)
 
 
 def arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | None:
@@ -208,9 +206,10 @@ def _on_engine(
     engine: str,
     drafters: Mapping[str, Speculation],
     arrivals: str | None,
+    facts: ServerFacts | None,
 ) -> Question:
-    """A question with everything else that figures of an engine depend on; `target` is the server's
-    name for it if the user gave none.
+    """A question with everything else that an engine's figures depend on. `target` is the server's
+    name for it if the user gave none; `facts` are a running server's.
     """
     given = "given" if asked.baseline is None else "given with a baseline"
     raw = (json.dumps(d.raw, sort_keys=True) for d in drafters.values() if d.raw is not None)
@@ -226,17 +225,20 @@ def _on_engine(
         spec_files=tuple(hidden_in(portable(text)) for text in raw),
         time_scale=asked.time_scale,
         tokenizer=portable(asked.tokenizer or ""),
-        slots=slots_of(asked, engine),
+        slots=_most_at_once(asked, engine, facts),
         replay=asked.replay,
     )
 
 
-def slots_of(asked: ServingOptions, engine: str) -> int | None:
-    """How many requests a server answers at once that is started for times of arrival; None: the
-    engine's default. Only llama.cpp divides its cache beforehand, and so needs a number.
+def _most_at_once(asked: ServingOptions, engine: str, facts: ServerFacts | None) -> int | None:
+    """How many requests a server answers at once at times of arrival; None: the engine's default,
+    or a running server does not say. Only llama.cpp divides its cache beforehand, and so needs a
+    number to start with.
     """
-    if asked.arrivals == "closed" or asked.server is not None:
+    if asked.arrivals == "closed":
         return None
+    if facts is not None:
+        return slots_of(facts)
     return asked.slots or (SLOTS if engine == "llama.cpp" else None)
 
 
@@ -256,7 +258,7 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
             f"llama.cpp serves .gguf files, and `{options.target}` is none",
             hint="give the target's .gguf file, and with --tokenizer what it was made from",
         )
-    plain = Start(
+    plain = ServerStart(
         asked.engine,
         options.target,
         args=asked.args,
@@ -331,14 +333,21 @@ def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> N
     flight: the others would wait, and the load would never be the one that was asked for.
     """
     most = max(options.batches)
-    for name, flag in _SLOTS.items():
-        slots = facts.settings.get(name, "")
-        if slots.isdecimal() and int(slots) < most:
-            raise EngineError(
-                f"the server at {server.url} answers {slots} at a time, and {most} requests are "
-                "to be in flight",
-                hint=f"start it with `{flag} {most}`; a sweep can ask for --concurrency {slots}",
-            )
+    slots = slots_of(facts)
+    if slots is not None and slots < most:
+        raise EngineError(
+            f"the server at {server.url} answers {slots} at a time, and {most} requests are "
+            "to be in flight",
+            hint=f"start it with `{_SLOTS[facts.engine][1]} {most}`; a sweep can ask for "
+            f"--concurrency {slots}",
+        )
+
+
+def slots_of(facts: ServerFacts) -> int | None:
+    """How many requests a server says that it answers at once; None where it does not say."""
+    name, _ = _SLOTS.get(facts.engine, ("", ""))
+    stated = facts.settings.get(name, "")
+    return min(int(stated), MOST_ROWS) if stated.isdecimal() else None
 
 
 @dataclass
@@ -362,7 +371,7 @@ def _check_drafts(
     """
     rules = ENGINE_RULES.get(engine)
     converts = rules is None or rules.converts
-    found = _DraftsServed()
+    checked = _DraftsServed()
     check = partial(check_pair, target) if target else partial(same_words, server=server)
     for spec in options.drafts:
         if spec == SELF:
@@ -372,8 +381,8 @@ def _check_drafts(
             )
         drafter = speculation(spec, 1, lookup=options.lookup, mode=options.mode)
         name = _name_of(spec, drafter)
-        name = portable(spec) if name in found.drafters else name
-        found.drafters[name] = drafter
+        name = portable(spec) if name in checked.drafters else name
+        checked.drafters[name] = drafter
         if drafter.method != "draft-model":
             if server is not None and drafter.method not in REPLAYED:
                 raise UsageError(
@@ -381,25 +390,25 @@ def _check_drafts(
                     hint="leave it out of --drafts; the server's own drafting is measured anyway",
                 )
             candidate = Candidate(draft=name)
-            found.candidates[candidate], found.levels[candidate] = None, "none"
+            checked.candidates[candidate], checked.levels[candidate] = None, "none"
             continue
         source = ModelSource(spec, options.trust)
-        for level in found.take_in(name, source, options.quants, check):
+        for level in checked.take_in(name, source, options.quants, check):
             check_level(level, "cpu", simulate=True)
             candidate = Candidate(draft=name, quant=level)
             # llama.cpp converts before it serves: it takes a file at the level that it has.
             made = not converts and made_by(engine, level) is not None
             unchanged = level == "none" or level not in LEVELS
             if spec.endswith(".gguf") if converts else made or unchanged:
-                found.levels[candidate] = level if made else "none"
+                checked.levels[candidate] = level if made else "none"
             elif server is None:
-                found.replayed_only.append(str(candidate))
-    if not found.candidates and (server is None or found.refusals):
-        raise found.no_draft
+                checked.replayed_only.append(str(candidate))
+    if not checked.candidates and (server is None or checked.refusals):
+        raise checked.no_draft
     if options.controls and (server is None or options.drafts):
-        found.drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
-        found.candidates.setdefault(Candidate(draft=LOOKUP))
-    return found
+        checked.drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
+        checked.candidates.setdefault(Candidate(draft=LOOKUP))
+    return checked
 
 
 def _name_of(spec: str, drafter: Speculation) -> str:

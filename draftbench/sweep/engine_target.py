@@ -1,5 +1,5 @@
-"""The target of a serving engine, which is never loaded here: its prompts, by its tokenizer and
-template or by the server's, and whether a tokenizer is the server's.
+"""The target of a serving engine, which is never loaded here: renders its prompts by its tokenizer
+and template or by the server's, and checks that a tokenizer is the server's.
 """
 
 from __future__ import annotations
@@ -23,12 +23,21 @@ from draftbench.traffic import TrafficQuery, load
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 # At most so many rows of an output layer have no token: their number is rounded up.
 _PADDING = 4096
+# What helps where a chat has no template here.
+_TEMPLATE_OF_STARTED = (
+    "give --tokenizer a folder of the target that has its template, or use plain prompts (built "
+    "in: `--traffic suite:completion`)"
+)
+_TEMPLATE_OF_RUNNING = (
+    "give --tokenizer a folder of the target that has its template, or leave --target and "
+    "--tokenizer out: then the server applies its own"
+)
 
 
 @dataclass(frozen=True)
 class EngineTarget:
-    """What is known of the target without loading it; `configured` is whether its configuration is
-    at hand, `vocabulary` the rows of its output layer, `ids` above every token id.
+    """A target that is not loaded: `configured` is whether its configuration is at hand,
+    `vocabulary` the rows of its output layer, `ids` an upper bound on token ids.
     """
 
     name: str
@@ -77,7 +86,7 @@ def target_of(
     return EngineTarget(
         name,
         source,
-        TextSide(source),
+        TextSide(source, _TEMPLATE_OF_STARTED if server is None else _TEMPLATE_OF_RUNNING),
         configured,
         context,
         vocabulary=rows or sys.maxsize,

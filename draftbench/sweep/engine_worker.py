@@ -2,8 +2,9 @@
 replayed over them, and servers that draft answer the same requests. In each turn every server is
 started once, and at its end the one without a draft once more.
 
-Every answer is recorded as it arrives. If a server does not start, dies or hangs, only its
-remaining answers are lost; the next one is started.
+A request's way: `_visit` starts or connects servers (`_open`), `_ask` sends what each has still to
+answer at a load, and `_take` records every answer as it arrives. If a server does not start, dies
+or hangs, only its remaining answers are lost; the next one is started.
 """
 
 from __future__ import annotations
@@ -13,21 +14,20 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
-import torch
 
 from draftbench.engines.client import Fault
-from draftbench.engines.commands import Start
+from draftbench.engines.commands import ServerStart
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server
-from draftbench.engines.start import MODEL_RUNNER, Running, started
+from draftbench.engines.start import Running, started
 from draftbench.errors import (
     DraftbenchError,
     EngineError,
@@ -35,18 +35,8 @@ from draftbench.errors import (
     RunFolderError,
     TrafficError,
 )
-from draftbench.measure.replay import (
-    VLLM,
-    VLLM_CPU,
-    lookup_index,
-    replay_lookup,
-    replay_model,
-    stepping_disagreement,
-)
 from draftbench.measure.trajectories import PromptSample, ScoredResponse
-from draftbench.models.check import engine_sheet
 from draftbench.models.compatibility import context_of
-from draftbench.models.quantize import build_runner
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -54,6 +44,7 @@ from draftbench.records import (
     DraftingMode,
     EngineFacts,
     Failure,
+    ModelFacts,
     Observation,
     Sampling,
 )
@@ -67,7 +58,7 @@ from draftbench.sweep.engine_arms import (
     Arm,
     Load,
     arrival_times,
-    closing,
+    closing_starts,
     left_out,
     loads_of,
     sampling_of,
@@ -83,6 +74,7 @@ from draftbench.sweep.engine_check import (
     refuse_another,
     refuse_other_files,
 )
+from draftbench.sweep.engine_replay import Batches, replays_here
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -154,7 +146,7 @@ class EngineWorker:
 
     def end_turn(self) -> None:
         """Ask the server without a draft once more, and which differences are near ties."""
-        arms = closing(self.serving, self.options)[self.turn : self.turn + 1]
+        arms = closing_starts(self.serving, self.options)[self.turn : self.turn + 1]
         self.turn += 1
         try:
             self._visit(arms)
@@ -244,7 +236,7 @@ class EngineWorker:
             server.flush()
         return visit
 
-    def _start(self, stack: ExitStack, start: Start, arm: Arm, process: str) -> Visit:
+    def _start(self, stack: ExitStack, start: ServerStart, arm: Arm, process: str) -> Visit:
         """Start a server, and record how it was started."""
         refuse_other_files(self.measured.engines, self.serving, self.options)
         self.watcher.note(f"starting {start.engine}: {arm}")
@@ -268,7 +260,7 @@ class EngineWorker:
         server: Server,
         arm: Arm,
         process: str,
-        start: Start | None = None,
+        start: ServerStart | None = None,
         running: Running | None = None,
         name: str = "",
         files: Mapping[str, str] = MappingProxyType({}),
@@ -328,12 +320,13 @@ class EngineWorker:
         server, wrong = visit.server, Counter[str]()
         arrivals = arrival_times(asked, self.options) if load.concurrency is None else {}
         log_p = self.options.mode is not DraftingMode.GREEDY and arm == self.serving.writer
+        decode = None if server.returns_ids else self.prepared.target.tokenizer.decode
         asks = {}
         for one in asked:
             prompt, sampling = one.prompt, sampling_of(one)
             asks[one.key] = Ask(
                 key=one.key,
-                prompt=prompt.tokens if server.returns_ids else self._text(prompt.tokens),
+                prompt=decode(list(prompt.tokens)) if decode else prompt.tokens,
                 limit=prompt.limit,
                 sampling=sampling,
                 stop=prompt.request.stop,
@@ -405,26 +398,21 @@ class EngineWorker:
         if error is None and max(answer.tokens or (0,)) >= self.serving.ids:
             error, reason = WRONG_IDS, "the server wrote token ids that its model does not have"
         response = self.measured.responses.get(key)
-        written: list[ScoredResponse] = []
-        if response is None and error is None and arm == self.serving.writer and load == ALONE:
-            response = response_of(answer, asked, self._digest(answer))
-            written = [response]
+        output = answer.text if answer.tokens is None else tuple(answer.tokens)
+        digest = keyed_hash(self.options.traffic.key, repr(output).encode())
+        writes = response is None and arm == self.serving.writer and load == ALONE
+        if writes and error is None:
+            response = response_of(answer, asked, digest)
         mode = self.serving.mode(arm, self.options)
-        served = served_of(answer, arm, load, mode, facts, response, error, self._digest(answer))
+        served = served_of(answer, arm, load, mode, facts, response, error, digest)
         if error is not None:
             self.watcher.note(f"{arm}, {key[0]}: {error}: {reason}")
-        made = [response.trajectory for response in written]
-        self._keep([*made, served], [response.private() for response in written])
-        self.measured.responses.update({response.key: response for response in written})
+        if writes and response is not None:
+            self._keep([response.trajectory, served], [response.private()])
+            self.measured.responses[key] = response
+        else:
+            self._keep([served])
         return error
-
-    def _digest(self, answer: Answer) -> str:
-        said = answer.text if answer.tokens is None else tuple(answer.tokens)
-        return keyed_hash(self.options.traffic.key, repr(said).encode())
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        text: str = self.prepared.target.tokenizer.decode(list(tokens))
-        return text
 
     def _replay(self, candidate: Candidate) -> None:
         """Replay a candidate over the responses, by one pass here or by the engine."""
@@ -432,48 +420,21 @@ class EngineWorker:
         if not isinstance(step, Replaying):
             return
         self.watcher.stage(f"{candidate}: replay", sum(map(len, step.groups)))
-        if candidate.draft == LOOKUP:
-            engine, window = self._lookup_engine(), max(self.options.ks)
-            for group in step.groups:
-                made = [
-                    replay_lookup(r, candidate, lookup_index(engine, *self.options.lookup), window)
-                    for r in group
-                ]
-                self._keep(made)
-                self.watcher.advance(len(made))
-            return
-        if self.serving.options.replay == "engine":
-            self._replay_by_engine(candidate, step)
-            return
-        build = replace(self.prepared.build, level=candidate.quant)
-        source = self.prepared.drafts[candidate.draft]
-        runner, facts = build_runner(source, build, candidate.draft)
-        longest = max(chain(*step.groups), key=lambda response: response.length)
-        held = engine_sheet(source, self.serving.dtype)
-        facts = msgspec.structs.replace(
-            facts,
-            weight_bytes=held.bytes_at(candidate.quant),
-            kv_bytes_per_token=held.kv_bytes_per_token,
-            replay_disagreement=stepping_disagreement(runner, longest),
-            caveats=(*self.prepared.caveats.get(candidate.draft, ()), *facts.caveats),
+        batches = (
+            self._replays_by_engine(candidate, step.groups)
+            if candidate.draft != LOOKUP and self.serving.options.replay == "engine"
+            else replays_here(self.prepared, self.measured, candidate, step.groups)
         )
-        if facts not in self.measured.facts.get(candidate, []):
-            self._keep([facts])
-        for group in step.groups:
-            pairs = replay_model(runner, self.serving.target, group, candidate, self.options.mode)
-            self._keep([record for record, _ in pairs], [text for _, text in pairs])
-            self.watcher.advance(len(pairs))
+        with closing(batches):
+            for records, texts in batches:
+                self._keep(records, texts)
+                self.watcher.advance(sum(not isinstance(record, ModelFacts) for record in records))
 
-    def _lookup_engine(self) -> str:
-        """The engine whose rule of prompt lookup holds."""
-        runners = [f.settings.get(MODEL_RUNNER) for f in self.measured.engines if f.started]
-        older = "0" in runners or not torch.cuda.is_available()
-        return (
-            VLLM_CPU if self.serving.engine == VLLM and runners and older else self.serving.engine
-        )
-
-    def _replay_by_engine(self, candidate: Candidate, step: Replaying) -> None:
-        """Serve the draft on the engine, which returns its best token at every position.
+    def _replays_by_engine(
+        self, candidate: Candidate, groups: Sequence[Sequence[ScoredResponse]]
+    ) -> Batches:
+        """One replay after the other by the engine, which serves the draft alone and returns its
+        best token at every position.
 
         Raises:
             EngineError: it does not start, or cannot score.
@@ -488,13 +449,11 @@ class EngineWorker:
         )
         with ExitStack() as stack:
             server = self._start(stack, start, Arm(candidate, 0), uuid.uuid4().hex[:8]).server
-            for group in step.groups:
-                for response in group:
-                    ids = [*response.prompt.tokens, *response.tokens][:context]
-                    first = len(response.prompt.tokens) + 1
-                    best = server.best_tokens(ids, first) if first < len(ids) else []
-                    self._keep([replay_of(response, candidate, best, context)])
-                    self.watcher.advance()
+            for response in chain(*groups):
+                ids = [*response.prompt.tokens, *response.tokens][:context]
+                first = len(response.prompt.tokens) + 1
+                best = server.best_tokens(ids, first) if first < len(ids) else []
+                yield [replay_of(response, candidate, best, context)], ()
 
     def _judge(self, plain: Server) -> None:
         """Record of each answer that differs from its response whether that is a near tie."""
@@ -505,18 +464,28 @@ class EngineWorker:
             for row in answers.values()
             if row.first_difference is not None and row.tie is None
         ]
+        if not left:
+            return
         exact = NEAR_TIE_MARGIN.get(self._type(), NEAR_TIE_MARGIN["bfloat16"])
-        judged = near_ties(left, self.measured.responses, plain, exact)
-        if judged:
+        if judged := near_ties(left, self.measured.responses, plain, exact):
             self._keep(judged)
 
     def _type(self) -> str:
-        """The type that the servers compute in, as they say or were started with."""
+        """The type that the servers compute in, as they say or were started with; of a running
+        server that does not say, as --dtype does. Empty: unknown.
+        """
         for facts in reversed(self.measured.engines):
-            told = facts.settings.get("dtype", "")
-            if told:
-                return told.removeprefix("torch.")
-        return self.serving.dtype
+            if stated := facts.settings.get("dtype", ""):
+                return stated.removeprefix("torch.")
+        # llama.cpp rounds activations to 8 bits, whatever type --dtype names.
+        if self.serving.server is None or self.serving.engine == "llama.cpp":
+            return self.serving.dtype
+        if self.options.dtype is None:
+            self.watcher.note(
+                "the server does not say in which number type it computes: its near ties are "
+                "judged as those of bfloat16, unless --dtype names the type"
+            )
+        return self.options.dtype or ""
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
         """Record what was measured, and what else the machine did meanwhile, which is unknown with

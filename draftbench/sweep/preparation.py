@@ -103,7 +103,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         two_layouts=not options.one_layout,
     )
     target = ModelSource(options.target, options.trust)
-    named = _named(options)
+    named = _sources_by_name(options)
     traffic = read_requests(options, watcher)
     check_level(options.target_quant, device, simulate=options.simulate_quant)
     for source in (target, *named.values()):
@@ -118,7 +118,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             hint="choose a target whose layers keep keys and values",
         )
     prompts, left_out = render(options, traffic, TextSide(target), context)
-    found = _check_drafts(options, target, named, device)
+    checked = _check_drafts(options, target, named, device)
     # The last pass that is timed may begin where the longest response ends, and a recorded pass
     # writes as much again.
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
@@ -132,10 +132,10 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     return Prepared(
         options,
         target,
-        drafts=found.sources,
-        candidates=tuple(found.candidates),
-        failures=tuple(found.failures),
-        caveats=found.caveats,
+        drafts=checked.sources,
+        candidates=tuple(checked.candidates),
+        failures=tuple(checked.failures),
+        caveats=checked.caveats,
         prompts=prompts,
         manifest=manifest,
         build=replace(build, longest=longest),
@@ -174,7 +174,7 @@ def heading(
     }
 
 
-def _named(options: SweepOptions) -> dict[str, ModelSource | None]:
+def _sources_by_name(options: SweepOptions) -> dict[str, ModelSource | None]:
     """Each draft by the name that the run gives it, the short one unless it is taken; drafts that
     are no files have no source.
     """
@@ -317,21 +317,21 @@ def _check_drafts(
     """
     for level in options.quants:
         check_level(level, device, simulate=options.simulate_quant)
-    found = CheckedDrafts()
+    checked = CheckedDrafts()
     for name, source in named.items():
         if source is None:
-            found.candidates[Candidate(draft=name)] = None
+            checked.candidates[Candidate(draft=name)] = None
         else:
-            found.take_in(name, source, options.quants, partial(check_pair, target))
-    if not found.candidates:
-        raise found.no_draft
+            checked.take_in(name, source, options.quants, partial(check_pair, target))
+    if not checked.candidates:
+        raise checked.no_draft
     if options.controls:
-        found.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
-    return found
+        checked.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
+    return checked
 
 
 def question_of(options: SweepOptions, traffic: Traffic, build: Build) -> Question:
-    """What the run asks, whoever runs the target."""
+    """The question of a run, without what only an engine adds."""
     chosen = "".join(request.id for request in traffic.requests)
     return Question(
         target=portable(options.target),

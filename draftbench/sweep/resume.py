@@ -38,7 +38,7 @@ from draftbench.sweep.engine_arms import (
     Load,
     Serving,
     arm_of,
-    closing,
+    closing_starts,
     loads_of,
     startable,
 )
@@ -294,7 +294,9 @@ class Measured:
         serving, options = self.prepared.serving, self.prepared.options
         if serving is None:
             return False
-        return any(self.unserved(arm) for arm in (serving.writer, *closing(serving, options)))
+        return any(
+            self.unserved(arm) for arm in (serving.writer, *closing_starts(serving, options))
+        )
 
     def unserved(self, arm: Arm) -> dict[Load, list[PromptSample]]:
         """What an arm is still to answer: the writer every request one by one, an open loop all of
@@ -312,10 +314,10 @@ class Measured:
             if arm == serving.writer and load == ALONE:
                 done = done & self.responses.keys()
             elif load.concurrency is None:
-                asked = [each for each in everything if each.key in self.responses]
+                asked = [one for one in everything if one.key in self.responses]
             else:
-                asked = [each for each in everything if each.key in chosen]
-            missing[load] = [each for each in asked if each.key not in done]
+                asked = [one for one in everything if one.key in chosen]
+            missing[load] = [one for one in asked if one.key not in done]
             if load.concurrency is None and missing[load]:
                 missing[load] = asked
         return {load: asked for load, asked in missing.items() if asked}

@@ -78,13 +78,13 @@ def work_of(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSh
     options, device = prepared.options, prepared.manifest.question.device
     ours = _model(target, options.target_quant, device)
     theirs = {
-        each: _model(drafts[each.draft], each.quant, device)
-        for each in prepared.candidates
-        if each.draft in drafts
+        candidate: _model(drafts[candidate.draft], candidate.quant, device)
+        for candidate in prepared.candidates
+        if candidate.draft in drafts
     }
     models = {
-        each: ours if each.draft == SELF else theirs.get(each, _Model())
-        for each in prepared.candidates
+        candidate: ours if candidate.draft == SELF else theirs.get(candidate, _Model())
+        for candidate in prepared.candidates
     }
     work = [_loading(prepared, ours, theirs), *_along_responses(prepared, ours, models)]
     if options.measure != "replay":

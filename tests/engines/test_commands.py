@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from draftbench.engines.commands import Start, doubtful_fields, launch, speculation
+from draftbench.engines.commands import ServerStart, doubtful_fields, launch, speculation
 from draftbench.errors import EngineError, UsageError
 from draftbench.records import DraftingMode
 
@@ -24,7 +24,7 @@ def started(tmp_path):
         drafts = draft and speculation(
             draft, k, lookup=lookup, quant=quant, mode=DraftingMode(mode)
         )
-        start = Start(engine, changes.pop("target", "T"), drafts, **changes)
+        start = ServerStart(engine, changes.pop("target", "T"), drafts, **changes)
         return launch(start, "127.0.0.1", 8123, tmp_path)
 
     return launched

@@ -21,7 +21,7 @@ from draftbench.engines import start
 
 start.GRACE_SECONDS = 0.3
 folder, command, stop, *forks = sys.argv[1:]
-settings = start.Start("llama.cpp", "t", command=command, stop_command=stop)
+settings = start.ServerStart("llama.cpp", "t", command=command, stop_command=stop)
 with start.started(settings, Path(folder)) as server:
     if forks and os.fork() == 0:
         time.sleep(8)

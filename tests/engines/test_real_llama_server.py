@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from draftbench.engines.client import Fault
+from draftbench.engines.commands import ServerStart, Speculation
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
-from draftbench.engines.start import Speculation, Start, started
+from draftbench.engines.start import started
 from draftbench.records import Sampling
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def models(tmp_path_factory):
 
 def served(models, folder, speculation=None, limit=24):
     """The answers of one server, its facts and what it counted."""
-    start = Start(
+    start = ServerStart(
         engine="llama.cpp",
         target=str(models / "target.gguf"),
         speculation=speculation,
@@ -79,7 +80,9 @@ def test_a_real_llama_server_tells_the_rounds_of_what_it_wrote(models, tmp_path)
 
 
 def test_a_real_server_that_ended_is_unreachable(models, tmp_path):
-    start = Start("llama.cpp", str(models / "target.gguf"), command=f"{LLAMA} {{args}}", threads=1)
+    start = ServerStart(
+        "llama.cpp", str(models / "target.gguf"), command=f"{LLAMA} {{args}}", threads=1
+    )
     with started(start, tmp_path) as running:
         server = connect(running.url)
         ids = server.tokenize(TEXTS[0])

@@ -14,7 +14,8 @@ import psutil
 import pytest
 import torch
 
-from draftbench.engines.start import Start, speculation, started
+from draftbench.engines.commands import ServerStart, speculation
+from draftbench.engines.start import started
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN
@@ -71,7 +72,7 @@ def test_llama_server_writes_the_built_in_decoders_tokens(tmp_path, target, draf
     write_family(tmp_path)
     name = f"{tmp_path}/{draft}.gguf" if draft == "distilled" else draft
     drafts = draft and speculation(name, 4, lookup=(4, 2))
-    start = Start(
+    start = ServerStart(
         *("llama.cpp", f"{tmp_path}/target.gguf", drafts),
         command=LLAMA,
         context_length=512,
@@ -100,7 +101,7 @@ def test_vllm_writes_the_built_in_decoders_tokens_and_tells_its_rounds(
 ):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     source, runner = target
-    start = Start(
+    start = ServerStart(
         *("vllm", str(EMBEDDED / "target"), speculation(str(EMBEDDED / "distilled"), 4)),
         args="--dtype float32 --enforce-eager",
         command=f"{VLLM} -m vllm.entrypoints.openai.api_server",

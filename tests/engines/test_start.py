@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from draftbench.engines import start as starting
-from draftbench.engines.start import Start, server_threads, speculation, started
+from draftbench.engines.commands import ServerStart, speculation
+from draftbench.engines.start import server_threads, started
 from draftbench.errors import EngineError
 
 ENGINE = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("scripted_engine.py"))])
@@ -27,7 +28,7 @@ def _short_grace(monkeypatch):
 def engine(tmp_path):
     @contextmanager
     def running(behaviour="", **changes):
-        start = Start("llama.cpp", "t.gguf", command=f"{ENGINE} {behaviour}", **changes)
+        start = ServerStart("llama.cpp", "t.gguf", command=f"{ENGINE} {behaviour}", **changes)
         with started(start, tmp_path) as server:
             yield server
 
@@ -72,7 +73,7 @@ def test_which_of_its_model_runners_vllm_is_started_with_is_kept(tmp_path, monke
     monkeypatch.delenv(starting.MODEL_RUNNER, raising=False)
     if said is not None:
         monkeypatch.setenv(starting.MODEL_RUNNER, said)
-    with started(Start("vllm", "t", command=ENGINE), tmp_path) as server:
+    with started(ServerStart("vllm", "t", command=ENGINE), tmp_path) as server:
         assert server.settings == {starting.MODEL_RUNNER: kept}
 
 
@@ -218,7 +219,7 @@ def test_a_command_that_cannot_be_run_is_named_with_the_flag_that_names_another(
 ):
     with (
         pytest.raises(EngineError) as caught,
-        started(Start("llama.cpp", "t", command=command), tmp_path),
+        started(ServerStart("llama.cpp", "t", command=command), tmp_path),
     ):
         pass
     assert caught.value.message == f"cannot run `{command}`: {problem}"

@@ -131,7 +131,9 @@ def fake_drive(server, asks, *, concurrency, fillers=(), seconds=None):
 
 
 class FakeEngine:
-    """Starts a `FakeServer` for each `Start`, made by `make`; `settings` are its environment's."""
+    """Starts a `FakeServer`, made by `make`, for each `ServerStart`; `settings` are those of its
+    environment.
+    """
 
     def __init__(self, make=lambda start, number: None, settings=None):
         self.make, self.starts, self.servers = make, [], []

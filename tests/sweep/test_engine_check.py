@@ -15,7 +15,7 @@ from sweep.engine import FakeEngine, FakeServer, rows_of
 from draftbench.engines.counters import Counters
 from draftbench.errors import EngineError, RunFolderError, UsageError
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, EngineFacts, Failure, Served
+from draftbench.records import Candidate, DraftingMode, EngineFacts, Failure, Served
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
 from draftbench.sweep import engine_arms
@@ -204,6 +204,24 @@ def test_a_run_is_not_continued_on_a_server_that_drafts_otherwise(served, on, wo
         served("ngram", on=[FakeServer(**on)], **sweep)
 
 
+def test_a_run_whose_server_drafted_in_another_mode_than_its_replays_is_not_continued(
+    served, small
+):
+    """Older versions let every engine draft greedily."""
+    sweep = {"temperature": 0.7, "mode": DraftingMode.SAMPLED_TEMPERATURE_ONLY}
+    sweep |= {"measure": "all", "ks": (2, 4)}
+    folder = served(small.models / "draft", **sweep).folder
+    log = folder.path / "observations" / "served.jsonl"
+    older = log.read_text().replace('"mode":"sampled-temperature-only"', '"mode":"greedy"')
+    lines = older.splitlines(keepends=True)
+    log.write_text("".join(line for line in lines if '"k":4' not in line))
+    engine = FakeEngine()
+    with pytest.raises(RunFolderError, match=r"drafted in mode greedy .* sampled-temp") as caught:
+        served(small.models / "draft", on=engine, **sweep)
+    assert "--out" in caught.value.hint
+    assert engine.starts == []
+
+
 @pytest.mark.parametrize("usual", [cores_here() + 1, None])
 @pytest.mark.parametrize("begun", [cores_here(), None])
 def test_a_run_is_not_continued_with_other_threads_of_its_servers(
@@ -264,18 +282,39 @@ def test_two_servers_of_other_weights_are_no_speed_up(served):
     ("spec", "plain"), [("1", "4"), ("4", "1"), ("1", None)], ids=["spec", "plain", "alone"]
 )
 @pytest.mark.parametrize(
-    ("name", "flag"), [("slots", "-np 4"), ("max_running_requests", "--max-running-requests 4")]
+    ("engine", "name", "flag"),
+    [
+        ("llama.cpp", "slots", "-np 4"),
+        ("sglang", "max_running_requests", "--max-running-requests 4"),
+    ],
 )
 def test_a_server_takes_as_many_requests_at_a_time_as_are_asked_for(
-    served, spec, plain, name, flag
+    served, spec, plain, engine, name, flag
 ):
-    on = [FakeServer(k=4, method="ngram", settings={name: spec})]
-    on += [] if plain is None else [FakeServer(settings={name: plain})]
+    on = [FakeServer(k=4, method="ngram", engine=engine, settings={name: spec})]
+    on += [] if plain is None else [FakeServer(engine=engine, settings={name: plain})]
     with pytest.raises(EngineError, match="answers 1 at a time, and 4 requests are") as caught:
         served("ngram", on=on, batches=(1, 4))
     assert caught.value.hint == f"start it with `{flag}`; a sweep can ask for --concurrency 1"
     assert all(server.asked == [] for server in on)
     assert served("ngram", on=on, batches=(1,)).run.served
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "slots"),
+    [
+        ("llama.cpp", {"slots": "4"}, 4),
+        ("llama.cpp", {"slots": "99999999"}, 4096),
+        ("vllm", {}, None),
+    ],
+)
+def test_how_many_requests_a_running_server_answers_at_once_is_kept_where_they_arrive(
+    served, engine, settings, slots
+):
+    """Else a run on it would pass for the same load as one on a server with other slots."""
+    on = FakeServer(k=4, method="ngram", engine=engine, settings=settings)
+    run = served("ngram", on=[on], serving={"arrivals": "poisson:100"}).run
+    assert run.manifest.question.slots == slots
 
 
 def test_other_settings_of_two_servers_are_a_caveat(served):

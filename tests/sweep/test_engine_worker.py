@@ -16,7 +16,7 @@ from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, DraftingMode, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_worker, resume
+from draftbench.sweep import engine_replay, engine_worker, resume
 
 DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
 
@@ -44,7 +44,7 @@ def test_prompt_lookup_is_replayed_by_the_rule_of_the_model_runner_that_vllm_tak
     served, monkeypatch, runner, proposes
 ):
     """On a GPU the newer one, unless it is switched off: that one always proposes k tokens."""
-    monkeypatch.setattr(engine_worker.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(engine_replay.torch.cuda, "is_available", lambda: True)
     engine = FakeEngine(settings={"VLLM_USE_V2_MODEL_RUNNER": runner})
     run = served("ngram", on=engine, measure="replay", device="cpu").run
     assert {replay.proposed[-1] for replay in run.replays} == {proposes}
@@ -253,6 +253,33 @@ def test_where_the_plain_server_leaves_itself_is_the_measure_of_a_tie(served):
     make_sure = FakeEngine(lambda start, n: Unsure(odd=3 if start.speculation else None))
     run = served("ngram", on=make_sure, measure="all", ks=(2,), out="sure").run
     assert {row.tie for row in rows_of(run, 2)} == {False}
+
+
+@pytest.mark.parametrize(
+    ("engine", "named", "tie", "said"),
+    [
+        ("vllm", None, True, True),
+        ("vllm", "float32", False, False),
+        ("vllm", "bfloat16", True, False),
+        ("llama.cpp", "float32", True, False),
+    ],
+)
+def test_near_ties_of_servers_that_do_not_say_their_type_are_judged_by_dtype(
+    served, small, engine, named, tie, said
+):
+    """A margin of 0.4 is noise in bfloat16, which is assumed and said, and not in float32. A
+    llama-server is as coarse as bfloat16, whatever the type of the replays.
+    """
+
+    class Untold(FakeServer):
+        def margin(self, ids):
+            return 0.4
+
+    silent = {"engine": engine, "says": {"settings": {}}}
+    on = Untold(k=4, method="ngram", odd=3, **silent), Untold(**silent)
+    rows = rows_of(served("ngram", on=on, dtype=named).run, 4)
+    assert {row.tie for row in rows} == {tie}
+    assert any("unless --dtype names the type" in note for note in small.notes) is said
 
 
 def test_seeds_are_derived_sent_and_recorded_above_temperature_0(served):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 from scenes import query
+from sweep.engine import FakeServer
 
 from draftbench.cli import main
 from draftbench.errors import RunFolderError, TrafficError
@@ -104,6 +106,24 @@ def test_prompts_that_a_tool_renders_are_read_as_they_are_unless_asked_otherwise
     assert any("(--as-chat)" in note for note in small.notes)
     with pytest.raises(TrafficError, match="is a chat, and `target` has no chat template"):
         small.prepared("ngram", traffic=query(path, as_chat=True))
+
+
+@pytest.mark.parametrize(
+    ("on", "hint"),
+    [
+        (None, "give --tokenizer a folder .* or use plain prompts"),
+        ([FakeServer(k=4, method="ngram")], "leave --target and --tokenizer out: then the server"),
+    ],
+    ids=["started", "running"],
+)
+def test_a_chat_without_a_template_on_an_engine_says_whose_template_would_do(
+    served, tmp_path, on, hint
+):
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "hello"}]}) + "\n")
+    with pytest.raises(TrafficError, match="has no chat template") as caught:
+        served("ngram", on=on, traffic=query(path))
+    assert re.search(hint, caught.value.hint)
 
 
 def test_the_manifest_keeps_the_effort_and_the_drafts_as_they_were_given(small, tmp_path):

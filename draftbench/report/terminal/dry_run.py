@@ -94,7 +94,7 @@ class EngineDryRun(msgspec.Struct, frozen=True, kw_only=True):
     ks: tuple[int, ...]
     loads: tuple[int, ...]
     arrivals: str  # closed, log or poisson:RATE
-    slots: int | None  # most requests answered at once, with arrivals; None: its own limit
+    slots: int | None  # most requests answered at once, with arrivals; None: unknown
     requests: int
     prompt_tokens: int  # of all requests
     samples: int
