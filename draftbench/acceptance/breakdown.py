@@ -1,8 +1,8 @@
-"""Where along the traffic a draft is accepted and where it is not.
+"""Where in the traffic a draft is accepted and where it is not.
 
-α of the replayed drafting mode by groups of requests (segment, temperature, both) and of positions
-(third of the response, after an accepted or a rejected token, the draft's confidence), tokens per
-round by group of requests, and which wrong tokens cost the most rounds.
+Computes α by groups of requests (segment, temperature, both) and by groups of positions (third of
+the response, after an accepted or a rejected token, the draft's confidence), tokens per round by
+group of requests, and which wrong tokens cost the most rounds.
 """
 
 from __future__ import annotations
@@ -24,13 +24,9 @@ from draftbench.acceptance.rounds import (
     Rounds,
     law_of,
     model_pairs,
-    tried,
+    tried_probabilities,
 )
-from draftbench.records import (
-    Key,
-    Replay,
-    Trajectory,
-)
+from draftbench.records import Key, Replay, Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
@@ -47,9 +43,11 @@ GROUPINGS: dict[str, Callable[[Trajectory], str]] = {
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """One group of positions, of the split `by`. Above temperature 0 a position may belong to a
-    group with a probability, so `positions` is expected. `confidence` is the mean of max q: for a
-    well-calibrated greedy draft it is near α at temperature 0. Requests of unequal length carry as
+    """α of one group of positions; `by` names what they are grouped by.
+
+    Above temperature 0 a position belongs to "after an accepted token" with a probability, so
+    `positions` is an expected number. `confidence` is the mean of max q, which for a
+    well-calibrated greedy draft is near α at temperature 0. Requests of unequal length carry as
     much information as `equal_requests` of one length.
     """
 
@@ -63,8 +61,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Crossing(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one segment at one temperature; α needs five of them. `positions` are those
-    where the draft could draft, `equal_requests` as in `Group`.
+    """α of the requests of one segment at one temperature, which takes five of them. `positions`
+    are those where the draft could draft; `equal_requests` is as in `Group`.
     """
 
     segment: str
@@ -76,8 +74,8 @@ class Crossing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupRounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one group at one k; `by` is segment or temperature, `equal_requests` as in
-    `Group`.
+    """Tokens per round of one group of requests at one k; `by` is segment or temperature,
+    `equal_requests` as in `Group`.
     """
 
     by: str
@@ -89,10 +87,11 @@ class GroupRounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """α by group. `late_less_early` is the difference of the outer thirds, paired by request;
-    `reading` explains it, and is None where the interval includes 0.
+    """α by group. `late_less_early` is α of the last third of responses minus that of the first,
+    paired by request; `reading` explains it, and is None where the interval includes 0.
 
-    `crossings` has every segment at every temperature, empty where one of the two splits nothing.
+    `crossings` has every segment at every temperature; it is empty where the traffic has only one
+    segment or only one temperature.
     """
 
     groups: tuple[Group, ...]  # one entry per group
@@ -102,11 +101,11 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The draft's best token where the target wrote another, as token ids. A greedy draft proposed
-    it; a sampled one most likely.
+    """A pair of token ids: the draft's best token where the target wrote another one. A greedy
+    draft proposed it; a sampled draft most likely did.
 
-    `rounds_lost` is the expected number of rounds that ended on it, `share` that over all rounds
-    that ended on a rejected token, `times` at how many positions it occurred.
+    `rounds_lost` is the expected number of rounds that ended on it, `share` the same as a share of
+    all rounds that ended on a rejected token, `times` the number of positions where it occurred.
     """
 
     drafted: int  # what the draft proposed, a token id
@@ -127,19 +126,23 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
         return None
     groups: list[Group] = []
     samples: dict[tuple[str, str], Sample] = {}
-    sure = all(replay.confidence for _, replay in model if replay.accept)
-    for by in (*GROUPINGS, "third", "after", *(["confidence"] if sure else [])):
-        parts = [_shares(by, *pair) for pair in model]
-        names = dict.fromkeys(name for part in parts for name in part)
+    has_confidence = all(replay.confidence for _, replay in model if replay.accept)
+    for by in (*GROUPINGS, "third", "after", *(["confidence"] if has_confidence else [])):
+        memberships = [_membership(by, *pair) for pair in model]
+        names = dict.fromkeys(name for groups_of in memberships for name in groups_of)
         for name in sorted(names) if by in GROUPINGS else names:
-            members = [pair for pair, part in zip(model, parts, strict=True) if name in part]
-            shares = [part[name] for part in parts if name in part]
+            members = [
+                pair
+                for pair, groups_of in zip(model, memberships, strict=True)
+                if name in groups_of
+            ]
+            shares = [groups_of[name] for groups_of in memberships if name in groups_of]
             samples[by, name] = sample = _alpha(members, shares)
             positions = confidence = 0.0
             for (_, replay), share in zip(members, shares, strict=True):
                 drafted = share[: replay.draftable]
                 positions += float(drafted.sum())
-                if sure:
+                if has_confidence:
                     confidence += float(drafted @ np.array(replay.confidence[: len(drafted)]))
             if positions:
                 groups.append(
@@ -149,7 +152,7 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
                         requests=int((sample.addends[:, 1] > 0).sum()),
                         equal_requests=round(sample.equal_requests, 1),
                         positions=positions,
-                        confidence=confidence / positions if sure else None,
+                        confidence=confidence / positions if has_confidence else None,
                         alpha=estimate(sample),
                     )
                 )
@@ -170,8 +173,11 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
 def rounds_by_group(
     trajectories: Sequence[Trajectory], rounds: Mapping[int, Rounds]
 ) -> tuple[GroupRounds, ...]:
-    """Tokens per round of every group at every k (`rounds` by k, a row per trajectory); a grouping
-    that splits nothing is left out.
+    """Tokens per round of every group of requests at every k; a grouping with a single group is
+    left out.
+
+    Args:
+        rounds: by k, with a row for each trajectory.
     """
     groups = []
     for by, name_of in GROUPINGS.items():
@@ -208,18 +214,18 @@ def costliest_disagreements(
         drafted: the draft's best token at the positions 1 … length-1, by response.
         written: the response's tokens y_0 …, by response.
     """
-    known = [(t, r) for t, r in model_pairs(pairs) if t.key in drafted]
-    laws = [law for pair in known if isinstance(law := law_of(*pair), PositionLaw)]
+    with_tokens = [(t, r) for t, r in model_pairs(pairs) if t.key in drafted]
+    laws = [law for pair in with_tokens if isinstance(law := law_of(*pair), PositionLaw)]
     lost: defaultdict[tuple[int, int], float] = defaultdict(float)
     times: defaultdict[tuple[int, int], int] = defaultdict(int)
     total = 0.0
-    for (t, _), law, r in zip(known, laws, tried(laws, k), strict=True):
-        weights = t.weight * r * (1 - law.accept[: len(r)])
-        total += float(weights.sum())
+    for (t, _), law, tried in zip(with_tokens, laws, tried_probabilities(laws, k), strict=True):
+        ended = t.weight * tried * (1 - law.accept[: len(tried)])
+        total += float(ended.sum())
         both = drafted[t.key], written[t.key][1:]
-        for guess, token, weight in zip(*both, weights, strict=False):
-            if guess != token and weight > 0:
-                lost[guess, token] += float(weight)
+        for guess, token, rounds in zip(*both, ended, strict=False):
+            if guess != token and rounds > 0:
+                lost[guess, token] += float(rounds)
                 times[guess, token] += 1
     costliest = sorted(lost, key=lambda pair: (-lost[pair], pair))[:most]
     return tuple(
@@ -240,8 +246,8 @@ def _alpha(pairs: ModelPairs, shares: Sequence[Floats] | None = None) -> Sample:
     return sample
 
 
-def _shares(by: str, trajectory: Trajectory, replay: Replay) -> dict[str, Floats]:
-    """How far each position of a response belongs to each group of one split [positions]."""
+def _membership(by: str, trajectory: Trajectory, replay: Replay) -> dict[str, Floats]:
+    """The probability that each position of a response belongs to each group [positions]."""
     positions = len(replay.accept)
     if by in GROUPINGS:
         return {GROUPINGS[by](trajectory): np.ones(positions)}

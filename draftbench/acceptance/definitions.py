@@ -1,8 +1,7 @@
 """The definition of every figure of acceptance, computed from rounds and replays.
 
-A figure is computed from sums over requests: every request contributes addends, the sums are
-combined into the figure. Point value, jackknife and bootstrap all use this form.
-Several responses to one request count as their mean.
+Every figure is a function of sums over requests (`Sample`), which is the form that its value, the
+jackknife and the bootstrap need. Several responses to one request count as their mean.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from draftbench.records import DraftingMode, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What a figure is, and what serving engines call it; None where an engine does not show it, or
-    shows another figure under that name.
+    """A figure's name and formula, and what serving engines call it: None where an engine does not
+    show it, or shows another figure under that name.
     """
 
     name: str
@@ -115,23 +114,21 @@ FIGURES = (
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A figure as what its requests contribute.
+    """What each request contributes to a figure, and how the figure follows from the sums.
 
-    `addends` [requests, m] are summed over requests with `weights` [requests]; `combine` turns sums
-    [..., m] into the figure [...], NaN where it is undefined. A ratio has m = 2: numerator and
-    denominator. `denominator` is the column that says how much of the figure a request is.
+    A ratio has m = 2 addends, numerator and denominator.
     """
 
     figure: Figure
     requests: tuple[str, ...]
-    weights: Floats
-    addends: Floats
-    combine: Callable[[Floats], Floats]
-    denominator: int = -1
+    weights: Floats  # how often each request occurs in the traffic [requests]
+    addends: Floats  # [requests, m]
+    combine: Callable[[Floats], Floats]  # sums [..., m] → the figure [...], NaN where undefined
+    denominator: int = -1  # the column of `addends` that says how much of the figure a request is
 
     @property
     def value(self) -> float | None:
-        """The pooled figure: combined weighted sums over all requests; None where undefined."""
+        """The figure over all requests; None where undefined."""
         value = float(self.combine(self.weights @ self.addends))
         return value if np.isfinite(value) else None
 
@@ -142,12 +139,15 @@ class Sample:
 
 
 def alpha(pairs: Pairs, shares: Sequence[Floats] | None = None) -> Sample | None:
-    """α of the replayed drafting mode over the positions where the draft could draft.
+    """α of the replayed drafting mode over the positions where the draft could draft; None for
+    prompt lookup, which has no acceptance by position.
 
-    Σ min(p, q) where every replay has it, which says more than the tokens that happened to come
-    out; a greedy draft is accepted by p(argmax q) instead, so there only emitted tokens serve. None
-    for prompt lookup, which has no acceptance per position. `shares` (per response, [length-1]) are
-    weights of the positions; without it all weigh the same.
+    From Σ min(p, q) where every replay has it, since that varies less than the acceptance of the
+    tokens that came out. A greedy draft is accepted with p(argmax q) instead, so its α comes from
+    the tokens that came out.
+
+    Args:
+        shares: weights of the positions of each response [length-1]; None: all weigh the same.
     """
     replays = [replay for _, replay in model_pairs(pairs)]
     if len(replays) < len(pairs):
@@ -165,8 +165,8 @@ def alpha(pairs: Pairs, shares: Sequence[Floats] | None = None) -> Sample | None
 
 
 def alpha_of_rounds(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """α of rounds that were counted, where nothing was replayed; positions count as often as they
-    were tried.
+    """α of the draft tokens that were tried in rounds that an engine counted, where nothing was
+    replayed.
     """
     tried, accepted = rounds.reached.sum(axis=1), rounds.survived.sum(axis=1)
     return ratio(ALPHA_TRIED, trajectories, accepted, tried)
@@ -178,18 +178,20 @@ def accepted_per_drafted(trajectories: Sequence[Trajectory], rounds: Rounds) -> 
 
 
 def tokens_per_round(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """What speed depends on; rounds with nothing to draft are target passes too."""
+    """The figure that speed depends on; rounds with nothing to draft are target passes too."""
     return ratio(TOKENS_PER_ROUND, trajectories, rounds.tokens, rounds.rounds + rounds.plain)
 
 
 def mean_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """The engines' τ: counts the token that a round adds even where the response had ended."""
+    """The engines' τ, which counts one token of the target for every round, also for a round that
+    was cut by the end of the response.
+    """
     emitted = rounds.rounds + rounds.accepted
     return ratio(MEAN_ACCEPTED_LENGTH, trajectories, emitted, rounds.rounds)
 
 
 def accepted_without_bonus(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """Draft tokens only: τ - 1."""
+    """τ - 1, the draft tokens alone."""
     return ratio(ACCEPTED_WITHOUT_BONUS, trajectories, rounds.accepted, rounds.rounds)
 
 
@@ -213,7 +215,7 @@ def survival(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) 
 
 
 def by_tokens(trajectories: Sequence[Trajectory]) -> Sample:
-    """Tokens after the first of each request, which are what its rounds are counted over."""
+    """The requests weighed by their tokens after the first, for `equal_requests` alone."""
     tokens = np.array([trajectory.output_tokens - 1.0 for trajectory in trajectories])
     return ratio(TOKENS_PER_ROUND, trajectories, tokens, tokens)
 
@@ -221,12 +223,12 @@ def by_tokens(trajectories: Sequence[Trajectory]) -> Sample:
 def per_request_mean(sample: Sample) -> Sample:
     """The mean of the figure over requests; requests without a value are left out."""
     values = sample.combine(sample.addends)
-    known = np.isfinite(values)
+    defined = np.isfinite(values)
     return Sample(
         figure=replace(sample.figure, name=f"{sample.figure.name}, per-request mean"),
-        requests=tuple(r for r, k in zip(sample.requests, known, strict=True) if k),
-        weights=sample.weights[known],
-        addends=np.stack([values[known], np.ones(int(known.sum()))], axis=1),
+        requests=tuple(r for r, has in zip(sample.requests, defined, strict=True) if has),
+        weights=sample.weights[defined],
+        addends=np.stack([values[defined], np.ones(int(defined.sum()))], axis=1),
         combine=quotient,
     )
 
@@ -234,12 +236,12 @@ def per_request_mean(sample: Sample) -> Sample:
 def ratio(
     figure: Figure, trajectories: Sequence[Trajectory], numerator: Floats, denominator: Floats
 ) -> Sample:
-    """A figure that is a quotient of two sums over responses [responses]."""
+    """A figure that is the quotient of two sums over responses, each given by response."""
     return pooled(figure, trajectories, np.stack([numerator, denominator], axis=1))
 
 
 def equal_requests(lengths: Floats) -> float:
-    """How many equal lengths vary as little in their mean as these: (Σd)² / Σd² (Kish 1965)."""
+    """How many requests of equal length say as much as these: (Σd)² / Σd² (Kish 1965)."""
     squares = float((lengths**2).sum())
     return float(lengths.sum()) ** 2 / squares if squares else 0.0
 
@@ -253,19 +255,16 @@ def quotient(sums: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """The requests that some responses answer: `rows` [responses] says which of them each does,
-    `weights` [requests] how often they occur in the traffic, `responses` [requests] how many each
-    has.
-    """
+    """The requests that some responses answer, several of which may answer the same one."""
 
     names: tuple[str, ...]
-    rows: Ints
-    weights: Floats
-    responses: Ints
+    rows: Ints  # which request each response answers [responses]
+    weights: Floats  # how often each request occurs in the traffic [requests]
+    responses: Ints  # how many responses each request has [requests]
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory]) -> Requests:
-        """Those of `trajectories`, in the order in which they first occur."""
+        """The requests of `trajectories`, in the order in which they first occur."""
         index: dict[str, int] = {}
         rows = np.array([index.setdefault(t.request, len(index)) for t in trajectories], np.int64)
         weights = np.zeros(len(index))
@@ -275,8 +274,8 @@ class Requests:
     def sample(
         self, figure: Figure, columns: Floats, combine: Callable[[Floats], Floats] = quotient
     ) -> Sample:
-        """Addends of every response [responses, m] → a figure, to which a request adds the mean of
-        its responses.
+        """A figure from the addends of every response [responses, m]; a request contributes the
+        mean of its responses.
 
         Raises:
             ValueError: as many rows as responses are needed.
@@ -290,7 +289,7 @@ class Requests:
         return Sample(figure, self.names, self.weights, columns, combine)
 
     def quotient(self, columns: Floats) -> Floats:
-        """The values [...] of ratios whose addends are `columns` [..., responses, 2]."""
+        """The values [...] of ratios from their addends [..., responses, 2]."""
         return quotient((self.weights / self.responses)[self.rows] @ columns)
 
 
@@ -300,7 +299,7 @@ def pooled(
     columns: Floats,
     combine: Callable[[Floats], Floats] = quotient,
 ) -> Sample:
-    """Addends of every response [responses, m] → a figure (`Requests.sample`)."""
+    """A figure from the addends of every response [responses, m]."""
     return Requests.of(trajectories).sample(figure, columns, combine)
 
 

@@ -1,9 +1,8 @@
-"""Suspected faults: signs of a broken set-up rather than of a bad draft.
+"""Finds signs that the set-up is broken, as opposed to a draft that is merely bad.
 
-Serving stacks with a broken draft rarely fail: they carry on at acceptance 0 and look like a slow
-model. Each check looks for a result that a working pair hardly ever shows, on so many tokens that
-chance is no explanation. (Responses that repeat one passage are marked in their records,
-`Trajectory.looping`; the planner warns of them.)
+A serving engine with a broken draft rarely fails: it runs on with acceptance 0 and looks like a
+slow model. Each check looks for a result that a working pair hardly ever shows, over so many tokens
+that it cannot be chance.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from draftbench.acceptance.rounds import Floats, Pairs, Rounds, model_pairs
 from draftbench.records import NEAR_TIE_MARGIN, SELF, Candidate
 from draftbench.run_folder.run import Run
 
-# Even at half the hazard before it, none accepted where ten are expected is less likely than e^-10.
+# A draft position is suspect if it accepted nothing where ten tokens were expected at half the
+# hazard of the position before it: that is less likely than e^-10.
 _EXPECTED = 10
+# Fewer tokens or rounds than this show nothing.
 _MIN_TRIED = 50
-# Shares of the drafted tokens, and of the first of each round, that no working pair reaches.
+# Shares of drafted tokens accepted, and of rounds whose first token was, that no working pair has.
 _ALMOST_ALL, _ALMOST_NONE = 0.99, 0.02
 # Forms of traffic whose prompts are plain texts.
 _PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI"})
@@ -28,7 +29,7 @@ _PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI"})
 
 @dataclass(frozen=True)
 class SetupFault:
-    """A suspicion in plain words, with what to look at first."""
+    """What looks broken about a candidate, and what to check first."""
 
     candidate: str
     what: str  # which check raised it
@@ -44,13 +45,14 @@ def suspected_faults(
 ) -> tuple[SetupFault, ...]:
     """List the suspected faults of one candidate.
 
-    `rounds` are expected or counted ones, at any k; `near_tie` is the logit margin within which
-    numeric noise can swap two tokens.
+    Args:
+        rounds: expected or counted, at any k's.
+        near_tie: the logit margin within which numeric noise can swap two tokens.
     """
-    found: list[tuple[str, str, str]] = []
+    faults: list[tuple[str, str, str]] = []
     wrong, compared = _rejected_itself(pairs, near_tie) if str(candidate) == SELF else (0, 0)
     if wrong:
-        found.append((
+        faults.append((
             "control failed",
             f"the target rejects its greedy draft of itself at {wrong} of {compared} positions, "
             "near ties not counted",
@@ -58,26 +60,27 @@ def suspected_faults(
         ))  # fmt: skip
     accepted = [replay.accept[: replay.draftable] for _, replay in model_pairs(pairs)]
     positions = sum(map(len, accepted))
-    rounds = [at_k for at_k in rounds if np.isfinite(at_k.rounds).all()]  # that are known
+    # NaN where an engine did not report its rounds.
+    rounds = [at_k for at_k in rounds if np.isfinite(at_k.rounds).all()]
     fruitless = [poor for at_k in rounds if (poor := _almost_none(at_k)) is not None]
     longest = max(rounds, key=lambda at_k: at_k.k, default=None)
     perfect = longest and _almost_all(longest)
     if positions >= _MIN_TRIED and not any(map(any, accepted)):
-        found.append((
+        faults.append((
             "zero acceptance",
             f"not one token in {positions} positions was accepted",
             "compare the tokenizers and, for chats, the templates; look for weights destroyed by "
             "quantization",
         ))  # fmt: skip
     elif fruitless:
-        found.append((
+        faults.append((
             "one token per round",
             fruitless[0],
             "check that the draft sees the prompt and its cache, and that its proposals reach the "
             "verifier",
         ))  # fmt: skip
     elif perfect and candidate.draft != SELF:
-        found.append((
+        faults.append((
             "nearly all accepted",
             perfect,
             "check that the target is not its own draft, and read some responses: repetition is "
@@ -85,29 +88,32 @@ def suspected_faults(
         ))  # fmt: skip
     cliffs = [cliff for at_k in rounds if (cliff := _cliff(at_k)) is not None]
     if cliffs:
-        found.append((
+        faults.append((
             "hazard falls to zero",
             cliffs[0],
             "suspect the drafting loop: cache positions, the attention window, a repeated step",
         ))  # fmt: skip
-    return tuple(SetupFault(str(candidate), *each) for each in found)
+    return tuple(SetupFault(str(candidate), *fault) for fault in faults)
 
 
 def _almost_none(rounds: Rounds) -> str | None:
-    tried, first = float(rounds.rounds.sum()), float(rounds.survived[:, 0].sum())
-    if np.isnan(first):  # of sums alone: at most as many
-        first = float(rounds.accepted.sum())
-    if tried < _MIN_TRIED or first >= _ALMOST_NONE * tried:
+    """That hardly any round accepted a token."""
+    drafted, fruitful = float(rounds.rounds.sum()), float(rounds.survived[:, 0].sum())
+    if np.isnan(fruitful):  # the engine reported sums; no more rounds than tokens were accepted
+        fruitful = float(rounds.accepted.sum())
+    if drafted < _MIN_TRIED or fruitful >= _ALMOST_NONE * drafted:
         return None
-    if first == 0:
+    if fruitful == 0:
         return (
-            f"the mean accepted length is exactly 1 at k = {rounds.k}: none of {tried:.0f} rounds "
-            "accepted a token"
+            f"the mean accepted length is exactly 1 at k = {rounds.k}: none of {drafted:.0f} "
+            "rounds accepted a token"
         )
-    return f"only {first / tried:.1%} of {tried:.0f} rounds accepted a token at k = {rounds.k}"
+    share = f"{fruitful / drafted:.1%} of {drafted:.0f}"
+    return f"only {share} rounds accepted a token at k = {rounds.k}"
 
 
 def _almost_all(rounds: Rounds) -> str | None:
+    """That nearly every drafted token was accepted."""
     tried, accepted = float((rounds.proposed - rounds.cut).sum()), float(rounds.accepted.sum())
     if tried < _MIN_TRIED or accepted < _ALMOST_ALL * tried:
         return None
@@ -117,6 +123,7 @@ def _almost_all(rounds: Rounds) -> str | None:
 
 
 def _cliff(rounds: Rounds) -> str | None:
+    """That a draft position never accepted anything, though the one before it did."""
     reached: Floats = rounds.reached.sum(axis=0)
     survived: Floats = rounds.survived.sum(axis=0)
     for i in range(1, rounds.k):
@@ -131,8 +138,8 @@ def _cliff(rounds: Rounds) -> str | None:
 
 
 def _rejected_itself(pairs: Pairs, near_tie: float) -> tuple[int, int]:
-    """Rejections of the target as its own draft at temperature 0 that are no near ties, and the
-    positions compared.
+    """At how many positions the target, as a greedy draft of itself, was rejected at temperature 0
+    without a near tie, and at how many it was compared.
     """
     wrong = compared = 0
     for trajectory, replay in model_pairs(pairs):
@@ -148,28 +155,26 @@ def _rejected_itself(pairs: Pairs, near_tie: float) -> tuple[int, int]:
 
 
 def near_tie(run: Run) -> float:
-    """The logit margin within which numeric noise can swap two tokens, by the target's dtype."""
+    """The logit margin within which numeric noise can swap two tokens, for the target's dtype."""
     return NEAR_TIE_MARGIN[run.manifest.question.dtype]
 
 
 def near_tie_share(run: Run) -> float | None:
-    """Share of the output's positions whose two best target tokens are nearly tied."""
+    """Share of output positions whose two best target tokens are a near tie; None if unknown."""
     noise = near_tie(run)
     margins = [margin for trajectory in run.trajectories for margin in trajectory.margins]
     return sum(margin <= noise for margin in margins) / len(margins) if margins else None
 
 
 def template_may_differ(run: Run, candidate: Candidate) -> bool:
-    """Whether some prompts may be chats in a template that the draft did not learn.
-
-    Prompts are rendered by the target's template; plain prompts are not rendered. An OpenAI request
-    may hold either.
+    """Whether the draft may have been trained with another chat template than the target's, which
+    renders all chats. True where a template is unknown; False where all prompts are plain texts.
     """
     if candidate.draft == SELF or _PLAIN.issuperset(run.manifest.traffic.form.split(", ")):
         return False
-    # The hash of a model's template; None in runs that did not record it.
-    ours, theirs = (
-        facts.parts.get("chat template") if (facts := run.facts_of(each)) else None
-        for each in (None, candidate)
+    # Hashes of the templates; None in runs that did not record them.
+    of_target, of_draft = (
+        facts.parts.get("chat template") if (facts := run.facts_of(model)) else None
+        for model in (None, candidate)
     )
-    return ours is None or ours != theirs
+    return of_target is None or of_target != of_draft

@@ -1,10 +1,10 @@
-"""Rounds of a draft that only an engine runs (EAGLE, MTP, the draft of a running server), from the
-hazards of all responses at the largest k that they were served at.
+"""Predicts the rounds of a draft that only an engine runs (EAGLE, MTP, the draft of a running
+server), from the hazards of all its responses together at the largest k that was served.
 
-With the same hazards for every request, resampling requests would change no figure. So each
-response also carries how much it shifts the hazards: to first order it raises h = survived /
-reached by (its survived − h · its reached) / reached, and every count of rounds by that times its
-derivative. Over all responses these shifts add up to 0.
+Since all requests share these hazards, resampling requests would change no figure. So each response
+also carries how much it shifts the hazards: to first order it raises h = survived / reached by (its
+survived − h · its reached) / reached, and a count of rounds by that times the count's derivative.
+Over all responses these shifts add up to 0.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ _STEP = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class ServedRounds:
-    """The responses that an engine served with a draft, the hazards by draft position (NaN where
-    the engine does not report its rounds), and how much each response shifts them [responses,
-    positions].
-    """
+    """What an engine showed of a draft while it served some responses with it."""
 
-    along: tuple[Trajectory, ...]
-    hazards: Floats
-    influence: Floats
+    along: tuple[Trajectory, ...]  # the responses
+    hazards: Floats  # by draft position; NaN where the engine does not report its rounds
+    influence: Floats  # how much each response shifts them [responses, positions]
 
-    def laws(self, hazards: Floats | None = None) -> tuple[HazardLaw, ...]:
-        """The law of every response under its own or other hazards."""
-        hazards = self.hazards if hazards is None else hazards
+    def laws(self) -> tuple[HazardLaw, ...]:
+        """The shared hazards, for each response."""
+        return self._laws_with(self.hazards)
+
+    def _laws_with(self, hazards: Floats) -> tuple[HazardLaw, ...]:
         return tuple(HazardLaw(t.output_tokens, t.limit, hazards) for t in self.along)
 
     def rounds(self, k: int) -> Rounds:
@@ -54,19 +53,18 @@ class ServedRounds:
             ValueError: k is beyond the hazards.
         """
         if np.isnan(self.hazards).any():
-            shapes = expected_rounds(self.laws(np.zeros(len(self.hazards))), k)
+            shapes = expected_rounds(self._laws_with(np.zeros(len(self.hazards))), k)
             counts = {name: np.full_like(value, np.nan) for name, value in shapes.counts.items()}
             return Rounds(**counts | {"tokens": shapes.tokens}, k=k)
-        found = expected_rounds(self.laws(), k)
+        counts = expected_rounds(self.laws(), k).counts
         responses = Counter(t.request for t in self.along)
         # A request is the mean of its responses, and counts as often as it occurs.
         weights = np.array([t.weight / responses[t.request] for t in self.along])
-        counts = found.counts
         for position in range(k):
             step = np.zeros(len(self.hazards))
             step[position] = _STEP
             more, less = (
-                expected_rounds(self.laws(self.hazards + sign * step), k) for sign in (1, -1)
+                expected_rounds(self._laws_with(self.hazards + sign * step), k) for sign in (1, -1)
             )
             share = self.influence[:, position] / weights
             for name in counts:
@@ -76,8 +74,8 @@ class ServedRounds:
 
 
 def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
-    """The rounds of a candidate at the largest k that an engine served it at; None where it did not
-    serve it.
+    """What an engine showed of a candidate at the largest k that it was served at; None where it
+    was not served.
     """
     rows = [row for row in run.decodes if row.candidate == candidate]
     largest = max((row.k for row in rows), default=0)
@@ -95,8 +93,8 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
 
 
 def _same_hazard(rounds: Rounds) -> Rounds:
-    """Rounds by position where only sums are known: every position gets the one hazard that gives
-    as many accepted tokens.
+    """Fill in `reached` and `survived` where an engine reported only sums: every position gets the
+    same hazard, the one that gives as many accepted tokens.
     """
     positions = np.arange(1, rounds.k + 1)
     low, high = 0.0, 1.0
@@ -116,10 +114,9 @@ def _influence(
     """How much each response shifts the hazards [responses, positions]."""
     at = {t.key: row for row, t in enumerate(along)}
     reached = rounds.reached.sum(axis=0)
-    beyond = np.zeros((len(along), len(hazards)))
+    influence = np.zeros((len(along), len(hazards)))
     if np.isnan(hazards).any():
-        return beyond
+        return influence
     rows = [at[row.key] for row in counted]
-    np.add.at(beyond, rows, rounds.survived - hazards * rounds.reached)
-    found: Floats = np.divide(beyond, reached, out=np.zeros_like(beyond), where=reached > 0)
-    return found
+    np.add.at(influence, rows, rounds.survived - hazards * rounds.reached)
+    return np.divide(influence, reached, out=np.zeros_like(influence), where=reached > 0)

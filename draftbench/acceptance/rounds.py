@@ -1,25 +1,26 @@
-"""Replays along responses → expected rounds of speculative decoding, for any k.
+"""Computes the expected rounds of speculative decoding at any k from one replay of each response.
 
 A round that starts at output position i proposes k' = min(k, limit - i - 1) tokens, fewer where the
-draft cannot draft, and emits its accepted tokens plus one more. Given the response, tokens are
-accepted independently of each other, so the starts of rounds form a Markov chain along the
-response, and every count that is a sum over rounds is a sum over u(i), the probability that a round
-starts at i. All responses are computed at once.
+draft cannot draft, and emits its accepted tokens plus one more. Once the response is known, each
+draft token is accepted independently of the others. So the starts of rounds form a Markov chain
+along the response, and every count of rounds is a sum over u(i), the probability that a round
+starts at position i.
 
-For a model draft u follows from one line. Position j+1 starts a round unless the token at j was an
-accepted draft token, and at j a token is tried unless the k before it were all accepted from a
-start at j-k:
+For a model draft, u follows from one line. Position j+1 starts a round unless the token at j was an
+accepted draft token, and the token at j was drafted and tried unless the k tokens before it were
+all accepted in a round that started at j-k:
 
     u(j+1) = 1 - a_j (1 - u(j-k) a_{j-k} … a_{j-1}),  u(1) = 1,  a_j = 0 where nothing is drafted
 
-Position i+k+1 therefore needs only position i: blocks of k+1 positions are one step of numpy.
-Acceptances of 0 and 1 stay exact. Times and costs of rounds are the planner's subject.
+Position i+k+1 therefore needs only position i, so k+1 positions are computed in one step of numpy,
+for many responses at once. Acceptances of 0 and 1 stay exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,54 +36,50 @@ AnyReplay = Replay | LookupReplay
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 ModelPairs = Sequence[tuple[Trajectory, Replay]]
 
-# Similar lengths are computed together: one long response must not pad ten thousand short ones.
+# Responses that are computed at once. They have similar lengths, so that one long response does not
+# pad ten thousand short ones.
 _BLOCK = 128
 
 
 @dataclass(frozen=True, eq=False)
 class PositionLaw:
-    """A model draft: a_j for positions j = 1 … length-1, drafting possible at 1 … `draftable`.
+    """How likely each token that a model drafts along a response is accepted."""
 
-    `draftable` may exceed length-1: tokens proposed past an accepted end of the response are cut,
-    not rejected.
-    """
-
-    length: int
-    limit: int
-    accept: Floats
+    length: int  # tokens of the response
+    limit: int  # most tokens that it might have had
+    accept: Floats  # a_j for positions j = 1 … length-1
+    # The draft could draft at positions 1 … this. It may exceed length-1: tokens proposed past an
+    # accepted end of the response are cut, not rejected.
     draftable: int
 
     @property
     def drafted(self) -> int:
-        """The draft proposes at positions 1 … this, if a round gets there: the length limit leaves
-        room for the target's token after it, and the draft's context reaches that far.
+        """Last position at which a token may be drafted: the length limit leaves room for the
+        target's token after it, and the draft's context reaches that far.
         """
         return max(0, min(self.limit - 2, self.length - 1, self.draftable))
 
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
-    """Prompt lookup: per start i = 1 … length-1, how many tokens are proposed and how many match.
+    """What prompt lookup proposes in a round, which depends on where the round starts."""
 
-    Lookup proposed at most `window` tokens, so larger k's are unknown; `None`: no such limit.
-    """
-
-    length: int
-    limit: int
-    proposed: Ints
-    matched: Ints
-    window: int | None = None
+    length: int  # tokens of the response
+    limit: int  # most tokens that it might have had
+    proposed: Ints  # tokens proposed from each start i = 1 … length-1
+    matched: Ints  # how many of them, from the first on, equal the response
+    window: int | None = None  # most tokens that were looked up, so the largest k; None: any k
 
 
 @dataclass(frozen=True, eq=False)
 class HazardLaw:
-    """A draft that only an engine runs (EAGLE, MTP, …): nothing is known of a response's positions,
-    so the i-th token of a round is accepted with `hazards[i-1]` wherever the round started.
+    """A draft that only an engine runs (EAGLE, MTP, …), of which nothing is known by position of
+    the response: a round's i-th token is accepted with the same probability wherever it starts.
     """
 
-    length: int
-    limit: int
-    hazards: Floats
+    length: int  # tokens of the response
+    limit: int  # most tokens that it might have had
+    hazards: Floats  # P(token i is accepted, given that those before it were), i = 1 …
 
 
 ResponseLaw = PositionLaw | StartLaw | HazardLaw
@@ -90,33 +87,32 @@ ResponseLaw = PositionLaw | StartLaw | HazardLaw
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """Counts of rounds per response at one k: `expected_rounds` or those of `counted_rounds`.
+    """Counts of rounds at one k, a row for each response: expected ones from `expected_rounds`, or
+    those of decoding runs from `counted_rounds`.
 
-    All but `k` are arrays [responses, …]. `rounds` counts rounds that drafted, `plain` those with
-    nothing to draft (k' = 0), `tokens` L-1. `by_draft_length` [responses, k+1] splits all rounds by
-    k' and `after_full` [responses, k+1] those of them that follow a fully accepted round (the draft
-    then has two tokens to read). `reached` [responses, k] counts rounds whose i-th draft token was
-    tried after all before it were accepted, `survived` those where it was accepted too; tokens past
-    an accepted end were never tried. Both are NaN where an engine gave sums alone.
+    `reached` and `survived` are NaN where an engine reported sums alone.
     """
 
     k: int
-    tokens: Floats
-    rounds: Floats
-    plain: Floats
-    proposed: Floats
-    accepted: Floats
-    cut: Floats
-    full: Floats
-    by_draft_length: Floats
-    after_full: Floats
-    reached: Floats
-    survived: Floats
+    tokens: Floats  # tokens of the response after the first [responses]
+    rounds: Floats  # rounds that drafted [responses]
+    plain: Floats  # rounds with nothing to draft, k' = 0 [responses]
+    proposed: Floats  # draft tokens [responses]
+    accepted: Floats  # draft tokens [responses]
+    cut: Floats  # draft tokens proposed past an accepted end of the response [responses]
+    full: Floats  # rounds that drafted and accepted all of it [responses]
+    by_draft_length: Floats  # all rounds by k' [responses, k+1]
+    # Those of them that follow a fully accepted round: the draft then has two tokens to read.
+    after_full: Floats  # [responses, k+1]
+    # Rounds whose i-th draft token was tried, all before it having been accepted. Tokens past an
+    # accepted end were never tried.
+    reached: Floats  # [responses, k]
+    survived: Floats  # rounds that accepted their i-th draft token too [responses, k]
 
     @property
     def counts(self) -> dict[str, Floats]:
         """Every array by its name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "k"}
+        return {field.name: getattr(self, field.name) for field in fields(self)[1:]}
 
 
 def replays_of(
@@ -169,7 +165,7 @@ def model_pairs(pairs: Pairs) -> ModelPairs:
 
 
 def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
-    """The law of one response under one replay of it."""
+    """What a replay says of the rounds along its response."""
     length, limit = trajectory.output_tokens, trajectory.limit
     if isinstance(replay, Replay):
         return PositionLaw(length, limit, np.array(replay.accept, np.float64), replay.draftable)
@@ -187,32 +183,36 @@ def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
         raise ValueError("expected_rounds needs at least one response and k >= 1")
     if len({type(law) for law in laws}) > 1:
         raise ValueError("laws of several kinds belong to different drafts")
+    chain_of = _CHAINS[type(laws[0])]
     blocks = list(_blocks(laws))
-    counts = [_count(k, _chain([laws[row] for row in rows], k)) for rows in blocks]
-    return _stack(k, counts, np.argsort(np.concatenate(blocks)))
+    counts = [_counts(chain_of([laws[row] for row in rows], k), k) for rows in blocks]
+    order = np.argsort(np.concatenate(blocks))
+    return Rounds(
+        k=k, **{name: np.concatenate([part[name] for part in counts])[order] for name in counts[0]}
+    )
 
 
-def tried(laws: Sequence[PositionLaw], k: int) -> list[Floats]:
+def tried_probabilities(laws: Sequence[PositionLaw], k: int) -> list[Floats]:
     """P(the draft's token at position j is tried) at draft length k, for j = 1 … `drafted` of each
-    response; times a_j, that the response's token at j came from the draft.
+    response. Times a_j it is the probability that the response's token at j came from the draft.
     """
-    found: list[Floats] = [np.empty(0)] * len(laws)
+    by_response: list[Floats] = [np.empty(0)] * len(laws)
     for rows in _blocks(laws):
         chain = _position_chain([laws[row] for row in rows], k)
         positions = chain.starts.shape[1]
-        sums = np.zeros_like(chain.starts)
+        tried = np.zeros_like(chain.starts)
         for t in range(min(k, positions)):
-            sums[:, t:] += (chain.starts * chain.reach[t])[:, : positions - t]
-        for row, each in zip(rows, sums, strict=True):
-            found[row] = each[1 : laws[row].drafted + 1]
-    return found
+            tried[:, t:] += (chain.starts * chain.reach[t])[:, : positions - t]
+        for row, probabilities in zip(rows, tried, strict=True):
+            by_response[row] = probabilities[1 : laws[row].drafted + 1]
+    return by_response
 
 
 def hazards_of(rounds: Rounds) -> Floats:
     """The hazards of all responses together, by draft position; 0 where none was tried."""
     reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
-    found: Floats = np.divide(survived, reached, out=np.zeros(rounds.k), where=reached > 0)
-    return found
+    hazards: Floats = np.divide(survived, reached, out=np.zeros(rounds.k), where=reached > 0)
+    return hazards
 
 
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
@@ -233,21 +233,21 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     full = drafted & (accepted == proposed)
     follows_full = np.zeros_like(full)
     follows_full[1:] = full[:-1] & (run[1:] == run[:-1])
+    every = np.ones_like(full)
+    by_round = np.array([[np.nan if decode.summed else 1.0] for decode in decodes])
 
     def total(values: npt.NDArray[np.generic]) -> Floats:
         return np.bincount(run, values, runs).astype(np.float64)
 
-    def by_value(values: Ints, of: npt.NDArray[np.bool_]) -> Floats:
-        """How many rounds `of` each run have the value 0, 1, … k [runs, k+1]."""
-        at = run[of] * (k + 1) + values[of]
+    def by_value(values: Ints, chosen: npt.NDArray[np.bool_]) -> Floats:
+        """How many of the chosen rounds of each run have the value 0, 1, … k [runs, k+1]."""
+        at = run[chosen] * (k + 1) + values[chosen]
         return np.bincount(at, minlength=runs * (k + 1)).reshape(runs, k + 1).astype(np.float64)
 
     def longer(values: Ints) -> Floats:
         """How many rounds of each run have a value above 0, 1, … k-1 [runs, k]."""
         return by_value(values, every)[:, :0:-1].cumsum(axis=1)[:, ::-1]
 
-    every = np.ones_like(full)
-    known = np.array([[np.nan if decode.summed else 1.0] for decode in decodes])
     return Rounds(
         k=k,
         tokens=np.array([decode.output_tokens - 1.0 for decode in decodes]),
@@ -259,46 +259,35 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
         full=total(full),
         by_draft_length=by_value(proposed, every),
         after_full=by_value(proposed, follows_full),
-        reached=longer(np.minimum(accepted + 1, proposed - cut)) * known,
-        survived=longer(accepted) * known,
+        reached=longer(np.minimum(accepted + 1, proposed - cut)) * by_round,
+        survived=longer(accepted) * by_round,
     )
 
 
 def _blocks(laws: Sequence[ResponseLaw]) -> Iterator[Ints]:
+    """Rows of responses of similar lengths."""
     order = np.argsort([law.length for law in laws], kind="stable")
     yield from (order[at : at + _BLOCK] for at in range(0, len(laws), _BLOCK))
 
 
-def _stack(k: int, parts: Sequence[Rounds], order: Ints) -> Rounds:
-    counts = [part.counts for part in parts]
-    rows = {name: np.concatenate([each[name] for each in counts])[order] for name in counts[0]}
-    return Rounds(k=k, **rows)
-
-
 @dataclass(frozen=True, eq=False)
 class _Chain:
-    """The lengths [responses, 1]; per position i [responses, positions] k' and u(i); per t = 0 … k
-    [k+1, …] the probability that a round from there accepts its first t tokens.
-    """
+    """Where rounds start along some responses, and how far a round from there gets."""
 
-    length: Ints
-    drafted: Ints
-    starts: Floats
+    length: Ints  # tokens of each response [responses, 1]
+    drafted: Ints  # k' of a round from each position [responses, positions]
+    starts: Floats  # u(i), P(a round starts at position i) [responses, positions]
+    # P(a round from there accepts its first t tokens), t = 0 … k [k+1, responses, positions]
     reach: Floats
 
 
-def _chain(laws: Sequence[ResponseLaw], k: int) -> _Chain:
-    model = [law for law in laws if isinstance(law, PositionLaw)]
-    lookup = [law for law in laws if isinstance(law, StartLaw)]
-    if any(law.window is not None and law.window < k for law in lookup):
-        raise ValueError("k exceeds the window that prompt lookup was measured with")
-    if model or lookup:
-        return _position_chain(model, k) if model else _start_chain(lookup, k)
-    return _hazard_chain([law for law in laws if isinstance(law, HazardLaw)], k)
+def _column(values: Iterable[int]) -> Ints:
+    """A value for each response [responses, 1]."""
+    return np.array(list(values), dtype=np.int64)[:, None]
 
 
 def _position_chain(laws: Sequence[PositionLaw], k: int) -> _Chain:
-    length = np.array([law.length for law in laws], dtype=np.int64)[:, None]
+    length = _column(law.length for law in laws)
     positions = max(int(length.max()), 2)
     accept = np.zeros((len(laws), positions + k + 1))
     for row, law in zip(accept, laws, strict=True):
@@ -314,14 +303,15 @@ def _position_chain(laws: Sequence[PositionLaw], k: int) -> _Chain:
         carried = reach[k + 1, :, first:end] * starts[:, first:end]
         starts[:, first + k + 1 : end + k + 1] += carried
     position = np.arange(positions)
-    last = np.array([min(law.limit - 2, law.draftable) for law in laws], dtype=np.int64)
-    drafted = np.clip(last[:, None] - position + 1, 0, k)
+    last = _column(min(law.limit - 2, law.draftable) for law in laws)
+    drafted = np.clip(last - position + 1, 0, k)
     return _Chain(length, drafted, starts * (position < length), reach[: k + 1])
 
 
 def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
-    length = np.array([law.length for law in laws], dtype=np.int64)[:, None]
-    limit = np.array([law.limit for law in laws], dtype=np.int64)[:, None]
+    if any(law.window is not None and law.window < k for law in laws):
+        raise ValueError("k exceeds the window that prompt lookup was measured with")
+    length, limit = _column(law.length for law in laws), _column(law.limit for law in laws)
     positions = max(int(length.max()), 2)
     position = np.arange(positions)
     proposed = np.zeros((len(laws), positions), dtype=np.int64)
@@ -345,16 +335,15 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
 def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
     if any(len(law.hazards) < k for law in laws):
         raise ValueError("k exceeds the hazards that were measured")
-    length = np.array([law.length for law in laws], dtype=np.int64)[:, None]
-    limit = np.array([law.limit for law in laws], dtype=np.int64)[:, None]
+    length, limit = _column(law.length for law in laws), _column(law.limit for law in laws)
     positions = max(int(length.max()), 2)
     position = np.arange(positions)
     drafted = np.clip(limit - position - 1, 0, k)
     reach = np.zeros((k + 2, len(laws), positions))
     reach[0] = 1.0
     for t in range(k):
-        each = np.array([law.hazards[t] for law in laws])[:, None]
-        reach[t + 1] = reach[t] * each * ((t < drafted) & (position + t < length))
+        hazard = np.array([law.hazards[t] for law in laws])[:, None]
+        reach[t + 1] = reach[t] * hazard * ((t < drafted) & (position + t < length))
     ends = reach[:-1] - reach[1:]  # exactly t accepted
     starts = np.zeros((len(laws), positions + k + 1))
     starts[:, 1] = 1.0
@@ -363,35 +352,44 @@ def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
     return _Chain(length, drafted, starts[:, :positions] * (position < length), reach[: k + 1])
 
 
-def _count(k: int, chain: _Chain) -> Rounds:
-    """Sums over u of what a round at each start proposes, accepts and cuts."""
+_CHAINS: dict[type[ResponseLaw], Callable[[Sequence[Any], int], _Chain]] = {
+    PositionLaw: _position_chain,
+    StartLaw: _start_chain,
+    HazardLaw: _hazard_chain,
+}
+
+
+def _counts(chain: _Chain, k: int) -> dict[str, Floats]:
+    """The arrays of `Rounds`: sums over u of what a round from each start proposes and accepts."""
     length, drafted, starts, reach = chain.length, chain.drafted, chain.starts, chain.reach
     position = np.arange(starts.shape[1])
+    # Of a round's draft tokens those before the end of the response, which alone can be tried.
     inside = np.minimum(drafted, np.maximum(length - position, 0))
-    ended = starts * np.take_along_axis(reach, inside[None], axis=0)[0]
-    whole = starts * np.take_along_axis(reach, drafted[None], axis=0)[0] * (drafted > 0)
+    accepts_inside = starts * np.take_along_axis(reach, inside[None], axis=0)[0]
+    accepts_all = starts * np.take_along_axis(reach, drafted[None], axis=0)[0] * (drafted > 0)
     following = np.minimum(position + drafted + 1, starts.shape[1] - 1)
-    followed = whole * (position + drafted + 1 < length)
-    by_draft_length = _split(starts, drafted, k)
+    has_following = position + drafted + 1 < length
+    by_draft_length = _by_draft_length(starts, drafted, k)
     survived = np.einsum("rp,trp->rt", starts, reach[1:])
-    return Rounds(
-        k=k,
-        tokens=np.maximum(length[:, 0] - 1, 0).astype(np.float64),
-        rounds=by_draft_length[:, 1:].sum(1),
-        plain=by_draft_length[:, 0],
-        proposed=by_draft_length @ np.arange(k + 1),
-        accepted=survived.sum(1),
-        cut=(ended * (drafted - inside)).sum(1),
-        full=whole.sum(1),
-        by_draft_length=by_draft_length,
-        after_full=_split(followed, np.take_along_axis(drafted, following, axis=1), k),
-        reached=np.stack([(starts * reach[t] * (inside > t)).sum(1) for t in range(k)], axis=1),
-        survived=survived,
-    )
+    return {
+        "tokens": np.maximum(length[:, 0] - 1, 0).astype(np.float64),
+        "rounds": by_draft_length[:, 1:].sum(1),
+        "plain": by_draft_length[:, 0],
+        "proposed": by_draft_length @ np.arange(k + 1),
+        "accepted": survived.sum(1),
+        "cut": (accepts_inside * (drafted - inside)).sum(1),
+        "full": accepts_all.sum(1),
+        "by_draft_length": by_draft_length,
+        "after_full": _by_draft_length(
+            accepts_all * has_following, np.take_along_axis(drafted, following, axis=1), k
+        ),
+        "reached": np.stack([(starts * reach[t] * (inside > t)).sum(1) for t in range(k)], axis=1),
+        "survived": survived,
+    }
 
 
-def _split(mass: Floats, lengths: Ints, k: int) -> Floats:
-    """Sums of `mass` per response and draft length 0 … k."""
-    cells = (np.arange(len(mass))[:, None] * (k + 1) + lengths).ravel()
-    sums = np.bincount(cells, weights=mass.ravel(), minlength=len(mass) * (k + 1))
-    return sums.astype(np.float64).reshape(len(mass), k + 1)
+def _by_draft_length(rounds: Floats, lengths: Ints, k: int) -> Floats:
+    """Sums of `rounds` [responses, positions] for each draft length 0 … k [responses, k+1]."""
+    cells = (np.arange(len(rounds))[:, None] * (k + 1) + lengths).ravel()
+    sums = np.bincount(cells, weights=rounds.ravel(), minlength=len(rounds) * (k + 1))
+    return sums.astype(np.float64).reshape(len(rounds), k + 1)

@@ -1,13 +1,13 @@
-"""Rounds of drafting that stops when the draft is unsure, a rule that the run did not use.
+"""What rounds would be if drafting stopped where the draft is unsure, which no sweep decodes with.
 
-The rule looks at the draft's confidence, max q at temperature 1, before anything is drawn; by the
-probability of the drawn token sampling would not be lossless. Below the threshold drafting
-ends and the unsure token is not proposed (some engines propose it first, or take the probability of
-the drawn token, and so differ).
+The rule looks at the draft's confidence, max q at temperature 1, before a token is drawn; by the
+probability of the drawn token, sampling would not be lossless. Where the confidence is below the
+threshold, drafting ends and the unsure token is not proposed. Some engines propose it first, or
+take the probability of the drawn token, and so differ.
 
-Rounds are exact: a round only gets to a position with the response before it, where the confidence
-is known. Draft steps are a lower bound and accepted / drafted is an upper one, because what is
-drafted after a wrong token is unknown. Whether a rule gains time takes a decoding run to tell.
+Rounds are exact: a round reaches a position only along the response, where the confidence was
+stored. Draft steps are a lower bound and accepted / drafted is an upper one, because replay does
+not see what is drafted after a wrong token. Whether a rule saves time takes a decoding run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from draftbench.acceptance.rounds import (
     expected_rounds,
     law_of,
     model_pairs,
-    tried,
+    tried_probabilities,
 )
 
 # 0.4 and 0.75 are thresholds that transformers and llama.cpp have had as defaults.
@@ -46,10 +46,11 @@ DRAFT_STEPS = Figure(
 
 
 class Stopping(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule: at most k tokens, fewer where the confidence falls under `threshold`.
+    """One rule: k tokens a round, fewer where the draft's confidence falls below `threshold` (None:
+    always k).
 
     With a threshold, `draft_steps_per_round` is at least and `accepted_per_drafted` at most what a
-    run would show; without one (None: fixed k) both are exact.
+    run would show; without one both are exact.
     """
 
     k: int
@@ -62,8 +63,8 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
 def stopping_rules(
     pairs: Pairs, k: int, thresholds: Sequence[float] = THRESHOLDS
 ) -> tuple[Stopping, ...]:
-    """Fixed k, then every threshold; empty without confidences: for prompt lookup, and where an
-    engine replayed.
+    """Fixed k, then every threshold; empty for prompt lookup and for replays by an engine, which
+    have no confidences.
     """
     model = model_pairs(pairs)
     if not model or any(replay.accept and not replay.confidence for _, replay in model):
@@ -75,10 +76,7 @@ def stopping_rules(
         ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.rounds + rounds.plain),
         accepted_per_drafted(trajectories, rounds),
     )
-    rules = [
-        (None, fixed),
-        *((threshold, stopped(model, k, threshold)) for threshold in thresholds),
-    ]
+    rules = [(None, fixed), *((limit, stopped(model, k, limit)) for limit in thresholds)]
     return tuple(
         Stopping(
             k=k,
@@ -92,18 +90,18 @@ def stopping_rules(
 
 
 def stopped(pairs: ModelPairs, k: int, threshold: float) -> tuple[Sample, Sample, Sample]:
-    """Tokens per round (exact), draft steps per round (at least), accepted / drafted (at most) of
-    drafting that ends before the first token with a confidence under `threshold`.
+    """Tokens per round (exact), draft steps per round (a lower bound) and accepted / drafted (an
+    upper bound) where drafting ends before the first token with a confidence under `threshold`.
     """
     sure = [np.array(replay.confidence) >= threshold for _, replay in pairs]
     # An unsure token ends its round just as a rejected one does.
     laws = [
-        PositionLaw(t.output_tokens, t.limit, np.array(r.accept) * certain, r.draftable)
-        for (t, r), certain in zip(pairs, sure, strict=True)
+        PositionLaw(t.output_tokens, t.limit, np.array(r.accept) * is_sure, r.draftable)
+        for (t, r), is_sure in zip(pairs, sure, strict=True)
     ]
-    rounds, reached = expected_rounds(laws, k), tried(laws, k)
-    steps = np.array([each.sum() for each in reached])
-    drafted = np.array([each @ s[: len(each)] for each, s in zip(reached, sure, strict=True)])
+    rounds, tried = expected_rounds(laws, k), tried_probabilities(laws, k)
+    steps = np.array([p.sum() for p in tried])
+    drafted = np.array([p @ is_sure[: len(p)] for p, is_sure in zip(tried, sure, strict=True)])
     trajectories = [trajectory for trajectory, _ in pairs]
     return (
         tokens_per_round(trajectories, rounds),

@@ -1,4 +1,4 @@
-"""The data of the `acceptance` command: every figure of every candidate, and their differences."""
+"""What the `acceptance` command shows: every figure of every candidate, and their differences."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ from draftbench.acceptance.trees import TreeFigures, best_trees
 from draftbench.records import Candidate, Decode, DraftingMode, LookupReplay, Trajectory
 from draftbench.run_folder.run import Run
 
+# The figures that are computed at every k.
 AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
     definitions.accepted_per_drafted,
     definitions.tokens_per_round,
@@ -51,17 +52,15 @@ AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
     definitions.accepted_without_bonus,
     definitions.uncut_accepted_length,
 )
-
-
 # Responses, and the rounds along them.
 Along = tuple[Sequence[Trajectory], Rounds]
 
 
 class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of one candidate: pooled over tokens, and as the mean of the requests' figures.
+    """One figure of one candidate: pooled over all tokens, and as the mean over requests.
 
-    `k` is its draft length, None for α. `per_request` is None where hazards that all requests share
-    predicted it. `requests_needed` is how many requests like these give the pooled figure the
+    `k` is None for α. `per_request` is None where the figure was predicted from hazards that all
+    requests share. `requests_needed` is how many requests like these give the pooled figure the
     wanted width.
     """
 
@@ -69,19 +68,19 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
     symbol: str
     k: int | None
     pooled: Estimate | None  # over all tokens
-    per_request: Estimate | None  # mean of the requests' own
+    per_request: Estimate | None  # mean over requests
     requests_needed: int | None
 
 
 class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of one candidate, from its replays, or where only an engine ran it from the
-    rounds that the engine `counted`; `predicted` then has smaller k's that the engine did not run,
-    from the acceptance by position at the largest. `mode` is None for prompt lookup. Requests of
-    unequal length carry as much information as `equal_requests` of one length.
+    """All figures of one candidate: from its replays, or where only an engine ran it from the
+    rounds that the engine `counted`. Then `predicted` has the smaller k's that the engine did not
+    run, from the acceptance by position at the largest. `mode` is None for prompt lookup. Requests
+    of unequal length carry as much information as `equal_requests` of one length.
 
-    `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment's and
-    each temperature's requests at each k, for prompt lookup too. `trees` is what an engine that
-    drafts trees could reach at temperature 0, not comparable with the other figures at the same k.
+    `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment and
+    each temperature at each k, for prompt lookup too. `trees` is what an engine that drafts trees
+    could reach at temperature 0, not comparable with the other figures at the same k.
     """
 
     candidate: str
@@ -114,9 +113,9 @@ class FigureDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidates' figures, and differences between the first one and each other.
+    """The candidates' figures, and how the first candidate differs from each of the others.
 
-    `width` is the relative half width that `requests_needed` is about. `disagreements` holds tokens
+    `width` is the relative half width that `requests_needed` aims at. `disagreements` holds tokens
     and is None unless requested. `near_tie_share` is the share of output positions whose two best
     target tokens are within numeric noise.
     """
@@ -198,7 +197,7 @@ def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
 
 
 def _predicted(run: Run, candidate: Candidate, ks: Sequence[int]) -> dict[int, Along]:
-    """The expected rounds at those k's that are below the largest that an engine ran with."""
+    """The expected rounds at those of the k's that are below the largest that was served."""
     served = served_rounds(run, candidate)
     if served is None:
         return {}
@@ -229,7 +228,7 @@ def _figures(
     trajectories = [trajectory for trajectory, _ in pairs]
     if rounds and not pairs:
         trajectories = list(rounds[longest][0])
-    # Sums that an engine gave tell no positions.
+    # Where an engine reported sums, nothing is known by position.
     positions = range(1, longest + 1) if pairs or (rate and rate.value is not None) else ()
     hazards, survivals = (
         tuple(described(figure(*rounds[longest], i), longest) for i in positions)
@@ -258,7 +257,7 @@ def _figures(
         ),
         counted=bool(rounds) and not pairs,
         predicted=tuple(
-            # A request's addends are its share in the hazards of all: it has no figure of its own.
+            # A request's addends are its share in hazards of all requests, not figures of it alone.
             msgspec.structs.replace(described(figure(*at_k), k), per_request=None)
             for k, at_k in predicted.items()
             for figure in AT_EACH_K

@@ -1,15 +1,14 @@
-"""Fixed trees of drafted tokens: how long rounds of an engine that drafts them could be.
+"""Fixed trees of drafted tokens: how much an engine that drafts a tree could accept in a round.
 
-A tree is the ranks that are drafted at each depth, written as engines write their tree choices: the
-path (0, 2) is the draft's third-best token after its best one. At temperature 0 the response has
-one token per position, so with the rank of that token under the draft every round of every fixed
-tree is known exactly. Of tokens that tie in the draft's logits the target's counts as the better
-one.
+A tree is a set of paths, written as engines write their tree choices: the path (0, 2) is the
+draft's best token and then its third-best. At temperature 0 the replay stores the rank of each
+response token under the draft, so every round of every fixed tree is known exactly. Where tokens
+tie in the draft's logits, the target's token gets the better rank.
 
-Only the choice of a tree assumes something: that a rank's acceptance does not depend on the depth
-or the path (Sequoia: Chen et al. 2024, arXiv 2402.12374, the positional acceptance assumption).
-Trees are judged on the requests that did not choose them. Figures of trees are not comparable with
-those of chains at the same k: a tree of n nodes makes the target verify n tokens.
+Only the choice of a tree rests on an assumption: that a rank is accepted equally often at every
+depth and after every path (Sequoia: Chen et al. 2024, arXiv 2402.12374, the positional acceptance
+assumption). So a tree's figures come from requests that did not choose it. They are not comparable
+with those of chains at the same k: a tree of n nodes makes the target verify n tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from draftbench.records import Replay, Trajectory
 Tree = tuple[tuple[int, ...], ...]
 
 NODES = (4, 8, 16, 32, 64)
-# Beyond this rank a token is too rare to be worth a node in trees of such sizes.
+# Ranks from here on are too rarely accepted to be worth a node in trees of these sizes.
 _RANKS = 16
 
 
@@ -57,25 +56,29 @@ class TreeFigures(msgspec.Struct, frozen=True, kw_only=True):
 def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[TreeFigures, ...]:
     """The best tree of each size, over the responses at temperature 0.
 
-    Empty for prompt lookup, for fewer than two such requests, and without ranks, where an engine
-    replayed.
+    Empty for prompt lookup, for fewer than two requests at temperature 0, and for replays by an
+    engine, which have no ranks.
     """
     greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
     if any(replay.accept and not replay.rank for _, replay in greedy):
         return ()
     trajectories = [trajectory for trajectory, _ in greedy]
-    # In an order of their own, so that no half follows the order of the traffic.
+    # Sorted, so that the halves do not depend on the order of the traffic.
     requests = sorted({trajectory.request for trajectory in trajectories})
     if len(requests) < 2:
         return ()
-    halves = set(requests[::2]), set(requests[1::2])
+    first_half = set(requests[::2])
     rates = rank_rates(greedy)
-    chosen_by = [rank_rates([p for p in greedy if p[0].request in half]) for half in halves]
+    rates_of_first = rank_rates([pair for pair in greedy if pair[0].request in first_half])
+    rates_of_second = rank_rates([pair for pair in greedy if pair[0].request not in first_half])
     figures = []
     for size in nodes:
-        first, second = (best_tree(each, size, depth) for each in chosen_by)
+        by_first, by_second = (
+            best_tree(of_half, size, depth) for of_half in (rates_of_first, rates_of_second)
+        )
         laws = [
-            tree_law(second if t.request in halves[0] else first, depth, t, r) for t, r in greedy
+            tree_law(by_second if t.request in first_half else by_first, depth, t, r)
+            for t, r in greedy
         ]
         rounds = expected_rounds(laws, depth)
         figures.append(
@@ -90,21 +93,22 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
     return tuple(figures)
 
 
-def rank_rates(pairs: ModelPairs, ranks: int = _RANKS) -> Floats:
-    """P(the target's token has rank r under the draft) [ranks], over all drafted positions."""
-    counts, positions = np.zeros(ranks), 0.0
+def rank_rates(pairs: ModelPairs) -> Floats:
+    """P(the target's token has rank r under the draft) [_RANKS], over all drafted positions."""
+    counts, positions = np.zeros(_RANKS), 0.0
     for trajectory, replay in pairs:
         rank = np.array(replay.rank[: replay.draftable], np.int64)
-        counts += trajectory.weight * np.bincount(rank[rank < ranks], minlength=ranks)
+        counts += trajectory.weight * np.bincount(rank[rank < _RANKS], minlength=_RANKS)
         positions += trajectory.weight * len(rank)
     return counts / max(positions, 1.0)
 
 
 def tree_law(tree: Tree, depth: int, trajectory: Trajectory, replay: Replay) -> StartLaw:
-    """How deep the response follows the tree from every start.
+    """How deep the response follows the tree in a round from each position.
 
-    `depth` is at least that of the tree; a path that ends before it counts as rejected there, as an
-    engine's round would.
+    Args:
+        depth: draft steps of a round, at least the depth of the tree. A path that ends earlier
+            counts as rejected there, as in an engine's round.
     """
     child, nowhere = _children(tree)
     rank = np.minimum(np.array(replay.rank, np.int64), child.shape[1] - 1)
@@ -120,7 +124,9 @@ def tree_law(tree: Tree, depth: int, trajectory: Trajectory, replay: Replay) -> 
 
 @lru_cache(maxsize=8)
 def _children(tree: Tree) -> tuple[Ints, int]:
-    """Node × rank → node; the last rank stands for all that the tree does not draft."""
+    """Which node follows a node [nodes, ranks] at each rank of the next token, and the node that
+    stands for "left the tree". The last rank stands for all that the tree does not draft.
+    """
     index = {path: number for number, path in enumerate([(), *sorted(tree)])}
     nowhere = len(index)
     ranks = max((path[-1] for path in tree), default=-1) + 2
@@ -135,13 +141,14 @@ def best_tree(rates: Floats, nodes: int, depth: int) -> Tree:
     expected accepted length (Chen et al. 2024, the dynamic program of bounded depth).
 
     Args:
-        rates: acceptance by rank [ranks], wherever in the tree.
+        rates: acceptance by rank [ranks], the same everywhere in the tree.
     """
     sizes = np.arange(nodes + 2)
     left = sizes[:, None] - sizes
-    # Of subtrees by size, the root counted: best expected tokens; and by level from the leaves up,
-    # by rank r, how many of m nodes go to the child of rank r and below it, the rest to later ones.
+    # gain[m]: the most tokens that a subtree of m nodes, its root included, is expected to add.
     gain = np.minimum(sizes, 1).astype(np.float64)
+    # shares[level][rank][m], levels counted from the leaves: of m nodes left for the children of
+    # this rank and later ones, how many the subtree of the child of this rank gets.
     shares: list[list[Ints]] = [[]]
     for _ in range(depth):
         rest, by_rank = np.zeros(len(sizes)), []

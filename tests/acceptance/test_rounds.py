@@ -24,7 +24,7 @@ from draftbench.acceptance.rounds import (
     hazards_of,
     law_of,
     replays_of,
-    tried,
+    tried_probabilities,
 )
 from draftbench.errors import RunFolderError
 from draftbench.records import (
@@ -107,7 +107,7 @@ def position_laws(draw: st.DrawFn) -> PositionLaw:
 def test_expected_rounds_and_tries_equal_the_sum_over_all_outcomes(
     laws: list[PositionLaw], k: int
 ) -> None:
-    found, reached = expected_rounds(laws, k), tried(laws, k)
+    found, reached = expected_rounds(laws, k), tried_probabilities(laws, k)
     for row, law in enumerate(laws):
         total, at = 0.0, np.zeros(law.drafted)
         wanted: dict[str, Floats] = {}
@@ -276,14 +276,14 @@ def whole(accept: list[float]) -> PositionLaw:
 
 
 def test_the_token_after_a_fully_accepted_round_is_the_targets() -> None:
-    (reached,) = tried([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
+    (reached,) = tried_probabilities([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
     # Two accepted, one of the target, one accepted, one rejected, and one more.
     assert reached.tolist() == [1, 1, 0, 1, 1, 1]
 
 
 def test_long_responses_do_not_change_what_short_ones_beside_them_give() -> None:
     short, long = whole([0.5] * 3), whole([0.5] * 300)
-    together = tried([long, *[short] * 200], 1)
+    together = tried_probabilities([long, *[short] * 200], 1)
     # 1 - a(1 - 0), 1 - a(1 - a·1/2)
     assert all(each.tolist() == [1.0, 0.5, 0.75] for each in together[1:])
     assert len(together[0]) == 300
