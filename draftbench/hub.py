@@ -1,9 +1,10 @@
-"""The Hugging Face hub: which names mean something there, and whether it can be reached."""
+"""How models are named, as paths or as ids of the Hugging Face hub, and whether that answers."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
-from pathlib import Path
+from pathlib import PurePath
 
 SECONDS_TO_ANSWER = 10.0
 
@@ -11,7 +12,23 @@ SECONDS_TO_ANSWER = 10.0
 def names_model(spec: str) -> bool:
     """Whether this is `org/name` or `org/name@revision` and not a path."""
     path_like = spec.startswith((".", "/", "~")) or spec.endswith(".gguf")
-    return not path_like and spec.count("/") <= 1 and not Path(spec).exists()
+    if path_like or spec.partition("@")[0].count("/") > 1:
+        return False
+    return not os.path.exists(spec)  # noqa: PTH110 (Path.exists raises for a name that is too long)
+
+
+def split_revision(spec: str) -> tuple[str, str | None]:
+    """A hub id and its revision, which may hold slashes (`org/name@feature/x`); a path, which may
+    hold an @, as it is.
+    """
+    name, _, revision = spec.partition("@")
+    return (name, revision) if revision and names_model(spec) else (spec, None)
+
+
+def short_name(spec: str) -> str:
+    """The last part of a path or hub id, without a file's ending or a pinned revision."""
+    path = PurePath(split_revision(spec)[0])
+    return path.stem if path.suffix == ".gguf" else path.name
 
 
 @cache

@@ -1,7 +1,7 @@
 """Records of a run that no sweep made: a field with a default is changed by name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +322,7 @@ def pair_facts(**changes: Any) -> PairFacts:
     """A pair with the same thousand words; a field of it, of its vocabularies or of the draft's
     tokenizer is changed by name, `target_tokenizer` by a mapping.
     """
-    firsts = [field.name for field in fields(Vocabulary) if field.name.startswith("first_")]
+    firsts = [name for name in Vocabulary.__struct_fields__ if name.startswith("first_")]
     counts = ("target_rows", "draft_rows", "target_tokens", "draft_tokens", "same")
     words: dict[str, Any] = {**dict.fromkeys(counts, 1000), **dict.fromkeys(firsts)}
     words |= {"missing": 0, "unreadable": 0, "all_tokens": Overlap(1.0, 1.0), "traffic": None}
@@ -332,8 +332,8 @@ def pair_facts(**changes: Any) -> PairFacts:
     words = {name: changes.pop(name, value) for name, value in words.items()}
     return PairFacts(
         vocabulary=Vocabulary(**words),
-        target_tokenizer=replace(TOKENIZER, **changes.pop("target_tokenizer", {})),
-        draft_tokenizer=replace(TOKENIZER, **side),
+        target_tokenizer=msgspec.structs.replace(TOKENIZER, **changes.pop("target_tokenizer", {})),
+        draft_tokenizer=msgspec.structs.replace(TOKENIZER, **side),
         **pair | changes,
     )
 

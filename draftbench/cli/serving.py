@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftbench.cli.flags import flag, one_of
 from draftbench.errors import UsageError
-from draftbench.models.engine_names import DRIVEN, STARTED, engine_called
+from draftbench.models.engine_rules import DRIVEN, STARTED, engine_called
 
 if TYPE_CHECKING:
     from draftbench.sweep.options import ServingOptions

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from draftbench.errors import EngineError, UsageError, did_you_mean
+from draftbench.hub import split_revision
 from draftbench.models.engine_rules import (
     llama_cpp_draft,
     llama_cpp_lengths,
@@ -32,7 +33,6 @@ from draftbench.models.engine_rules import (
 )
 from draftbench.models.levels import made_by
 from draftbench.records import LOOKUP, DraftingMode
-from draftbench.run_folder.manifest import unpinned
 from draftbench.safe_files import UnreadableError, read_limited
 
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
@@ -289,10 +289,8 @@ def _split(flag: str, text: str) -> list[str]:
 
 def _revision(model: str, flag: str) -> tuple[str, list[str]]:
     """A model without its `@revision`, and the flags for that revision."""
-    name = unpinned(model)
-    if name == model or Path(model).exists():
-        return model, []
-    return name, [flag, model[len(name) + 1 :]]
+    name, revision = split_revision(model)
+    return name, [] if revision is None else [flag, revision]
 
 
 def _passed_through(drafts: Speculation) -> dict[str, Any]:
@@ -484,4 +482,3 @@ _PROGRAMS = {
         _tensorrt_llm_file,
     ),
 }
-STARTED = tuple(_PROGRAMS)  # what draftbench can start

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from draftbench.engines.commands import STARTED, check_method
+from draftbench.engines.commands import check_method
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.export import (
     for_llama_cpp,
@@ -17,10 +17,11 @@ from draftbench.export import (
 )
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written, version_of
-from draftbench.models.engine_names import engine_called
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
+    STARTED,
     EngineRules,
+    engine_called,
     refusal_by_size,
     shorter_context,
 )

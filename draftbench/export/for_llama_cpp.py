@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
-from pathlib import PurePath
 
 from draftbench.engines.commands import Speculation, llama_cpp_flags
 from draftbench.errors import UsageError
 from draftbench.export.setting import Setting
 from draftbench.export.written import NEWEST, Version, Written, match_taken, too_old
+from draftbench.hub import short_name
 from draftbench.models.engine_rules import ENGINE_RULES, too_short
 from draftbench.models.levels import facts_of
 from draftbench.records import DraftingMode
@@ -135,5 +135,5 @@ def _file(name: str, quant: str, side: str) -> str:
     """A GGUF file as it is, or what a converted model would be called."""
     if name.endswith(".gguf"):
         return name
-    stem = PurePath(name.partition("@")[0]).name.strip(".") or side
+    stem = short_name(name).strip(".") or side
     return f"{stem}-{facts_of(quant).gguf}.gguf"

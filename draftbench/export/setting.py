@@ -13,10 +13,11 @@ import msgspec
 from draftbench.acceptance.definitions import survival
 from draftbench.engines.commands import Speculation, speculation
 from draftbench.errors import DraftbenchError, UsageError
+from draftbench.hub import short_name, split_revision
 from draftbench.planner.predict import replayed
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Sampling
-from draftbench.run_folder.manifest import Manifest, short_name, unpinned
+from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
 _FOR_TIMING = (
@@ -92,11 +93,11 @@ class Setting:
     @property
     def draft(self) -> str | None:
         """The draft's weights, without their revision; None where it has none of its own."""
-        return self.drafting.model and unpinned(self.drafting.model)
+        return self.drafting.model and split_revision(self.drafting.model)[0]
 
     @property
     def draft_revision(self) -> str | None:
-        return self.drafting.model and _revision(self.drafting.model)
+        return self.drafting.model and split_revision(self.drafting.model)[1]
 
     @property
     def lookup(self) -> tuple[int, int]:
@@ -145,6 +146,7 @@ def setting_of(
     pick, differences = _chosen(answer, candidate, force=force)
     question = run.manifest.question
     served = target or question.target
+    served_name, served_revision = split_revision(served)
     drafting = drafting_of(pick, run.manifest, draft)
     for name in filter(None, (served, drafting.model)):
         if not name.isprintable() or name.startswith("-"):
@@ -164,13 +166,13 @@ def setting_of(
         for t in run.trajectories
     )
     setting = Setting(
-        target=unpinned(served),
+        target=served_name,
         target_quant=question.target_quant,
         drafting=drafting,
         sampled=any(t.sampling.temperature > 0 for t in run.trajectories),
         vocabularies=both and (both[0].vocab_size, both[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
-        target_revision=_revision(served),
+        target_revision=served_revision,
         sampling=settings.most_common(1)[0][0] if settings else Sampling(),
         mixed=len(settings) > 1,
         limit=max((t.limit for t in run.trajectories), default=128),
@@ -200,11 +202,6 @@ def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float,
     trajectories, rounds = predictor.trajectories, predictor.rounds(k)
     shares = (survival(trajectories, rounds, at).value or 0.0 for at in range(1, k + 1))
     return tuple(round(share, 4) for share in shares)
-
-
-def _revision(spec: str) -> str | None:
-    name = unpinned(spec)
-    return spec[len(name) + 1 :] or None
 
 
 def _chosen(

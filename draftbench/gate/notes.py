@@ -12,7 +12,7 @@ from draftbench.gate.baseline import Baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pair_requests import Pair, came_at_other_times, one_was_counted
 from draftbench.gate.result import Change, Check, GateResult
-from draftbench.models.engine_names import STARTED
+from draftbench.models.engine_rules import STARTED
 from draftbench.planner.costs import MIN_PROCESSES
 
 TEXTS_NOT_JUDGED = (

@@ -1,15 +1,15 @@
-"""Checks whether pairs of target and drafts can work, and their sizes, before any weights load.
+"""Checks whether drafts can work with a target, and what memory they take, before weights load.
 
-Reads configurations and tokenizers only. Sizes are counted on a model without storage, so every
-architecture that transformers can build has them. How good or fast a draft is, is not known here.
+Reads configurations and tokenizers only. Sizes are counted on a model without storage, so they are
+known for every architecture that transformers can build.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import psutil
 import torch
 
@@ -34,7 +34,7 @@ from draftbench.models.prequantized import format_of, missing_packages, stored_b
 from draftbench.models.quantize import level_table
 from draftbench.models.source import ModelSource
 
-# By the names that engines give them.
+# Types by the names that engines give them.
 _ENGINE_TYPES = {
     "half": torch.float16,
     "float16": torch.float16,
@@ -51,15 +51,16 @@ def check_models(
     traffic: Mapping[int, float] | None = None,
     dtype: torch.dtype | None = None,
 ) -> CheckResult:
-    """Check every pair.
+    """Check every draft with the target.
 
     Args:
-        memory_bytes: shared by target and draft.
+        memory_bytes: the memory that target and draft share.
         traffic: how often each of the target's tokens occurs in the traffic.
         dtype: the type that both run in (default: each in its checkpoint's).
 
     Raises:
-        ModelError: a configuration or tokenizer cannot be loaded, or is no language model's.
+        ModelError: a configuration or tokenizer cannot be loaded, or is no language model's, or a
+            configuration asks for fewer layers than the files hold.
     """
     ours, our_obstacles, our_caveats = _examined(target, dtype)
     pairs = []
@@ -97,8 +98,8 @@ def check_models(
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
-    """One model's sizes as a serving engine holds it: a .gguf file as it is, its cache in 16 bits;
-    else all in the type that `dtype` names, or the checkpoint's where it names none.
+    """One model's sizes as a serving engine holds it: a .gguf file as it is, with its cache in 16
+    bits; any other in the type that `dtype` names, or the checkpoint's where it names none.
 
     Raises:
         ModelError: its configuration cannot be loaded, or is no language model's.
@@ -106,7 +107,8 @@ def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
     file = stored_bytes(source) if source.spec.endswith(".gguf") else None
     wanted = torch.float16 if file else _ENGINE_TYPES.get(dtype)
     sheet, _, _ = _examined(source, wanted, unpacked=True)
-    return replace(sheet, weight_bytes=dict.fromkeys(LEVELS, file)) if file else sheet
+    held = dict.fromkeys(LEVELS, file) if file else sheet.weight_bytes
+    return msgspec.structs.replace(sheet, weight_bytes=held)
 
 
 def memory_here() -> int:
@@ -141,6 +143,7 @@ def _examined(
             f"`{source.name}` ({config.model_type}) cannot be built as a language model: {first}",
             hint="target and draft must be causal language models that transformers knows",
         ) from error
+    source.check_layers(skeleton)
     obstacles, caveats, stored = [], [], stored_level(source)
     kept = format_of(stored) if stored else None
     if other := writing_obstacle(source):
@@ -185,8 +188,8 @@ def _examined(
 
 
 def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
-    """(outputs, inputs, whether it is the embedding too) of the matrices as draftbench multiplies
-    them: those of a Llama-shaped model that read the same are joined.
+    """(outputs, inputs, whether the embedding shares it) of every matrix as draftbench multiplies
+    it: in a Llama-shaped model those with the same input are joined.
     """
     joined = {} if llama_obstacle(skeleton) else {"k_proj": "q_proj", "v_proj": "q_proj"}
     joined |= {"up_proj": "gate_proj"} if joined else {}
@@ -207,8 +210,8 @@ def _held(
 ) -> tuple[int, int]:
     """Bytes of all weights at a level, and of what a CPU holds besides in a second layout.
 
-    A tied head shares the embedding's memory only as rows: packed or at a level it is a matrix of
-    its own. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.
+    A tied head shares the embedding's memory only if it is held in rows: packed or quantized it is
+    a separate matrix. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.
     """
     total = dtype.itemsize * sum(p.numel() for p in skeleton.parameters())
     copy = int4_copy_dtype().itemsize if on_cpu and level == "int4" else 0
@@ -236,8 +239,8 @@ def _rooms(
     stored: tuple[str | None, str | None],
     memory_bytes: int,
 ) -> tuple[Room, ...]:
-    """The memory that both take at each level of the draft, or at the level that it is stored at;
-    empty where neither model has a cache.
+    """The memory that both models take at each level of the draft, or at the level that the draft
+    is stored at; empty where neither has a cache.
     """
     per_token = target.kv_bytes_per_token + draft.kv_bytes_per_token
     if not per_token:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Standing = Literal["accepts", "with an option", "refuses"]
 
 
-@dataclass(frozen=True)
-class TokenDifference:
+class TokenDifference(msgspec.Struct, frozen=True):
     """An id that two tokenizers read differently."""
 
     id: int  # token id
@@ -17,16 +17,14 @@ class TokenDifference:
     draft: str | None  # its token in the draft; None: it has none
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(msgspec.Struct, frozen=True):
     """Shares of the target's tokens that the draft has."""
 
     same_id: float  # share under the same id
     same_text: float  # share under any id, compared as text, whatever stands for the space
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(msgspec.Struct, frozen=True):
     """Two vocabularies compared. Rows are the configurations', tokens the tokenizers'."""
 
     target_rows: int  # vocabulary size in the configuration
@@ -45,9 +43,8 @@ class Vocabulary:
     traffic: Overlap | None  # each token weighed by its frequency there
 
 
-@dataclass(frozen=True)
-class TokenizerFacts:
-    """A tokenizer's settings besides its vocabulary."""
+class TokenizerFacts(msgspec.Struct, frozen=True):
+    """A tokenizer's settings, apart from its vocabulary."""
 
     kind: str  # its model, for example BPE
     special: dict[str, str]  # tokens by their roles (bos_token …)
@@ -57,8 +54,7 @@ class TokenizerFacts:
     has_template: bool  # whether there is a chat template
 
 
-@dataclass(frozen=True)
-class PairFacts:
+class PairFacts(msgspec.Struct, frozen=True):
     """A target and a draft compared, from configurations and tokenizers alone."""
 
     target: str
@@ -72,16 +68,15 @@ class PairFacts:
     target_recurrent: bool = False  # whether the target keeps a state that cannot be rewound
 
 
-@dataclass(frozen=True)
-class ModelSheet:
+class ModelSheet(msgspec.Struct, frozen=True):
     """One model, counted from its configuration.
 
     `weight_bytes` are by quantization level: the linear layers at that level with their scales, all
     else as in the checkpoint. A tied output head counts once where it shares the embedding's
-    memory, and as a matrix of its own at a level or where a CPU packs it. A checkpoint that is
-    stored quantized takes the same at all of them, and at its own level, which is not listed.
-    `second_layout_bytes` are those of weights that draftbench holds twice on a CPU, at most, by the
-    same levels.
+    memory, and twice where it is quantized or a CPU packs it. A checkpoint that is stored quantized
+    takes the same at all levels; the level that it is stored at is not listed.
+    `second_layout_bytes` are at most those of the weights that draftbench holds twice on a CPU, by
+    the same levels.
     """
 
     name: str
@@ -100,13 +95,12 @@ class ModelSheet:
         return self.weight_bytes.get(level, self.weight_bytes["none"])
 
     def second_layout_at(self, level: str) -> int:
-        """Bytes of the second layout at a level, likewise."""
+        """Bytes of the second layout at a level, which may be that of such a checkpoint too."""
         return self.second_layout_bytes.get(level, self.second_layout_bytes["none"])
 
 
-@dataclass(frozen=True)
-class Room:
-    """Memory of the target as it is stored and of the draft at a level."""
+class Room(msgspec.Struct, frozen=True):
+    """Memory of the target as it is stored and of the draft at one level."""
 
     level: str  # quantization level of the draft
     weight_bytes: int  # weights of both
@@ -114,9 +108,8 @@ class Room:
     tokens: int | None  # of cache for both that fit besides; None: the weights alone do not fit
 
 
-@dataclass(frozen=True)
-class EngineAnswer:
-    """Whether an engine takes a pair by its own rule, why, and the option that it needs."""
+class EngineAnswer(msgspec.Struct, frozen=True):
+    """Whether an engine takes a pair by that engine's rule, why, and the option that it needs."""
 
     engine: str  # vLLM, SGLang, llama.cpp, TensorRT-LLM or transformers
     standing: Standing  # whether it takes the pair
@@ -124,19 +117,17 @@ class EngineAnswer:
     option: str | None  # what to pass to it
 
 
-@dataclass(frozen=True)
-class OwnDraft:
-    """Layers of a target that draft for it (multi-token prediction)."""
+class OwnDraft(msgspec.Struct, frozen=True):
+    """The layers with which a target drafts for itself (multi-token prediction)."""
 
     field: str | None  # of config.json, which counts them; None: it does not, or was not read
     layers: int | None  # how many; None: not counted
     why: str  # what tells that it carries them
     options: dict[str, str]  # what to pass to each engine that uses them, or may
-    unused: tuple[str, ...]  # engines that do not use them in such a model
+    unused: tuple[str, ...]  # engines that do not use them in this model
 
 
-@dataclass(frozen=True)
-class PairSheet:
+class PairSheet(msgspec.Struct, frozen=True):
     """One draft for the target."""
 
     draft: ModelSheet  # the draft
@@ -147,8 +138,7 @@ class PairSheet:
     engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: one of the two writes no text
 
 
-@dataclass(frozen=True)
-class LevelRow:
+class LevelRow(msgspec.Struct, frozen=True):
     """A quantization level on one device."""
 
     level: str  # what `--quant` is given
@@ -159,8 +149,7 @@ class LevelRow:
     moves: str | None = None  # what a product over one token does on a GPU, with its source
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(msgspec.Struct, frozen=True):
     """The answer of `check`."""
 
     target: ModelSheet

@@ -1,4 +1,4 @@
-"""Refuses a checkpoint's files that could lead out of its folder, swell, or be read without end.
+"""Refuses a checkpoint whose files could point out of its folder, fill the memory, or never end.
 
 Looks at names, sizes and headers before any library reads the files; whether the model works is for
 the libraries to say. Links are followed, since the hub's cache is made of them, but only to plain
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from draftbench.safe_files import UnreadableError, read_limited
 
-# The most bytes of a file whose name is like this; the first that fits counts.
+# The most bytes of a file whose name matches a pattern; the first that matches counts.
 LIMITS = {
     "config.json": 4 << 20,
     "generation_config.json": 4 << 20,
@@ -29,13 +29,14 @@ LIMITS = {
     "merges.txt": 256 << 20,
     "vocab.txt": 256 << 20,
 }
-# Most layers, blocks or experts, which code builds one by one, and positions, which have a table:
-# far above any model, far below a machine's memory.
+# The most layers, blocks or experts, which are built one by one, and positions, which have a table:
+# far more than any model has, far less than would fill the memory. `MOST` is for all other numbers.
 MOST_PARTS = {"layer": 10_000, "block": 10_000, "expert": 100_000, "position": 1 << 24}
 MOST = 1 << 40
-# Sizes that no model has less than one of.
+# Numbers of config.json that are at least 1 in every model.
 _AT_LEAST_ONE = ("hidden_size", "max_position_embeddings", "num_hidden_layers", "vocab_size")
 
+# GGUF's numbers for kinds of values, and the bytes of those that have a fixed size.
 _STRING, _ARRAY, _DEEPEST = 8, 9, 4
 _SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _LEAST_TENSOR_BYTES = 8 + 4 + 4 + 8
@@ -87,7 +88,7 @@ def _check_numbers(where: str, value: Any) -> None:
 
 
 def _check_index(index: Any) -> None:
-    """Check that shards are beside their index: a path in a name could lead anywhere."""
+    """Check that an index names only files in its folder: a path could lead anywhere."""
     names = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(names, dict):
         raise UnreadableError("no `weight_map`")
@@ -97,8 +98,8 @@ def _check_index(index: Any) -> None:
 
 
 class _Header:
-    """Reads the front of a file of `size` bytes: every length in it must fit into the file, or
-    reading it never ends.
+    """Reads the header of a file of `size` bytes. Every length in it must fit into the file, else
+    reading would never end.
     """
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
@@ -116,7 +117,7 @@ class _Header:
         return number
 
     def counted(self, count: int, least: int) -> Iterator[int]:
-        """Indices of `count` entries of at least so many bytes each."""
+        """Indices of `count` entries that take at least so many bytes each."""
         if count * least > self.size - self.stream.tell():
             raise UnreadableError(f"its header promises {count} entries, more than the file holds")
         return iter(range(count))

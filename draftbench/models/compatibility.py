@@ -1,8 +1,7 @@
 """Decides from configurations and tokenizers whether one model can draft for another.
 
-Draft and target exchange token ids, so every id must mean the same text in both. The sizes of the
-vocabularies may differ by rows that only pad: no token there, or a token that the other lacks,
-which is then never proposed.
+Draft and target exchange token ids, so every id must mean the same text in both. One may have more
+ids than the other, for padding or for added tokens: these are then never proposed.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from draftbench.models.check_result import (
 )
 from draftbench.models.source import ModelSource
 
-# A draft that lacks more of the target's tokens than this has another tokenizer, not an older
-# revision of the same one.
+# The share of the target's tokens that a draft may lack; a draft that lacks more has another
+# tokenizer, not an older revision of the same one.
 MOST_MISSING = 0.01
 # llama.cpp compares token texts from this id on: the ones before are usually control tokens.
 FIRST_REGULAR = 5
 # Lines of a chat template that are compared: the time grows at least with their square.
 MOST_LINES = 1000
-# How the names of architectures end that write text, and of those that judge it.
+# Endings of the names of architectures that write text, and of those that judge it.
 _WRITES = ("ForCausalLM", "LMHeadModel", "WithLMHead")
 _JUDGES = ("Classification", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel")
 
 
 def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
-    """Caveats of a pair that works.
+    """The caveats of a pair that can work together.
 
     Raises:
         PairError: the vocabularies differ in content; names the first differing id.
@@ -55,7 +54,7 @@ def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
 def pair_facts(
     target: ModelSource, draft: ModelSource, traffic: Mapping[int, float] | None = None
 ) -> PairFacts:
-    """Read both sides.
+    """Compare the configurations and tokenizers of a pair.
 
     Args:
         traffic: how often each of the target's tokens occurs in the traffic.
@@ -81,15 +80,15 @@ def refusal_of(facts: PairFacts) -> str | None:
     """Why the draft cannot draft for the target: every id must mean the same in both, and the draft
     must be able to read what the target writes.
     """
-    words = facts.vocabulary
-    most = MOST_MISSING * words.target_tokens
-    if first := words.first_difference:
+    vocabulary = facts.vocabulary
+    most = MOST_MISSING * vocabulary.target_tokens
+    if first := vocabulary.first_difference:
         why = (
             f"first at id {first.id}: {first.target!r} in the target, {first.draft!r} in the draft"
         )
-    elif (first := words.first_unreadable) and words.unreadable > most:
+    elif (first := vocabulary.first_unreadable) and vocabulary.unreadable > most:
         why = f"the draft has no row for ids from {first.id} ({first.target!r}) on"
-    elif (first := words.first_missing) and words.missing > most:
+    elif (first := vocabulary.first_missing) and vocabulary.missing > most:
         why = f"the draft has no token {first.id} ({first.target!r})"
     else:
         return None
@@ -97,6 +96,7 @@ def refusal_of(facts: PairFacts) -> str | None:
 
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:
+    """What differs in a pair that can work together, and what follows from it."""
     caveats, missing = [], facts.vocabulary.missing
     if missing:
         caveats.append(f"the draft lacks {missing} of the target's tokens and never proposes them")
@@ -133,9 +133,8 @@ def check_writes(source: ModelSource) -> None:
 
 
 def writing_obstacle(source: ModelSource) -> str | None:
-    """Why a checkpoint cannot write text token by token, by the architectures it was saved as.
-
-    transformers would build such a model all the same: BERT without its head reads both ways.
+    """Why a checkpoint cannot write text token by token, by the architecture it was saved as; None
+    where it can. transformers would build a causal model from it without complaint.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -161,11 +160,11 @@ def context_of(source: ModelSource) -> int | None:
 
 
 def _recurrent(source: ModelSource) -> bool:
+    """Whether a model keeps a state that cannot be rewound."""
     from transformers import AutoModelForCausalLM
 
     # `_model_mapping` is how `from_config` finds the class; the flag is what `generate` reads.
-    known = type(source.config) in AutoModelForCausalLM._model_mapping
-    model = AutoModelForCausalLM._model_mapping[type(source.config)] if known else None
+    model = AutoModelForCausalLM._model_mapping.get(type(source.config), None)
     return bool(getattr(model, "_is_stateful", False))
 
 
@@ -208,15 +207,15 @@ def _vocabulary(
 def _overlap(
     ours: Mapping[int, str], theirs: Mapping[int, str], counts: Mapping[int, float]
 ) -> Overlap:
-    known = {_spaced(text) for text in theirs.values()}
+    texts = {_spaced(text) for text in theirs.values()}
     same_id = sum(n for i, n in counts.items() if i in ours and theirs.get(i) == ours[i])
-    same_text = sum(n for i, n in counts.items() if i in ours and _spaced(ours[i]) in known)
+    same_text = sum(n for i, n in counts.items() if i in ours and _spaced(ours[i]) in texts)
     total = sum(counts.values())
     return Overlap(same_id=same_id / total, same_text=same_text / total)
 
 
 def _spaced(text: str) -> str:
-    """Byte-level and sentence-piece vocabularies write the space in their own ways."""
+    """A token whose space, written as byte-level and sentence-piece vocabularies do, is a space."""
     return text.replace("Ġ", " ").replace("▁", " ")
 
 
@@ -241,12 +240,13 @@ def _tokenizer_facts(tokenizer: Any) -> TokenizerFacts:
 
 
 def _template(tokenizer: Any) -> str | None:
-    """The chat template; the default one where there are several."""
+    """The chat template; of several, the default one."""
     template = getattr(tokenizer, "chat_template", None)
     return template.get("default") if isinstance(template, dict) else template
 
 
 def _unified(ours: str, theirs: str) -> Iterable[str]:
+    """The lines of a unified diff of two templates."""
     one, other = ours.splitlines(), theirs.splitlines()
     heads = one[:MOST_LINES], other[:MOST_LINES]
     yield from difflib.unified_diff(*heads, "target", "draft", lineterm="", n=1)

@@ -1,19 +1,21 @@
-"""The serving engines: which pairs each takes, and with which options.
+"""The serving engines: their names, which pairs each takes, and with which options.
 
-One table, `ENGINE_RULES`, serves `check`, which answers for a pair, and `export`, which writes the
+The table `ENGINE_RULES` serves `check`, which answers for a pair, and `export`, which writes the
 configuration: of vLLM's draft models, SGLang's STANDALONE, llama.cpp's `draft-simple`,
 TensorRT-LLM's Draft_Target and transformers' assisted generation. `sources` names the version that
-each rule was read from. Not known here: whether an engine supports either architecture at all, and
-which version is installed.
+each rule was read from. Whether an engine supports an architecture at all, and which version is
+installed, is not known here.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from draftbench.models.check_result import (
     EngineAnswer,
@@ -24,58 +26,74 @@ from draftbench.models.check_result import (
 from draftbench.models.levels import made_by
 from draftbench.records import LOOKUP
 
+# The engines that draftbench can start, as commands and records name them.
+STARTED = ("vllm", "llama.cpp", "sglang", "tensorrt-llm")
+# The servers that it can measure on.
+DRIVEN = (*STARTED, "openai")
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
 LLAMA_CPP_ROWS = 128
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a rule was read, and what was run with it."""
+class Source(msgspec.Struct, frozen=True):
+    """Where a rule was read, and with which version it was tried."""
 
     rule: str
-    read: str
-    tried: str  # empty: no version that has it could be had
+    read: str  # version and file
+    tried: str  # version; empty: none that has it could be had
 
 
-@dataclass(frozen=True)
-class EngineRules:
+class EngineRules(msgspec.Struct, frozen=True):
     """A serving engine: its configuration, and the rules by which it takes a pair."""
 
     name: str
-    form: str  # of the configuration that is written for it
-    sampling: str | None  # what it does where a request does not say; None: written, or unknown
-    short_context: str  # what it does with a draft whose context ends at {} tokens, before {}
+    form: str  # what the exported configuration is written for
+    # How it samples where a request does not say; None: the configuration says, or it is unknown.
+    sampling: str | None
+    short_context: str  # what it does if the draft's context ends at {} tokens, the target's at {}
     own_draft: str  # the option for a target that carries its own draft
     sources: tuple[Source, ...]
-    # A finding about a pair, the answer, and its reason, which holds the finding at {}: the first
-    # finding that is made counts.
+    # A key of `_findings`, the answer, and its reason with the finding at {}. The first rule whose
+    # finding is not empty counts.
     rules: tuple[tuple[str, Standing, str], ...]
-    option: Callable[[PairFacts, bool], str]  # what to pass to it; True: to take the pair at all
-    refused: str = ""  # what it does with a pair that it refuses, where it starts all the same
-    gguf: str = ""  # what it makes of a .gguf file; empty where it takes one
-    converts: bool = False  # whether it loads only files that are converted and quantized before
+    # What to pass to it for a pair; True where it takes the pair only with a special option.
+    option: Callable[[PairFacts, bool], str]
+    refused: str = ""  # what it does with a pair that it refuses, if it starts all the same
+    gguf: str = ""  # what it does with a .gguf file; empty if it takes one
+    converts: bool = False  # whether it loads only files that were converted and quantized before
+
+
+def engine_called(name: str) -> str:
+    """An engine's name, however it is written (`llamacpp`, `vLLM`, `tensorrt_llm`); any other name
+    as it is.
+    """
+
+    def letters(text: str) -> str:
+        return re.sub(r"[-_. ]", "", text.lower())
+
+    engines = (*DRIVEN, "transformers")
+    return next((engine for engine in engines if letters(engine) == letters(name)), name)
 
 
 def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
     """One answer per engine, in the order of the table."""
     answers, findings = [], _findings(facts)
     for engine in ENGINE_RULES.values():
-        finding, standing, reason = next(rule for rule in engine.rules if findings[rule[0]])
+        finding, standing, template = next(rule for rule in engine.rules if findings[rule[0]])
         option = None
-        words = reason.format(findings[finding])
+        reason = template.format(findings[finding])
         if standing != "refuses":
             option = engine.option(facts, standing == "with an option")
             if cut := shorter_context(engine, facts.target_context, facts.draft_context):
-                words += f"; {cut}"
+                reason += f"; {cut}"
         elif engine.refused:
-            words += f"; {engine.refused}"
-        answers.append(EngineAnswer(engine.name, standing, words, option))
+            reason += f"; {engine.refused}"
+        answers.append(EngineAnswer(engine.name, standing, reason, option))
     return tuple(answers)
 
 
 def shorter_context(engine: EngineRules, target: int | None, draft: int | None) -> str | None:
-    """What the engine does with a draft whose context is shorter than the target's; None where it
-    is not.
+    """What an engine does with a draft whose context is shorter than the target's; None if it is
+    not shorter.
     """
     if draft is None or (target is not None and draft >= target):
         return None
@@ -83,7 +101,9 @@ def shorter_context(engine: EngineRules, target: int | None, draft: int | None) 
 
 
 def refusal_by_size(engine: EngineRules, target: int, draft: int) -> str | None:
-    """Why the engine refuses vocabularies of these sizes, whatever is in them."""
+    """Why an engine refuses vocabularies of these sizes, whatever is in them; None if it takes
+    them.
+    """
     findings = _size_findings(target, draft)
     for finding, standing, reason in engine.rules:
         if standing == "refuses" and findings.get(finding):
@@ -92,8 +112,8 @@ def refusal_by_size(engine: EngineRules, target: int, draft: int) -> str | None:
 
 
 def vllm_draft(draft: str, *, translated: bool = False) -> dict[str, Any]:
-    """The fields of `--speculative-config` that name a draft; `translated` where the vocabularies
-    differ and words are mapped as text, for which the draft must be greedy.
+    """The fields of `--speculative-config` that name a draft; `translated` if the vocabularies
+    differ, so that tokens are mapped by their text and the draft must be greedy.
     """
     fields: dict[str, Any] = {"method": "draft_model", "model": draft}
     if translated:
@@ -153,7 +173,7 @@ def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
 
 
 def too_short(fewest: int) -> str:
-    """Why nothing is drafted below the fewest."""
+    """Why nothing is drafted at a k below the fewest."""
     return f"llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
 
 
@@ -196,7 +216,7 @@ def _tensorrt_llm_option(facts: PairFacts, special: bool) -> str:
 
 
 def _size_findings(target: int, draft: int) -> dict[str, str]:
-    """What rules ask of the sizes of two vocabularies, as `_findings`."""
+    """The part of `_findings` that follows from the sizes of two vocabularies."""
     apart, sizes = abs(target - draft), f"{target} and {draft}"
     return {
         "other_size": sizes if apart else "",
@@ -205,7 +225,7 @@ def _size_findings(target: int, draft: int) -> dict[str, str]:
 
 
 def _findings(pair: PairFacts) -> dict[str, str]:
-    """What differs in a pair, by the rule that asks for it; empty where the two agree."""
+    """What differs in a pair, by the names that rules use; empty where the two agree."""
     words, target, draft = pair.vocabulary, pair.target_tokenizer, pair.draft_tokenizer
     # The draft may know additional tokens.
     tokenizer = words.first_difference or words.first_missing or words.first_unreadable

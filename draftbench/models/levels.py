@@ -1,34 +1,30 @@
-"""What each quantization level means, on a GPU and to serving engines.
+"""What each quantization level means, what it costs on a GPU and what serving engines call it.
 
-A level is a row here and one in each of two other tables: its bytes are in `memory.LEVELS`, its
-layers and kernels in `decoder.quantized_linear`.
+A level's bytes are in `memory.LEVELS`, its layers and kernels in `decoder.quantized_linear`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import msgspec
 
 from draftbench.memory import INT4_GROUP
 
 _EVERY_LAYER = "every linear layer, the output head included"
 
 
-@dataclass(frozen=True)
-class Level:
-    """A quantization level in words, how near its logits must be, and what engines call it."""
+class Level(msgspec.Struct, frozen=True):
+    """One quantization level."""
 
     meaning: str  # what it does to the weights
-    on_gpu: str  # what a product over one token reads there, with the source
-    # Least cosine of the Llama runner's logits with transformers' on a few tokens. A layer of
-    # another shape gives about 0, the noise of bfloat16 in a deep model .98, int4 about .95.
+    on_gpu: str  # what a product over one token reads on a GPU, with the source
+    # The Llama runner is used if the cosine of its logits with transformers' is at least this. A
+    # layer of another shape gives about 0, the noise of bfloat16 in a deep model .98, int4 .95.
     least_cosine: float
-    layers: str = _EVERY_LAYER  # that it covers
-    # Engines that quantize while they load, and their names for it.
-    made_by: Mapping[str, str] = field(default_factory=dict)
-    checkpoint: str = ""  # what other engines need instead: a checkpoint of this form
+    layers: str = _EVERY_LAYER  # the layers that it covers
+    made_by: dict[str, str] = {}  # engines that quantize while they load, and their names for it
+    checkpoint: str = ""  # the form of checkpoint that all other engines need
     gguf: str = "BF16"  # the nearest type of a GGUF file
-    llama_quantize: str = ""  # arguments that make that type, where it takes more than its name
+    llama_quantize: str = ""  # llama-quantize's arguments, where it takes more than the type
 
 
 LEVEL_FACTS = {
@@ -65,10 +61,10 @@ LEVEL_FACTS = {
 
 
 def facts_of(level: str) -> Level:
-    """The row of a level; that of `none` for weights that are stored quantized (`gptq-int4`)."""
+    """The row of a level; for weights that are stored quantized (`gptq-int4`), that of `none`."""
     return LEVEL_FACTS.get(level, LEVEL_FACTS["none"])
 
 
 def made_by(engine: str, level: str) -> str | None:
-    """What an engine calls a level that it makes while loading; None where it does not."""
+    """An engine's name for a level that it can make while loading; None where it cannot."""
     return facts_of(level).made_by.get(engine)

@@ -1,10 +1,11 @@
-"""Targets that carry layers which draft for them (multi-token prediction), and their engines.
+"""Finds out whether a target carries layers that draft for it (multi-token prediction), and which
+engines use them.
 
-config.json is read as it is, since a configuration's class fills in what the file does not say;
-then its model type counts, and without a file the model's name. Model types are those of vLLM 0.32
-(`hf_config_override`), SGLang 0.5.23 (`_config_draft_model`) and transformers 5.23, whose
-`generate` refuses every other and models with recurrent state; those of llama.cpp and TensorRT-LLM
-were not read.
+config.json says so by a count of layers, else its model type does, and without a file the model's
+name. The file is read as it is, since transformers fills in what it does not say. Model types are
+those of vLLM 0.32 (`hf_config_override`), SGLang 0.5.23 (`_config_draft_model`) and transformers
+5.23, whose `generate` refuses every other and models with recurrent state; those of llama.cpp and
+TensorRT-LLM were not read.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import Any, NamedTuple
 from draftbench.models.check_result import OwnDraft
 from draftbench.models.engine_rules import ENGINE_RULES
 
-# Where config.json counts the layers, at its top or one part down.
+# Fields of config.json that count the layers, at its top or one part down.
 FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 _ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llama.cpp tensorrt-llm"
 
 
 class Family(NamedTuple):
-    """Models with such layers."""
+    """Models that carry layers which draft for them."""
 
-    types: str  # model types
-    engines: str  # that use the layers
-    names: str = "(?!)"  # pattern of names in lower case
-    counted: bool = False  # whether a file that does not count the layers has none
+    types: str  # model types, separated by spaces
+    engines: str  # the engines that use the layers, separated by spaces
+    names: str = "(?!)"  # a pattern of model names in lower case
+    counted: bool = False  # whether a model whose file does not count the layers has none
 
 
 FAMILIES = (

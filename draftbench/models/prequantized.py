@@ -1,8 +1,8 @@
 """Checkpoints whose weights are stored quantized: GPTQ, AWQ, bitsandbytes, GGUF and others.
 
-Each counts as a level of its own (`gptq-int4`). transformers' quantizers load it. The type of a
-layer's weights after a pass shows whether it computes with the stored weights or unpacked them;
-unpacked weights have the right acceptance, but their cost is that of the unquantized model.
+What such a checkpoint is stored as counts as a level (`gptq-int4`). transformers' quantizers load
+it. The type of a layer's weights after a pass shows whether it computes with the stored weights or
+unpacked them; unpacked weights have the right acceptance, but cost what the unquantized model does.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from draftbench.models.source import ModelSource
 
 @dataclass(frozen=True)
 class Format:
-    packages: tuple[str, ...]  # that read it, by their names for pip
-    computes: bool  # with the stored weights, instead of unpacking them first
+    """A format of stored weights."""
+
+    packages: tuple[str, ...]  # pip's names of the packages that read it
+    computes: bool  # whether layers compute with the stored weights, instead of unpacking them
 
 
 FORMATS = {
@@ -41,7 +43,7 @@ FORMATS = {
     # Stays packed only with kernels that transformers would download at run time.
     "gguf": Format(("gguf",), False),
 }
-# Any other is left to transformers, which names the missing package, and counts as unpacked.
+# Any other format is left to transformers, which names the missing package. It counts as unpacked.
 OTHER = Format((), False)
 
 
@@ -87,10 +89,10 @@ def stored_bytes(source: ModelSource) -> int | None:
 
 
 class StoredLinear(nn.Module):
-    """A layer with stored weights as its library made it.
+    """Wraps a layer with stored weights that a library made.
 
-    It is held where `nn.Module` does not look, so that nothing replaces it and its tensors do not
-    count as plain weights.
+    The layer is held where `nn.Module` does not look, so that nothing replaces it and its tensors
+    do not count as plain weights.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -99,7 +101,9 @@ class StoredLinear(nn.Module):
         self.in_features, self.out_features = int(layer.in_features), int(layer.out_features)
         bias = getattr(layer, "bias", None)
         # Parameters before quantization.
-        self.size = self.in_features * self.out_features + (0 if bias is None else bias.numel())
+        self.parameters_before = self.in_features * self.out_features + (
+            0 if bias is None else bias.numel()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self._held[0](x)  # type: ignore[no-any-return]
@@ -119,7 +123,7 @@ class StoredLinear(nn.Module):
 def load_stored(
     source: ModelSource, level: str, dtype: torch.dtype, device: str
 ) -> tuple[Any, list[StoredLinear]]:
-    """The model, and its layers with stored weights; none where all were unpacked while loading.
+    """The model, and its layers with stored weights: none if all were unpacked while loading.
 
     Raises:
         ModelError: a package is missing, or the weights cannot be loaded or run here.
@@ -132,7 +136,7 @@ def load_stored(
             hint=f"pip install {' '.join(missing)}, or give the unquantized checkpoint and name a "
             "level with --quant or --target-quant",
         )
-    # These libraries greet on both streams; stdout belongs to the answer.
+    # These libraries print greetings on both streams.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         model = source.load(dtype, device)
         places = [
@@ -144,14 +148,14 @@ def load_stored(
         try:
             with torch.inference_mode():
                 model(torch.zeros(1, 1, dtype=torch.long, device=model.device))
-        # A missing kernel, of any library, shows only here.
+        # A missing kernel shows only here, as an exception of any class.
         except Exception as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise ModelError(
                 f"`{source.name}` is stored as {level}, which does not run on {device}: {reason}",
                 hint="give the unquantized checkpoint and name a level with --quant",
             ) from error
-    # After the pass: some libraries unpack all layers of a model in its first.
+    # After the pass, since some libraries unpack all layers in a model's first pass.
     layers = []
     for parent, name in places:
         layers.append(StoredLinear(getattr(parent, name)))
@@ -160,7 +164,7 @@ def load_stored(
 
 
 def tensor_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor, or of the tensors that one of torchao's is made of."""
+    """Bytes of a tensor, or of those that a tensor of torchao's is made of."""
     if type(tensor.data) is Tensor:
         return tensor.nbytes
     made_of: Any = tensor
@@ -168,7 +172,7 @@ def tensor_bytes(tensor: Tensor) -> int:
 
 
 def _is_stored(layer: nn.Module) -> bool:
-    """Whether it multiplies by integers, floats of one byte, or a tensor class of torchao's."""
+    """Whether a layer multiplies by integers, one-byte floats, or a tensor class of torchao's."""
     tensors = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
     return hasattr(layer, "in_features") and any(
         type(t.data) is not Tensor or not t.is_floating_point() or t.element_size() == 1
@@ -203,8 +207,8 @@ def _kind(method: str, facts: Mapping[str, Any]) -> str | None:
 
 @cache
 def _gguf_kind(path: Path) -> str | None:
-    """The quantized type that most weights of a GGUF file have. Reading a large vocabulary takes
-    seconds.
+    """The quantized type that most weights of a GGUF file have; cached, since reading a large
+    vocabulary takes seconds.
     """
     from gguf import GGUFReader
 

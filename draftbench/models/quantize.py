@@ -1,8 +1,8 @@
-"""Builds a runner from a model at a quantization level, and counts its bytes by their real types.
+"""Builds a runner from a model at a quantization level, and counts the bytes of its real types.
 
-A level without a fast kernel on a device is refused, or simulated on request: rounded weights give
-the right acceptance, but their cost is unknown. A checkpoint that is stored quantized counts as a
-level of its own (`prequantized`). What each level means is in `levels`.
+A level without a fast kernel on this device is refused, or simulated on request: rounded weights
+give the right acceptance, but say nothing about cost. What each level means is in `levels`;
+checkpoints that are stored quantized are the subject of `prequantized`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from draftbench.models.prequantized import (
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, ModelFacts
 
-# In float32 the Llama runner's logits agree with transformers'; `Level.least_cosine` is for others.
+# Least cosine of the Llama runner's logits with transformers', unquantized in float32. The others
+# are in `Level.least_cosine`.
 LEAST_COSINE_FLOAT32 = 0.999
+# Tokens over which the two are compared.
 PROBE_TOKENS = 12
 # On two cores with AVX2, from `scripts/bench_layouts.py`.
 _ONCE = (
@@ -57,6 +59,8 @@ _STACKED = 3
 
 @dataclass(frozen=True)
 class Build:
+    """In what form a model is to run."""
+
     dtype: torch.dtype
     level: str
     device: str
@@ -66,8 +70,8 @@ class Build:
 
 
 def kernel_words(level: str, device: str) -> str | None:
-    """What computes a level on a device (`cpu`, `cuda`, `cuda:1`, `auto`) in words; None where it
-    has no fast kernel.
+    """The name of what computes a level on a device (`cpu`, `cuda`, `cuda:1`, `auto`); None where
+    the level has no fast kernel there.
     """
     if level != "none":
         kernel = kernel_of(level, device)
@@ -96,8 +100,8 @@ def level_table(device: str) -> tuple[LevelRow, ...]:
 
 
 def check_level(level: str, device: str, *, simulate: bool) -> bool:
-    """Whether the level has a fast kernel here. The level of a stored format has one where its
-    library computes with the stored weights.
+    """Whether a level has a fast kernel here. A level of stored weights has one if its library
+    computes with them as they are.
 
     Raises:
         ModelError: unknown level, no kernel and not to be simulated, or a model over several GPUs,
@@ -116,7 +120,7 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
         )
     real = level == "none" or kernel_of(level, device) is not None
     if not real and not simulate:
-        why = _why_none(level, device)
+        why = _why_no_kernel(level, device)
         raise ModelError(
             f"quantization `{level}` has no fast kernel on this device ({why})",
             hint="its cost is unknown here: leave it out, or measure its acceptance alone with "
@@ -125,7 +129,7 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
     return real
 
 
-def _why_none(level: str, device: str) -> str:
+def _why_no_kernel(level: str, device: str) -> str:
     if device == "cpu":
         return "cpu"
     kernel = KERNELS.get(("cuda", level))
@@ -160,8 +164,8 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
             f"`{source.name}` cannot speculate here: {obstacle}",
             hint="choose a model whose layers all keep ordinary keys and values",
         )
-    _leave_the_file(model)
-    parameters = model.num_parameters() + sum(layer.size for layer in layers)
+    _copy_from_file(model)
+    parameters = model.num_parameters() + sum(layer.parameters_before for layer in layers)
     runner: Runner
     if layers:
         runner = TransformersRunner(model, "none")
@@ -170,9 +174,10 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         runner, caveats = _fastest(source, model, replace(build, level="none") if stored else build)
     if stored is not None:
         has_kernel = has_kernel and bool(layers) and all(layer.packed for layer in layers)
-        how = "unpacked here: right acceptance, its own cost and size unknown"
-        how = "computed with as such" if has_kernel else how
-        caveats.append(f"stored as {stored} and {how}")
+        unpacked = "unpacked here: right acceptance, its own cost and size unknown"
+        caveats.append(
+            f"stored as {stored} and {'computed with as such' if has_kernel else unpacked}"
+        )
     weight_bytes, second_layout_bytes, share = _counted(runner)
     facts = ModelFacts(
         candidate=None if draft is None else Candidate(draft=draft, quant=build.level),
@@ -199,8 +204,8 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
 
 
 def _where_loaded(source: ModelSource, build: Build) -> str:
-    """The host, where a GPU has no room for the weights as they are stored: quantized, layer by
-    layer, they may fit.
+    """Where the weights are loaded: on the CPU if a GPU has no room for them as they are stored,
+    since quantized layer by layer they may fit.
     """
     if build.device in ("cpu", "auto") or kernel_of(build.level, build.device) is None:
         return build.device
@@ -209,7 +214,7 @@ def _where_loaded(source: ModelSource, build: Build) -> str:
 
 
 def _check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
-    """Raise a ModelError where this checkpoint and precision cannot have the wanted level."""
+    """Raise a ModelError if a checkpoint and type cannot have the level that is asked for."""
     if stored is not None and build.level not in ("none", stored):
         raise ModelError(
             f"`{source.name}` is already quantized ({stored})",
@@ -228,10 +233,10 @@ def _check_level_goes_with(source: ModelSource, stored: str | None, build: Build
         )
 
 
-def _leave_the_file(model: nn.Module) -> None:
-    """Copy the weights outside linear layers (embeddings, norms): on a CPU they are pieces of a
-    mapped file, and one of them keeps all of it in memory after the linear layers are packed. Not
-    experts, which are stacked: they are most of a model, and would be in memory twice meanwhile.
+def _copy_from_file(model: nn.Module) -> None:
+    """Copy the weights outside linear layers (embeddings, norms) out of the mapped file, of which
+    one piece would keep the whole in memory after the linear layers are packed. Experts, which are
+    stacked, are not copied: they are most of a model, and would be in memory twice meanwhile.
     """
     for module in model.modules():
         if not isinstance(module, nn.Linear):
@@ -241,12 +246,12 @@ def _leave_the_file(model: nn.Module) -> None:
 
 
 def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, list[str]]:
-    """The Llama runner where it serves this model and agrees with transformers, else
-    transformers' forward pass; with caveats.
+    """The Llama runner if it serves this model and agrees with transformers, else transformers'
+    forward pass; and its caveats.
     """
     obstacle = llama_obstacle(model)
-    # Room for the weights of all linear layers twice, and for as much again as one copy, which is
-    # loaded after them.
+    # There has to be room for all linear layers twice, and for a third copy of that size: the other
+    # model, which is loaded after this one.
     weights = sum(m.weight.nbytes for m in model.modules() if isinstance(m, nn.Linear))
     two_layouts = build.two_layouts and 3 * weights <= memory_left()
     caveats: list[str] = []
@@ -265,8 +270,8 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         # One token alone is multiplied in another layout than several.
         probe = probe.to(runner.device)
         parts = [runner.forward(part, cache, every=True) for part in (probe[:-1], probe[-1:])]
-        got = torch.cat(parts).float().to(expected.device)
-        cosine = float(nn.functional.cosine_similarity(expected, got, dim=-1).mean())
+        logits = torch.cat(parts).float().to(expected.device)
+        cosine = float(nn.functional.cosine_similarity(expected, logits, dim=-1).mean())
         exact = build.dtype is torch.float32 and build.level == "none"
         if cosine >= (LEAST_COSINE_FLOAT32 if exact else LEVEL_FACTS[build.level].least_cosine):
             if build.device != "cpu" and (slow := runner.record_short_passes()):
@@ -274,7 +279,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
             return runner, caveats
         obstacle = f"draftbench's runner gives other logits (cosine {cosine:.3f})"
         model = source.load(build.dtype, build.device)
-        _leave_the_file(model)
+        _copy_from_file(model)
     how = "" if build.device == "cpu" else ", without CUDA graphs"
     caveats.insert(0, f"runs through transformers' forward pass{how}: {obstacle}")
     general = TransformersRunner(model, build.level, two_layouts=two_layouts)
@@ -324,24 +329,24 @@ def _caveats(
 
 
 def linears(runner: Runner) -> list[Any]:
-    """Every linear layer: PyTorch's, or one of draftbench's, which count their own bytes."""
+    """Every linear layer: PyTorch's, and draftbench's, which know their bytes."""
     return [m for m in runner.modules() if isinstance(m, nn.Linear) or hasattr(m, "weight_bytes")]
 
 
 def layer_bytes(layer: Any) -> int:
     """Bytes of one layer's weights, which a step reads."""
-    counted: int = (
-        tensor_bytes(layer.weight) if isinstance(layer, nn.Linear) else layer.weight_bytes
-    )
-    return counted
+    if isinstance(layer, nn.Linear):
+        return tensor_bytes(layer.weight)
+    count: int = layer.weight_bytes
+    return count
 
 
 def _counted(runner: Runner) -> tuple[int, int, float]:
-    """Bytes of all weights by their real types, of their second layouts, and the share of
-    multiplied weights that are of a quantized type or were rounded to one.
+    """Bytes of all weights, bytes of their second layouts, and the share of multiplied weights that
+    are of a quantized type or were rounded to one.
 
     Shared weights (a tied head) count once, and so do those that are held in two layouts. Experts
-    that are stacked in one tensor are multiplied too, and no layer of theirs is replaced.
+    that are stacked in one tensor are multiplied too, but never quantized.
     """
     others = list(runner.tensors())
     shared = {tensor.data_ptr(): tensor.nbytes for tensor in others}

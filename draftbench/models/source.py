@@ -1,35 +1,44 @@
-"""Loads a model's configuration, tokenizer and weights by its name, through transformers.
+"""Loads a model's configuration, tokenizer and weights through transformers.
 
-A name is a local directory, a GGUF file or a hub id (`org/name`, `org/name@revision`). Weights come
-from safetensors or GGUF only and no code from a checkpoint is run, unless the user allowed it by an
-explicit flag.
+A model is named by a directory, a GGUF file or a hub id (`org/name`, `org/name@revision`). Weights
+come from safetensors or GGUF only, and no code from a checkpoint is run, unless the user allowed
+either by a flag.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
+import math
 import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from draftbench.errors import ModelError
-from draftbench.hub import hub_answers, names_model
+from draftbench.hub import hub_answers, names_model, short_name, split_revision
 from draftbench.models.checkpoint import check_files
+from draftbench.models.own_draft import own_draft_of
 from draftbench.safe_files import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
 FINGERPRINTED = {".safetensors", ".gguf", ".json", ".jinja", ".model", ".bin"}
 SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
+# A tensor of one of several layers: what holds the layers, and which of them it is.
+_LAYER = re.compile(r"(.+?)\.(\d+)\.")
 
 
 @dataclass(frozen=True)
 class Trust:
-    """What the user allowed beyond plain weights; both run or may run code from the checkpoint."""
+    """What the user allowed beyond plain weights. Both can run code from the checkpoint."""
 
     remote_code: bool = False
     pickle: bool = False
@@ -37,7 +46,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model as the user named it."""
+    """A model as the user named it, read only as far as it is asked for."""
 
     spec: str
     trust: Trust = Trust()
@@ -65,7 +74,7 @@ class ModelSource:
         path = self._path
         if self.local:
             return path.resolve().stem if path.suffix == ".gguf" else path.resolve().name
-        return self.spec.partition("@")[0].rsplit("/", 1)[-1]
+        return short_name(self.spec)
 
     def _arguments(self) -> tuple[str, dict[str, Any]]:
         """Where transformers loads it from, and with which keyword arguments."""
@@ -80,7 +89,7 @@ class ModelSource:
                 f"no model at `{self.spec}`",
                 hint="give a directory with config.json, a .gguf file, or a hub id like org/name",
             )
-        repository, _, revision = self.spec.partition("@")
+        repository, revision = split_revision(self.spec)
         # Once the configuration is loaded its commit is known, and the rest comes from the same,
         # even if the branch changes meanwhile.
         commit = getattr(self.__dict__.get("config"), "_commit_hash", None)
@@ -99,30 +108,28 @@ class ModelSource:
 
     @cached_property
     def raw_config(self) -> dict[str, Any]:
-        """config.json as it is, or what a GGUF file says, without what its class fills in.
+        """config.json, or what a GGUF file says, without the defaults that transformers fills in.
 
         Raises:
             ModelError: nothing there, or not readable.
         """
         from transformers import PreTrainedConfig
 
-        def read(where: str, **options: Any) -> dict[str, Any]:
-            return PreTrainedConfig.get_config_dict(where, **options)[0]
-
-        found: dict[str, Any] = self._load("configuration", read)
-        return found
+        config: dict[str, Any]
+        config, _ = self._load("configuration", PreTrainedConfig.get_config_dict)
+        return config
 
     @cached_property
     def tokenizer(self) -> Any:
         """The transformers tokenizer; reads no weights."""
         from transformers import AutoTokenizer
 
-        def tried(where: str, **options: Any) -> Any:
+        def load_and_use(where: str, **options: Any) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(where, **options)
             tokenizer("a")  # settings of a wrong type are only noticed here
             return tokenizer
 
-        return self._load("tokenizer", tried)
+        return self._load("tokenizer", load_and_use)
 
     def load(self, dtype: torch.dtype, device: str) -> Any:
         """The causal language model in evaluation mode on `device` ("auto": transformers'
@@ -155,7 +162,60 @@ class ModelSource:
                 f"configuration asks for, {first} the first",
                 hint=hint,
             )
+        self._refuse_more_layers(model, report["unexpected_keys"])
         return model.eval().requires_grad_(False)
+
+    def check_layers(self, model: Any) -> None:
+        """Raise a ModelError if the files hold more layers than `model`, built from the
+        configuration, has. Reads names of tensors, no weights.
+        """
+
+        def names(where: str, **options: Any) -> set[str]:
+            return _stored_names(self._folder())
+
+        self._refuse_more_layers(model, self._load("weights", names))
+
+    def _refuse_more_layers(self, model: Any, stored: Iterable[str]) -> None:
+        """Raise a ModelError if tensors of these names are of layers that a model does not have:
+        transformers would leave them out without a word.
+        """
+        asked = {n: len(m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
+        held: defaultdict[str, int] = defaultdict(int)
+        for layer in filter(None, map(_LAYER.match, stored)):
+            # Some checkpoints leave out the first word of all names.
+            for place in (layer[1], f"{model.base_model_prefix}.{layer[1]}"):
+                held[place] = max(held[place], int(layer[2]) + 1)
+        for place in asked.keys() & held.keys():
+            if held[place] > asked[place] and held[place] > asked[place] + self._drafting_layers:
+                raise ModelError(
+                    f"the weights of `{self.spec}` hold {held[place]} layers, and its "
+                    f"configuration asks for {asked[place]}: the others would be left out",
+                    hint="the configuration is another model's or was edited; to use the first "
+                    "layers alone, save a checkpoint of them",
+                )
+
+    @cached_property
+    def _drafting_layers(self) -> float:
+        """Layers that follow the others to draft for them, which transformers does not load."""
+        own = own_draft_of(self.raw_config)
+        return 0 if own is None else math.inf if own.layers is None else own.layers
+
+    def _folder(self) -> Path:
+        """The model's folder or .gguf file; of a hub model the cache's folder, into which all but
+        the weights is fetched, so that every file can be checked before a library reads it.
+        """
+        where, options = self._arguments()
+        if self.local:
+            return self._path.resolve()
+        import huggingface_hub
+        from transformers.utils.hub import cached_file
+
+        revision = options["revision"]
+        cached_file(where, "config.json", revision=revision)  # its errors are readable
+        folder = huggingface_hub.snapshot_download(
+            where, revision=revision, allow_patterns=SMALL_FILES, ignore_patterns="*/*"
+        )
+        return Path(folder)
 
     def _load(self, what: str, loader: Any, **options: Any) -> Any:
         """Read the checkpoint by a loader of transformers after its files were checked."""
@@ -172,7 +232,7 @@ class ModelSource:
                 "older formats"
             )
         try:
-            check_files(self._path.resolve() if self.local else _fetched(where, fixed["revision"]))
+            check_files(self._folder())
             return loader(where, **fixed, **options)
         except (MemoryError, torch.OutOfMemoryError):
             raise
@@ -192,10 +252,10 @@ class ModelSource:
             ) from error
 
     def fingerprint(self) -> str:
-        """Hash of names, sizes and both ends of the model's files; the commit for a hub model.
+        """Hash of names, sizes and both ends of the model's files; for a hub model the commit.
 
-        Only the ends, since reading a 70B model twice to identify it costs minutes: a change in
-        the middle of a file that keeps its size is not seen.
+        A change in the middle of a file that keeps its size is not seen: reading all of a 70B model
+        once more to identify it would take minutes.
         """
         if not self.local:
             return f"hub:{getattr(self.config, '_commit_hash', None) or 'unknown'}"
@@ -213,12 +273,12 @@ class ModelSource:
         return digest.hexdigest()[:16]
 
     def parts(self) -> dict[str, str]:
-        """Hashes of the tokenizer and of the chat template, which may change without the weights.
-        Empty where the model comes without a tokenizer.
+        """Hashes of the tokenizer and of the chat template, which may change without the weights;
+        empty for a model without a tokenizer.
         """
         try:
             tokenizer = self.tokenizer
-        except ModelError:  # raised again where it is needed; a draft may do without
+        except ModelError:  # raised again where a tokenizer is needed; a draft may do without
             return {}
         backend = getattr(tokenizer, "backend_tokenizer", None)
         text = backend.to_str() if backend else repr(sorted(tokenizer.get_vocab().items()))
@@ -227,11 +287,11 @@ class ModelSource:
 
 
 def end_tokens(source: ModelSource) -> frozenset[int]:
-    """Token ids that end a response: the generation configuration's, the model's and the
-    tokenizer's.
+    """Token ids that end a response, by the model's configuration, its tokenizer and its generation
+    configuration together.
 
     Raises:
-        ModelError: one of them names no token ids.
+        ModelError: one of them names something that is no token id.
     """
     from transformers import GenerationConfig
 
@@ -259,23 +319,23 @@ def end_tokens(source: ModelSource) -> frozenset[int]:
     return frozenset(tokens)
 
 
-def _fetched(repository: str, revision: str) -> Path:
-    """The cache folder of a hub model without its weights, fetched where it is missing: every file
-    is checked before a library reads it.
-    """
-    import huggingface_hub
-    from transformers.utils.hub import cached_file
+def _stored_names(folder: Path) -> set[str]:
+    """Names of the tensors in a folder's safetensors files."""
+    from safetensors import safe_open
 
-    cached_file(repository, "config.json", revision=revision)  # its errors are readable
-    folder = huggingface_hub.snapshot_download(
-        repository, revision=revision, allow_patterns=SMALL_FILES, ignore_patterns="*/*"
-    )
-    return Path(folder)
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        return set(json.loads(index.read_bytes())["weight_map"])
+    names: set[str] = set()
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            names.update(tensors.keys())
+    return names
 
 
 def _first_sentence(error: Exception) -> str:
-    """The first sentence, since transformers adds advice for its users; all of a torch error, whose
-    reason comes last.
+    """The first sentence of a library's error, since transformers adds advice for its users; all of
+    a torch error, whose reason comes last.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return f"{os.strerror(error.errno)}: {error.filename}"
@@ -289,7 +349,7 @@ def _quiet_libraries() -> None:
     from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging as transformers_logging
 
-    # A bar of its own, which the switch below leaves on.
+    # This progress bar is not among those that are switched off below.
     modeling_gguf_pytorch_utils.tqdm = lambda tensors, **_: tensors
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

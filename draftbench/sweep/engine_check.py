@@ -15,6 +15,7 @@ from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
 from draftbench.engines.start import Running
 from draftbench.errors import EngineError, RunFolderError
+from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt
 from draftbench.models.source import ModelSource
 from draftbench.records import (
@@ -28,7 +29,7 @@ from draftbench.records import (
     Sampling,
     Served,
 )
-from draftbench.run_folder.manifest import portable, short_name
+from draftbench.run_folder.manifest import portable
 from draftbench.sweep.engine_arms import Arm, Load, Serving
 from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import SweepOptions, Watcher

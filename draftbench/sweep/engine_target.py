@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from draftbench.engines.engine import Server, ServerFacts
 from draftbench.errors import EngineError, ModelError, PairError, TrafficError
+from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt, TextSide, fitted
 from draftbench.models.compatibility import check_writes, context_of
 from draftbench.models.source import ModelSource
 from draftbench.records import Request
-from draftbench.run_folder.manifest import short_name
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.preparation import PromptMaker
 from draftbench.traffic import TrafficQuery, load

@@ -61,7 +61,11 @@ def test_vllm_without_speculation_asks_for_what_is_read_from_its_answers(started
             {},
             {"method": "draft_model", "model": "org/d", "revision": "refs/pr/1"},
         ),
-        ("runs/d@v1/hf", {}, {"method": "draft_model", "model": "runs/d@v1/hf"}),
+        (
+            "org/d@feature/x",
+            {},
+            {"method": "draft_model", "model": "org/d", "revision": "feature/x"},
+        ),
         (
             "org/d",
             {"quant": "fp8", "mode": "sampled-temperature-only"},

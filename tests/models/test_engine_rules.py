@@ -1,8 +1,7 @@
 """Each engine's own rule, on pairs whose facts are written down here."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from scenes import pair_facts
 
 from draftbench.models.check_result import TokenDifference

@@ -41,7 +41,7 @@ def test_a_gguf_file_counts_as_the_type_of_most_of_its_weights(tmp_path, embedde
     assert stored_level(ModelSource(str(tmp_path / "draft.gguf"))) == level
 
 
-def test_nothing_is_drawn_while_a_file_is_read(gguf_file, capfd):
+def test_nothing_is_printed_while_a_file_is_read(gguf_file, capfd):
     logits_and_facts(gguf_file)
     assert capfd.readouterr() == ("", "")
 
@@ -68,11 +68,6 @@ def test_a_gguf_file_gives_the_directorys_logits(gguf_file, embedded):
     expected, _ = logits_and_facts(embedded / "draft", "draft")
     assert facts.runner.startswith("draftbench (float32, cpu")
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_loading_a_gguf_file_prints_nothing(gguf_file, capsys):
-    ModelSource(str(gguf_file)).load(torch.float32, "cpu")
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_gguf_file_gives_the_directorys_tokenizer(gguf_file, embedded):

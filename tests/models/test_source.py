@@ -9,6 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from draftbench.errors import ModelError
+from draftbench.hub import split_revision
+from draftbench.models.check import check_models
 from draftbench.models.source import ModelSource, Trust, end_tokens
 
 
@@ -27,6 +29,23 @@ def test_a_model_is_called_by_the_last_part_of_its_path_or_id(workshop, tmp_path
     assert ModelSource(str(tmp_path / "org-7b.v2") + "/").name == "org-7b.v2"
     assert ModelSource(str(tmp_path / "some.Q4_K.gguf")).name == "some.Q4_K"
     assert ModelSource("org/name@v1").name == "name"
+
+
+@pytest.mark.parametrize("revision", ["v1", "refs/pr/1", "feature/x"])
+def test_a_revision_may_hold_slashes_unless_a_folder_has_that_name(workshop, monkeypatch, revision):
+    spec = f"org/name@{revision}"
+    assert split_revision(spec) == ("org/name", revision)
+    assert (ModelSource(spec).on_hub, ModelSource(spec).name) == (True, "name")
+    workshop.source(spec)
+    monkeypatch.chdir(workshop.folder)
+    assert split_revision(spec) == (spec, None)
+    assert (ModelSource(spec).local, ModelSource(spec).on_hub) == (True, False)
+    assert ModelSource(spec).name == Path(spec).name
+
+
+@pytest.mark.parametrize("path", ["./a@b/c", "/a@b", "~/a@b", "x/a@b.gguf", "x/y/z@b"])
+def test_a_path_with_an_at_sign_has_no_revision(path):
+    assert split_revision(path) == (path, None)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +119,40 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(workshop, change,
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     message = refused(source, "weights").message
     assert all(part in message for part in words)
+
+
+def with_fewer_layers(source, layers=1):
+    """The same weights with a configuration that asks for fewer of their layers."""
+    file = Path(source.spec) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "num_hidden_layers": layers}))
+    return ModelSource(source.spec)
+
+
+def test_layers_that_the_configuration_leaves_out_are_not_left_out_silently(workshop):
+    source = with_fewer_layers(workshop.weighted("model"))
+    error = refused(source, "weights")
+    assert "hold 2 layers, and its configuration asks for 1" in error.message
+    with pytest.raises(ModelError, match="hold 2 layers"):
+        check_models(source, [], 10**9)
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_an_index_names_the_layers_of_files_that_are_not_here(workshop, prefix):
+    source = with_fewer_layers(workshop.weighted("model"))
+    (Path(source.spec) / "model.safetensors").unlink()
+    names = {f"{prefix}layers.{layer}.mlp.up_proj.weight": "other.safetensors" for layer in (0, 1)}
+    index = Path(source.spec) / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ModelError, match="hold 2 layers"):
+        check_models(source, [], 10**9)
+
+
+def test_layers_that_draft_for_the_others_may_follow_them(workshop):
+    source = with_fewer_layers(workshop.weighted("model"))
+    file = Path(source.spec) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "num_nextn_predict_layers": 1}))
+    source.load(torch.float32, "cpu")
+    check_models(source, [], 10**9)
 
 
 def test_code_from_a_checkpoint_does_not_run(workshop, tmp_path):

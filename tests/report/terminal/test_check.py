@@ -1,8 +1,7 @@
 """`check` fits one screen; everything is under --all."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from scenes import pair_facts, sheet
 
 from draftbench.models.check_result import (
