@@ -27,7 +27,11 @@ from draftbench.planner.predict import draft_lengths, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
 from draftbench.records import Candidate, LookupReplay, Record
-from draftbench.run_folder.manifest import differing_environment, differing_question, in_words
+from draftbench.run_folder.manifest import (
+    difference_lines,
+    differing_environment,
+    differing_question,
+)
 from draftbench.run_folder.run import Run
 
 # The gate pairs speeds of one machine only; how large a drop it would allow plays no part.
@@ -145,7 +149,7 @@ def compare_runs(names: tuple[str, str], a: Run, b: Run) -> Comparison:
             Difference(name, *values)
             for name, values in differing_question(a.manifest, b.manifest).items()
         ),
-        environment=tuple(in_words(differing_environment(a.manifest, b.manifest))),
+        environment=tuple(difference_lines(differing_environment(a.manifest, b.manifest))),
         models=tuple(_models(a, b, both)),
         only_a=tuple(str(c) for c in a.candidates if c not in both),
         only_b=tuple(str(c) for c in b.candidates if c not in both),

@@ -1,9 +1,9 @@
-"""Append-only files of records: one append a line, written whole or not at all, read back in order.
+"""Append-only files of records: each append is one line, written whole or not at all.
 
-A line is a record, or a list of records that stand or fall together. A line that a kill cut short
-has no newline at its end: it is not read, and the next append takes its place. Links and pipes in
-place of such a file are refused, so that a run folder from elsewhere cannot lead out of itself.
-Lines of older schemas are read as records of today's.
+A line is a record, or a list of records that are kept all or none. A line that a kill cut short has
+no newline at its end: it is not read, and the next append overwrites it. Links and pipes in place
+of these files are refused, so that a run folder from elsewhere cannot point out of itself. Records
+of older schemas are read as today's.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _HINTS = {
     errno.ENOTDIR: "a part of this path is a file; take another --out",
 }
 
-# Numbers of long lists were rounded to three digits when they were written, so a run of millions of
-# them holds a few thousand different ones. Equal ones become one object: eight bytes each are left
-# of thirty-two.
+# Long lists of numbers that were rounded to three digits when they were written, so that millions
+# of them have a few thousand different values. Equal numbers become one object, which leaves eight
+# of 32 bytes each.
 _ROUNDED = {
     Trajectory: ("margins",),
     Replay: ("accept", "confidence", "margin", "overlap"),
 }
-_MOST_SHARED = 100_000  # a file that was not rounded must not fill the memory from here
+_MOST_SHARED = 100_000  # numbers held here, should a file not be rounded
 _shared: dict[float, float] = {}
 
-# Fields of schema 1 and 2 that no figure needs any more.
-_GONE = {
+# Fields of schema 1 and 2 that no figure needs any more, by kind of record.
+_DROPPED = {
     "replay": ("kinds",),
     "decode": ("stop_below",),
     "failure": ("request",),
@@ -58,8 +58,8 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
     """Append records as one line and sync it to disk.
 
     Raises:
-        RunFolderError: it cannot be written, or is longer than a reader takes; the file is as it
-        was before.
+        RunFolderError: the line cannot be written, or is longer than a reader takes; the file is
+            left as it was.
     """
     line = msgspec.json.encode(records[0] if len(records) == 1 else list(records)) + b"\n"
     if len(line) >= MAX_LINE_BYTES:
@@ -76,12 +76,12 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
             os.ftruncate(descriptor, end)
             os.lseek(descriptor, end, os.SEEK_SET)
             try:
-                left = memoryview(line)
-                while left:
-                    left = left[os.write(descriptor, left) :]
+                unwritten = memoryview(line)
+                while unwritten:
+                    unwritten = unwritten[os.write(descriptor, unwritten) :]
                 os.fsync(descriptor)
             except OSError:
-                with contextlib.suppress(OSError):  # a torn line is recognized anyway
+                with contextlib.suppress(OSError):  # a cut line is recognized anyway
                     os.ftruncate(descriptor, end)
                 raise
         if new:
@@ -91,7 +91,7 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
 
 
 def _end_of_lines(descriptor: int) -> int:
-    """Bytes up to and including the last newline; a torn line behind it does not count."""
+    """Bytes up to and including the last newline; a line that was cut short follows it."""
     end = os.fstat(descriptor).st_size
     while end > 0:
         start = max(0, end - 65536)
@@ -117,8 +117,8 @@ def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[
     decoder = msgspec.json.Decoder(written | list[written])
     for number, line in enumerate(_whole_lines(path), start=1):
         try:
-            found = decoder.decode(json_without_controls(line))
-            records = found if isinstance(found, list) else [found]
+            content = decoder.decode(json_without_controls(line))
+            records = content if isinstance(content, list) else [content]
             if schema < SCHEMA_VERSION:
                 today = [_upgraded(record) for record in records]
                 records = [msgspec.convert(record, kind) for record in today if record is not None]
@@ -132,14 +132,14 @@ def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[
 
 
 def _upgraded(line: dict[str, Any]) -> dict[str, Any] | None:
-    """A record of schema 1 or 2, in which a draft and its level were two strings, in today's form;
-    None for a decoding run with `--stop-below`, of which no figure is made any more.
+    """A record of schema 1 or 2, where a draft and its level were two fields, in today's form; None
+    for a decoding run with `--stop-below`, which no figure uses any more.
     """
     kind = str(line.get("kind", "drafted"))
     if kind == "decode" and line.get("stop_below") is not None:
         return None
-    gone = _GONE.get(kind, ())
-    record = {name: value for name, value in line.items() if name not in gone}
+    dropped = _DROPPED.get(kind, ())
+    record = {name: value for name, value in line.items() if name not in dropped}
     if "draft" in record:
         draft, quant = record.pop("draft"), record.pop("quant", "none")
         record["candidate"] = None if draft is None else {"draft": draft, "quant": quant}
@@ -182,7 +182,7 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def cannot_write(path: Path, error: OSError) -> RunFolderError:
-    """What a failed write means and what would do."""
+    """The error for a write that failed, with a hint by its cause."""
     return RunFolderError(
         f"cannot write to `{path}`: {error.strerror}",
         hint=_HINTS.get(error.errno or 0, "repeat the command when it can be written again"),

@@ -1,12 +1,12 @@
-"""A run folder: raw observations appended as they are made, read back strictly.
+"""A run folder: observations are appended as they are made, and read back strictly.
 
     run.json                  the question, the traffic's facts, the environment
     observations/KIND.jsonl   one append a line, synced; safe to share
     private/                  prompts and responses as token ids (mode 0700); may be deleted, no
                               figure needs it
 
-A kill at any moment loses at most the append it interrupts. A lock keeps a second writer out and
-dies with its process. Knows files and records; what they mean is computed elsewhere.
+A kill at any moment loses at most the append that it interrupts. A lock, which ends with its
+process, keeps a second writer out.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from draftbench.run_folder.append_log import append_line, cannot_write, read_lin
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
+    difference_lines,
     differing_environment,
     differing_question,
-    in_words,
     refuse_newer,
 )
 from draftbench.safe_files import (
@@ -47,14 +47,14 @@ R = TypeVar("R", bound=Record)
 
 
 class PrivateText(OfResponse, frozen=True):
-    """One trajectory's tokens (whoever has the tokenizer can read them) and, above temperature 0,
-    their log-probabilities and the sum expected.
+    """One trajectory's tokens, which anyone with the tokenizer can read, and above temperature 0
+    their log-probabilities.
     """
 
     prompt: tuple[int, ...]  # token ids
     tokens: tuple[int, ...]
     log_p: tuple[float, ...]  # of each token, above temperature 0
-    expected_log_p: float | None = None  # sum expected under the target
+    expected_log_p: float | None = None  # expected sum of `log_p` under the target
 
 
 class PrivateDraft(OfResponse, frozen=True):
@@ -82,22 +82,21 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> RunFolder:
-        """Make the folder with its manifest, or open the one that asked the same question.
+        """Make a folder for this run, or open the one that holds its beginning.
 
         Raises:
-            RunFolderError: the folder answers another question, was measured in another
-            environment, was redacted, holds something else, or cannot be written.
+            RunFolderError: the folder holds another question, environment or layout, was redacted,
+                is no run folder, or cannot be written.
         """
         if not (path / MANIFEST).exists():
             _begin(path, manifest)
         folder = cls(path)
-        kept = folder.manifest
-        question = in_words(differing_question(kept, manifest))
-        environment = in_words(differing_environment(kept, manifest))
-        # Only the same command that measures the same thing in the same way goes into this folder.
+        existing = folder.manifest
+        question = difference_lines(differing_question(existing, manifest))
+        environment = difference_lines(differing_environment(existing, manifest))
         for refused, why, hint in (
             (
-                kept.schema_version < SCHEMA_VERSION,
+                existing.schema_version < SCHEMA_VERSION,
                 "was begun by an older draftbench, in an older layout",
                 "its figures can be read as before; to measure more, take another --out",
             ),
@@ -120,9 +119,9 @@ class RunFolder:
             if refused:
                 raise RunFolderError(f"`{path}` {why}", hint=hint)
         folder.manifest = msgspec.structs.replace(
-            kept, command=manifest.command, effort=manifest.effort, specs=manifest.specs
+            existing, command=manifest.command, effort=manifest.effort, specs=manifest.specs
         )
-        if folder.manifest != kept:
+        if folder.manifest != existing:
             try:
                 with folder.writer():
                     _write_manifest(path, folder.manifest)
@@ -140,6 +139,7 @@ class RunFolder:
         return [record for kind in get_args(AnyObservation) for record in self.records(kind)]
 
     def records(self, kind: type[R]) -> Iterator[R]:
+        """All records of one kind, in the order in which they were made."""
         return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
 
     def private_texts(self) -> Iterator[PrivateText]:
@@ -198,8 +198,8 @@ class RunWriter:
         os.close(self._lock)
 
     def append(self, records: Iterable[Record]) -> None:
-        """Append and sync; the records of one kind in one call are kept all or none, and those of a
-        private kind in the private part.
+        """Append records and sync them to disk; those of one kind in one call are kept all or none,
+        those of a private kind in the private part.
         """
         by_kind: dict[type[Record], list[Record]] = {}
         for record in records:
@@ -209,7 +209,9 @@ class RunWriter:
 
 
 def _begin(path: Path, manifest: Manifest) -> None:
-    """Make the parts, and the manifest last: what a kill leaves before it can be begun again."""
+    """Make the folder's parts, and the manifest last: where a kill left none, it can be begun
+    again.
+    """
     parts = {"observations", PRIVATE, TEMPORARY, LOCK}
     try:
         path.mkdir(parents=True, exist_ok=True)

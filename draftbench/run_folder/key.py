@@ -19,7 +19,7 @@ VARIABLE = "DRAFTBENCH_KEY"
 
 
 def request_key() -> bytes:
-    """The key of this user; made on first use.
+    """This user's key, which is made on first use.
 
     Raises:
         UsageError: the key file can neither be read nor made.
@@ -44,7 +44,7 @@ def request_key() -> bytes:
 
 
 def key_id(key: bytes) -> str:
-    """Names a key without giving it away."""
+    """A short hash by which two runs know that they used the same key."""
     return keyed_hash(key, b"draftbench key id")[:8]
 
 

@@ -1,7 +1,6 @@
 """Watches what else the machine does while a run measures: other processes and throttling.
 
-It reads the counters that Linux keeps; on other systems, and about accelerators, nothing is known.
-What it means for the times is judged by whoever reads the run.
+It reads counters of Linux; on other systems, and of accelerators, nothing is known.
 """
 
 from __future__ import annotations
@@ -19,18 +18,16 @@ _PROC, _CPUS = Path("/proc"), Path("/sys/devices/system/cpu")
 
 
 class _Counters(NamedTuple):
-    """Clock and counters at one moment; `own` (this process and all that it started) and `busy`
-    are seconds of all cores together.
-    """
+    """Clock and counters at one moment."""
 
     clock: float
-    own: float
-    busy: float | None
-    throttled: int | None
+    ours: float  # processor seconds of this process and all that it started
+    busy: float | None  # processor seconds of all cores together
+    throttled: int | None  # how often a core was slowed down for its heat
 
 
 class Watch:
-    """Looks at the machine whenever it is asked and enough time went by.
+    """Compares the machine's counters with those of the last look.
 
     Args:
         process: the id under which the process that measures writes its records.
@@ -49,7 +46,7 @@ class Watch:
         seconds = now.clock - before.clock
         others = throttled = None
         if before.busy is not None and now.busy is not None and seconds > 0:
-            busy = (now.busy - before.busy) - (now.own - before.own)
+            busy = (now.busy - before.busy) - (now.ours - before.ours)
             share = busy / (seconds * (os.cpu_count() or 1))
             others = round(min(max(share, 0.0), 1.0), 3)
         if before.throttled is not None and now.throttled is not None:
@@ -66,7 +63,7 @@ class Watch:
 def _counters() -> _Counters:
     clock, times = time.monotonic(), os.times()
     ended = times.children_user + times.children_system
-    own = times.user + times.system + ended + _seconds_of_descendants()
+    ours = times.user + times.system + ended + _seconds_of_descendants()
     busy = throttled = None
     with contextlib.suppress(OSError, ValueError, IndexError):
         # All cores' time that was neither idle nor waiting for a disk (`man 5 proc_stat`).
@@ -75,7 +72,7 @@ def _counters() -> _Counters:
     with contextlib.suppress(OSError, ValueError):
         files = list(_CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
         throttled = sum(int(file.read_text()) for file in files) if files else None
-    return _Counters(clock, own, busy, throttled)
+    return _Counters(clock, ours, busy, throttled)
 
 
 def _seconds_of_descendants() -> float:

@@ -1,7 +1,7 @@
-"""What a run asked and where it ran: the records at the head of a run folder.
+"""The head of a run folder: what the run asked (`Question`) and where it ran (`Environment`).
 
-The question decides whether two runs may be compared or continued; the environment says on what the
-times were taken.
+Two runs may be compared, or one continued, only where they ask the same question; times are
+compared only between equal environments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import platform
 import re
 from importlib import metadata
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -22,13 +22,14 @@ from draftbench.errors import RunFolderError
 from draftbench.records import Count, DraftingMode, Record
 from draftbench.safe_files import without_controls
 
-# 1: first layout. 2: batch sizes, active rows, looks at the machine. 3: records hold a candidate,
-# not its two names; the manifest its effort and the drafts as they were given, and an engine.
+# 1: the first layout. 2: adds batch sizes, active rows and states of the machine. 3: records hold a
+# candidate instead of its draft and its level; the manifest holds the effort, the drafts as the
+# user gave them and the engine.
 SCHEMA_VERSION = 3
 
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
-# What can be asked, and limits of numbers far around it.
+# Types of the fields below. The limits lie far beyond what anyone would measure.
 MOST_DRAFTED = 64
 DraftLength = Annotated[int, Meta(ge=1, le=MOST_DRAFTED)]
 MOST_ROWS = 4096
@@ -41,8 +42,8 @@ Responses = Annotated[str, Meta(pattern="^(target|log)$")]
 Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
 Servers = Annotated[str, Meta(pattern="^(started|given|given with a baseline)$")]
 ReplayedBy = Annotated[str, Meta(pattern="^(local|engine)$")]
-# Fields of a question that were not always kept.
-_KEPT_LATER = (
+# Fields of a question that older runs do not record.
+_NOT_IN_OLDER_RUNS = (
     "servers",
     "engine_command",
     "spec_files",
@@ -51,7 +52,7 @@ _KEPT_LATER = (
     "tokenizer",
     "replay",
 )
-# Fields that the flag which sets them names otherwise, or that no flag sets.
+# What users call a field, where it is not the flag of the same name.
 _NAMES = {
     "ks": "--k",
     "batches": "--concurrency",
@@ -65,7 +66,7 @@ _NAMES = {
     "traffic_digest": "requests, as a digest",
     "arrivals_digest": "times of arrival, as a digest",
 }
-# What it means that a digest differs, which by itself says nothing to anyone.
+# What to print where a digest differs: its value says nothing to a reader.
 _DIGESTS = {
     "traffic_digest": "other requests: another traffic, --sample or seed",
     "arrivals_digest": "the same requests at other times: other timestamps in the log, or --seed",
@@ -75,8 +76,8 @@ Differences = dict[str, tuple[str | None, str | None]]
 
 
 class Question(Record, frozen=True):
-    """Everything that a measured figure depends on besides the machine. Flags that only change
-    effort are not in it.
+    """Everything that a measured figure depends on besides the machine; not how much is measured,
+    which is the `Effort`.
     """
 
     target: str
@@ -100,7 +101,7 @@ class Question(Record, frozen=True):
     engine: str | None = None  # the serving engine that ran the target; None: built-in decoder
     engine_args: str = ""  # what the user added to its start
     arrivals: str = "closed"  # closed, log, or poisson:RATE
-    # None: unknown, in runs that were begun before these were kept, or without an engine.
+    # None: unknown, in runs that were begun before these were recorded, or without an engine.
     servers: Servers | None = None  # whose they are: started by the sweep, or given
     engine_command: str | None = None  # that starts it; empty: the engine's usual one
     spec_files: tuple[str, ...] | None = None  # what every spec:FILE.json among the drafts holds
@@ -172,8 +173,7 @@ class Manifest(Record, frozen=True):
 
 
 def refuse_newer(raw: bytes, known: int, where: str) -> None:
-    """Look at a JSON document's `schema_version` alone, since nothing else of a newer layout can be
-    known.
+    """Refuse a JSON document by its `schema_version`, which a newer layout has too.
 
     Raises:
         RunFolderError: `where` has a schema after `known`.
@@ -189,14 +189,14 @@ def refuse_newer(raw: bytes, known: int, where: str) -> None:
 
 
 def differing_question(before: Manifest, after: Manifest) -> Differences:
-    """The fields in which two runs ask something else; `key_id` where the hashes of their requests
-    cannot be compared. What one of them does not know is no difference.
+    """The fields in which two runs ask something else, and `key_id` where the hashes of their
+    requests cannot be compared. A field that an older run does not record counts as equal.
     """
     one, other = (
         {"key_id": manifest.key_id, **msgspec.structs.asdict(manifest.question)}
         for manifest in (before, after)
     )
-    for name in _KEPT_LATER:
+    for name in _NOT_IN_OLDER_RUNS:
         if None in (one[name], other[name]):
             del one[name], other[name]
     return _differences(one, other)
@@ -228,45 +228,32 @@ def _differences(before: dict[str, object], after: dict[str, object]) -> Differe
 
 
 def setting(name: str) -> str:
-    """What a reader knows a question's field by: the flag that sets it, where one does."""
+    """What users call a field of a question: the flag that sets it, where there is one."""
     return _NAMES.get(name, f"--{name.replace('_', '-')}")
 
 
-def in_words(differences: Differences) -> list[str]:
-    """Each as "name: before → after"."""
-    known = ("key_id", *Question.__struct_fields__)
+def difference_lines(differences: Differences) -> list[str]:
+    """Differences of questions or environments, each as "name: before → after"."""
+    of_question = ("key_id", *Question.__struct_fields__)
     return [
         _DIGESTS.get(
             name,
-            f"{setting(name) if name in known else name}: {before or 'none'} → {after or 'none'}",
+            f"{setting(name) if name in of_question else name}: "
+            f"{before or 'none'} → {after or 'none'}",
         )
         for name, (before, after) in differences.items()
     ]
 
 
 def portable(text: str) -> str:
-    """Without this user's home directory, which names the user in files that may be shared, and
-    without control characters.
+    """A text for files that may be shared: `~` for the home directory, whose path names the user,
+    and no control characters.
     """
     return without_controls(text.replace(f"{Path.home()}/", "~/"))
 
 
-def unpinned(spec: str) -> str:
-    """A hub id without its revision; paths may hold an @."""
-    name, _, revision = spec.partition("@")
-    # `org/name@refs/pr/1` is a hub id, `runs/a@b/model.gguf` a path.
-    deep = name.count("/") > 1 or ("/" in revision and not revision.startswith("refs/"))
-    return spec if deep or spec.startswith((".", "/", "~")) else name
-
-
-def short_name(spec: str) -> str:
-    """The last part of a path or hub id, without a file's ending or a pinned revision."""
-    path = PurePath(unpinned(spec))
-    return path.stem if path.suffix == ".gguf" else path.name
-
-
 def environment(threads: int, accelerator: str | None) -> Environment:
-    """Facts about this machine; without torch, whose part the caller gives."""
+    """Facts about this machine; what takes torch to know, the caller gives."""
     packages = {}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -290,5 +277,5 @@ def environment(threads: int, accelerator: str | None) -> Environment:
 
 def cores_here() -> int:
     """Cores that this process may use."""
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return own or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return count or 1

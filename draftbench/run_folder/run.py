@@ -1,8 +1,8 @@
-"""The observations of a run folder, grouped for the offline half.
+"""A run in memory: the observations of a run folder, grouped for the offline half.
 
-Later facts about the same thing replace earlier ones where only one can hold (a model's facts after
-a resume, a failure that a later attempt overcame) and those that cannot be compared any more (what
-was decoded again with other cells); other repeated measurements are all kept. Computes nothing.
+Where a record was made again, the last one counts: a response, a replay, an engine's answer. A
+failure counts until a later attempt succeeds, and decoding runs where they can be compared with a
+baseline of the same process. All other repeated measurements are kept.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.served import decodes_of, judged
+from draftbench.run_folder.served import answers_that_count, decodes_of
 
-# Of shorter responses a sweep decodes none, unless there are no longer ones.
+# A sweep decodes on responses of at least this many tokens, unless there are none.
 SHORTEST_DECODED = 8
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run measured; `path` is its folder, where it was read from one. What an engine
-    `served` is among the decodes too, as far as it can be compared; answers of visits that were cut
-    short are `partial`, and nothing is made of them.
+    """Everything that a run measured; `path` is its folder, where it was read from one.
+
+    An engine's answers are in `served`, and as decoding runs among the `decodes` too. `partial` are
+    answers of visits that were cut short, which no figure uses.
     """
 
     manifest: Manifest
@@ -60,20 +61,20 @@ class Run:
     @cached_property
     def decodes_by_batch(self) -> Mapping[int, Sequence[Decode]]:
         """Decoding runs by how many rows were decoded at once."""
-        found: dict[int, list[Decode]] = {}
+        by_batch: dict[int, list[Decode]] = {}
         for row in self.decodes:
-            found.setdefault(row.batch, []).append(row)
-        return found
+            by_batch.setdefault(row.batch, []).append(row)
+        return by_batch
 
     @cached_property
     def responses(self) -> Mapping[Key, Trajectory]:
-        """The trajectories by their response."""
+        """The trajectories by request and sample."""
         return {trajectory.key: trajectory for trajectory in self.trajectories}
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """Every candidate with a replay, in the order in which they were measured, then those that
-        only an engine can run.
+        only an engine ran.
         """
         replayed = [replay.candidate for replay in self.replays]
         rows = (*self.served, *self.partial)
@@ -81,7 +82,9 @@ class Run:
         return tuple(dict.fromkeys(replayed + served))
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
-        """Facts of a draft or, with None, of the target; prompt lookup and `self` have none."""
+        """The last facts of a draft or, with None, of the target; None for prompt lookup and
+        `self`, which have none.
+        """
         return next((f for f in reversed(self.facts) if f.candidate == candidate), None)
 
 
@@ -89,8 +92,8 @@ def read_run(folder: RunFolder) -> Run:
     """Read and group all observations of a run.
 
     Raises:
-        RunFolderError: a file that cannot be read, a measurement of a response that is not there or
-        of another length, or prompt lookup over fewer tokens than the run's largest k.
+        RunFolderError: a file cannot be read, a measurement belongs to a response that is missing
+            or of another length, or prompt lookup looked up fewer tokens than the run's largest k.
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
     for row in (*run.replays, *run.decodes, *run.served, *run.partial):
@@ -102,8 +105,8 @@ def read_run(folder: RunFolder) -> Run:
 def check_that_it_fits(
     row: Replay | LookupReplay | Decode | Served, tokens: int | None, folder: RunFolder
 ) -> None:
-    """Raise a RunFolderError where a measurement is not of a response of so many tokens, or does
-    not reach to the run's largest k.
+    """Raise a RunFolderError where a measurement does not fit a response of so many tokens (None:
+    there is no response), or does not reach the run's largest k.
     """
     fits = tokens is not None or (isinstance(row, Served) and row.error is not None)
     if isinstance(row, Replay):
@@ -119,19 +122,16 @@ def check_that_it_fits(
 
 
 def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
-    """Group records by type; the last of several records of one trajectory or replay holds, of
-    decoding runs those that can be compared, an engine's answers among them, and of a candidate's
-    failures the last one that no later attempt overcame.
-    """
+    """Group records by type, without those that no longer count (see the top of this file)."""
     trajectories = {r.key: r for r in records if isinstance(r, Trajectory)}
     replays = {(r.key, r.candidate): r for r in records if isinstance(r, (Replay, LookupReplay))}
-    # An answer that was looked at once more, whether it left the response at a near tie.
+    # An answer is recorded again once it is known whether it differs at a near tie.
     answers = {
         (r.server, r.key, r.load == "open" or r.concurrency): r
         for r in records
         if isinstance(r, Served)
     }
-    served = tuple(judged(answers.values(), trajectories.keys()))
+    served = tuple(answers_that_count(answers.values(), trajectories.keys()))
     counted = {row.server for row in served}
     partial = (r for r in answers.values() if r.load == "open" and r.server not in counted)
     failures: dict[Candidate | None, Failure] = {}
@@ -156,33 +156,32 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
 
 
 def comparable(rows: Sequence[Decode]) -> list[Decode]:
-    """The runs that can be compared: each has a baseline run of the same process.
+    """The decoding runs that can be compared with a baseline run of the same process.
 
-    What a block decoded together is taken from every process that decoded all of it, or where none
-    did from the last one. That is one response, or in a batch, whose rows share rounds, the whole
-    batch.
+    A candidate's k's and the baseline are interleaved: on each response, or in a batch, whose rows
+    share rounds, on all responses together. Of each such unit those processes count that decoded
+    all of it; where none did, the last one.
     """
 
-    def together(row: Decode) -> tuple[str, int, Key | None]:
-        """What is decoded in one go: the block, the batch, and of one row the response too."""
+    def unit_of(row: Decode) -> tuple[str, int, Key | None]:
         return row.block, row.batch, row.key if row.batch == 1 else None
 
-    # What each process decoded, in the order of processes.
+    # What each process decoded of each unit, in the order of processes.
     decoded: dict[Any, dict[str, set[tuple[int, Key]]]] = {}
     for row in rows:
-        by_process = decoded.setdefault(together(row), {})
+        by_process = decoded.setdefault(unit_of(row), {})
         by_process.setdefault(row.process, set()).add((row.k, row.key))
     counted: dict[Any, set[str]] = {}
-    for block, by_process in decoded.items():
-        every = set().union(*by_process.values())
-        whole = {process for process, rows_of in by_process.items() if rows_of == every}
-        counted[block] = whole or {list(by_process)[-1]}
-    return [row for row in rows if row.process in counted[together(row)]]
+    for unit, by_process in decoded.items():
+        whole = set().union(*by_process.values())
+        complete = {process for process, part in by_process.items() if part == whole}
+        counted[unit] = complete or {list(by_process)[-1]}
+    return [row for row in rows if row.process in counted[unit_of(row)]]
 
 
 def to_decode(trajectories: Iterable[Trajectory], count: int) -> list[Trajectory]:
-    """Up to `count` responses on which a sweep decodes: long enough, in an order that no segment
-    and no length decides.
+    """Up to `count` responses on which a sweep decodes: long ones, ordered by the hash of their
+    request, so that they are a fair sample of segments and lengths.
     """
     drafted = [t for t in trajectories if t.output_tokens > 1]
     long = [t for t in drafted if t.output_tokens >= SHORTEST_DECODED]

@@ -1,10 +1,10 @@
-"""Answers of a serving engine → decoding runs, as the built-in decoder records them.
+"""Turns answers of a serving engine into decoding runs, as the built-in decoder records them.
 
-An engine reports less: not which part of a round was drafting, and some only sums over rounds. What
-it counted past the end of a response is taken off.
+An engine reports less: not which part of a round was drafting, and some engines only sums over
+rounds. What it counted past the end of a response is subtracted.
 
-The time after the first token is by the server's clock where every answer has it: a client that
-waits for a processor sees chunks late, and then several at once.
+The time after the first token is taken from the server's clock where every answer has it: a client
+that waits for a processor sees chunks late, and then several at once.
 """
 
 from __future__ import annotations
@@ -15,28 +15,24 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from draftbench.records import (
-    LOOKUP,
-    Candidate,
-    Decode,
-    Key,
-    Served,
-)
+from draftbench.records import LOOKUP, Candidate, Decode, Key, Served
 
-# A share of the prompts' tokens: that each begins with the same few is no cache worth a word.
+# The share of prompt tokens from a server's prefix cache that is not worth a caveat: prompts often
+# begin with the same few tokens.
 MOST_CACHED = 0.05
 # The error of an answer whose server did not draft as it was asked to.
 OTHER_DRAFTING = "other drafting"
-# And of one with token ids outside the vocabulary of the target.
+# The error of an answer with token ids outside the target's vocabulary.
 WRONG_IDS = "wrong ids"
 # Proposed and accepted tokens of a round.
 Round = tuple[int, int]
 
 
-def judged(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
-    """The answers that count. Servers that drafted otherwise than asked are left out. Of requests
-    sent at their times of arrival only the last visit counts in which every response was asked for:
-    where an interruption left some out the load was lower.
+def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
+    """The answers without those of servers that drafted differently from what was asked.
+
+    Where requests were sent at their times of arrival, only the last visit counts that asked for
+    every response: after an interruption the load was lower.
     """
     kept = [row for row in rows if row.error != OTHER_DRAFTING]
     visits = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
@@ -50,15 +46,17 @@ def judged(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
 
 
 def at_their_load(rows: Iterable[Served]) -> list[Served]:
-    """The answers at the run's own load: where requests were sent at their times of arrival, not
-    those that were written one by one beforehand.
+    """The answers at the load that the run asked for: where requests were sent at their times of
+    arrival, without the responses that were written one by one beforehand.
     """
     every = list(rows)
     return [row for row in every if row.load == "open"] or every
 
 
 def at_load(rows: Iterable[Served], arrivals: str, concurrency: int) -> list[Served]:
-    """The answers at one load of a run: those at their times of arrival where requests came so."""
+    """The answers at one load: with requests at their times of arrival there is only one, else
+    `concurrency` in flight.
+    """
     if arrivals != "closed":
         return [row for row in rows if row.load == "open"]
     return [row for row in rows if (row.load, row.concurrency) == ("closed", concurrency)]
@@ -72,25 +70,26 @@ def cached_share(rows: Iterable[Served]) -> float:
 
 
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
-    """The decoding runs of every candidate, each candidate's block with a copy of the baseline that
-    all share. Answers that ended in an error are left out; requests sent at their times of arrival
-    are one load, which counts as 1. A server that does not report its drafting has no rounds.
+    """The decoding runs of every candidate, in a block each with its copy of the shared baseline.
+
+    Answers that ended in an error are left out. Requests that were sent at their times of arrival
+    count as a batch of 1. The runs of a server that does not report its drafting have no rounds.
     """
     whole = [row for row in at_their_load(rows) if row.error is None and row.output_tokens > 0]
     baseline = [row for row in whole if row.candidate is None]
     by_server = all(_by_server(row) for row in whole if row.output_tokens > 1)
     by_candidate: defaultdict[Candidate, list[Served]] = defaultdict(list)
-    telling: set[Candidate | None] = {None}
+    reporting: set[Candidate | None] = {None}
     for row in whole:
         if row.candidate is not None:
             by_candidate[row.candidate].append(row)
-            # Prompt lookup may find nothing in any answer, and some servers then tell nothing.
+            # Prompt lookup may find nothing in any answer, and some servers then report nothing.
             if row.candidate.draft == LOOKUP or row.proposed is not None or row.kept is not None:
-                telling.add(row.candidate)
+                reporting.add(row.candidate)
     return [
-        _decode(row, str(candidate), by_server=by_server, counted=row.candidate in telling)
-        for candidate, own in by_candidate.items()
-        for row in (*baseline, *own)
+        _decode(row, str(candidate), by_server=by_server, counted=row.candidate in reporting)
+        for candidate, answers in by_candidate.items()
+        for row in (*baseline, *answers)
     ]
 
 
@@ -108,7 +107,7 @@ def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decod
         proposed=tuple(proposed for proposed, _ in kept),
         accepted=tuple(accepted for _, accepted in kept),
         cut=cut,
-        draft_seconds=(0.0,) * len(kept),  # in the rest of the round, as the engine tells it
+        draft_seconds=(0.0,) * len(kept),  # part of the round's seconds, unknown which
         verify_seconds=_by_round(row, len(kept), seconds),
         prefill_seconds=max(row.arrivals[-1] - seconds, 0.0),
         draft_prefill_seconds=None,
@@ -127,8 +126,8 @@ def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decod
 
 def rounds_of(row: Served) -> list[Round]:
     """Proposed and accepted tokens of every round, steps without a proposal included, as the engine
-    counts them. Where it reports only sums they are spread over the rounds, so that neither order
-    nor acceptance of a single round is the engine's.
+    counts them. Where it reports only sums, they are spread over the rounds: neither the order nor
+    the acceptance of a single round is then the engine's.
     """
     if row.proposed is not None and row.accepted is not None:
         drafted = list(zip(row.proposed, row.accepted, strict=True))
@@ -149,8 +148,8 @@ def rounds_of(row: Served) -> list[Round]:
 
 
 def _rounds(row: Served) -> int:
-    """Rounds that drafted, where the engine reports sums: its count, or one for each token that was
-    not accepted. Some may lie past the end of the response, so there are at least drafted / k.
+    """How many rounds drafted, where the engine reports sums: its count, or else one for each token
+    that was not accepted. Since some may lie past the end of the response, at least drafted / k.
     """
     if row.rounds is not None:
         return row.rounds
@@ -165,7 +164,7 @@ def _summed(row: Served) -> bool:
 
 
 def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | None:
-    """Accepted tokens a round from how many rounds accepted each position."""
+    """Accepted tokens of each round, from how many rounds accepted each position."""
     if not by_position or by_position[0] > rounds:
         return None
     reached = [rounds, *by_position, 0]
@@ -177,13 +176,13 @@ def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | No
 
 
 def _spread(total: int, rounds: int) -> list[int]:
-    """A sum over rounds, as even as whole numbers are."""
-    each, more = divmod(total, rounds) if rounds else (0, 0)
-    return [each + 1] * more + [each] * (rounds - more)
+    """A sum spread over rounds as evenly as whole numbers allow."""
+    least, more = divmod(total, rounds) if rounds else (0, 0)
+    return [least + 1] * more + [least] * (rounds - more)
 
 
 def _rounds_within(row: Served) -> tuple[list[Round], tuple[int, ...]]:
-    """Rounds up to the end of the response, and how many tokens each proposed past it. Engines
+    """The rounds up to the end of the response, and how many tokens each proposed past it. Engines
     draft past the limit and count what the target would have accepted there.
     """
     left = row.output_tokens - 1
@@ -193,10 +192,9 @@ def _rounds_within(row: Served) -> tuple[list[Round], tuple[int, ...]]:
         if left <= 0:
             break
         within = min(accepted, left)
-        # The end came inside the proposal: the round adds no token of the target's own.
-        inside = accepted >= left
+        ends_in_proposal = accepted >= left  # then the round adds no token of the target
         kept.append((proposed, within))
-        cut.append(proposed - within if inside else 0)
+        cut.append(proposed - within if ends_in_proposal else 0)
         left -= within + 1
     return kept, tuple(cut)
 
@@ -211,9 +209,9 @@ def chunk_gaps(row: Served) -> tuple[float, ...] | None:
 
 
 def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
-    """Seconds from one round's last piece to the next one's. A server that sends every token apart
-    sends those of a round at once, so that the longest gaps are the ones between rounds. Fewer than
-    there were rounds where a piece brought several.
+    """Seconds from one round's last chunk to the next one's. A server that sends every token in its
+    own chunk sends those of a round at once, so the longest gaps are those between rounds. There
+    are fewer than rounds where a chunk brought several.
     """
     at = row.arrivals
     gaps = [later - earlier for earlier, later in pairwise(at)]
@@ -223,14 +221,14 @@ def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
 
 
 def seconds_of(row: Served) -> float:
-    """Seconds after the first token, by the server's clock where it is plausible."""
+    """Seconds after the first token, by the server's clock if that is plausible."""
     if row.decode_seconds is not None and _by_server(row):
         return row.decode_seconds
     return row.arrivals[-1] - row.arrivals[0]
 
 
 def _by_server(row: Served) -> bool:
-    """Whether the server's clock is plausible: no longer than the client waited in all."""
+    """Whether the server's seconds are plausible: no more than the client waited in all."""
     return row.decode_seconds is not None and 0 < row.decode_seconds <= row.arrivals[-1]
 
 
@@ -238,7 +236,7 @@ def _by_round(row: Served, rounds: int, total: float) -> tuple[float, ...]:
     """`total` seconds split over the rounds in proportion to the gaps between their chunks, or
     evenly where these are unknown.
     """
-    seen = _between_rounds(row, rounds)
-    if len(seen) != rounds or not sum(seen):
-        seen = (1.0,) * rounds
-    return tuple(round(total * each / sum(seen), 7) for each in seen)
+    gaps = _between_rounds(row, rounds)
+    if len(gaps) != rounds or not sum(gaps):
+        gaps = (1.0,) * rounds
+    return tuple(round(total * gap / sum(gaps), 7) for gap in gaps)

@@ -220,7 +220,7 @@ def test_redacting_does_not_follow_a_link(tmp_path, folder):
     assert (outside / "letter").exists()
 
 
-def test_the_home_directory_is_not_told(monkeypatch):
+def test_the_home_directory_does_not_show_in_what_may_be_shared(monkeypatch):
     monkeypatch.setenv("HOME", "/home/alice")
-    told = portable("draftbench sweep --target /home/alice/models/t --drafts /data/d")
-    assert told == "draftbench sweep --target ~/models/t --drafts /data/d"
+    shared = portable("draftbench sweep --target /home/alice/models/t --drafts /data/d")
+    assert shared == "draftbench sweep --target ~/models/t --drafts /data/d"
