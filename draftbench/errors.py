@@ -38,8 +38,8 @@ class PairError(ModelError):
 
 
 class EngineError(UsageError):
-    """A serving engine that does not start, answer or do what was asked of it. `kept` is what of
-    the message may be recorded: not what the engine said, which may quote a request.
+    """A serving engine that does not start, answer or do what was asked of it. `kept` is what may
+    be recorded of the message: not what the engine said, which may quote a request.
     """
 
     # Whether the server is at fault, so that the same command may go through later.
@@ -67,7 +67,7 @@ class IncomparableError(DraftbenchError):
 
 
 class InterruptedRunError(DraftbenchError):
-    """The user stopped the run; the observations made so far are kept."""
+    """The user stopped the run; what was measured so far is kept."""
 
     exit_code = 130
 
@@ -79,7 +79,7 @@ class TerminatedRunError(InterruptedRunError):
 
 
 def closest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """The known name that is most like a misspelt one."""
+    """The known name that is most like a misspelt one; None if none is like it."""
     return next(iter(difflib.get_close_matches(name, list(known), 1, alike)), None)
 
 

@@ -1,7 +1,4 @@
-"""All arithmetic of bytes: weights by level, KV caches, what fits a device, sizes as text.
-
-Imports neither torch nor transformers.
-"""
+"""All arithmetic of bytes: weights by level, KV caches, what fits a device, sizes as text."""
 
 from __future__ import annotations
 
@@ -10,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Where Linux says what a container may use.
+# Where Linux says how much memory a container may use.
 CGROUP = Path("/sys/fs/cgroup")
 
-# Powers of ten, and of two with an i.
+# kb … tb are powers of ten, kib … tib powers of two.
 UNITS = {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)}
 UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)}
-# An int4 level keeps a scale and an offset for so many inputs of an output.
+# The int4 level keeps a scale and an offset for so many inputs of an output.
 INT4_GROUP = 32
-# Bytes that a pass of a model is assumed to read in a second: on a desktop or a small server, and
-# on one data-centre card; too slow for the best of each.
+# Bytes of weights that a pass is assumed to read in a second, for a desktop or a small server and
+# for one data-centre card. The best of each are faster.
 BYTES_A_SECOND = {"cpu": 20e9, "cuda": 1.5e12}
 # Engines keep the target's logits in 32 bits for sampling.
 LOGIT_BYTES = 4
@@ -27,16 +24,16 @@ LOGIT_BYTES = 4
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes of a quantization level, and the whole blocks in which it holds a matrix."""
+    """The bytes of a quantized matrix, and the blocks that it must divide into."""
 
-    per_weight: float
-    per_output: int  # bytes of each output's scale
-    inputs: int = 1  # of a block
-    outputs: int = 1  # of a block
+    per_weight: float  # bytes of a weight
+    per_output: int  # bytes of an output's scale
+    inputs: int = 1  # inputs of a block
+    outputs: int = 1  # outputs of a block
 
 
-# Every quantization level of draftbench; None: the weights stay as they were loaded. A level of a
-# checkpoint that is stored quantized (`gguf-q4_k`) takes what its files take and is not listed.
+# Every quantization level of draftbench; None: the weights stay as they were loaded. Checkpoints
+# that are stored quantized (`gguf-q4_k`) take what their files take.
 LEVELS: dict[str, Storage | None] = {
     "none": None,
     "fp8": Storage(1.0, 4),
@@ -47,7 +44,7 @@ LEVELS: dict[str, Storage | None] = {
 
 
 def fits_level(level: str, outputs: int, inputs: int) -> bool:
-    """Whether a level's blocks divide a matrix; otherwise it stays as it was loaded."""
+    """Whether a matrix divides into a level's blocks; if not, it stays as it was loaded."""
     storage = LEVELS[level]
     return storage is None or not (inputs % storage.inputs or outputs % storage.outputs)
 
@@ -82,11 +79,11 @@ class Footprint:
 def bytes_to_serve(
     target: Footprint, draft: Footprint, *, concurrency: int, context: int, k: int, vocabulary: int
 ) -> float:
-    """Bytes of both while `concurrency` sequences of `context` tokens are decoded together.
+    """Bytes of both models while `concurrency` sequences of `context` tokens are decoded together.
 
     Counts weights, both caches and the target's logits of a verification pass of k + 1 tokens.
-    Other activations and what an engine and its allocator need besides are unknown. A draft of a
-    shorter context is counted with a cache as long as the target's.
+    Other activations, and what an engine and its allocator need besides, are unknown. A draft with
+    a shorter context is counted with a cache as long as the target's.
     """
     cache = context * (target.cache_bytes_per_token + draft.cache_bytes_per_token)
     logits = (k + 1) * LOGIT_BYTES * vocabulary
@@ -94,10 +91,8 @@ def bytes_to_serve(
 
 
 def memory_left() -> int:
-    """Bytes of this machine's memory that are free for more, as far as this container may use
-    them.
-    """
-    import psutil  # not by every command that knows sizes
+    """Bytes of this machine's memory that are free, as far as this container may use them."""
+    import psutil  # not needed by every command that knows sizes
 
     left = psutil.virtual_memory().available
     limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
@@ -110,7 +105,7 @@ def parse_size(text: str) -> int:
     """`20GB`, `1.5 TiB` → bytes; upper and lower case mean the same.
 
     Raises:
-        ValueError: no number above 0 with a unit.
+        ValueError: it is not a number above 0 with a unit.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]i?b)", text.strip(), re.IGNORECASE | re.ASCII)
     size = int(float(match[1]) * UNITS[match[2].lower()]) if match and len(text) < 100 else 0

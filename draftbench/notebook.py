@@ -34,7 +34,7 @@ Flag = str | int | float | bool | Path | Sequence[str | Path]
 
 
 def read(folder: str | Path) -> Run:
-    """Every record of a run folder.
+    """The run of a run folder.
 
     Raises:
         RunFolderError: not a run folder, or one that was changed by something else.
@@ -47,7 +47,7 @@ def sweep(out: str | Path, **flags: Flag) -> Run:
     list repeats a flag.
 
     Raises:
-        DraftbenchError: as the command, which keeps what is done.
+        DraftbenchError: as the command does; what was measured is kept.
     """
     from draftbench.cli import app
     from draftbench.cli.invocation import called_with
@@ -96,8 +96,8 @@ def report(run: Run, html: str | Path) -> None:
 
 
 def candidates(run: Run) -> pd.DataFrame:
-    """A row per candidate and k with every figure that `recommend` knows; its interval stands
-    beside it as `NAME_low` and `NAME_high`. Unknown is NaN.
+    """A row per candidate and k with every figure that `recommend` knows and the ends of its
+    interval, `NAME_low` and `NAME_high`. Unknown is NaN.
     """
     import pandas as pd
 
@@ -115,7 +115,7 @@ def candidates(run: Run) -> pd.DataFrame:
 
 
 def observations(run: Run) -> dict[str, pd.DataFrame]:
-    """The raw records by kind, a row each."""
+    """The raw records, a frame for each kind."""
     import pandas as pd
 
     kinds = ("trajectories", "replays", "decodes", "costs", "facts", "failures")

@@ -1,12 +1,11 @@
 """The records: draftbench's vocabulary as frozen, strictly typed values.
 
-A `Request` is what a user asked of the target. Every other record here is an observation: a raw
-fact that a sweep measured, written once and never changed. Figures (α, τ, speed-up) are computed
-from observations and are not records. Times are seconds, sizes bytes or tokens; `None` means
-unknown.
+A `Request` is what a user asked of the target. Every `Observation` is a raw fact that a sweep
+measured, written once and never changed. Figures (α, τ, speed-up) are computed from observations
+and are not records. Times are seconds, sizes bytes or tokens; `None` means unknown.
 
-msgspec structs rather than dataclasses, because a run folder is read back strictly: a wrong type or
-an unknown field is an error with its path, not an attribute that nobody asked for.
+They are msgspec structs, because a run folder is read back strictly: a wrong type or an unknown
+field is an error that names the place.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ class DraftingMode(StrEnum):
     SAMPLED_TEMPERATURE_ONLY = "sampled-temperature-only"
 
 
-# The drafts that are no files: prompt lookup, and the target as its own draft (the control).
+# The drafts without a model: prompt lookup, and the target as its own draft, which is the control.
 LOOKUP, SELF = "ngram", "self"
 
-# Differences of two logits below these are within the noise of computing them in another order.
+# Two logits that differ by less are a near tie: computing them in another order may swap them.
 NEAR_TIE_MARGIN = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
 
-
-# Bounds far around what can be counted, so that sums of such numbers stay numbers.
+# A bound far beyond anything that is counted, so that sums stay finite.
 MOST = 10**15
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 Positive = Annotated[int, Meta(ge=1, le=MOST)]
@@ -54,9 +52,8 @@ def to_json(value: object) -> str:
 
 
 class Sampling(Record, frozen=True):
-    """How the target draws its next token; temperature 0 is the argmax.
-
-    Order of application: temperature, top-k, top-p, min-p.
+    """How the target draws its next token: temperature, top-k, top-p and min-p are applied in this
+    order; temperature 0 is the argmax.
     """
 
     temperature: float = 0.0
@@ -67,11 +64,11 @@ class Sampling(Record, frozen=True):
 
 
 class Request(Record, frozen=True):
-    """One request of the traffic. Private: it holds what somebody wrote.
+    """One request of the traffic. It is private, since it holds what somebody wrote.
 
     Exactly one of `prompt` (plain text, used as it is) and `messages` (rendered by the target's
-    chat template) is set. `id` is a keyed hash of the raw request, so that runs can be paired
-    without their texts; `weight` counts the rows of the log that this request stands for.
+    chat template) is set. `id` is a keyed hash of the raw request, by which runs are paired without
+    its text; `weight` counts the rows of the log that this request stands for.
     """
 
     id: str
@@ -90,7 +87,7 @@ class Request(Record, frozen=True):
 
 
 class Candidate(Record, frozen=True):
-    """A draft at a quantization level: what competes in a sweep.
+    """A draft at a quantization level.
 
     `draft` is the name that the run gave the model, or `ngram` (prompt lookup), or `self` (the
     target as its own draft).
@@ -103,15 +100,15 @@ class Candidate(Record, frozen=True):
         return self.draft if self.quant == "none" else f"{self.draft}:{self.quant}"
 
 
-def together(candidates: Iterable[Candidate]) -> str:
+def candidate_names(candidates: Iterable[Candidate]) -> str:
     """Names of candidates, the levels of one draft as `draft (unquantized, int8)`."""
     by_draft: dict[str, list[Candidate]] = {}
-    for each in candidates:
-        by_draft.setdefault(each.draft, []).append(each)
+    for candidate in candidates:
+        by_draft.setdefault(candidate.draft, []).append(candidate)
     names = []
-    for draft, several in by_draft.items():
-        levels = ["unquantized" if each.quant == "none" else each.quant for each in several]
-        names.append(f"{draft} ({', '.join(levels)})" if len(several) > 1 else str(several[0]))
+    for draft, same in by_draft.items():
+        levels = ["unquantized" if c.quant == "none" else c.quant for c in same]
+        names.append(f"{draft} ({', '.join(levels)})" if len(same) > 1 else str(same[0]))
     return ", ".join(names)
 
 
@@ -119,24 +116,23 @@ class Observation(Record, frozen=True, tag_field="kind", tag=str.lower):
     """A raw fact that a sweep measured; in files `kind` names its type.
 
     Raises:
-        ValueError: no sweep can have measured this. It would come out as a crash or, worse, as a
-            figure.
+        ValueError: no sweep can have measured this.
     """
 
 
+# What identifies a response: its request, and which of the request's samples it is.
 Key = tuple[str, int]
-"""A response: its request, and which of the request's samples."""
 
 
 class OfResponse(Record, frozen=True):
-    """What belongs to one response of the target."""
+    """A record that belongs to one response of the target."""
 
     request: str
     sample: Count
 
     @property
     def key(self) -> Key:
-        """The response."""
+        """What identifies the response."""
         return self.request, self.sample
 
 
@@ -147,14 +143,14 @@ def _check_lengths(expected: int, **values: Sized) -> None:
 
 
 class Trajectory(OfResponse, Observation, frozen=True):
-    """The target's response to one request: y_0 … y_{L-1}, without its tokens (those are private).
+    """The target's response y_0 … y_{L-1} to one request, without its tokens, which are private.
 
-    `finish`: "stop" (end-of-sequence token or stop string, its token counted), "length" (`limit`
-    reached). `margins` are the target's logit differences between its best and second-best token
-    per position, `argmax` whether y_j was its best. `origin` is "target" (generated here), "log"
-    (taken from the traffic and scored by the target) or "engine" (written by a serving engine,
-    which does not tell margins: both lists are then empty).
-    The last `looping` tokens repeat one passage three times or more.
+    `finish` is "stop" (an end-of-sequence token or stop string, whose token counts) or "length"
+    (`limit` was reached). `margins` are the target's logit differences between its best and
+    second-best token by position, `argmax` says whether y_j was the best. `origin` is "target"
+    (generated here), "log" (taken from the traffic and scored by the target) or "engine" (written
+    by a serving engine, which reports no margins: both lists are then empty). The last `looping`
+    tokens repeat one passage three times or more.
     """
 
     segment: str | None
@@ -181,12 +177,12 @@ class Replay(OfResponse, Observation, frozen=True):
     """What one draft would have proposed along one trajectory, at the positions 1 … L-1 (y_0 comes
     from the prefill).
 
-    `accept[j-1]` is a_j, the probability that the token drafted at position j is accepted given y
-    (design: one pass, every k). `confidence` is max q, `margin` the draft's top-2 logit difference,
-    `rank` the number of tokens that q puts above y_j, `overlap` Σ min(p, q) where both
-    distributions were at hand. A serving engine that replays tells its best token alone: the first
-    three lists are then empty. The draft could draft at the positions 1 … `draftable` only (its
-    context may end before the response or its limit does); `accept` is 0 beyond.
+    `accept[j-1]` is a_j, the probability that the token drafted at position j is accepted given y.
+    `confidence` is max q, `margin` the draft's top-2 logit difference, `rank` the number of tokens
+    that q puts above y_j, `overlap` Σ min(p, q) where both distributions were known. A serving
+    engine that replays reports its best token alone: `confidence`, `margin` and `rank` are then
+    empty. The draft could draft only at the positions 1 … `draftable`, since its context may end
+    before the response or its limit; beyond them `accept` is 0.
     """
 
     candidate: Candidate
@@ -210,8 +206,8 @@ class Replay(OfResponse, Observation, frozen=True):
 class LookupReplay(OfResponse, Observation, frozen=True):
     """Prompt lookup along one trajectory: its proposal depends on where the round started.
 
-    For a round that starts at position i = 1 … L-1: `proposed[i-1]` tokens were found (at most
-    `window`), of which the first `matched[i-1]` equal the response.
+    In a round that starts at position i = 1 … L-1 it proposes `proposed[i-1]` tokens, at most
+    `window`, of which the first `matched[i-1]` equal the response.
     """
 
     candidate: Candidate
@@ -231,15 +227,15 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     """One decoding run of one request. `k` = 0 with `candidate` None is the baseline: the same
     code without a draft.
 
-    One entry per round: tokens proposed, accepted, and cut (proposed after an accepted end of the
-    response); seconds of drafting and of the rest of the round, and how many of the `batch` rows
-    were `active` in it (empty for a batch of one). A round's seconds are those of all its rows
-    together. `decode_seconds` is what the response's rounds took, from the first token to the
-    last; prompts of other rows read meanwhile are not in it. Rows of one `block` (a candidate's
-    name, baseline included) were interleaved. `first_difference` is the first position at which
-    the output left the trajectory (temperature 0), `tie` whether that position was a near tie.
-    `summed`: a serving engine reported only sums, which are spread over the rounds here; what a
-    single round accepted is unknown.
+    Lists have one entry per round: tokens proposed, accepted, and cut (proposed after an accepted
+    end of the response); seconds of drafting and of the rest of the round, which are those of all
+    rows together; and how many of the `batch` rows were `active` (empty for a batch of one).
+    `decode_seconds` is what the response's rounds took, from the first token to the last, without
+    the prompts of other rows that were read meanwhile. Runs of one `block` (a candidate's name,
+    baseline included) were interleaved. `first_difference` is the first position at which the
+    output differs from the trajectory (temperature 0), `tie` whether that was a near tie. `summed`
+    means that a serving engine reported only sums, which are spread over the rounds here, so that
+    what a single round accepted is unknown.
     """
 
     candidate: Candidate | None
@@ -285,19 +281,19 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
             raise ValueError("`accepted` and `cut` are more than was proposed")
 
 
-# A visit to a pass times it so often in a row: these samples are not independent. A prompt is read
-# once a visit.
+# How often a pass is timed in a row before the next one has its turn; samples of one visit are not
+# independent. A prompt is read once a visit.
 SAMPLES_PER_VISIT = 2
 
 
 class CostPoint(Observation, frozen=True):
-    """Timed passes of one model over `new_tokens` in each of `batch` rows, on a cache filled with
+    """Timed passes of one model over `new_tokens` in each of `batch` rows, on a cache that holds
     `context` tokens a row.
 
     `candidate` None is the target. `what` is "step" (pass and token choice), "prefill" (`context`
     0, `new_tokens` the prompt) or "proposal" (prompt lookup: all of a round's tokens at once).
-    Points of one `block` (a candidate's name) were timed in turn with each other, so that their
-    ratios do not carry the machine's drift.
+    Points of one `block` (a candidate's name) were timed in turn with each other, so that drift of
+    the machine does not change their ratios.
     """
 
     candidate: Candidate | None
@@ -312,14 +308,14 @@ class CostPoint(Observation, frozen=True):
 
 
 class ModelFacts(Observation, frozen=True):
-    """One loaded model at one quantization level, counted from the weights' real types after
-    quantizing; a draft that an engine serves is described as the engine holds it. `candidate` None
-    is the target; `quant` is the level of either.
+    """One loaded model at one quantization level, counted from the real types of its weights; a
+    draft that an engine serves is described as the engine holds it. `candidate` None is the target;
+    `quant` is the level of either.
 
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
     chose different tokens. `parts` are hashes of the tokenizer and of the chat template, by name,
     which `fingerprint` covers together with the weights. `second_layout_bytes` are those of weights
-    that a CPU holds once more, packed for passes over several tokens.
+    that a CPU holds twice, the second time packed for passes over several tokens.
     """
 
     candidate: Candidate | None
@@ -340,7 +336,7 @@ class ModelFacts(Observation, frozen=True):
     second_layout_bytes: Count = 0
 
 
-# Settings of a server that follow from how it drafts, in the words of its engine.
+# Settings of a server that follow from how it drafts, by the names that engines give them.
 DRAFTING_SETTINGS = {
     *("speculative_model", "speculative_eagle_topk", "max_running_requests"),
     *("enforce_eager", "enable_chunked_prefill"),
@@ -372,7 +368,7 @@ class EngineFacts(Observation, frozen=True):
     files: dict[str, str] = {}  # a hash of the target's and of the draft's, where they are local
 
 
-# Rounds that an engine may count past the end of an answer, and the longest draft that is measured.
+# Most rounds that an engine may count past the end of an answer, and the longest draft measured.
 _PAST_END, _LONGEST_DRAFT = 8, 64
 
 
@@ -389,8 +385,8 @@ class Served(OfResponse, Observation, frozen=True):
     one in `proposed` and `accepted` where it reports them so, else as sums in `rounds`, `drafted`
     and `kept`; `by_position` are the tokens accepted at each draft position. `error` is what went
     wrong ("timeout", "refused", "cut", …); what came before is kept. `first_difference` is the
-    first position at which the output left the trajectory (temperature 0), `tie` whether the
-    server's log-probabilities call it a near tie.
+    first position at which the output differs from the trajectory (temperature 0), `tie` whether
+    it is a near tie by the server's log-probabilities.
     """
 
     candidate: Candidate | None
@@ -451,7 +447,7 @@ class Counted(Protocol):
 
 
 def impossible_rounds(counted: Counted, tokens: int) -> str | None:
-    """Why an answer of so many tokens cannot have these rounds; None where it can."""
+    """Why an answer of so many tokens cannot have these rounds; None if it can."""
     by_position, most = counted.by_position or (), 2 * tokens + _PAST_END
     if len(counted.proposed or ()) != len(counted.accepted or ()):
         return "proposed and accepted tokens of different rounds"
@@ -472,7 +468,7 @@ def impossible_rounds(counted: Counted, tokens: int) -> str | None:
 class Failure(Observation, frozen=True):
     """A candidate that could not be measured. `candidate` None is the target.
 
-    `resolved` takes back the candidate's earlier failures: a later attempt succeeded.
+    `resolved` says that a later attempt succeeded, so that the candidate's failures are void.
     """
 
     candidate: Candidate | None

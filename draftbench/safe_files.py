@@ -1,8 +1,8 @@
-"""Reading files that anybody may have written, writing files whole, and text safe to print.
+"""Reads files that anybody may have written, writes files whole, and makes text safe to print.
 
-Nothing read here can make a reader wait, use memory without end or leave the file: pipes and
-devices are refused, and so are files over a size limit, YAML's aliases (which multiply what they
-name), its tags, and nesting without end.
+Nothing read here can make a reader wait, fill the memory or open another file: pipes and devices
+are refused, and so are files over a size limit, YAML's aliases (which multiply what they name), its
+tags, and deep nesting.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 MAX_YAML_BYTES = 64 << 10
 MAX_YAML_DEPTH = 20
 
-# Control characters of a terminal (C0, C1, delete), those that reverse the writing direction,
-# halves of characters, which no output stream takes, and non-characters, which no XML file takes.
+# Control characters of a terminal (C0, C1, delete), characters that reverse the writing direction,
+# halves of characters, which cannot be printed, and non-characters, which XML does not allow.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 # The same in JSON, raw or escaped; escapes of some other characters begin like these.
 _MAY_HOLD_CONTROLS = re.compile(
@@ -29,14 +29,14 @@ _MAY_HOLD_CONTROLS = re.compile(
     re.IGNORECASE,
 )
 
-# What means something in GitHub's or GitLab's Markdown, HTML entities and maths included (brackets
-# and braces of other kinds mean nothing without these), and what becomes a mention, issue or link.
+# Characters with a meaning in GitHub's or GitLab's Markdown, HTML entities and maths included
+# (parentheses and braces have none without these), and what becomes a mention, an issue or a link.
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>#+|~&$]")
 _LINKED = re.compile(r"@|#|:(?=//)|www(?=\.)", re.IGNORECASE)
 
 
 class UnreadableError(Exception):
-    """A file that cannot be used; the message gives the reason, the caller adds name and hint."""
+    """A file that cannot be used. The message gives the reason; the caller adds name and hint."""
 
 
 def read_limited(path: Path, most: int) -> bytes:
@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file of text, numbers, booleans, lists and mappings.
 
     Raises:
-        UnreadableError: as for `read_limited`, or it is not such YAML (the message has the line).
+        UnreadableError: as `read_limited`, or it is other YAML or none; the message has the line.
     """
     raw = read_limited(path, MAX_YAML_BYTES)
     import yaml
@@ -98,7 +98,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def write_whole(path: Path, data: bytes, temporary: Path | None = None) -> None:
-    """Write a file so that a reader, or a crash, never meets half of it.
+    """Write a file so that nobody ever reads half of it, even after a crash.
 
     The bytes go to `temporary` (by default a hidden file in the same folder), are synced to disk
     and renamed. A device or a pipe is written to directly.
@@ -135,7 +135,7 @@ def sync_folder(path: Path) -> None:
 
 
 def without_controls(text: str, *, lines: bool = False) -> str:
-    """Replace control characters by �, so that the text can be printed anywhere; `lines` keeps line
+    """Replace control characters by �, so that a text can be printed anywhere; `lines` keeps line
     breaks.
     """
     if lines:
@@ -144,15 +144,16 @@ def without_controls(text: str, *, lines: bool = False) -> str:
 
 
 def markdown_escaped(text: str) -> str:
-    """Text on one line in which nothing is Markdown or HTML, mentions anybody or links anywhere; an
-    invisible space breaks mentions and links.
+    """A text on one line in which nothing is Markdown or HTML, and an invisible space breaks every
+    mention and link.
     """
     line = without_controls(" ".join(text.split()))
     return _LINKED.sub("\\g<0>\u200b", _MARKDOWN.sub(r"\\\g<0>", line))
 
 
 def json_without_controls(raw: bytes) -> bytes:
-    """Apply `without_controls` to every text of a JSON document (most are returned unchanged).
+    """Apply `without_controls` to every text in a JSON document; most have nothing to replace and
+    are returned unchanged.
 
     Raises:
         msgspec.DecodeError: it is not JSON.

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from scenes import decode, facts, failure, replay, served, step, trajectory
 
-from draftbench.records import AnyObservation, Candidate, LookupReplay, together
+from draftbench.records import AnyObservation, Candidate, LookupReplay, candidate_names
 
 DRAFT = Candidate(draft="d")
 LOOKUP = LookupReplay(
@@ -37,7 +37,7 @@ def test_what_a_sweep_writes_is_read_back(good):
 
 def test_levels_of_one_draft_are_named_together():
     names = [("a", "none"), ("b", "int8"), ("a", "int4")]
-    assert together(Candidate(draft, quant) for draft, quant in names) == (
+    assert candidate_names(Candidate(draft, quant) for draft, quant in names) == (
         "a (unquantized, int4), b:int8"
     )
 

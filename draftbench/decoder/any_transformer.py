@@ -1,10 +1,10 @@
-"""Runs any transformers causal LM with an ordinary key-value cache, through its forward pass.
+"""Runs any transformers causal LM that has an ordinary key-value cache, by its forward pass.
 
-The cache is ours: one slab per layer, written in place and rewound by forgetting, since those of
-transformers concatenate on every step, cannot be rewound past a sliding window, or have one length
-for all rows. For one row transformers makes the masks from the sizes that our cache reports; for
-several rows at different lengths they are made here, one for each kind of layer. A sliding window
-is stored in full and masked. Recurrent and hybrid caches are refused by name.
+The cache is draftbench's: one slab for each layer, written in place and rewound by changing a
+length. Those of transformers concatenate on every step, cannot be rewound past a sliding window, or
+have one length for all rows. For one row transformers makes the masks from the sizes that the cache
+reports; for several rows of different lengths they are made here, one for each kind of layer. A
+sliding window is stored in full and masked. Models with recurrent state are refused.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import only_row
 
-# Families that take the masks they are given, so that rows of different lengths may share a pass.
-# Tested with random models of each: every row gets the logits that it gets alone. Others derive
-# more from the sizes of a batch (GPT-Neo's local attention, Falcon's alibi) and run row by row.
+# Families whose rows may have different lengths in one pass, since they use the masks that they are
+# given. A test with random models of each shows that every row gets the logits that it gets alone.
+# Others derive more from the sizes of a batch (GPT-Neo's local attention, Falcon's alibi): their
+# rows run one by one.
 SIDE_BY_SIDE = frozenset(
     """
     cohere cohere2 deepseek_v3 exaone4 gemma gemma2 gemma3_text glm4 gpt2 gpt_bigcode gpt_neox
@@ -37,20 +38,20 @@ ATTENTION_LAYERS = ("full_attention", "sliding_attention")
 
 
 def rewind_obstacle(model: Any) -> str | None:
-    """Why this model has no cache that can be rewound, or None."""
+    """Why a model's cache cannot be rewound; None if it can."""
     config = model.config.get_text_config()
     kinds = {kind for kind in (getattr(config, "layer_types", None) or ()) if kind is not None}
-    foreign = sorted(kinds.difference(ATTENTION_LAYERS))
-    if foreign:
-        return f"layers of kind {', '.join(foreign)}, whose state cannot be rewound"
+    recurrent = sorted(kinds.difference(ATTENTION_LAYERS))
+    if recurrent:
+        return f"layers of kind {', '.join(recurrent)}, whose state cannot be rewound"
     if getattr(model, "_is_stateful", False):
         return f"the recurrent state of {config.model_type} cannot be rewound"
     return None
 
 
 class SlabLayer(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values [rows, heads, capacity, head] in memory allocated once, shaped
-    like the first ones it sees.
+    """One layer's keys and values [rows, heads, capacity, head]; memory is allocated once, when the
+    first ones show their shape.
     """
 
     def __init__(self, cache: SlabTransformersCache, *, sliding: bool) -> None:
@@ -92,8 +93,8 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class SlabTransformersCache(Cache):  # type: ignore[misc]
-    """A transformers cache with a valid length per row. `place` says where the tokens of a pass go:
-    one row, or several.
+    """A transformers cache with a valid length for each row. `place` says where the tokens of the
+    next pass go: to one row, or to several.
     """
 
     def __init__(self, layer_kinds: list[str], capacity: int, rows: int) -> None:
@@ -108,8 +109,9 @@ class SlabTransformersCache(Cache):  # type: ignore[misc]
 
 
 class _LeftPadded:
-    """`counts[r]` new tokens behind the `lengths[r]` valid ones of row r, as [rows, width] that
-    ends with them. Padding reads token 0 at position 0 and is written nowhere.
+    """The new tokens of several rows as one batch [rows, width]: `counts[r]` tokens at the end of
+    row r, which follow the `lengths[r]` valid ones in its cache. Padding reads token 0 at position
+    0 and is not written to the cache.
     """
 
     def __init__(self, lengths: list[int], counts: Sequence[int], device: str) -> None:
@@ -130,7 +132,9 @@ class _LeftPadded:
         return wide
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Additive [rows, 1, width, end]: each token sees those up to itself, `window` of them."""
+        """An additive mask [rows, 1, width, end]: each token sees itself and the tokens before it,
+        at most `window` of them.
+        """
         seen = torch.arange(self.end, device=self.row.device)
         last = self.positions.unsqueeze(2)
         hidden = seen > last
@@ -146,7 +150,7 @@ class TransformersRunner:
     Args:
         model: a loaded causal LM without `rewind_obstacle`.
         level: quantization level of its linear layers.
-        two_layouts: a CPU may hold unquantized weights twice, for one token and for several.
+        two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
     """
 
     def __init__(self, model: Any, level: str, *, two_layouts: bool = True) -> None:
@@ -160,7 +164,7 @@ class TransformersRunner:
         kinds = getattr(config, "layer_types", None) or [default] * config.num_hidden_layers
         self._layer_kinds = list(kinds)
         self._side_by_side = config.model_type in SIDE_BY_SIDE
-        # transformers 5.24 renamed it; models with code of their own may keep the older name.
+        # transformers 5.24 renamed it; models that bring code may use the older name.
         renamed = "cache" in inspect.signature(type(model).forward).parameters
         self._cache_name = "cache" if renamed else "past_key_values"
         if len({p.device for p in model.parameters()}) == 1:
@@ -187,7 +191,7 @@ class TransformersRunner:
         return SlabTransformersCache(self._layer_kinds, capacity, rows)
 
     def forget_caches(self) -> None:
-        """Its caches end with whoever holds them."""
+        """Nothing to do: a cache's memory is freed with the cache."""
 
     @torch.inference_mode()
     def forward(
@@ -226,10 +230,10 @@ class TransformersRunner:
 
 
 def replace_linears(model: Any, level: str, *, two_layouts: bool = True) -> None:
-    """Swap every linear layer for `make_linear`'s, in place.
+    """Replace every linear layer by `make_linear`'s, in place.
 
-    A head that is tied to the embedding becomes a separate layer, which shares its rows where it
-    holds rows; the embedding stays.
+    A head that is tied to the embedding becomes a separate layer, which shares the embedding's
+    memory if it holds its weights in rows.
     """
     embedding = model.get_input_embeddings().weight
     for parent in list(model.modules()):

@@ -1,9 +1,9 @@
 """Attention over cached keys and values, for one row or several rows of different lengths.
 
-Everything but attention works on the tokens of all rows side by side, so a batch whose rows bring
-different numbers of tokens costs no padding there (recorded passes, which are as wide as their
-widest row, apart). Only here rows are padded to the widest. Slabs are [layers, 2, rows, key heads,
-capacity, head], keys and then values; queries are grouped by key head, so that no key is repeated.
+Only attention pads rows to the widest one; all else works on the tokens of all rows side by side
+(except in recorded passes, which are always as wide as their widest row). Slabs are [layers, 2,
+rows, key heads, capacity, head], keys and then values; queries are grouped by key head, so that no
+key is repeated.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn import functional
 
 _attention = functional.scaled_dot_product_attention
-# Tokens of one row in one pass: enough to be bound by arithmetic, few enough that masks stay small.
+# Most tokens of one row in one pass: enough to be bound by arithmetic, few enough for small masks.
 PIECE = 512
-# A GPU's kernel for scores with a mask goes through all keys of a key head in one block, one key
-# after the other: a model of 8 key heads keeps 8 of 132 multiprocessors busy. Beyond so many keys
-# they are taken in chunks, a block each, and the chunks' results joined, as in Flash-Decoding (Dao
-# et al. 2023). Its four more launches take as long as 512 keys in turn.
+# A GPU's kernel for attention with a mask goes through all keys of a key head in one block, so a
+# model of 8 key heads keeps 8 of 132 multiprocessors busy. Beyond `WHOLE` keys they are split into
+# chunks of `CHUNK` keys, a block each, and the results are joined, as in Flash-Decoding (Dao et al.
+# 2023). The four more launches take as long as 512 keys.
 WHOLE, CHUNK = 1024, 256
 
 
@@ -33,11 +33,11 @@ class Rotary(NamedTuple):
 
 
 class Placement(Protocol):
-    """Where the tokens of one pass go in the slabs, and what they see there."""
+    """Where in the slabs the tokens of one pass are stored, and what they attend to."""
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         """Rotate the queries and keys in qkv [n, heads + 2 · key heads, head], store the new keys
-        and values, and mix the values that each query sees: [n, heads · head].
+        and values, and return what each query attends to [n, heads · head].
         """
         ...
 
@@ -45,9 +45,8 @@ class Placement(Protocol):
 class OneRow:
     """n ≤ PIECE tokens behind the `start` valid ones of one row.
 
-    A step of one token on a CPU is this and the products: views that all layers need alike are
-    made for all of them at once, since between products that empty the cache, the interpreter takes
-    several microseconds for each.
+    The views of the slabs are made once for all layers. Made in each layer, between products that
+    empty the processor's cache, each would take several microseconds of a one-token step.
 
     Args:
         slabs: this row's [layers, 2, key heads, capacity, head].
@@ -84,8 +83,8 @@ class OneRow:
 class ManyRows:
     """`counts[r]` tokens behind the `lengths[r]` valid ones of row r.
 
-    Rows without tokens take part with a query that nobody reads: leaving them out would copy the
-    others' keys.
+    Rows without tokens take part with a query whose result is not read, since leaving them out
+    would copy the keys of the others.
 
     Args:
         group: queries to a key.
@@ -126,8 +125,8 @@ class ManyRows:
 
 
 class EvenRows:
-    """`width` tokens behind the valid ones of every row, wherever those end: only the numbers in
-    `starts` differ between two passes, nothing that a recording holds.
+    """`width` tokens behind the valid ones of every row. Two passes of the same width and reach
+    differ only in the numbers in `starts`, so that the pass can be recorded.
 
     Args:
         starts: [rows] valid tokens.
@@ -162,8 +161,8 @@ class EvenRows:
 
 
 def _rotated(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries [n, heads, head], and keys and values [n, 2 · key heads, head], in place: as they lie
-    side by side, the cache holds them.
+    """Queries [n, heads, head], and keys and values side by side [n, 2 · key heads, head], as the
+    cache holds them; queries and keys are rotated in place.
     """
     heads = qkv.shape[1] - 2 * kv_heads
     turning = qkv.narrow(1, 0, heads + kv_heads)
@@ -191,23 +190,26 @@ def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:
 
 
 def _mixed(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
-    """The values mixed for queries [rows, width, heads, head], in their shape."""
+    """Attention of queries [rows, width, heads, head], in the same shape."""
     rows, width, _, head = query.shape
     keys, values = slab.narrow(3, 0, mask.shape[3]).unbind()
     grouped = query.transpose(1, 2).reshape(rows, slab.shape[2], -1, head)
-    # Not a view: some of a GPU's kernels lay their result out as [rows, n, heads, head].
+    # `reshape`, since some of a GPU's kernels return [rows, n, heads, head] in memory.
     mixed = _attention(grouped, keys, values, mask).reshape(rows, -1, width, head)
     return mixed.transpose(1, 2)
 
 
 def _splits(slabs: Tensor, reach: int) -> bool:
-    """Whether so many keys are attended to by chunks; every reach that is recorded divides."""
+    """Whether attention to so many keys goes by chunks. Every reach that is recorded divides into
+    chunks.
+    """
     return slabs.is_cuda and reach > WHOLE and reach % CHUNK == 0
 
 
 def _by_chunk(mask: Tensor, kv_heads: int) -> Tensor:
-    """A `_mask` as [chunks, rows · key heads, group · width, CHUNK], with numbers for -inf: a chunk
-    that no query sees any of has to give numbers, which its share of 0 then removes.
+    """A `_mask` as [chunks, rows · key heads, group · width, CHUNK], with large negative numbers in
+    place of -inf: a chunk of which a query sees nothing must give numbers, not NaN, which its share
+    of 0 then removes.
     """
     numbers = mask.clamp(min=torch.finfo(mask.dtype).min / 2)
     heads = numbers.expand(-1, kv_heads, -1, -1).flatten(0, 1)
@@ -215,7 +217,7 @@ def _by_chunk(mask: Tensor, kv_heads: int) -> Tensor:
 
 
 def _mixed_by_chunk(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
-    """`_mixed`, with a mask by chunk. A chunk's share is its part of all exponentials of scores."""
+    """`_mixed` with a mask by chunk. A chunk's share is its part of the sum of exponentials."""
     rows, width, _, head = query.shape
     chunks, heads = mask.shape[:2]
     grouped = query.transpose(1, 2).reshape(1, heads, -1, head).expand(chunks, -1, -1, -1)
@@ -229,8 +231,9 @@ def _mixed_by_chunk(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
 def _attention_with_log_sums(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`_attention` by a GPU's kernel for scores with a mask, and for each query the logarithm of
-    its sum of exponentials (PyTorch, mem_eff_attention/kernel_forward.h), which that pads.
+    """`_attention` by a GPU's kernel for attention with a mask, and for each query the logarithm of
+    its sum of exponentials, without the kernel's padding (PyTorch,
+    mem_eff_attention/kernel_forward.h).
     """
     attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
     mixed, log_sums, *_ = attention(query, keys, values, mask, True)

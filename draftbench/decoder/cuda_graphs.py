@@ -1,11 +1,13 @@
 """Records passes of fixed shapes over one cache as CUDA graphs, and lends caches from a pool.
 
 A GPU runs the kernels of a small model's step faster than a host can launch them one by one, so a
-step is recorded as one CUDA graph, the output head included. The choice of a token is not: it is
-one launch that waits for nobody, and a draft chooses among the target's tokens alone. A recording
-is bound to its shapes and to the memory that it reads and writes. Hence caches are lent from a pool
-and come back to it, and a recorded pass takes the same number of tokens in every row: the surplus
-of narrower rows lands behind their valid tokens, where the next pass overwrites it.
+step is recorded as one CUDA graph, the output head included. The choice of a token is not recorded:
+it is one more launch, and a draft chooses among the target's tokens alone.
+
+A recording is bound to its shapes and to the memory that it reads and writes. So caches are lent
+from a pool and taken back, and a recorded pass takes the same number of tokens in every row: what
+is too much for narrower rows is written behind their valid tokens, where the next pass overwrites
+it.
 """
 
 from __future__ import annotations
@@ -21,31 +23,31 @@ from torch.nn import functional
 
 from draftbench.decoder.runner import last_of_each, on_device
 
-# A pass without arguments: its inputs are tensors that it holds.
+# A pass without arguments, which reads its inputs from tensors that it holds.
 Pass = Callable[[], Tensor]
-# Turns a pass into one that does the same with whatever its inputs hold by then.
+# Turns a pass into a recorded one, which reads the same tensors when it is called.
 Recorder = Callable[[Pass], Pass]
-# A reach of keys, tokens [rows · width], starts [rows], slabs → logits after each token.
+# Number of keys, tokens [rows · width], starts [rows], slabs → logits after each token.
 Append = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 # Capacities are multiples of this, and the shortest reach is.
 STRIDE = 256
-# A library's first calls allocate and choose kernels, which a recording must not hold.
+# Passes before a recording: a library's first calls allocate memory and choose kernels.
 WARM_PASSES = 2
-# Cosine of a recorded pass's logits with those of the same pass launched call by call: the same
-# kernels, up to bfloat16's noise in a deep model.
+# Least cosine of a recorded pass's logits with those of the same pass launched call by call. They
+# differ by bfloat16's noise in a deep model.
 LEAST_COSINE = 0.98
 
 
 class RecordingError(Exception):
-    """A recorded pass that does something else than what was recorded."""
+    """A recorded pass that computes something else than the pass that was recorded."""
 
 
 class CudaGraphs:
-    """Records one pass after the other into memory that they share: a result is read before the
-    next pass is launched.
+    """Records passes into memory that they share, so that a result has to be read before the next
+    pass is launched.
 
     Args:
-        stream: where passes are warmed and recorded; what libraries allocate there stays for good.
+        stream: where passes are warmed and recorded; what libraries allocate there is never freed.
     """
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -77,7 +79,7 @@ class RecordedPasses:
     """Passes of some widths, in tokens a row, over one set of slabs.
 
     Args:
-        slabs: dimension 2 are rows, dimension 4 tokens.
+        slabs: dimension 2 are the rows, dimension 4 the tokens.
         recorder: for these passes alone, so that its memory is freed with them.
     """
 
@@ -88,9 +90,9 @@ class RecordedPasses:
         self._starts = torch.zeros(self.rows, dtype=torch.long, device=self._device)
         self._tokens: dict[int, Tensor] = {}
         self._passes: dict[tuple[int, int], Pass] = {}
-        # By width and reach, of each recording with the same pass call by call.
+        # By width and reach: how each recording compared with the same pass call by call.
         self.cosines: dict[tuple[int, int], float] = {}
-        # Numbers of keys that passes are recorded for, each about twice the one before.
+        # The numbers of keys that passes are recorded for, each about twice the one before.
         self._reaches = [STRIDE]
         while self._reaches[-1] < self.capacity:
             self._reaches.append(min(2 * self._reaches[-1], self.capacity))
@@ -102,8 +104,8 @@ class RecordedPasses:
 
     @torch.inference_mode()
     def record(self, widths: Collection[int], append: Append) -> None:
-        """Record the passes of these widths that are missing, and compare each with itself call by
-        call.
+        """Record the passes of these widths that are missing, and compare each with the same pass
+        launched call by call.
 
         Raises:
             RecordingError: they differ.
@@ -123,12 +125,12 @@ class RecordedPasses:
             self._tokens[width] = tokens
 
     def _cosine(self, launch: Pass, work: Pass, tokens: Tensor, farthest: int) -> float:
-        """Launch a recorded pass once, over other tokens, starts, keys and values than it was
-        recorded with, and compare; so its first timed launch is not its first.
+        """Launch a recorded pass over other tokens, starts, keys and values than it was recorded
+        with, and compare. This also makes sure that its first timed launch is not its first.
         """
         steps = torch.arange(1, 1 + max(self.rows, len(tokens)), device=self._device)
         self._starts.copy_((farthest - 3 * (steps.narrow(0, 0, self.rows) - 1)).clamp_(min=0))
-        # Of the first words, which every vocabulary has.
+        # The first 16 tokens, which every vocabulary has.
         tokens.copy_(steps.narrow(0, 0, len(tokens)).remainder(16))
         self.slabs.normal_()
         expected = work().float()
@@ -137,9 +139,9 @@ class RecordedPasses:
     def append(
         self, tokens: Tensor, counts: Sequence[int], lengths: Sequence[int], *, every: bool
     ) -> Tensor:
-        """Logits after each of the tokens [n], which lie row after row, `counts[r]` of them behind
-        the `lengths[r]` valid ones of row r; or after the last of each row. To be read before the
-        next pass.
+        """Logits after each of the tokens [n], or after the last of each row; they have to be read
+        before the next pass. Tokens lie row after row: `counts[r]` of them go behind the
+        `lengths[r]` valid ones of row r.
         """
         width = min(width for width in self._tokens if width >= max(counts))
         farthest = max(length + count for length, count in zip(lengths, counts, strict=True))
@@ -160,12 +162,12 @@ class RecordedPasses:
 
 @dataclass(frozen=True)
 class Lender:
-    """Slabs with their recordings, lent to caches and taken back when a cache is forgotten. Slabs
-    that are too small, or have another number of rows than wanted, are given up.
+    """Lends slabs with their recordings to caches, and takes them back when a cache is freed. Idle
+    slabs that are too small, or have another number of rows than wanted, are freed.
 
     Args:
-        longest: tokens a row for which slabs have room at least, so that the first caches that are
-            lent do for longer ones too: recordings would have to be made anew.
+        longest: tokens a row for which slabs have room at least, so that the first ones will do for
+            longer caches too, and nothing has to be recorded again.
     """
 
     make_slabs: Callable[[int, int], Tensor]
@@ -179,10 +181,10 @@ class Lender:
         passes of these widths recorded.
         """
         self.idle[:] = [
-            one
-            for one in self.idle
-            # The surplus of its widest pass has to fit too, also where this cache has no such pass.
-            if one.rows == rows and one.capacity >= capacity + max(*widths, one.widest)
+            passes
+            for passes in self.idle
+            # All of its widest pass has to fit, even if this cache asks for narrower ones.
+            if passes.rows == rows and passes.capacity >= capacity + max(*widths, passes.widest)
         ]
         if self.idle:
             passes = self.idle.pop()
@@ -195,5 +197,5 @@ class Lender:
         return passes
 
     def take_back(self, passes: RecordedPasses, *, after: object) -> None:
-        """Once the cache `after` is forgotten."""
+        """Make the slabs idle again once the cache `after` is freed."""
         weakref.finalize(after, self.idle.append, passes).atexit = False

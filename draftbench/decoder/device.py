@@ -1,6 +1,4 @@
-"""Which device runs the models: chosen, refused in words where it cannot, and made ready, before
-any weights load.
-"""
+"""Chooses the device that runs the models, says why one cannot be used, and makes it ready."""
 
 from __future__ import annotations
 
@@ -50,8 +48,8 @@ def device_of(name: str | None) -> str:
 
 
 def why_no_gpu() -> tuple[str, str] | None:
-    """Why PyTorch cannot use this machine's GPU, and what helps; None where there is none, or it
-    can.
+    """Why PyTorch cannot use this machine's GPU, and what helps; None if there is no GPU, or it can
+    be used.
     """
     if torch.version.hip is not None:
         return (
@@ -78,7 +76,7 @@ def why_no_gpu() -> tuple[str, str] | None:
         )
     try:
         torch.cuda.init()
-    # PyTorch's words name what is missing: no permission, no visible device, a driver that failed.
+    # PyTorch's message names what is missing: permission, a visible device, a working driver.
     except (RuntimeError, AssertionError) as error:
         return (
             f"PyTorch finds no GPU ({str(error).splitlines()[0][:200]})",
@@ -88,13 +86,13 @@ def why_no_gpu() -> tuple[str, str] | None:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's driver: the first word of its line that is a number with a dot."""
+    """The version of NVIDIA's driver: the first word in its file that is a number with a dot."""
     words = _DRIVER.read_text(errors="replace").split() if _DRIVER.exists() else []
     return next((word for word in words if word.replace(".", "").isdigit() and "." in word), None)
 
 
-def in_words(device: str) -> str:
-    """The device with its name and what matters of it; of a CPU, why it is no GPU."""
+def device_words(device: str) -> str:
+    """A device with its name and versions; for a CPU, why no GPU is used."""
     if device == "cpu":
         obstacle = why_no_gpu()
         count = torch.get_num_threads()
@@ -108,14 +106,14 @@ def in_words(device: str) -> str:
 
 
 def card_names(device: str) -> str | None:
-    """What the GPUs are called, each name once; None of a CPU."""
+    """The names of the GPUs, each once; None for a CPU."""
     if device == "cpu":
         return None
     return " and ".join(sorted(set(map(torch.cuda.get_device_name, _cards(device)))))
 
 
 def capability(device: str) -> Capability:
-    """The compute capability of a GPU, of several the least."""
+    """The compute capability of a GPU; of several, the least."""
     return min(map(torch.cuda.get_device_capability, _cards(device)))
 
 
@@ -133,10 +131,10 @@ def default_dtype(device: str) -> torch.dtype:
 
 
 def dtype_of(name: str | None, device: str) -> torch.dtype:
-    """The type that is asked for, or the device's default.
+    """The type of this name, or the device's default.
 
     Raises:
-        UsageError: unknown, or the device does not multiply it.
+        UsageError: it is unknown, or the device does not multiply it.
     """
     if name is None:
         return default_dtype(device)
@@ -153,10 +151,10 @@ def dtype_of(name: str | None, device: str) -> torch.dtype:
 
 
 def make_ready(device: str) -> None:
-    """Settings of PyTorch that everything which runs on this device needs.
+    """Set PyTorch up for this device.
 
-    cuDNN's attention, which PyTorch prefers on Hopper and newer, plans for every new shape and
-    stride: several 100 ms for each new length of a text, inside whatever is timed
+    cuDNN's attention is turned off. PyTorch prefers it on Hopper and newer, but it plans anew for
+    every shape, which takes several 100 ms for each new length of a text, while it is timed
     (sgl-project/sglang#4650; vLLM turns it off too, vllm/platforms/cuda.py).
     """
     if device != "cpu":
@@ -166,7 +164,7 @@ def make_ready(device: str) -> None:
 
 
 def attention_words(device: str) -> str:
-    """What a runner's name says of the kernels that PyTorch may choose for attention on a GPU."""
+    """The part of a runner's name that says which kernels PyTorch may use for attention."""
     if device == "cpu":
         return ""
     may = torch.backends.cuda
@@ -179,8 +177,8 @@ def attention_words(device: str) -> str:
 
 
 def set_threads(threads: int | None) -> int:
-    """Use `threads` CPU threads (default: one per core that this process may use); how many are
-    used.
+    """Use `threads` CPU threads (default: one per core that this process may use), and return how
+    many are used.
     """
     if threads is None and hasattr(os, "sched_getaffinity"):
         threads = len(os.sched_getaffinity(0))
@@ -190,8 +188,8 @@ def set_threads(threads: int | None) -> int:
 
 
 def environment_threads() -> int | None:
-    """The number in OMP_NUM_THREADS, of several the first, which is that of the outer loop; None
-    where it is no number.
+    """The number in OMP_NUM_THREADS; of several, the first, which is for the outer loop. None if it
+    is no number.
     """
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(first) or None if first.isascii() and first.isdigit() else None

@@ -1,7 +1,7 @@
 """Drafters, which propose up to k tokens for each row: a draft model, or prompt lookup.
 
-A drafter keeps a state along each response; after each round it learns how much of its proposal was
-accepted. It does not know the target's logits and never decides on acceptance.
+A drafter keeps a state along each response, and after each round learns how much of its proposal
+was accepted. It sees none of the target's logits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from draftbench.records import DraftingMode, Sampling
 
 
 class Proposal(NamedTuple):
-    """k' draft tokens [1] and, where they were sampled, the distribution [1, vocab] that each was
-    drawn from; in pieces, so that those of all rows are joined at once.
+    """Draft tokens, each a tensor [1], and the distribution [1, vocab] that each was drawn from if
+    they were sampled. They are separate tensors, so that those of all rows can be joined at once.
     """
 
     tokens: Sequence[Tensor]
@@ -48,13 +48,13 @@ class Drafter(Protocol):
     """Proposes along responses, a row each."""
 
     def open(self, rows: int, capacity: int) -> None:
-        """Make room for `rows` sequences of `capacity` tokens each."""
+        """Prepare for `rows` sequences of up to `capacity` tokens each."""
 
     def begin(self, row: int, task: Task) -> None:
         """Read the prompt of a row's next response."""
 
     def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
-        """For each ask a proposal, None where there is nothing to propose."""
+        """A proposal for each request; None where there is nothing to propose."""
         ...
 
     def keep(self, row: int, length: int) -> None:
@@ -62,12 +62,12 @@ class Drafter(Protocol):
 
 
 class ModelDrafter:
-    """A model proposes its argmax, or samples; one forward pass a token for all rows, no wait
-    between them.
+    """A model that proposes its argmax, or samples: one forward pass a token for all rows, without
+    a wait between passes.
 
     Args:
         runner: the draft (or the target itself, for the control).
-        mode: whether and how a row whose request samples is drafted by sampling.
+        mode: how the draft proposes for requests above temperature 0.
         vocab_size: the target's; the draft's tokens beyond it are not proposed.
     """
 
@@ -117,8 +117,8 @@ class ModelDrafter:
         return logits[:, : self.vocab_size]
 
     def _next(self, drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
-        """The token after each of the logits [n, vocab], also appended to its draft: the best, or
-        drawn by the number of its position.
+        """The next token [n] of each draft, from logits [n, vocab]: the best one, or drawn by the
+        uniform number of its position. It is appended to the draft.
         """
         groups = equal_places(draft.sampler.filters if draft.sampler else None for draft in drafts)
         for filters, members in groups.items():
@@ -140,12 +140,12 @@ class ModelDrafter:
         return tokens if len(groups) == 1 else torch.cat([draft.tokens[-1] for draft in drafts])
 
     def _readable(self, tokens: list[int]) -> Tensor:
-        """Ids as the draft can read them: a token that it has no row for becomes its last one."""
+        """Ids that the draft can read: a token without a row in its vocabulary becomes its last."""
         return on_device(tokens, self.runner.device).clamp_(max=self.runner.vocab_size - 1)
 
 
 class _Sampler:
-    """The filters and the random numbers with which the draft samples along one response."""
+    """The filters and the uniform numbers with which the draft samples along one response."""
 
     def __init__(self, task: Task, mode: DraftingMode, device: str) -> None:
         filtered = mode is DraftingMode.SAMPLED
@@ -156,7 +156,7 @@ class _Sampler:
 
 @dataclass
 class _Draft:
-    """A proposal in the making, of at most `wanted` tokens, with their distributions if sampled."""
+    """An unfinished proposal of at most `wanted` tokens."""
 
     ask: ProposalRequest
     wanted: int
@@ -165,7 +165,7 @@ class _Draft:
     q: list[Tensor] = field(default_factory=list)
 
     def uniform(self) -> Tensor:
-        """The number [1] of the next token's position."""
+        """The uniform number [1] of the next token's position."""
         assert self.sampler is not None
         length = len(self.ask.context) + len(self.tokens)
         return self.sampler.uniforms.narrow(0, length - self.sampler.prompt_length, 1)
@@ -173,18 +173,18 @@ class _Draft:
 
 @dataclass(frozen=True)
 class LookupRule:
-    """Which earlier occurrence of a text's ending prompt lookup copies from, and how much of it."""
+    """From which earlier occurrence of a text's ending prompt lookup copies, and how much."""
 
-    first: bool = False  # the first of several occurrences, not the last
-    unseen: int = 0  # newest tokens that are neither found nor copied
-    begin: int = 0  # token before which no occurrence may start
+    first: bool = False  # whether it takes the first of several occurrences instead of the last
+    unseen: int = 0  # newest tokens in which it neither looks nor copies
+    begin: int = 0  # the first token at which an occurrence may start
     least: int = 1  # fewer tokens are not proposed
-    fills: bool = False  # whether the last token makes up what is missing of k
+    fills: bool = False  # whether the text's last token fills what is missing of k
 
 
 class LookupIndex:
-    """Finds the continuation of an earlier occurrence of the longest n-gram that ends a growing
-    sequence.
+    """Finds the longest n-gram at the end of a growing text that occurred before, and what followed
+    it there.
 
     Args:
         longest, shortest: n-gram sizes that are looked up (vLLM: prompt_lookup_max,
@@ -197,7 +197,7 @@ class LookupIndex:
         self._after: dict[tuple[int, ...], int] = {}
 
     def extend(self, tokens: list[int]) -> None:
-        """Append tokens; an n-gram becomes findable once a token follows it."""
+        """Append tokens; an n-gram can be found once a token follows it."""
         for token in tokens:
             end = len(self.tokens) - self.rule.unseen
             for size in range(self.shortest, min(self.longest, end - self.rule.begin) + 1):
@@ -223,7 +223,7 @@ class LookupIndex:
 
 
 class LookupDrafter:
-    """Prompt lookup: copies what followed the same words before; needs no model."""
+    """Prompt lookup, which copies what followed the same tokens before and needs no model."""
 
     def __init__(self, longest: int, shortest: int, device: str) -> None:
         self.sizes, self.device = (longest, shortest), device
@@ -247,4 +247,4 @@ class LookupDrafter:
         return proposals
 
     def keep(self, row: int, length: int) -> None:
-        """Nothing drafted is stored."""
+        """Nothing to do: drafted tokens are not stored."""

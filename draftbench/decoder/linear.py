@@ -1,11 +1,11 @@
-"""Unquantized linear layers: on a CPU, weights held in the way that is fastest for a few rows.
+"""Unquantized linear layers; a CPU holds their weights in the layout that is fastest for few rows.
 
-A pass over one token streams every matrix once; a pass over a few should cost little more. In rows,
-as checkpoints have weights, it takes up to twice as long. So, on CPUs that have no instructions for
-bfloat16, weights that fit into 16 bits are held in these and multiplied in float32 by FBGEMM: half
-the bytes, the same values, one layout for any number of rows. Weights that need 32 bits are packed
-in blocks by oneDNN, and the large ones kept in rows as well, which are streamed faster for one
-token. `scripts/bench_layouts.py` times all of it.
+A pass over one token reads every matrix once, and a pass over a few tokens should cost little more.
+With weights in rows, as checkpoints have them, it costs up to twice as much. So on CPUs without
+instructions for bfloat16, weights that fit into 16 bits are held so and multiplied in float32 by
+FBGEMM: half the bytes, the same values, one layout for any number of rows. Weights that need 32
+bits are packed in blocks by oneDNN, and large ones kept in rows as well, which are faster to read
+for one token. `scripts/bench_layouts.py` times these layouts.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from torch.nn import functional
 
 # [n, inputs] → [n, outputs].
 Product = Callable[[Tensor], Tensor]
-# By the bytes of a float32 matrix: smaller ones stay in a processor's cache, where a library's call
-# takes longer than its layout saves.
+# Matrices of fewer bytes stay as they are: they fit into a processor's cache, where a library's
+# call takes longer than its layout saves.
 PACKED_FROM = 600_000
-# Of weights that need 32 bits, larger ones are streamed faster in rows than in blocks.
+# Matrices of 32-bit weights with more bytes are read faster in rows than in blocks.
 ROWS_FROM = 8 << 20
-# oneDNN packs for a number of rows: for 1 (float32: not at all), and alike for all others.
+# oneDNN packs for 1 row (float32: not at all), or in the same way for any other number of rows.
 SEVERAL = 8
 # Up to so many rows oneDNN's product is made at its exact size.
 EXACT_SIZE_ROWS = 32
-# What 16 bits may lose of a weight: half the step of float16's smallest numbers, and little of the
-# largest weight. bfloat16 has smaller numbers, of which a sum with others notices nothing.
+# What 16 bits may change of a weight: half the step of float16's smallest numbers, and at most this
+# part of the largest weight. So small a part of a bfloat16 number changes no sum with others.
 LOST, LOST_OF_LARGEST = 2.0**-25, 2.0**-16
-# How a layer holds its weights: float16 numbers; oneDNN's packed copy; rows as they came; these
-# and blocks.
+# How a layer holds its weights: as float16; as oneDNN's packed copy; in rows as they came; as both.
 IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit weights", "packed", "rows", "two layouts"
-# How this CPU multiplies int8 weights: by 8-bit activations, by 14-bit ones in two halves, or as
-# numbers.
+# How this CPU multiplies int8 weights: with 8-bit activations, with 14-bit ones in two halves, or
+# with bfloat16 ones.
 INT8_FBGEMM, INT8_ONEDNN = "int8 by FBGEMM", "int8 by oneDNN"
 INT8_HALVES, INT8_WEIGHT_ONLY = "int8 by FBGEMM in 14 bits", "int8 weight-only"
 
@@ -53,9 +52,9 @@ def has_fbgemm() -> bool:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this CPU has instructions for it: without, a pass over n tokens takes up to n steps.
-
-    PyTorch takes AVX-512 for enough, and then converts every weight for every token.
+    """Whether this CPU has instructions for bfloat16. Without them a pass over n tokens takes up to
+    n steps: PyTorch uses bfloat16 with AVX-512 alone, and then converts every weight for every
+    token.
     """
     if not has_onednn() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
@@ -70,12 +69,12 @@ def wide_dtype() -> torch.dtype:
 
 
 def int8_way() -> str:
-    """The fastest way to multiply int8 weights on this CPU: by oneDNN, which alone uses AMX and
-    AVX-VNNI, or by FBGEMM, which has less around its products. Without VNNI both sum two products
-    of bytes in 16 bits, which those of 8-bit activations overflow.
+    """The fastest way to multiply int8 weights on this CPU: oneDNN, which alone uses AMX and
+    AVX-VNNI, or FBGEMM, which does less around its products. Without VNNI both add two products of
+    bytes in 16 bits, which overflow with 8-bit activations.
     """
     has = torch.cpu.get_capabilities().get
-    # Unlike the CPU's list it follows `ATEN_CPU_CAPABILITY`.
+    # This, and not the list of capabilities, follows `ATEN_CPU_CAPABILITY`.
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     if has_onednn() and (has("avx_vnni") or (wide and has("amx_int8"))):
         return INT8_ONEDNN
@@ -86,8 +85,8 @@ def int8_way() -> str:
 
 
 def fits_16_bits(weight: Tensor) -> bool:
-    """Whether these float32 weights on a CPU are float16 or bfloat16 numbers, as those of nearly
-    every checkpoint are.
+    """Whether float32 weights on a CPU are float16 or bfloat16 numbers, as those of nearly every
+    checkpoint are.
     """
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not has_fbgemm():
         return False
@@ -104,9 +103,10 @@ def unquantized_linear(
 
     Args:
         weight: [out, in].
-        two_layouts: a matrix that needs 32 bits may be held twice; else one that is streamed faster
-            in rows keeps them, since a step of one token is the baseline of every speed-up.
-        copied: the weight is no piece of a mapped file, which a layer would keep in memory whole.
+        two_layouts: whether a matrix of 32-bit weights may be held twice. If not, a large one stays
+            in rows, since a step of one token is the baseline of every speed-up.
+        copied: whether the weight is in memory already; a piece of a mapped file would keep all of
+            the file in memory.
     """
     layout = None
     if weight.device.type == "cpu":
@@ -127,10 +127,10 @@ def unquantized_linear(
 def layout_on_cpu(
     weights: int, dtype: torch.dtype, narrow: bool, *, two_layouts: bool = True
 ) -> str | None:
-    """How a CPU holds a matrix of so many weights; None: in the rows of PyTorch's layer.
+    """How a CPU holds a matrix of so many weights; None: as PyTorch's layer does.
 
     Args:
-        narrow: whether 16 bits hold its float32 weights.
+        narrow: whether its float32 weights fit into 16 bits.
     """
     bfloat16 = dtype == torch.bfloat16 and multiplies_bfloat16()
     size = weights * dtype.itemsize
@@ -193,9 +193,8 @@ class PackedLinear(ProductLinear):
     """A layer by one product for one token and, where weights are held twice, another for several.
 
     Args:
-        weight: for sizes alone.
-        rows: the weights as they came where they are among those that are held; they may be an
-            embedding's too.
+        weight: for its size alone.
+        rows: the weights in rows if the layer holds these; they may be shared with an embedding.
     """
 
     def __init__(
@@ -219,8 +218,8 @@ class PackedLinear(ProductLinear):
 def as_function(layer: nn.Module) -> Product:
     """A function that computes `layer` on [n, in], without the module around it where possible.
 
-    A step calls a hundred layers, and the weights of each empty the cache before the next: entering
-    a module, of which the interpreter reads a dozen attributes, then takes as long as an operation.
+    A step calls a hundred layers, and the weights of each empty the processor's cache before the
+    next. Entering a module, which reads a dozen attributes, would then take as long as a product.
     """
     if isinstance(layer, nn.Linear):
         return partial(functional.linear, weight=layer.weight, bias=layer.bias)
@@ -228,17 +227,17 @@ def as_function(layer: nn.Module) -> Product:
 
 
 def layouts_of(layers: Iterable[nn.Module]) -> str:
-    """What a runner's name says of how its layers hold and multiply their weights."""
+    """The part of a runner's name that says how its layers hold and multiply their weights."""
     held: set[str] = {getattr(layer, "layout", PACKED) for layer in layers}
     return "".join(f", {layout}" for layout in sorted(held - {PACKED, IN_ROWS}))
 
 
 def padded_size(rows: int) -> int:
-    """Rows that a product over `rows` rows is made with: eight sizes to each doubling.
+    """The number of rows to which `rows` are padded for a product: there are eight sizes between n
+    and 2n.
 
-    oneDNN compiles kernels for every size and keeps them, mostly for good: passes over prompts and
-    responses have thousands of sizes, and each took 0.7 MB of a small model's memory and longer
-    than the rows of zeros do.
+    oneDNN compiles kernels for every size and hardly ever frees them. Prompts and responses have
+    thousands of sizes, each of which took 0.7 MB for a small model, and longer than rows of zeros.
     """
     if rows <= EXACT_SIZE_ROWS:
         return rows

@@ -1,11 +1,10 @@
 """Runs Llama-shaped models faster than transformers does.
 
 transformers spends about 0.17 ms of Python on a layer, which is most of a small draft's step. This
-runner takes over a model's weights and rotary tables, layer by layer so that memory never holds
-them twice, and makes one kernel call for each operation that matters: query, key and value in one
-product, gate and up in another, keys and values written in place. Its logits are compared with
-transformers' before it is used (`models.quantize`). On a GPU passes of a few tokens are recorded as
-CUDA graphs.
+runner takes the weights and rotary tables of a model, layer by layer so that memory never holds
+them twice, and makes fewer kernel calls: query, key and value are one product, gate and up another,
+keys and values are written in place. Its logits are compared with transformers' before it is used
+(`models.quantize`). On a GPU passes of a few tokens are recorded as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import last_of_each, on_device, only_row
 from draftbench.errors import ModelError
 
-# Families whose layer is exactly of the shape below.
+# Families whose layer has exactly the shape below.
 LLAMA_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-# Of a library's error that is repeated.
+# Characters of a library's error that are repeated.
 MOST_CHARACTERS = 200
 
 
 def llama_obstacle(model: Any) -> str | None:
-    """Why this transformers model cannot run here, or None."""
+    """Why a transformers model cannot run here; None if it can."""
     config = model.config
     if config.model_type not in LLAMA_FAMILIES:
         return f"the family {config.model_type} has layers of another shape"
@@ -76,7 +75,7 @@ class SlabCache:
         self.lengths[row] = length
 
     def graphs_for(self, counts: Sequence[int]) -> RecordedPasses | None:
-        """The graphs, where they take so many tokens of each row."""
+        """The graphs, if they take passes of so many tokens a row; else None."""
         graphs = self.graphs
         return graphs if graphs is not None and max(counts) <= graphs.widest else None
 
@@ -87,8 +86,8 @@ class LlamaRunner:
     Args:
         model: a loaded transformers causal LM without `llama_obstacle`; unusable afterwards.
         level: quantization level of the linear layers, the output head included.
-        two_layouts: a CPU may hold unquantized weights twice, for one token and for several.
-        device: where the runner's weights go, layer by layer; by default they stay.
+        two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
+        device: where the weights are moved, layer by layer; by default they stay.
         longest: tokens a row for which recorded caches have room from the start.
     """
 
@@ -126,8 +125,8 @@ class LlamaRunner:
         return self._model.tensors()
 
     def record_short_passes(self) -> str | None:
-        """From now on, run passes of the widths that a cache is made for as CUDA graphs; a sentence
-        that says why where they cannot.
+        """From now on run passes of the widths that a cache is made for as CUDA graphs. Returns
+        why, in a sentence, if this device cannot record them.
         """
         stream = torch.cuda.Stream(self.device)
         return self.record_with(lambda: CudaGraphs(stream))
@@ -150,7 +149,7 @@ class LlamaRunner:
         return f"launches its steps call by call, not as CUDA graphs: {obstacle}"
 
     def forget_caches(self) -> None:
-        """Give up the slabs that nobody holds, with their recordings."""
+        """Free the slabs that are not lent, with their recordings."""
         if self._lender is not None:
             self._lender.idle.clear()
 
@@ -158,8 +157,8 @@ class LlamaRunner:
         """Zeroed slabs; the rotary tables limit positions to the model's context length.
 
         Raises:
-            ModelError: passes of these widths cannot be recorded, though those that were tried
-                could. Call by call their times would be another kind, under the same name.
+            ModelError: passes of these widths cannot be recorded, though others could. Launched
+                call by call their times would not be comparable.
         """
         if widths and self._lender is not None:
             try:
@@ -225,8 +224,8 @@ class LlamaRunner:
 
 
 class RootMeanSquare:
-    """x / √(mean of x² + eps) · weight, over the last dimension (Zhang and Sennrich 2019, eq. 4);
-    the streams below compute it.
+    """The weight and eps of x / √(mean of x² + eps) · weight (Zhang and Sennrich 2019, eq. 4),
+    which the streams below compute.
     """
 
     def __init__(self, norm: Any, device: torch.device) -> None:
@@ -253,11 +252,11 @@ class PlainStream:
 
 
 class MirroredStream:
-    """The residual stream on a CPU, as (x, -x).
+    """The residual stream on a CPU, kept as (x, -x).
 
-    A CPU has a dozen kernels for the norm and one for the layer norm, which gives the same for
-    (x, -x): its mean is 0 and its variance the mean of x². Between layers that each empty the
-    cache, a norm of a dozen kernels took a tenth of a small model's step.
+    On a CPU the norm takes a dozen kernels, which were a tenth of a small model's step, but the
+    layer norm takes one. For (x, -x) it gives the same: the mean is 0 and the variance the mean of
+    x².
     """
 
     def __init__(self, embedded: Tensor, signs: Tensor) -> None:
@@ -298,8 +297,8 @@ class Layer:
 
 
 class LlamaModel:
-    """The embedding, all layers, the last norm and the output head. Knows slabs and where tokens go
-    in them, not how long a row is.
+    """The embedding, all layers, the last norm and the output head. How long rows are is the
+    runner's to know: the model is given a `Placement`.
     """
 
     def __init__(
@@ -353,8 +352,8 @@ class LlamaModel:
         )
 
     def append_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
-        """Append tokens [rows · width], `width` behind the `starts` [rows] valid ones of each row;
-        the same operations whatever the starts are.
+        """Append tokens [rows · width], `width` behind the `starts` [rows] valid ones of each row,
+        by operations that are the same for all starts.
         """
         width = len(tokens) // len(starts)
         placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)

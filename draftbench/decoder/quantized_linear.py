@@ -1,7 +1,7 @@
-"""Linear layers at a quantization level, and which of them a device has a fast kernel for.
+"""Linear layers at a quantization level, and which levels a device has a fast kernel for.
 
-Activations are never quantized per tensor: a token's result must not depend on its neighbours, or
-replay would not predict the decoder.
+Activations are never quantized with one scale for all tokens: if a token's result depended on its
+neighbours, replay would not predict the decoder.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ from draftbench.decoder.linear import (
 )
 from draftbench.memory import INT4_GROUP, fits_level
 
-# Beyond so many rows another way is faster than the weight-only kernels. int4's reads the weights
-# once for four rows; its wide copy overtakes it at once where bfloat16 is multiplied.
+# The most rows for which the weight-only kernels are the fastest way. That of int4 reads the
+# weights once for four rows; by the instructions of the CPU, the wide copy is faster from more rows
+# on.
 INT8_KERNEL_ROWS = 16
 INT4_KERNEL_ROWS = {"bfloat16": 2, "AVX512": 8}
 INT4_KERNEL_ROWS_ELSE = 4
-# Where the 4-bit weights have no copy for passes over several tokens.
+# The layout of 4-bit weights without a copy for passes over several tokens.
 INT4_ALONE = "int4 alone"
-# Of smaller matrices the weight-only kernel takes less for a token than making integers of the
-# token does.
+# For matrices of fewer weights the weight-only kernel is faster: rounding a token to integers would
+# take longer than its product.
 INTEGERS_FROM = 600_000
-# Of 8-bit activations, whose codes are unsigned.
+# The code of 0 in 8-bit activations, whose codes are unsigned.
 UINT8_ZERO = 128
-# The largest code.
+# The largest 8-bit code.
 INT8_TOP = 127
-# Of 7-bit activations: what is left of the nearest code is at most half of one, 63 of 126ths.
+# 7-bit activations: the largest code, the unsigned code of 0, and into how many parts a code is
+# divided. What the nearest code leaves out is at most half a code, 63 of these parts.
 INT7_TOP, UINT7_ZERO, FINER = 63, 64, 126
-# In place of the largest value of a row of zeros.
+# Used in place of the largest value of a row of zeros.
 SMALLEST = 1e-8
 
 WEIGHT_ONLY = "PyTorch, weight-only"
@@ -73,14 +75,14 @@ def make_linear(
     two_layouts: bool = True,
     copied: bool = False,
 ) -> nn.Module:
-    """The layer that computes `x @ weight.T + bias` at `level`: unquantized where the level's
-    blocks do not divide the matrix, simulated where the device has no kernel for it.
+    """The layer that computes `x @ weight.T + bias` at `level`: unquantized if the matrix does not
+    divide into the level's blocks, simulated if the device has no kernel for the level.
 
     Args:
         weight: [out, in] on its final device.
         bias: [out] or None.
-        two_layouts: weights may be held twice, for one token and for several.
-        copied: the weight is no piece of a mapped file.
+        two_layouts: whether weights may be held twice, for one token and for several.
+        copied: whether the weight is in memory already, not a piece of a mapped file.
     """
     if level == "none" or not fits_level(level, *weight.shape):
         return unquantized_linear(weight, bias, two_layouts=two_layouts, copied=copied)
@@ -91,8 +93,8 @@ def make_linear(
 
 
 class SimulatedLinear(nn.Module):
-    """Weights rounded to a level's grid and stored back: right acceptance, no kernel, hence no
-    cost. At fp8 the activations of each token are rounded too, as engines do.
+    """Weights rounded to a level's values and kept in their type: the right acceptance, but an
+    unknown cost. At fp8 the activations of each token are rounded too, as engines do.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, level: str) -> None:
@@ -126,12 +128,12 @@ def _rounded_to_int4(weight: Tensor) -> Tensor:
     return exact.reshape(weight.shape)
 
 
-# The values [out, in] that a matrix has at each level, in float32.
+# A matrix → its values at each level, in float32.
 GRIDS = {"fp8": _rounded_to_fp8, "int8": _rounded_to_int8, "int4": _rounded_to_int4}
 
 
 def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """e4m3 codes of x [..., n], and the scale [..., 1] of each row; a row of zeros keeps them."""
+    """e4m3 codes of x [..., n], and the scale [..., 1] of each row; a row of zeros stays zeros."""
     exact = x.float()
     largest = exact.abs().amax(-1, keepdim=True).clamp(min=1e-12)
     scale = largest / torch.finfo(torch.float8_e4m3fn).max
@@ -139,8 +141,8 @@ def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8Linear(ProductLinear):
-    """int8 weights with one scale per output channel times integers for the activations, with one
-    scale per token: their products are summed exactly, at the speed of the memory.
+    """int8 weights with one scale per output, multiplied by integer activations with one scale per
+    token. Integer products are summed exactly, as fast as the weights are read.
 
     Args:
         way: as `int8_way` names it.
@@ -159,29 +161,27 @@ class Int8Linear(ProductLinear):
         def product(x: Tensor) -> Tensor:
             rows = x.float()
             largest = rows.abs().amax(1, True)
-            # The kernels take one scale for all tokens; theirs are applied before and afterwards. A
-            # row of zeros has no code, and whatever it becomes is multiplied by 0.
+            # The kernels take one scale for all tokens, so each token's is applied before and after
+            # the product. A row of zeros is divided by 0; the result is multiplied by 0.
             out = multiply(rows, largest).mul_(largest).to(x.dtype)
             return out if bias is None else out.add_(bias)
 
         self.product = product
 
 
-# Rows and their largest values → their product, each over its largest value.
+# Rows, and their largest values → their products, each divided by its row's largest value.
 Int8Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def _int8_fbgemm(codes: Tensor, scale: Tensor) -> Int8Product:
-    """8-bit activations, which FBGEMM makes itself: as fast as oneDNN's, with fewer small calls
-    around it.
-    """
+    """8-bit activations, rounded by FBGEMM: as fast as oneDNN's, with fewer small calls around."""
     packed, multiply = _fbgemm_packed(codes, scale)
     return lambda rows, largest: multiply(rows / largest, 1 / INT8_TOP, UINT8_ZERO, packed)
 
 
 def _int8_halves(codes: Tensor, scale: Tensor) -> Int8Product:
-    """A token as two rows, which the weights are read once for: its 7-bit codes, and in 126ths what
-    these leave out. Sums of two products of 7 and 8 bits fit into 16.
+    """A token as two rows, for which the weights are read once: its 7-bit codes, and what these
+    leave out in 126ths of a code. Sums of two products of 7 and 8 bits fit into 16 bits.
     """
     packed, multiply = _fbgemm_packed(codes, scale / INT7_TOP)
 
@@ -195,10 +195,12 @@ def _int8_halves(codes: Tensor, scale: Tensor) -> Int8Product:
 
 
 def _fbgemm_packed(codes: Tensor, scale: Tensor) -> tuple[Any, Callable[..., Tensor]]:
-    """Weights as FBGEMM holds them, and its product with rows of a scale and a zero point."""
+    """Weights as FBGEMM holds them, and its function (rows, scale, zero point, weights) →
+    product.
+    """
     zeros = torch.zeros(len(codes), dtype=torch.int64)
     with warnings.catch_warnings():
-        # PyTorch means to give up tensors that know their scale; this one only brings it along.
+        # PyTorch deprecates tensors that hold their scale; FBGEMM takes the scale from one.
         warnings.simplefilter("ignore", UserWarning)
         scaled = torch._make_per_channel_quantized_tensor(codes, scale.double(), zeros, 0)
     packed = torch.ops.quantized.linear_prepack(scaled, None)
@@ -213,7 +215,7 @@ def _int8_onednn(codes: Tensor, scale: Tensor) -> Int8Product:
     packed = torch.ops.onednn.qlinear_prepack(codes, None)
     multiply = torch.ops.onednn.qlinear_pointwise.default
     scale, zero_point = scale / INT8_TOP, torch.zeros(len(codes), dtype=torch.int32)
-    # Conversion cuts digits off: with a half more it rounds.
+    # Conversion to integers cuts digits off; with a half added it rounds.
     middle = torch.tensor(UINT8_ZERO + 0.5)
 
     def product(rows: Tensor, largest: Tensor) -> Tensor:
@@ -235,8 +237,8 @@ INT8_PRODUCTS = {
 
 
 class Int8WeightOnlyLinear(ProductLinear):
-    """int8 weights with one scale per output channel, activations in bfloat16: for small matrices,
-    and for a CPU whose PyTorch multiplies no integers.
+    """int8 weights with one scale per output, activations in bfloat16: for small matrices, and for
+    CPUs on which PyTorch does not multiply integers.
     """
 
     layout = INT8_WEIGHT_ONLY
@@ -245,7 +247,7 @@ class Int8WeightOnlyLinear(ProductLinear):
         super().__init__(weight)
         exact = weight.float()
         self.scale = (exact.abs().amax(1).clamp(min=SMALLEST) / INT8_TOP).to(torch.bfloat16)
-        # By the scale as it is kept: its rounding would else stretch or shrink a whole output.
+        # Codes by the rounded scale, whose rounding would else stretch or shrink a whole output.
         codes = (exact / self.scale.float()[:, None]).round_()
         self.weight = codes.clamp_(-INT8_TOP, INT8_TOP).to(torch.int8)
         self.weight_bytes = self.weight.nbytes + self.scale.nbytes
@@ -254,7 +256,7 @@ class Int8WeightOnlyLinear(ProductLinear):
         def product(x: Tensor) -> Tensor:
             if x.shape[0] <= INT8_KERNEL_ROWS:
                 out = torch._weight_int8pack_mm(x.to(torch.bfloat16), weight, scale)
-            else:  # integers up to 128 are exact in bfloat16, so this is the same product
+            else:  # the same product, since integers up to 128 are exact in bfloat16
                 rows = padded(x.to(torch.bfloat16)).to(wide_dtype())
                 out = functional.linear(rows, weight.to(wide_dtype()))[: x.shape[0]] * scale
             return out.to(x.dtype) if bias is None else out.to(x.dtype).add_(bias)
@@ -277,8 +279,9 @@ def int4_grid(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class Int4Linear(ProductLinear):
     """4-bit weights in groups of 32 inputs with scale and offset, activations in bfloat16.
 
-    Beside them the same weights as wide as this CPU multiplies them, for passes over several tokens
-    (prompts, replay, verification): the 4-bit kernel takes as long again for every few rows.
+    The time of the 4-bit kernel grows with every few rows. So a copy of the weights in 16 or 32
+    bits, whichever this CPU multiplies, is kept for passes over several tokens (prompts, replay,
+    verification).
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, two_layouts: bool = True) -> None:
@@ -313,15 +316,15 @@ class Int4Linear(ProductLinear):
 
 
 def int4_copy_dtype() -> torch.dtype:
-    """The type of a CPU's copy of 4-bit weights, where their values fit into it."""
+    """The type of a CPU's copy of 4-bit weights, if their values fit into it."""
     if multiplies_bfloat16():
         return torch.bfloat16
     return torch.float16 if has_fbgemm() else torch.float32
 
 
 def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
-    """The type in which float32 weights are kept beside their 4-bit codes, and their product with
-    rows of any type.
+    """The type of the copy of float32 weights that is kept beside their 4-bit codes, and the copy's
+    product with rows of any type.
     """
     wide = int4_copy_dtype()
     if wide == torch.bfloat16:
@@ -338,11 +341,11 @@ def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
 
 
 class Int4CudaLinear(ProductLinear):
-    """The same 4-bit weights by PyTorch's tinygemm, activations in bfloat16; one launch a product,
+    """4-bit weights on a GPU by PyTorch's tinygemm, activations in bfloat16: one launch a product,
     which reads the weights once for every 16 tokens.
 
-    Of the kernel's widths in tiles of 16 inputs, the widest that divides the inputs is taken, so
-    none are padded (pytorch-labs/gpt-fast, quantize.py).
+    Of the kernel's widths in tiles of 16 inputs, the widest that divides the inputs is used, so
+    that nothing is padded (pytorch-labs/gpt-fast, quantize.py).
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -371,14 +374,14 @@ def _int8_on_cpu(weight: Tensor, bias: Tensor | None, two_layouts: bool) -> nn.M
 
 @dataclass(frozen=True)
 class Kernel:
-    """What multiplies by the weights of a level on a kind of device faster than unquantized."""
+    """What multiplies by a level's weights faster than by unquantized ones, on a kind of device."""
 
     words: Callable[[], str]
     layer: Callable[[Tensor, Tensor | None, bool], nn.Module]  # weight, bias, two layouts → layer
     least: Capability = (0, 0)  # compute capability that a GPU needs
 
 
-# By kind of device and level. Levels that are not named are simulated there.
+# By kind of device and level. Levels that are not listed are simulated there.
 KERNELS = {
     ("cpu", "int8"): Kernel(lambda: INT8_WORDS[int8_way()], _int8_on_cpu),
     ("cpu", "int4"): Kernel(
@@ -394,8 +397,8 @@ KERNELS = {
 
 
 def kernel_of(level: str, device: str) -> Kernel | None:
-    """The kernel of a quantized level on a device (`cpu`, `cuda`, `cuda:1`, `auto`), None where
-    there is none.
+    """The kernel of a quantized level on a device (`cpu`, `cuda`, `cuda:1`, `auto`); None if there
+    is none.
     """
     kernel = KERNELS.get(("cpu" if device == "cpu" else "cuda", level))
     if kernel is None or (device != "cpu" and capability(device) < kernel.least):

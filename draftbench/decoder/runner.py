@@ -1,7 +1,7 @@
 """The interface between models and everything that decodes: runner, cache, task, response, clock.
 
-A runner takes token ids and returns next-token logits, with a cache of several rows that can be
-rewound one by one. It knows one model on one device, and nothing of text, drafts or rounds.
+A runner is one model on one device: token ids in, next-token logits out, with a cache whose rows
+can be rewound one by one. It knows nothing of text, drafts or rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from draftbench.decoder.sampling import Uniforms
 from draftbench.records import Sampling
 
-# Whether the response ends with its last token; asked once for every token of the output, in order.
+# Output tokens so far → whether the response ends with the last of them. It is called once for
+# every token, in order.
 EndTest = Callable[[list[int]], bool]
 
 
@@ -30,8 +31,8 @@ class KVCache(Protocol):
         ...
 
     def rewind(self, row: int, length: int) -> None:
-        """Go back to the first `length` tokens of a row, or forward again to what was read behind
-        them and not written over. Nothing is copied.
+        """Make the first `length` tokens of a row the valid ones, without copying: fewer than now,
+        or more again if what was read behind them has not been overwritten.
         """
 
 
@@ -40,7 +41,7 @@ class Runner(Protocol):
 
     @property
     def name(self) -> str:
-        """The implementation that runs the model, in words for reports."""
+        """What reports call the implementation that runs the model."""
         ...
 
     vocab_size: int
@@ -51,12 +52,12 @@ class Runner(Protocol):
         """An empty cache for up to `capacity` tokens in each of `rows` rows.
 
         Args:
-            widths: tokens a row of passes that will be timed: graphs for them are made now.
+            widths: tokens a row of the passes that will be timed; graphs for them are made now.
         """
         ...
 
     def forget_caches(self) -> None:
-        """Give up the memory of caches that nobody holds any more."""
+        """Free the memory of caches that are no longer in use."""
 
     def forward(
         self, tokens: Tensor, cache: Any, *, every: bool, counts: Sequence[int] | None = None
@@ -64,10 +65,10 @@ class Runner(Protocol):
         """Append tokens [n] to a cache that this runner made and continue them.
 
         Args:
-            every: logits after every token [n, vocab_size], or else only after the last new token
-                of each row that has any.
-            counts: how many of the tokens go to each row, in the order of the rows, 0 allowed; all
-                to the only row by default.
+            every: whether to return logits after every token [n, vocab_size], or only after the
+                last new token of each row that has one.
+            counts: how many of the tokens go to each row, in the order of the rows, 0 allowed; by
+                default all go to the only row.
         """
         ...
 
@@ -100,11 +101,11 @@ class Task:
 
 @dataclass
 class Response:
-    """Output ids and, per round, the numbers of proposed, accepted and cut tokens, the seconds of
-    drafting and of the rest of the round, and how many rows took part.
+    """Output ids and, for each round, the numbers of proposed, accepted and cut tokens, the seconds
+    of drafting and of the rest of the round, and how many rows took part.
 
-    Rounds follow each other without a gap, so their seconds add up to `decode_seconds`; the time of
-    other rows' prompts between two rounds is not in it.
+    `decode_seconds` is the sum of the rounds' seconds. Prompts of other rows that are read between
+    two rounds are not in it.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -125,10 +126,10 @@ class Response:
 
 
 class Clock(Protocol):
-    """Marks in a stream of work, and seconds between them.
+    """Marks points in a stream of work, and says how many seconds lie between two of them.
 
-    A mark is cheap and never waits; `seconds` may wait for the device and is called after a round's
-    synchronization.
+    A mark is cheap and never waits; `seconds` may wait for the device, so it is called where the
+    host has already waited.
     """
 
     def mark(self) -> Any: ...
@@ -147,7 +148,7 @@ class HostClock:
 
 
 class DeviceClock:
-    """CUDA events: the host runs ahead of the device, so its clock would time the launches."""
+    """CUDA events: the host runs ahead of the device, so `perf_counter` would time the launches."""
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
@@ -160,12 +161,12 @@ class DeviceClock:
 
 
 def clock_for(device: str) -> Clock:
-    """The clock that is right for this device."""
+    """The clock that times work on this device."""
     return DeviceClock() if device.startswith("cuda") else HostClock()
 
 
 def on_device(values: list[Any], device: str) -> Tensor:
-    """Integers on a device; the host does not wait for what runs there."""
+    """Integers on a device, copied without waiting for what runs there."""
     if device == "cpu":
         return torch.tensor(values, dtype=torch.long)
     pinned = torch.tensor(values, dtype=torch.long, pin_memory=True)
@@ -173,7 +174,7 @@ def on_device(values: list[Any], device: str) -> Tensor:
 
 
 def last_of_each(counts: Sequence[int]) -> list[int]:
-    """Where, among tokens that lie row after row, the last one of each row is."""
+    """The places of each row's last token among tokens that lie row after row."""
     ends, end = [], 0
     for count in counts:
         end += count
@@ -183,6 +184,6 @@ def last_of_each(counts: Sequence[int]) -> list[int]:
 
 
 def only_row(counts: Sequence[int]) -> int | None:
-    """The row that gets all the tokens, None where several get some."""
+    """The row that gets all tokens; None if several rows get some."""
     busy = [row for row, count in enumerate(counts) if count]
     return busy[0] if len(busy) == 1 else None

@@ -1,9 +1,8 @@
-"""Turns logits into distributions and tokens; random numbers belong to a position, not to a run.
+"""Turns logits into distributions and tokens, with random numbers that belong to a position.
 
 Filters apply in the order temperature, top-k, top-p, min-p. A uniform number is a function of
-(request, sample, purpose, position), so that a resumed run draws what an uninterrupted one would
-have drawn, and so that a draft that only has to match the target's draw leaves the output
-unchanged at any temperature.
+(request, sample, purpose, position). So a resumed run draws what an uninterrupted one would have
+drawn, and greedy drafting leaves the output unchanged at any temperature.
 
 Source of the acceptance rule: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.
 """
@@ -49,20 +48,20 @@ class Uniforms:
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     """Next-token probabilities [n, vocab] (float32) after the request's filters, from logits [n,
-    vocab]; the temperature must be above 0.
+    vocab]; for temperatures above 0.
     """
     probs = torch.softmax(logits.float() / sampling.temperature, dim=-1)
     if sampling.top_k is not None and 0 < sampling.top_k < probs.shape[-1]:
-        probs = _from(torch.topk(probs, sampling.top_k, dim=-1).values[:, -1:], probs)
+        probs = _at_least(torch.topk(probs, sampling.top_k, dim=-1).values[:, -1:], probs)
     if sampling.top_p is not None and sampling.top_p < 1.0:
-        probs = _from(_least_of_nucleus(probs, sampling.top_p, sampling.top_k), probs)
+        probs = _at_least(_least_of_nucleus(probs, sampling.top_p, sampling.top_k), probs)
     if sampling.min_p is not None and sampling.min_p > 0.0:
-        probs = _from(sampling.min_p * probs.amax(dim=-1, keepdim=True), probs)
+        probs = _at_least(sampling.min_p * probs.amax(dim=-1, keepdim=True), probs)
     return probs
 
 
-def _from(least: Tensor, probs: Tensor) -> Tensor:
-    """The probabilities from `least` on, renormalized."""
+def _at_least(least: Tensor, probs: Tensor) -> Tensor:
+    """The probabilities of at least `least`, renormalized."""
     kept = torch.where(probs >= least, probs, 0.0)
     return kept / kept.sum(dim=-1, keepdim=True)
 
@@ -70,8 +69,8 @@ def _from(least: Tensor, probs: Tensor) -> Tensor:
 def _least_of_nucleus(probs: Tensor, top_p: float, top_k: int | None) -> Tensor:
     """The smallest probability [n, 1] inside the smallest set whose sum reaches `top_p`.
 
-    Whether the largest few reach it is known without a look where no more than these are left by
-    `top_k`. A GPU would have to be waited for, so it sorts all.
+    The largest few are tried first, but not on a GPU, where the host would have to wait to see
+    whether they reach `top_p`; unless `top_k` has left no more than these.
     """
     size = min(TOP_P_CANDIDATES, probs.shape[-1])
     reaches = size == probs.shape[-1] or (top_k is not None and 0 < top_k <= size)
@@ -95,22 +94,24 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
 
 def best(logits: Tensor) -> Tensor:
     """The token of the largest logit [n] of [n, vocab], the first of those that tie."""
-    # `max` finds it together with its value; a CPU's `argmax` reads bfloat16 one by one.
+    # `max`, since a CPU's `argmax` reads bfloat16 numbers one by one.
     return logits.max(dim=-1).indices
 
 
 def temperature_only(sampling: Sampling) -> Sampling:
-    """The request's temperature without its filters, as vLLM's probabilistic drafting samples."""
+    """The temperature without the filters, as in vLLM's probabilistic drafting."""
     return Sampling(temperature=sampling.temperature)
 
 
 def filters_of(sampling: Sampling) -> Sampling:
-    """What a distribution depends on: not the seed."""
+    """The settings that a distribution depends on, which are all but the seed."""
     return replace(sampling, seed=None)
 
 
 def equal_places(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
-    """The places of each key, so that rows with equal settings are computed at once."""
+    """The places at which each key stands, so that rows with equal settings are computed at
+    once.
+    """
     places: defaultdict[_Key, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
         places[key].append(place)
@@ -137,20 +138,19 @@ def target_tokens(
     is_drafted = q_drafted > 0
     passed = (accept.float() * q_drafted < p_drafted) & is_drafted
     rest = (p - q).clamp(min=0.0)
-    # A residual of nothing (p = q up to rounding) is only reached by rounding; p itself is then
-    # right.
+    # The residual is 0 everywhere if p = q up to rounding; it is then only drawn from because of
+    # rounding, and p is right.
     rest = torch.where(rest.sum(dim=-1, keepdim=True) > 0, rest, p)
     return torch.where(passed, proposed, draw(rest, torch.where(is_drafted, residual, bonus)))
 
 
 def accepted_of(target: Sequence[int], proposed: Sequence[int]) -> int:
-    """How many proposed tokens [k] are kept: those before the first that differs from the target's
-    tokens [k+1].
+    """How many proposed tokens [k] are accepted: those before the first that differs from the
+    target's tokens [k+1].
 
-    For sampled drafting the target's tokens are those of `target_tokens`. For greedy drafting, at
-    any temperature, the target draws them alone: there q is one-hot, so d is accepted with
-    probability p(d) and the residual is p without d, which is the same as drawing y from p and
-    accepting where y = d.
+    With sampled drafting the target's tokens are those of `target_tokens`. With greedy drafting, at
+    any temperature, they are drawn from p: q is one-hot, so d is accepted with probability p(d) and
+    the residual is p without d, which is the same as drawing y from p and accepting d if y = d.
     """
     accepted = 0
     while accepted < len(proposed) and target[accepted] == proposed[accepted]:

@@ -1,8 +1,6 @@
-"""A model that is a function, with a clock that only it moves: for tests with exact numbers, of
-users of the library too.
+"""A model that is a function of the tokens so far, with a clock that only it moves.
 
-A script is any function from the tokens so far to next-token logits; every pass takes the scripted
-time, and nothing else does.
+Tests use it to expect exact numbers: every pass takes the scripted time, and nothing else does.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ class ScriptedRunner:
         return ScriptedCache(rows)
 
     def forget_caches(self) -> None:
-        """There is nothing to forget."""
+        """Nothing to do: a cache's memory is freed with the cache."""
 
     def forward(
         self,

@@ -1,6 +1,7 @@
-"""Monte Carlo check that speculative sampling leaves the target's distribution unchanged.
+"""Checks by simulation that speculative sampling leaves the target's distribution unchanged.
 
-A scripted pair is decoded many times, with so few words that every output's probability is known.
+A scripted pair is decoded many times. Its vocabulary is so small that the probability of every
+output is known.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from draftbench.records import DraftingMode, Sampling
 VOCABULARY, LENGTH, K, ROWS = 4, 4, 2, 4
 SAMPLINGS = (Sampling(temperature=1.0), Sampling(temperature=0.8, top_p=0.8))
 OUTPUTS, FALSE_ALARMS = 2000, 1e-7
-# χ² is near its distribution where every outcome is expected so often; rarer ones count together.
+# Outcomes that are expected less often are counted together, since χ² needs some of each.
 LEAST_EXPECTED = 5.0
 
 
 def distribution_fault(mode: DraftingMode) -> str | None:
-    """How sampled outputs in this drafting mode differ from the target's distribution, or None."""
+    """How outputs in a drafting mode differ from the target's distribution; None if they do not."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
     noise = torch.randn(VOCABULARY, VOCABULARY, generator=generator)

@@ -1,9 +1,9 @@
 """Decodes prompts into responses by rounds of drafting and verification; k = 0 is plain decoding.
 
 In each round every active row drafts up to k tokens, the target runs once over the last token and
-the proposal of all rows, each row keeps the accepted tokens plus one of the target's, and both
-caches are rewound row by row. A row whose response ended takes the next task at once. Nothing is
-drafted past a length limit. Proposals after an accepted end of the response are cut.
+the proposal of all rows, each row keeps the accepted tokens and one of the target, and both caches
+are rewound row by row. A row whose response ended takes the next task at once. Nothing is drafted
+past a length limit. Proposals after an accepted end of the response are cut.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ def decode_all(
 ) -> list[Response]:
     """Produce the response to each task with draft length `k`, up to `rows` of them at a time.
 
-    With k = 0 or no drafter every round is one target step. At temperature 0 the output is the
-    target's greedy output up to near ties of its logits; with greedy drafting, the sampled output
-    above temperature 0 equals the target's in the same way.
+    With k = 0 or no drafter every round is one target step. At temperature 0, and with greedy
+    drafting at any temperature, the output is that of the target alone up to near ties of logits.
     """
     batch = Batch(tasks, target, drafter, k, clock, rows)
     while batch.advance():
@@ -55,7 +54,7 @@ def decode_all(
 
 
 class _Row:
-    """One response in the making."""
+    """One unfinished response."""
 
     def __init__(self, slot: int, task: Task, response: Response, device: str) -> None:
         self.slot, self.task, self.response = slot, task, response
@@ -71,11 +70,11 @@ class _Row:
         return self.response.finish != "length" or len(self.response.tokens) >= self.task.limit
 
     def uniforms(self, purpose: str, n: int) -> Tensor:
-        """The numbers of the next n positions."""
+        """The uniform numbers of the next n positions."""
         return self.streams[purpose].narrow(0, len(self.response.tokens), n)
 
     def emit(self, tokens: list[int]) -> int:
-        """Append tokens up to an end of the response; how many were appended."""
+        """Append tokens up to an end of the response, and return how many were appended."""
         for count, token in enumerate(tokens, start=1):
             self.response.tokens.append(token)
             self.context.append(token)
@@ -104,8 +103,8 @@ class Batch:
         self.waiting = deque(zip(tasks, self.responses, strict=True))
         self.rows: list[_Row | None] = [None] * min(rows, len(tasks))
         capacity = max((task.capacity for task in tasks), default=0)
-        # Widths between 1 and k + 1 occur in the last rounds of a response: too rare in a batch to
-        # prepare for.
+        # Widths between 1 and k + 1 occur only in the last rounds of a response, which are too rare
+        # in a batch to prepare for.
         widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
         self.cache = target.new_cache(capacity, len(self.rows), widths)
         if self.drafter is not None:
@@ -124,11 +123,11 @@ class Batch:
         return len(self.responses) - len(self.waiting) - active
 
     def pause(self) -> None:
-        """Do not count the time until the next round: something else runs meanwhile."""
+        """Leave out the time until the next round, in which something else runs."""
         self.mark = None
 
     def advance(self) -> bool:
-        """Fill the empty rows, then one round of all; False when every task is done."""
+        """Fill the empty rows and run one round; False when every task is done."""
         for slot, row in enumerate(self.rows):
             while row is None and self.waiting:
                 row = _Row(slot, *self.waiting.popleft(), self.target.device)
@@ -158,7 +157,7 @@ class Batch:
         row.emit([first])
 
     def _round(self, active: list[_Row]) -> None:
-        """Draft, verify every row's last token and proposal in one target pass, settle."""
+        """Draft, verify every row's proposal in one target pass, and keep what was accepted."""
         start = self.mark or self.clock.mark()
         proposals: Sequence[Proposal | None] = [None] * len(active)
         if self.drafter is not None:
@@ -194,8 +193,8 @@ class Batch:
         emitted = row.emit([*proposed[:accepted], answered[accepted]])
         response.proposed.append(len(proposed))
         response.accepted.append(min(emitted, accepted))
-        # Where the target's token was not emitted, the response ended inside the proposal: the rest
-        # of it is cut, not rejected.
+        # If the target's token was not emitted, the response ended inside the proposal, the rest of
+        # which is cut, not rejected.
         response.cut.append(len(proposed) - emitted if emitted <= accepted else 0)
         self.cache.rewind(row.slot, len(row.context) - 1)
         if self.drafter is not None:
@@ -210,8 +209,8 @@ class Batch:
 
 
 def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal | None]) -> Tensor:
-    """The target's tokens [n] for the logits [n, vocab] of all rows, one more than each row
-    proposed. Where proposals were sampled: the accepted ones and what replaces the first rejected.
+    """The target's tokens [n] for the logits [n, vocab] of all rows, of each row one more than it
+    proposed. For sampled proposals they are the accepted ones, and what replaces a rejected one.
     """
     sizes = [1 + len(proposal.tokens) if proposal else 1 for proposal in proposals]
     parts = logits.split(sizes)
@@ -242,6 +241,6 @@ def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal 
 
 
 def _uniforms(rows: Sequence[_Row], sizes: Sequence[int], purpose: str) -> Tensor:
-    """The random numbers of each row's next positions, row after row."""
+    """The uniform numbers of each row's next positions, row after row."""
     pairs = zip(rows, sizes, strict=True)
     return torch.cat([row.uniforms(purpose, size) for row, size in pairs])

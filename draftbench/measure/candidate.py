@@ -1,4 +1,4 @@
-"""The bench, which all candidates of a sweep share, and a candidate loaded on it."""
+"""What all candidates of a sweep share while they are measured, and one loaded candidate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from draftbench.records import Candidate, DraftingMode
 
 @dataclass(frozen=True)
 class Bench:
-    """The loaded target, and what every measurement of a sweep needs besides its candidate."""
+    """The loaded target, and all that every measurement of a sweep needs besides a candidate."""
 
     target: Runner
     text: TextSide
@@ -25,20 +25,20 @@ class Bench:
     process: str  # id under which this process writes its records
     digest: Callable[[tuple[int, ...]], str]  # keyed hash of an output
     # Called between two timed pieces of work with how many units were finished since the last call.
-    # Where it raises, the work ends, and what was not yielded is not kept.
+    # If it raises, the work ends, and what was not yielded yet is lost.
     between: Callable[[int], None] = lambda done: None
 
 
 @dataclass(frozen=True)
 class LoadedCandidate:
-    """A candidate with its runner (None for prompt lookup), on the bench that measures it."""
+    """A candidate with its runner (None for prompt lookup) and the bench that measures it."""
 
     candidate: Candidate
     runner: Runner | None
     bench: Bench
 
     def drafter(self, k: int) -> Drafter | None:
-        """A new drafter, with no cache of any request; None for the baseline, k = 0."""
+        """A new drafter with empty caches; None for the baseline, k = 0."""
         if k == 0:
             return None
         bench = self.bench

@@ -1,7 +1,7 @@
 """Times decoding with a candidate at some k's, interleaved with the baseline.
 
-The baseline is k = 0, not another code path. One row takes turns by request, several rows by a few
-rounds. Each shape runs once before anything is timed.
+The baseline is the same code with k = 0. With one row the k's take turns by request, with several
+rows every few rounds. Each shape runs once before anything is timed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse, task_of
 from draftbench.records import NEAR_TIE_MARGIN, Decode, Key
 
+# Tokens of a response, besides the k drafted ones, with which a shape is run before it is timed.
 WARM_TOKENS = 12
-# One k is decoded for so long before the next one has its turn: a machine's speed changes from one
-# second to the next, and in the first round of a small model its weights are not in the cache.
+# Seconds for which a batch is decoded before the next has its turn: short, since the speed of a
+# machine changes within seconds, but more than a round, since in the first round of a turn the
+# weights of a small model are not in the processor's cache yet.
 SECONDS_A_TURN = 0.3
-# How often each row of a batch is filled, at least.
+# The least number of responses that each row of a batch decodes.
 FILLS = 3
 
 
@@ -33,8 +35,8 @@ def decode_requests(
 ) -> Iterator[list[Decode]]:
     """Decode some requests without a draft and at each k.
 
-    Yields what is to be kept together: for one row the runs of one request, without the requests
-    that are done; for several rows all runs at one k, which are of use only if every k is there.
+    Yields what is to be kept together: with one row the runs of one request, for the requests that
+    are not done; with several rows all runs at one k, which are of use only if every k is there.
     """
     if all(response.key in done for response in responses):
         return
@@ -45,8 +47,8 @@ def decode_requests(
 
 
 def repeats_of(requests: int, batch: int) -> int:
-    """How often each of so many requests is decoded: rows are only refilled, and a batch is only
-    full, while requests are waiting.
+    """How often each request is decoded: several times in a batch that would else run out of
+    requests to fill its rows with.
     """
     return 1 if batch == 1 else -(-FILLS * batch // requests)
 
@@ -59,10 +61,10 @@ def _request_by_request(
 ) -> Iterator[list[Decode]]:
     """Every k once for each request; the k that comes first changes with every request."""
     bench, warm = loaded.bench, False
-    for turn, one in enumerate(responses):
-        if one.key in done:
+    for turn, response in enumerate(responses):
+        if response.key in done:
             continue
-        task = task_of(one.prompt, one.trajectory.sample, bench.text)
+        task = task_of(response.prompt, response.trajectory.sample, bench.text)
         if not warm:
             _warm(loaded, [task], ks, rows=1)
             warm = True
@@ -71,7 +73,7 @@ def _request_by_request(
         for k in (*ks[at:], *ks[:at]):
             bench.between(0)
             output = decode(task, bench.target, loaded.drafter(k), k, bench.clock)
-            rows.append(_record(loaded, k, one, output, batch=1, repeat=0))
+            rows.append(_record(loaded, k, response, output, batch=1, repeat=0))
         yield rows
         bench.between(1)
 
@@ -82,36 +84,36 @@ def _side_by_side(
     ks: Sequence[int],
     rows: int,
 ) -> Iterator[list[Decode]]:
-    """Every k decodes all requests in a batch of its own, each batch for a moment in turn; a unit
-    of work is a response at any k.
+    """Decode all requests at every k, in a batch for each k; the batches take short turns. A unit
+    of work is one response at one k.
     """
     bench = loaded.bench
     repeats = range(repeats_of(len(responses), rows))
-    runs = [(repeat, one) for repeat in repeats for one in responses]
-    tasks = [task_of(one.prompt, one.trajectory.sample, bench.text) for _, one in runs]
+    runs = [(repeat, response) for repeat in repeats for response in responses]
+    tasks = [task_of(r.prompt, r.trajectory.sample, bench.text) for _, r in runs]
     _warm(loaded, tasks[:rows], ks, rows)
     batches = [Batch(tasks, bench.target, loaded.drafter(k), k, bench.clock, rows) for k in ks]
     left, done, every = list(batches), 0, len(ks) * len(runs)
     while left:
-        # The one that is furthest from its end, so that all end together.
+        # The one with the most left to do, so that all end together.
         batch = min(left, key=lambda batch: batch.done_tokens)
         if not _take_turn(batch):
             left.remove(batch)
         finished = sum(batch.finished for batch in batches)
-        # Results that are all there are kept first, even where the time is over.
+        # Once all are finished they are kept first, even if the time is over.
         if finished < every:
             bench.between(finished - done)
             done = finished
     for k, batch in zip(ks, batches, strict=True):
         yield [
-            _record(loaded, k, one, output, rows, repeat)
-            for (repeat, one), output in zip(runs, batch.responses, strict=True)
+            _record(loaded, k, response, output, rows, repeat)
+            for (repeat, response), output in zip(runs, batch.responses, strict=True)
         ]
     bench.between(every - done)
 
 
 def _take_turn(batch: Batch) -> bool:
-    """Rounds of one batch until its turn is over; whether any are left."""
+    """Run rounds of one batch until its turn is over; return whether any are left."""
     batch.pause()
     start = batch.clock.mark()
     while batch.advance():
@@ -131,15 +133,15 @@ def _warm(loaded: LoadedCandidate, tasks: Sequence[Task], ks: Sequence[int], row
 def _record(
     loaded: LoadedCandidate,
     k: int,
-    one: ScoredResponse,
+    response: ScoredResponse,
     output: Response,
     batch: int,
     repeat: int,
 ) -> Decode:
-    bench, trajectory = loaded.bench, one.trajectory
+    bench, trajectory = loaded.bench, response.trajectory
     difference = tie = None
     if trajectory.sampling.temperature == 0:
-        pairs = enumerate(zip_longest(output.tokens, one.tokens))
+        pairs = enumerate(zip_longest(output.tokens, response.tokens))
         difference = next((position for position, (a, b) in pairs if a != b), None)
     if difference is not None:
         margin = trajectory.margins[difference : difference + 1]
@@ -154,7 +156,7 @@ def _record(
         proposed=tuple(output.proposed),
         accepted=tuple(output.accepted),
         cut=tuple(output.cut),
-        # Clocks do not tell more than a tenth of a microsecond, and a run folder is kept for long.
+        # More digits than a tenth of a microsecond would only make the run folder larger.
         draft_seconds=tuple(round(seconds, 7) for seconds in output.draft_seconds),
         verify_seconds=tuple(round(seconds, 7) for seconds in output.verify_seconds),
         prefill_seconds=output.prefill_seconds,

@@ -1,7 +1,7 @@
 """Turns a request into a prompt: the token ids that the target reads, and how many it may write.
 
-The target's chat template renders it, with the request's tools and thinking switches; a draft reads
-the same ids. No error quotes the text of a request.
+The target's chat template renders chats, with their tools and thinking switches; a draft reads the
+same ids. No error quotes the text of a request.
 """
 
 from __future__ import annotations
@@ -19,26 +19,24 @@ from draftbench.measure.templates import Renderer
 from draftbench.models.source import ModelSource, end_tokens
 from draftbench.records import Request
 
-# A stop string of n bytes lies inside the last n + 4 tokens: a token is at least one byte of text.
+# A stop string of n bytes lies inside the last n + 4 tokens, since a token is at least one byte.
 EXTRA_TOKENS = 4
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A request as token ids. Its text is not kept, as there may be as many prompts as the traffic
-    has requests.
-    """
+    """A request as token ids, without its text: there are as many prompts as requests."""
 
     request: Request  # its settings alone
     tokens: Sequence[int]
     limit: int  # most tokens of the response
-    logged: Sequence[int] = ()  # the answer in the log, cut at the limit, where that is measured on
+    logged: Sequence[int] = ()  # the answer in the log, cut at the limit, with `--responses log`
 
 
 def fitted(
     request: Request, tokens: Sequence[int], longest: int, context_length: int
 ) -> Prompt | None:
-    """The prompt of a request with these token ids; None where the context has no room for them and
+    """The prompt of a request with these token ids; None if the context has no room for them and
     one token of response.
     """
     room = context_length - len(tokens)
@@ -52,7 +50,7 @@ def fitted(
 
 @dataclass(frozen=True)
 class TextSide:
-    """The target's tokenizer and end tokens: all that measuring needs of text."""
+    """What measuring needs to know of text: the target's tokenizer, template and end tokens."""
 
     source: ModelSource
     # What helps where a request is a chat and there is no template.
@@ -73,10 +71,10 @@ class TextSide:
         return Renderer(self.tokenizer, self.source.name)
 
     def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None:
-        """Render one request; None where prompt and one token of response do not fit the context.
+        """The prompt of one request; None if it and one token of response do not fit the context.
 
         Args:
-            longest: most tokens of a response, also where the request allows more.
+            longest: most tokens of a response, even if the request allows more.
 
         Raises:
             TrafficError, ModelError: the tokenizer or its template refuses it, or does not end.

@@ -1,8 +1,8 @@
 """Replays drafts along the target's responses: one pass shows what is accepted at every k.
 
-At position j the draft's distribution is what it would have been in any round that reached j, since
-a round only reaches j with all earlier tokens equal to the response. Prompt lookup has no such law:
-what it proposes depends on where the round starts, and on the rule of the engine that serves it.
+At position j the draft's distribution is what it would be in any round that reaches j, since a
+round reaches j only if all earlier tokens equal the response. What prompt lookup proposes also
+depends on where the round starts, and on the rule of the engine that serves it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEPPED_POSITIONS = 48
 def replay(
     loaded: LoadedCandidate, group: Sequence[ScoredResponse]
 ) -> list[tuple[Replay | LookupReplay, PrivateDraft | None]]:
-    """Replay a candidate along some responses, with the tokens that a model drafted for the private
+    """Replay a candidate along some responses; a model's drafted tokens are for the private
     part.
     """
     runner, candidate, bench = loaded.runner, loaded.candidate, loaded.bench
@@ -46,7 +46,7 @@ def replay(
 
 
 class ServedTarget(NamedTuple):
-    """What is known of a target that runs elsewhere."""
+    """What replay needs to know of a target that a serving engine runs."""
 
     vocab_size: int
     context_length: int
@@ -59,13 +59,13 @@ def replay_model(
     candidate: Candidate,
     mode: DraftingMode,
 ) -> list[tuple[Replay, PrivateDraft]]:
-    """Pass a draft model over some responses side by side; the private part is its argmax tokens.
+    """Pass a draft model over some responses side by side.
 
     Where the draft samples, the target passes over them too, so that Σ min(p, q) is exact at every
-    position. A target that runs elsewhere gave only the log-probabilities of the tokens that came
-    out, so Σ min(p, q) is unknown.
+    position. Of a `ServedTarget` only the log-probabilities of the tokens that came out are known,
+    so that Σ min(p, q) is unknown.
     """
-    # By response: values by position, as far as the draft could draft.
+    # For each response, values by position as far as the draft could draft.
     columns: list[dict[str, list[Any]]] = [defaultdict(list) for _ in group]
     texts = [(response.prompt.tokens, response.tokens) for response in group]
     samples = mode is not DraftingMode.GREEDY and any(
@@ -76,10 +76,10 @@ def replay_model(
         scored = teacher_forced(target, texts, 1, draft.context_length)
     drafted = teacher_forced(draft, texts, 1, target.context_length)
     for (row, start, logits), of_target in zip(drafted, scored, strict=False):
-        logits = logits[:, : target.vocab_size]  # no further does the decoder's draft look
+        logits = logits[:, : target.vocab_size]  # the decoder proposes no token beyond these
         tokens, sampling = group[row].tokens, group[row].trajectory.sampling
         chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
-        known = chosen < logits.shape[1]
+        has_row = chosen < logits.shape[1]
         index = chosen.clamp(max=logits.shape[1] - 1)[:, None]
         if not samples or sampling.temperature == 0:
             accept = overlap = (best(logits) == chosen).double()
@@ -89,36 +89,35 @@ def replay_model(
             if of_target is not None:
                 p = distribution(of_target[2].to(q.device), sampling)
                 of_chosen = p.gather(1, chosen[:, None])[:, 0].double()
-                # 0 for tokens that the draft lacks.
+                # q is 0 for tokens that the draft lacks.
                 padded = functional.pad(q, (0, p.shape[1] - q.shape[1]))
                 overlap = torch.minimum(p, padded).sum(dim=-1)
             else:
                 log_p = group[row].log_p[start : start + len(logits)]
                 of_chosen = torch.tensor(log_p, dtype=torch.float64, device=q.device).exp()
                 overlap = torch.empty(0)
-            ratio = q.gather(1, index)[:, 0].double() * known / of_chosen
+            ratio = q.gather(1, index)[:, 0].double() * has_row / of_chosen
             accept = ratio.nan_to_num(0.0, 1.0).clamp(max=1.0)
-        # A token that the draft lacks is behind all that it has.
+        # A token that the draft lacks ranks behind all that it has.
         ahead = (logits > logits.gather(1, index)).sum(dim=-1)
-        rank = torch.where(known, ahead, logits.shape[1])
-        parts = {
+        values_by_name = {
             "accept": accept,
             "overlap": overlap,
             "confidence": (logits.amax(-1).float() - torch.logsumexp(logits.float(), -1)).exp(),
             "margin": top_two_margin(logits),
-            "rank": rank,
+            "rank": torch.where(has_row, ahead, logits.shape[1]),
             "drafted": best(logits),
         }
-        for name, values in parts.items():
+        for name, values in values_by_name.items():
             columns[row][name] += values.tolist()
-    made = []
+    replays = []
     for column, response in zip(columns, group, strict=True):
         request, sample = response.key
-        which: dict[str, Any] = {"request": request, "sample": sample, "candidate": candidate}
+        about: dict[str, Any] = {"request": request, "sample": sample, "candidate": candidate}
         missing = len(response.tokens) - 1 - len(column["accept"])
         whole = mode is not DraftingMode.GREEDY and len(column["overlap"]) == len(column["accept"])
         record = Replay(
-            **which,
+            **about,
             mode=mode,
             draftable=max(0, draft.context_length - len(response.prompt.tokens)),
             accept=_rounded(column["accept"], missing),
@@ -127,20 +126,23 @@ def replay_model(
             rank=(*column["rank"], *[draft.vocab_size] * missing),
             overlap=_rounded(column["overlap"], missing) if whole else None,
         )
-        made.append((record, PrivateDraft(**which, tokens=tuple(column["drafted"]))))
-    return made
+        replays.append((record, PrivateDraft(**about, tokens=tuple(column["drafted"]))))
+    return replays
 
 
 def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
-    """Three digits, the finest that may be shared; 0 where the draft could not draft."""
+    """Values with three digits, so that they do not identify a prompt; 0 where the draft could not
+    draft.
+    """
     return tuple([round(value, 3) for value in values] + [0.0] * missing)
 
 
 def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | None:
-    """Share of positions at which stepping token by token chooses another token than one pass does.
+    """Share of positions at which stepping token by token chooses another token than one pass does;
+    None for a response that is too short to step through.
 
-    Above a few percent the level's activations depend on their neighbours, and replay does not
-    predict the decoder. None for a response too short to step through.
+    A share above a few percent means that the level's activations depend on their neighbours, so
+    that replay does not predict the decoder.
     """
     prompt = response.prompt.tokens
     room = max(0, runner.context_length - len(prompt))
@@ -151,26 +153,29 @@ def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | N
     once = chain.from_iterable(best(logits).tolist() for _, _, logits in parts)
     cache = runner.new_cache(len(prompt) + len(tokens))
 
-    def stepped(read: Sequence[int]) -> int:
-        known = torch.tensor(read, device=runner.device)
-        return int(best(runner.forward(known, cache, every=False)))
+    def step(read: Sequence[int]) -> int:
+        ids = torch.tensor(read, device=runner.device)
+        return int(best(runner.forward(ids, cache, every=False)))
 
-    stepped(prompt)
-    steps = [stepped([token]) for token in tokens[:-1]]
+    step(prompt)
+    steps = [step([token]) for token in tokens[:-1]]
     return sum(a != b for a, b in zip(once, steps, strict=True)) / len(steps)
 
 
-# By engine. The built-in decoder, and any engine that is not named, continues the last occurrence
-# of the longest n-gram. vLLM 0.32 does so too (v1/worker/gpu/spec_decode/ngram), but always
-# proposes k tokens; its older runner, the one on a CPU, takes the first occurrence
-# (v1/spec_decode/ngram_proposer.py). llama.cpp looks for one length of n-gram, in the text before
-# the newest token, and proposes nothing shorter than that (common/ngram-map.cpp).
+# How engines look up n-grams. The built-in decoder, and any engine that is not listed, copies what
+# followed the last occurrence of the longest n-gram. vLLM 0.32 does so too
+# (v1/worker/gpu/spec_decode/ngram), but always proposes k tokens; its older runner, which is used
+# on a CPU, takes the first occurrence (v1/spec_decode/ngram_proposer.py). llama.cpp looks for
+# n-grams of one length, in the text before the newest token, and proposes nothing shorter than that
+# (common/ngram-map.cpp).
 VLLM, VLLM_CPU = "vllm", "vllm on a CPU"
 LOOKUP_RULES = {VLLM: LookupRule(fills=True), VLLM_CPU: LookupRule(first=True)}
 
 
 def lookup_index(engine: str | None, longest: int, shortest: int) -> LookupIndex:
-    """An empty index that finds what the engine finds; None is the built-in decoder."""
+    """An empty index that finds what an engine's prompt lookup finds; None: the built-in
+    decoder.
+    """
     if engine == "llama.cpp":
         rule = LookupRule(unseen=1, begin=1, least=shortest)
         return LookupIndex(shortest, shortest, rule)
@@ -183,11 +188,11 @@ def replay_lookup(
     index: LookupIndex,
     window: int,
 ) -> LookupReplay:
-    """What prompt lookup proposes at every start of a round.
+    """What prompt lookup proposes from every position at which a round may start.
 
     Args:
-        index: still empty.
-        window: the largest k of the grid.
+        index: an empty one.
+        window: the largest k.
     """
     index.extend(list(response.prompt.tokens))
     proposed, matched = [], []

@@ -1,7 +1,7 @@
 """Times the passes of target and draft over real text, at the sizes that a round needs.
 
-All points are timed in turn in every repeat, so that drift of the machine meets all of them alike.
-All samples are kept; who reads them takes medians. Every shape is run once before it is timed.
+Points are timed in turn, so that drift of the machine affects all of them alike. All samples are
+kept. Every shape is run once before it is timed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint
 
-# Turns over all points: the fewest, the most of one row and of several, whose passes take long, and
-# those in which prompts are read.
+# How often all points are timed: at least, at most with one row, at most with several rows, whose
+# passes take long. And how often prompts are read.
 LEAST_TURNS, MOST_TURNS, MOST_BATCH_TURNS, PREFILL_TURNS = 3, 12, 6, 3
 
 
@@ -37,8 +37,9 @@ class CostGrid:
 
     @property
     def verify_sizes(self) -> tuple[int, ...]:
-        """Tokens per row of a target pass, k+1 for the largest k among them: for one row all up to
-        5, then every second; for several, whose passes grow smoothly, each about twice the last.
+        """Tokens per row of the target passes to time. The last is k+1 for the largest k; with one
+        row all up to 5 and then every second, with several rows, whose passes grow smoothly, each
+        about twice the one before.
         """
         top = self.largest_k + 1
         if self.batch == 1:
@@ -47,19 +48,19 @@ class CostGrid:
 
     @property
     def most_turns(self) -> int:
-        """How often all points are visited at most."""
+        """How often all points are timed at most."""
         return MOST_TURNS if self.batch == 1 else MOST_BATCH_TURNS
 
     def tokens(self, start: int, count: int) -> list[int]:
-        """Real tokens, repeated where the text is shorter."""
+        """`count` tokens of the text from `start` on, which begins again at its end."""
         return [self.text[(start + i) % len(self.text)] for i in range(count)]
 
 
 def grid_for(
     responses: Sequence[ScoredResponse], ks: Sequence[int], room: int, batch: int
 ) -> CostGrid:
-    """The shortest, middle and longest context and prompt of this traffic; for several rows, whose
-    passes take long, no middle and no prompts.
+    """The sizes to time for this traffic: the shortest, middle and longest context and prompt; with
+    several rows, whose passes take long, no middle context and no prompts.
 
     Args:
         room: the target's context length.
@@ -84,7 +85,7 @@ def grid_for(
 
 @dataclass(frozen=True)
 class _Point:
-    """What to record, the work of one repeat, and the seconds it took."""
+    """One thing to time: what is recorded of it, its work, and the seconds that this took."""
 
     candidate: Candidate | None
     what: str
@@ -94,9 +95,9 @@ class _Point:
     runner: str
     work: Callable[[], object]
     seconds: list[float] = field(default_factory=list)
-    passes: int = 1  # in one repeat
+    passes: int = 1  # passes that `work` makes
 
-    def timed(self, block: Candidate, process: str) -> CostPoint:
+    def record(self, block: Candidate, process: str) -> CostPoint:
         return CostPoint(
             candidate=self.candidate,
             what=self.what,
@@ -113,15 +114,15 @@ class _Point:
 def time_steps(
     loaded: LoadedCandidate, grid: CostGrid, enough: Callable[[Sequence[CostPoint]], bool]
 ) -> list[CostPoint]:
-    """Time a candidate's passes and the target's, turn by turn until that is `enough`. The target
-    as its own draft has no other passes. Between two turns the bench may end the work.
+    """Time a candidate's passes and the target's, turn after turn until that is `enough`. Between
+    two turns the bench may end the work.
     """
     bench, draft, candidate = loaded.bench, loaded.runner, loaded.candidate
     clock = bench.clock
     points = [*_passes(bench.target, None, grid, grid.verify_sizes)]
     if draft is None:
         points += _proposals(candidate, grid, bench.lookup)
-    elif draft is not bench.target:
+    elif draft is not bench.target:  # as its own draft it has no other passes
         points += _passes(draft, candidate, grid, (1, 2))
     costs: list[CostPoint] = []
     for turn in range(grid.most_turns):
@@ -133,27 +134,27 @@ def time_steps(
             prefill = point.what == "prefill"
             if prefill and turn >= PREFILL_TURNS:
                 continue  # prompts are read once a request and take long
-            # Untimed: in a decoder a pass finds its weights as warm as the pass before left them,
-            # not as cold as another model's passes did.
+            # Untimed. In decoding, the pass before has left the weights in the processor's cache;
+            # here, the pass before was another model's.
             point.work()
             for _ in range(1 if prefill else SAMPLES_PER_VISIT):
                 start = clock.mark()
                 point.work()
                 point.seconds.append(clock.seconds(start, clock.mark()) / point.passes)
-        costs = [point.timed(candidate, bench.process) for point in points]
+        costs = [point.record(candidate, bench.process) for point in points]
     return costs
 
 
 def _passes(
     runner: Runner, candidate: Candidate | None, grid: CostGrid, sizes: tuple[int, ...]
 ) -> Iterator[_Point]:
-    """Passes over n tokens a row at each context, with the choice of tokens: one per position for
-    the target, which verifies, and one per row for a draft, which continues from the last. Then
-    passes over whole prompts.
+    """Passes over n tokens a row at each context, and passes over whole prompts. The choice of
+    tokens is timed too: one at each position for the target, which verifies, one in each row for a
+    draft.
 
-    A draft on a GPU queues the k steps of a round and waits for nothing between them; so they are
-    timed, k at a time. On a CPU a pass returns when it is done, and one is timed. All contexts are
-    beginnings of one text, in one cache: what a pass writes there is what it finds.
+    On a GPU a draft queues the k steps of a round without waiting, so k steps are timed together.
+    On a CPU a pass returns when it is done, so one is timed. All contexts are beginnings of one
+    text in one cache, so that what a pass writes there is what was there before.
     """
     rows, name = grid.batch, runner.name
     passes = 1 if candidate is None or runner.device == "cpu" else grid.largest_k
@@ -162,8 +163,8 @@ def _passes(
     cache = runner.new_cache(longest + max(sizes), rows, sizes)
     filled = torch.tensor(grid.tokens(0, longest), device=runner.device)
     for row in range(rows if contexts else 0):
-        only = [longest if at == row else 0 for at in range(rows)]
-        runner.forward(filled, cache, every=False, counts=only)
+        counts = [longest if at == row else 0 for at in range(rows)]
+        runner.forward(filled, cache, every=False, counts=counts)
     for context in contexts:
         for size in sizes:
             tokens = torch.tensor(grid.tokens(context, size) * rows, device=runner.device)
@@ -187,7 +188,7 @@ def _step(
 
 
 def _repeated(once: Callable[[], Tensor], passes: int) -> None:
-    """So many passes, and the host waits for the last."""
+    """Make so many passes, and wait for the last."""
     for _ in range(passes - 1):
         once()
     once().tolist()
@@ -199,7 +200,7 @@ def _read_prompt(runner: Runner, tokens: Tensor) -> None:
 
 
 def _proposals(candidate: Candidate, grid: CostGrid, lookup: tuple[int, int]) -> Iterator[_Point]:
-    """Indexing one new token of each row and looking up a continuation."""
+    """Prompt lookup's work in a round: index a new token of each row and look up a continuation."""
     for context in grid.contexts:
         index = LookupIndex(*lookup)
         index.extend(grid.tokens(0, context))

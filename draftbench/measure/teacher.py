@@ -1,6 +1,7 @@
-"""Teacher forcing: the next-token logits at every position of given responses, side by side.
+"""Teacher forcing: computes the next-token logits at every position of given responses.
 
-Passes go by chunks, which bound the memory to [CHUNK × vocabulary], however long the responses are.
+Responses are read side by side and in chunks, so that logits take [CHUNK × vocabulary], however
+long the responses are.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError
 
 CHUNK = 128
-# Tokens of cache that the rows of one pass may take together; a longer text passes alone.
+# Tokens of cache that the rows of one pass may take together; a longer text is read alone.
 TOKENS_AT_ONCE = 16_384
 Tokens = Sequence[int]
 
 
 class _Text(NamedTuple):
-    """A prompt, and the part of its response that predicts another token."""
+    """What is read of one prompt and response."""
 
     row: int
     prompt: Tokens
-    known: Tokens
+    response: Tokens  # without the last token, which predicts nothing
 
     @property
     def length(self) -> int:
-        return len(self.prompt) + len(self.known)
+        return len(self.prompt) + len(self.response)
 
 
 def teacher_forced(
@@ -41,11 +42,11 @@ def teacher_forced(
     context: int | None = None,
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Yield (row, j, logits [n, vocab]): the logits that predict the tokens j … j+n-1 of one
-    response, from token `first` (0 or 1) on; the parts of a row in order, those of the rows in
-    turn.
+    response, from token `first` (0 or 1) on. The parts of a row come in order, those of several
+    rows in turn.
 
-    A row ends early where the model's context does, and a prompt beyond it yields nothing. How the
-    texts are parted depends on them and on the context, not on the model.
+    A row ends where the model's context does; a prompt that is longer yields nothing. Which parts
+    are yielded depends on the texts and the context alone, so that two models yield the same ones.
 
     Args:
         texts: prompt and response of each row.
@@ -76,7 +77,7 @@ def _side_by_side(
 
     def read(parts: Sequence[Tokens], *, every: bool) -> Tensor:
         tokens = torch.tensor(list(chain(*parts)), device=runner.device)
-        # One without a row in the vocabulary becomes the last, as the decoder's draft reads it.
+        # A token without a row in the vocabulary is read as the last, as the decoder's draft does.
         tokens.clamp_(max=runner.vocab_size - 1)
         logits = runner.forward(tokens, cache, every=every, counts=[len(part) for part in parts])
         if bool(torch.isnan(logits).any()):
@@ -94,15 +95,15 @@ def _side_by_side(
             if first == 0 and start < len(text.prompt) <= start + share:
                 yield text.row, 0, last
     share = max(1, CHUNK // len(texts))
-    for start in range(0, max(len(text.known) for text in texts), share):
-        parts = [text.known[start : start + share] for text in texts]
-        logits = read(parts, every=True).split([len(part) for part in parts])
-        for text, own in zip(texts, logits, strict=True):
-            if len(own):
-                yield text.row, start + 1, own
+    for start in range(0, max(len(text.response) for text in texts), share):
+        parts = [text.response[start : start + share] for text in texts]
+        by_text = read(parts, every=True).split([len(part) for part in parts])
+        for text, logits in zip(texts, by_text, strict=True):
+            if len(logits):
+                yield text.row, start + 1, logits
 
 
 def top_two_margin(logits: Tensor) -> Tensor:
-    """Difference [n] of the best and the second-best logit, in float32."""
+    """Difference of the best and the second-best logit [n], in float32."""
     top = torch.topk(logits, 2, dim=-1).values.float()
     return top[:, 0] - top[:, 1]

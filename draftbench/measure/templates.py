@@ -1,11 +1,11 @@
 """Renders a request by a model's chat template and tokenizer, in a separate process.
 
-A template is a stranger's program, and so is a tokenizer's pattern. Jinja's sandbox keeps the first
-from files and from Python, not from looping without end, nor from multiplying a text to gigabytes,
-which no alarm could interrupt; the second may look for a match for years. So a forked child renders
-and tokenizes, with so many seconds for a request and so much memory, and is ended when it takes
-more. The parent keeps a clock of its own, for a child that stops its alarm. Where the system keeps
-no process to its memory (macOS) only the time holds.
+A template is a stranger's program, and so is a tokenizer's pattern. Jinja's sandbox keeps a
+template from files and from Python, but not from looping forever, nor from multiplying a text to
+gigabytes, which no alarm could interrupt; a pattern may look for a match for years. So a forked
+child renders and tokenizes. It has a limit of seconds for each request and a limit of memory, and
+is killed when it takes more. The parent watches the time too, should the child stop its alarm.
+Where the system does not limit memory (macOS), only the time is limited.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ import msgspec
 from draftbench.errors import ModelError, TrafficError
 from draftbench.records import Request
 
+# Seconds that the child has for one request.
 SECONDS = 30.0
-# What the parent waits beyond those, in which the child's alarm should have ended it.
+# How much longer the parent waits; by then the child's alarm should have ended it.
 SLACK = 5.0
-# For one chat, and beyond what this process has already.
+# Memory that the child may take beyond what this process has already.
 MEMORY_BYTES = 2 << 30
 
-# What renders a request: the hint where it refuses one, and where it takes too much.
+# What renders a request → the hints for when it refuses one, and for when it takes too much.
 _HINTS = {
     "chat template": (
         "it may not know these roles or tools; leave such rows out of the traffic",
@@ -51,8 +52,11 @@ _ANSWER = msgspec.msgpack.Decoder(list[int] | str)
 
 
 class Renderer:
-    """Renders requests one after the other by one tokenizer and its template, whose model is called
-    `name` in errors. The process starts with the first request and ends with this object.
+    """Renders requests by one tokenizer and its template. Its process starts with the first request
+    and ends with this object.
+
+    Args:
+        name: what errors call the model.
     """
 
     def __init__(self, tokenizer: Any, name: str) -> None:
@@ -99,7 +103,7 @@ class Renderer:
             answer = type(error).__name__
         except (EOFError, ConnectionError):
             pass
-        except BaseException:  # an answer still to come would be taken for the next request's
+        except BaseException:  # an answer that comes later would be taken for the next request's
             self._stop()
             raise
         if isinstance(answer, list):
@@ -115,7 +119,7 @@ class Renderer:
         )
 
     def _start(self) -> Connection:
-        # Only one text at a time is tokenized; a fork with threads in it is warned of otherwise.
+        # One text is tokenized at a time; the tokenizers library would warn of a fork with threads.
         os.environ.setdefault(_PARALLELISM, "false")
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
@@ -151,22 +155,22 @@ def _end(child: BaseProcess, pipe: Connection) -> None:
 
 
 def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
-    """The child: answer every request with its token ids, or with the name of what was raised."""
-    parents.close()  # or the end of the parent would not be seen here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this
+    """The child's work: answer every request with its token ids, or the name of an exception."""
+    parents.close()  # else this process would not notice that the parent ended
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this process
     for ending in (signal.SIGALRM, signal.SIGTERM):  # handlers would wait for native code
         signal.signal(ending, signal.SIG_DFL)
     os.environ[_PARALLELISM] = "false"
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # native code says there why it aborts, and a chat may be quoted
+    for stream in (1, 2):  # native code prints why it aborts, which may quote a chat
         os.dup2(nowhere, stream)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold the chat
-    # Of memory only addresses are limited; nothing is where it cannot be.
+    # What is limited is the address space, where the system can limit it.
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        known = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-        most = min([pages * resource.getpagesize() + MEMORY_BYTES, *known])
+        limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        most = min([pages * resource.getpagesize() + MEMORY_BYTES, *limits])
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     while True:
         try:
@@ -185,8 +189,8 @@ def _rendered(tokenizer: Any, arguments: dict[str, Any]) -> bytes:
             ids = tokenizer(arguments.pop("text"), **arguments)["input_ids"]
         else:
             ids = tokenizer.apply_chat_template(arguments.pop("conversation"), **arguments)
-        # A model's own tokenizer may return anything; int alone would take digits and fractions.
+        # A model may bring a tokenizer that returns anything; `int` alone would accept fractions.
         return msgspec.msgpack.encode(list(map(int, map(index, ids))))
-    # A template raises what it likes, and what it says may quote the chat.
+    # A template may raise anything, with a message that quotes the chat.
     except Exception as error:
         return msgspec.msgpack.encode(type(error).__name__)

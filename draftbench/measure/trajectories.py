@@ -1,8 +1,8 @@
-"""Prompts → the target's responses, each token scored by the target.
+"""Makes the target's responses to prompts, and scores each token by the target.
 
 Responses are decoded here without a draft, or taken from the log. Either way the target scores them
-in one pass, so that both give the same records, which show a log that the target would not have
-written (`argmax`, `log_p`).
+in one pass, so that both give the same records; the scores (`argmax`, `log_p`) show whether the
+target would have written what the log has.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from draftbench.run_folder.folder import PrivateText
 
 # Responses that are scored, replayed and kept together, all or none.
 GROUP = 16
-# Responses that are written side by side. More would be faster, but what is interrupted is redone.
+# Responses that are decoded side by side. More would be faster, but an interrupted group is decoded
+# again.
 RESPONSE_ROWS = 8
-# Margins are kept to tell near ties; beyond this they would only tell which prompt it was.
+# Margins are recorded to show near ties; larger ones are cut to this, since they could identify the
+# prompt.
 WIDEST_MARGIN = 1.0
-# log 0 for a token that the request's filters exclude; JSON has no infinity.
+# Stands for log 0, of a token that the request's filters exclude: JSON has no infinity.
 EXCLUDED = -1e9
-# The longest passage that is looked for as a loop, and how often it must stand in a row.
+# Tokens of the longest passage whose repetition is noticed, and how often it must be repeated.
 LONGEST_LOOP, LEAST_TURNS = 32, 3
-# A log below these was not written by this target: fewer of its tokens are the argmax at
-# temperature 0, more of them impossible above it, or less likely (nats a token) than the target's
-# own would be.
+# A log was written by this target only if this share of its tokens is the argmax at temperature 0,
 LEAST_ARGMAX = 0.95
+# at most this share of its tokens above temperature 0 has probability 0 under the target, and they
+# are on average at most so many nats less likely than what the target would have written.
 MOST_IMPOSSIBLE = 0.01
 MOST_SURPRISE = 0.3
 
@@ -46,7 +48,7 @@ Output = tuple[tuple[int, ...], str]
 
 
 class PromptSample(NamedTuple):
-    """One of the responses to a prompt, which may be asked for several times."""
+    """One of the responses that are asked for to a prompt."""
 
     prompt: Prompt
     sample: int
@@ -59,12 +61,12 @@ class PromptSample(NamedTuple):
 def plan(prompts: Iterable[Prompt], samples: int) -> list[list[PromptSample]]:
     """Every sample of every prompt, in the groups in which they are answered.
 
-    What is in a group follows from the plan alone, so that an interrupted run computes what an
-    uninterrupted one would have. The longest prompts come first: what does not fit shows
-    early, and the time left is not underestimated.
+    Groups depend on prompts and samples alone, so that a resumed run computes what an uninterrupted
+    one would have. The longest prompts come first: a lack of memory shows early, and the time that
+    is left is not underestimated.
     """
     asked = [PromptSample(prompt, sample) for prompt in prompts for sample in range(samples)]
-    asked.sort(key=lambda one: (-len(one.prompt.tokens), *one.key))
+    asked.sort(key=lambda wanted: (-len(wanted.prompt.tokens), *wanted.key))
     return [asked[at : at + GROUP] for at in range(0, len(asked), GROUP)]
 
 
@@ -97,15 +99,15 @@ def logged(prompt: Prompt) -> Output:
 
 @dataclass(frozen=True)
 class ScoredResponse:
-    """A response of the target and the target's scores of its tokens: the value that every
-    measurement starts from.
+    """A response of the target with the target's scores of its tokens, from which every measurement
+    starts.
     """
 
     prompt: Prompt
     tokens: Sequence[int]
     trajectory: Trajectory
     log_p: Sequence[float] = ()  # of each token, above temperature 0
-    expected_log_p: float | None = None  # of their sum
+    expected_log_p: float | None = None  # expected sum of `log_p` under the target
 
     @property
     def key(self) -> Key:
@@ -118,6 +120,7 @@ class ScoredResponse:
 
     @classmethod
     def kept(cls, prompt: Prompt, text: PrivateText, trajectory: Trajectory) -> ScoredResponse:
+        """The response that a run folder kept."""
         tokens, log_p = array("i", text.tokens), array("d", text.log_p)
         return cls(prompt, tokens, trajectory, log_p, text.expected_log_p)
 
@@ -160,7 +163,7 @@ def score(
             log_p = p.gather(1, chosen[:, None])[:, 0].log().clamp(min=EXCLUDED)
             columns["log_p"] += log_p.tolist()
             columns["expected"] += torch.special.entr(p).sum(dim=-1).neg().tolist()
-    made = []
+    responses = []
     for (prompt, sample), (tokens, finish), columns in zip(asked, outputs, scores, strict=True):
         trajectory = Trajectory(
             request=prompt.request.id,
@@ -180,13 +183,13 @@ def score(
         )
         rounded = array("d", [round(value, 5) for value in columns["log_p"]])
         expected = round(sum(columns["expected"]), 3) if columns["expected"] else None
-        made.append(ScoredResponse(prompt, array("i", tokens), trajectory, rounded, expected))
-    return made
+        responses.append(ScoredResponse(prompt, array("i", tokens), trajectory, rounded, expected))
+    return responses
 
 
 def looping(tokens: Sequence[int]) -> int:
-    """How many tokens at the end repeat one passage. In such a degenerate response any draft, and
-    most of all prompt lookup, is accepted more than elsewhere.
+    """How many tokens at the end repeat one passage. There any draft, and most of all prompt
+    lookup, is accepted more often than elsewhere.
     """
     longest = 0
     for period in range(1, LONGEST_LOOP + 1):
@@ -199,7 +202,7 @@ def looping(tokens: Sequence[int]) -> int:
 
 
 def refuse_foreign_log(responses: Iterable[ScoredResponse]) -> None:
-    """Raise a TrafficError if, pooled, the logged responses cannot be the target's own."""
+    """Raise a TrafficError if the logged responses together cannot be the target's."""
     greedy = argmax = sampled = impossible = 0
     surprise = 0.0
     for response in responses:

@@ -32,7 +32,7 @@ from draftbench.planner.recommendation import (
 from draftbench.planner.texts import audit, texts_changed
 from draftbench.planner.time_factors import FEW_PROCESSES, USUAL_FREEDOM
 from draftbench.planner.unfinished import unfinished
-from draftbench.records import SELF, Candidate, DraftingMode, together
+from draftbench.records import SELF, Candidate, DraftingMode, candidate_names
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import seconds_of
 
@@ -369,7 +369,7 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         for caveat in dict.fromkeys(_of_candidate(evaluator, predictor, own)):
             names[caveat].append(candidate)
     for caveat, candidates in names.items():
-        named = together(candidates)
+        named = candidate_names(candidates)
         short = caveat.short and f"{named}: {caveat.short}"
         yield Caveat(caveat.kind, f"{named}: {caveat.text}", short=short)
     # A level that is worse by more than the noise of its timings, so that no other sweep helps it.

@@ -18,7 +18,7 @@ import torch
 import draftbench
 from draftbench.decoder.attention import EvenRows, OneRow, Rotary
 from draftbench.decoder.cuda_graphs import LEAST_COSINE, RecordedPasses
-from draftbench.decoder.device import attention_words, default_dtype, in_words, make_ready
+from draftbench.decoder.device import attention_words, default_dtype, device_words, make_ready
 from draftbench.decoder.llama import LlamaRunner, SlabCache
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import clock_for
@@ -57,7 +57,7 @@ class Finding:
 def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterator[Finding]:
     """Everything, from the versions to a sweep of the embedded models over some traffic."""
     make_ready(device)
-    yield Finding("device", in_words(device), True)
+    yield Finding("device", device_words(device), True)
     versions = f"draftbench {draftbench.__version__}, PyTorch {torch.__version__}, CUDA "
     versions += f"{torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
     yield Finding("versions", versions, True)

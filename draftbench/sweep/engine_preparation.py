@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from draftbench.decoder.device import card_names, device_of, dtype_of, in_words, set_threads
+from draftbench.decoder.device import card_names, device_of, device_words, dtype_of, set_threads
 from draftbench.engines.commands import (
     ServerStart,
     Speculation,
@@ -31,6 +31,7 @@ from draftbench.errors import (
     ModelError,
     UsageError,
 )
+from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
@@ -49,7 +50,6 @@ from draftbench.run_folder.manifest import (
     Question,
     environment,
     portable,
-    short_name,
 )
 from draftbench.sweep.engine_arms import REPLAYED, Serving, arrival_times
 from draftbench.sweep.engine_check import find_drafting
@@ -88,7 +88,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         _check_starts(options, asked, watcher)
     device = device_of(options.device)
     threads = set_threads(options.threads)
-    watcher.note(f"device: {in_words(device)}", always=True)
+    watcher.note(f"device: {device_words(device)}", always=True)
     # Replays are not timed, so no level needs a kernel.
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
     server, baseline = _connected(asked, options)

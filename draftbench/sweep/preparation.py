@@ -21,9 +21,9 @@ import draftbench
 from draftbench.decoder.device import (
     card_names,
     device_of,
+    device_words,
     dtype_of,
     environment_threads,
-    in_words,
     set_threads,
 )
 from draftbench.engines.secrets import hidden_in
@@ -92,7 +92,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     device = device_of(options.device)
     asked = environment_threads()
     threads = set_threads(options.threads or asked)
-    watcher.note(f"device: {in_words(device)}", always=True)
+    watcher.note(f"device: {device_words(device)}", always=True)
     if options.threads is None and asked:
         watcher.note(f"CPU threads: {asked}, from OMP_NUM_THREADS; --threads sets another number")
     build = Build(

@@ -1,10 +1,10 @@
-"""Read a data set of the hub or of a local folder, through the `datasets` library.
+"""Reads a data set of the hub or of a local folder, through the `datasets` library.
 
-`DATASET[/CONFIG][:SPLIT][@REVISION]`, where a DATASET of the hub is `name` or `owner/name`, and a
-local one, which has no revisions, starts with `/`, `.` or `~`. Everything that comes from the hub
-is of one commit. For a local folder the library only maps splits to files, which are read here (so
-that no text is copied into its cache) and only inside the folder, wherever the folder's metadata or
-its links point.
+It is named `DATASET[/CONFIG][:SPLIT][@REVISION]`, where a DATASET of the hub is `name` or
+`owner/name`, and a local one, which has no revisions, starts with `/`, `.` or `~`. Everything that
+comes from the hub is of one commit. For a local folder the library only maps splits to files. These
+are read here, so that no text is copied into the library's cache, and only inside the folder,
+wherever its metadata or links point.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Dataset:
-    """The parts of a data set's name; `local` says that `path` is a folder."""
+    """The parts of a data set's name."""
 
     path: str
     config: str | None
     split: str | None
-    local: bool
+    local: bool  # whether `path` is a folder
     revision: str | None = None
 
     @property
@@ -82,17 +82,17 @@ class Dataset:
     @cached_property
     def _builder(self) -> Any:
         """The library's reader; made once, so that its commit is the one whose rows are read."""
-        hub_answers()  # before the library is imported, which would try again and again
+        hub_answers()  # before the library is imported, which would try several times
         import datasets
         from datasets.packaged_modules.cache.cache import Cache
 
         datasets.disable_progress_bars()
         datasets.logging.set_verbosity_error()  # stderr belongs to the command
-        # By the name alone the library would prefer a folder of that name in this directory.
+        # With the bare name the library would prefer a folder of that name in this directory.
         where = f"hf://datasets/{self.path}"
         builder = datasets.load_dataset_builder(where, self.config, revision=self.revision)
         exact = self.revision is not None and _COMMIT.fullmatch(self.revision)
-        # Without a network the library takes the commit that was cached last.
+        # Without a network the library uses the commit that was cached last.
         cached = exact or isinstance(builder, Cache)
         if self.revision and builder.hash != self.revision and cached:
             raise TrafficError(
@@ -102,12 +102,12 @@ class Dataset:
             )
         inside = re.compile(rf"hf://datasets/[^@]+@{re.escape(builder.hash)}/")
         for file in itertools.chain(*(builder.config.data_files or {}).values()):
-            if not inside.match(file):  # its README may name any file, on this machine or elsewhere
+            if not inside.match(file):  # a README may name any file, on this machine or elsewhere
                 raise _outside(self.path, file)
         return builder
 
     def _hub_splits(self) -> Iterable[str]:
-        """Names of the splits, if possible without downloading anything."""
+        """The names of the splits, if possible without a download."""
         if self.split is not None:
             return [self.split]
         if self._builder.info.splits is not None:
@@ -140,13 +140,13 @@ class Dataset:
 
 @contextmanager
 def _readable_errors(path: str) -> Iterator[None]:
-    """Turn the libraries' errors, which may be of any kind, into one that names the data set."""
+    """Turn the libraries' errors, which may be of any class, into one that names the data set."""
     try:
         yield
     except (DraftbenchError, MemoryError):
         raise
     except Exception as error:
-        # Only the kind of error: the library's messages may quote the rows.
+        # Only the class of the error: the library's messages may quote rows.
         raise TrafficError(
             f"data set `{path}` cannot be read ({type(error).__name__})",
             hint="write `hf:DATASET[/CONFIG][:SPLIT][@REVISION]`, or `hf:FOLDER`; the hub needs a "
@@ -155,9 +155,10 @@ def _readable_errors(path: str) -> Iterator[None]:
 
 
 def _check_metadata(folder: Path) -> None:
-    """Refuse a README that names files by their address, which the library would fetch at once.
+    """Refuse a README that names files by a URL, which the library would fetch at once.
 
-    Only values this deep can be names of files; an alias could put one there.
+    Names of files are at least three levels deep. Aliases are refused, since one could put a name
+    there.
     """
     import yaml
 

@@ -1,8 +1,8 @@
-"""Read the raw rows of a traffic file one at a time, with their numbers.
+"""Reads the raw rows of a traffic file one at a time, with their numbers.
 
-Reads `.jsonl`, `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and `.parquet`. Memory
-stays flat: one row, one buffer or one small parquet batch is held at a time, and everything that
-could grow without end has a limit.
+Reads `.jsonl`, `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and `.parquet`. It holds
+one row, one buffer or one small parquet batch at a time, and everything that could grow without end
+has a limit.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any, BinaryIO
 from draftbench.errors import TrafficError, closest
 from draftbench.traffic.suites import suite_names
 
-# Bytes of one row as it stands in the file; a longer one is a bad row.
+# Most bytes of one row in the file; a longer one is a bad row.
 MAX_ROW = 16 << 20
-# Rows of one file; with run-length coding a few bytes can stand for billions.
+# Most rows of one file: with run-length coding a few bytes can stand for billions of rows.
 MAX_ROWS = 50_000_000
 MAX_COLUMNS = 1000
-# How many times its own size a compressed file may hold, beyond the first gibibyte.
+# How many times its size a compressed file may unpack to, if that is more than a gibibyte.
 MAX_RATIO, _ALWAYS_UNPACKED = 1000, 1 << 30
 
 # OverflowError: a date of a parquet file beyond Python's.
@@ -40,11 +40,10 @@ _BETWEEN_ROWS = re.compile(r"[\s,]*")
 
 @dataclass(frozen=True)
 class Row:
-    """A raw row, JSON text or an object; `number` is its line (.jsonl, .csv) or its place in the
-    file, from 1."""
+    """A raw row of a log."""
 
-    number: int
-    data: bytes | dict[str, Any]
+    number: int  # its line (.jsonl, .csv) or its place in the file, from 1
+    data: bytes | dict[str, Any]  # JSON text, or an object
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -70,14 +69,14 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _checked_kind(path: Path) -> tuple[str, str | None]:
-    """Kind and compression of a plain file that draftbench reads; a TrafficError for any other."""
+    """The kind and the compression of a file that draftbench reads; a TrafficError for others."""
     if path.is_dir():
         raise TrafficError(
             f"`{path}` is a folder, not a traffic file",
             hint=f"name a file in it, or use `hf:{path}`",
         )
     if not path.exists():
-        meant = _meant(path)
+        meant = _similar_source(path)
         forms = "give a file, `suite:NAME` or `hf:DATASET[/CONFIG][:SPLIT][@REVISION]`"
         raise TrafficError(
             f"traffic file `{path}` not found", hint=f"did you mean `{meant}`?" if meant else forms
@@ -92,15 +91,15 @@ def _checked_kind(path: Path) -> tuple[str, str | None]:
     return _kind(path)
 
 
-def _meant(path: Path) -> str | None:
-    """A file of that folder whose name begins with or resembles this one, or a suite."""
+def _similar_source(path: Path) -> str | None:
+    """A file in the same folder whose name begins with or resembles this one, or a suite."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = sorted(
             {file.name for file in path.parent.iterdir() if can_read(file)} - {path.name}
         )
     longer = [name for name in names if name.startswith(f"{path.name}.")]
-    # Extensions alone make two names half alike.
+    # 0.8, since equal extensions alone make two names half alike.
     if name := next(iter(longer), None) or closest(path.name, names, 0.8):
         return str(path.with_name(name))
     suite = closest(str(path).rpartition(":")[2], suite_names(), 0.7)
@@ -114,7 +113,7 @@ def can_read(path: Path) -> bool:
 
 
 def _kind(path: Path) -> tuple[str, str | None]:
-    """The extension that names the kind of a file, and its compression."""
+    """A file's kind, which is its extension, and its compression."""
     compression = _COMPRESSIONS.get(path.suffix.lower())
     return Path(path.stem if compression else path.name).suffix.lower(), compression
 
@@ -122,7 +121,7 @@ def _kind(path: Path) -> tuple[str, str | None]:
 def _open(path: Path, compression: str | None) -> BinaryIO:
     if compression is None:
         return path.open("rb")
-    # pyarrow, because zstandard takes a truncated stream for a whole one: rows would be lost.
+    # pyarrow, because zstandard does not notice a truncated stream: rows would be lost.
     import pyarrow
 
     most = max(_ALWAYS_UNPACKED, MAX_RATIO * path.stat().st_size)
@@ -153,7 +152,7 @@ class _Limited(io.RawIOBase):
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield every line; one over the limit is cut one byte beyond it, so that it is seen."""
+    """Yield every line; one over the limit is cut one byte beyond it, so that it is noticed."""
     while line := stream.readline(MAX_ROW + 1):
         yield line
         while line and not line.endswith(b"\n"):
@@ -168,7 +167,7 @@ def _read_jsonl(stream: BinaryIO) -> Iterator[Row]:
 
 
 def _read_json(stream: BinaryIO) -> Iterator[Row]:
-    """Split an array of rows, or rows one after another, one buffer at a time."""
+    """Yield the rows of an array, or rows one after another, reading a buffer at a time."""
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape") as text:
         find_end = json.JSONDecoder().raw_decode
         buffer = text.read(_CHUNK).lstrip()

@@ -1,8 +1,8 @@
-"""Find the request in a raw row of a log, whatever wrote the log.
+"""Finds the request in a raw row of a log, whatever program wrote the log.
 
-Three tables: `BODIES` and `PARTS` are the places at which a request may stand in a row, `BLOCKS`
-those of its sampling parameters beside the prompt, `FORMS` the ways in which it may be written. A
-request means the same at every place.
+`FORMS` lists the ways in which a request may be written, `BODIES` and `PARTS` the places in a row
+where it may be, `BLOCKS` the places of its sampling parameters. A request means the same at every
+place.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from draftbench.traffic.request_settings import (
     NotRepresentableError,
 )
 
-# Places that hold the body of an API call and nothing else; what wraps it is the log's.
+# Places that hold the body of an API call and nothing else; what is around it belongs to the log.
 BODIES = (
     *("body", "request.body", "request", "request_body"),
     *("proxy_server_request.body", "proxy_server_request"),
 )
-# Places that hold a part of a request; the rest stands beside them.
+# Places that hold a part of a request; the rest of it is beside them.
 PARTS = ("input", "attributes")
 # Objects beside a prompt that hold its sampling parameters. The first two are also names for the
 # choices of a quiz and for a schema, which set nothing.
@@ -38,12 +38,13 @@ _PROMPTS = frozenset({
     "messages", "prompt", "conversations", "conversation", "input", "inputs", "text", "text_input",
     "turns", "instruction", "gen_ai.input.messages",
 })  # fmt: skip
-# What may stand beside a bare text that was sent to SGLang, TGI or AIPerf.
+# Fields that may be beside a bare text that was sent to SGLang, TGI or AIPerf.
 _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
     *BLOCKS, "text_input", "type", "timestamp", "delay", "role", "output_length",
 }  # fmt: skip
-# Calls that embed, judge or speak an `input` instead of answering it.
+# Models that embed, judge or speak an `input` instead of answering it.
 _NO_ANSWER = re.compile(r"embed|moderation|rerank|\b(bge|gte|e5|minilm|tts)\b", re.IGNORECASE)
+# Fields of traces that keep the lengths of requests without their text.
 _LENGTHS = (
     {"input_length", "output_length"},  # Mooncake
     {"ContextTokens", "GeneratedTokens"},  # Azure
@@ -56,12 +57,12 @@ class LoggedRequest:
     """What a row of a log asks a model."""
 
     content: Any  # a text, or messages
-    answer: str | None = None  # with which a logged conversation ends
+    answer: str | None = None  # the answer with which a logged conversation ends
     settings: Mapping[str, Any] = field(default_factory=dict)
     # Whether it was sent to a server, whose default is temperature 1; None: nothing says so.
     server: bool | None = None
-    api: Set[str] = frozenset()  # the settings that an API was given; others may be the log's
-    form: str = ""
+    api: Set[str] = frozenset()  # settings that an API was given; others may belong to the log
+    form: str = ""  # the name of the form in which it was written
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def _user(text: str) -> dict[str, Any]:
 
 
 def _with_system(messages: Any, system: Any) -> Any:
-    """The messages, after a system text that the row keeps apart from them."""
+    """The messages with a system text before them that the row keeps separately."""
     if not system or not isinstance(messages, list):
         return messages
     if any(isinstance(message, dict) and message.get("role") == "system" for message in messages):
@@ -96,24 +97,20 @@ def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
         case list(), _:
             raise NotRepresentableError("prompt as a list")
         # A server that takes `system` or `options` beside a prompt (Ollama's) makes it a chat.
-        case str(text), _ if call.get("system") or _ollama_set(call):
+        case str(text), _ if call.get("system") or _block(call, "options"):
             raw = str(call.get("raw")).lower() == "true"
             return LoggedRequest(text if raw else _with_system([_user(text)], call.get("system")))
         case prompt, _:
             return LoggedRequest(prompt)
 
 
-def _ollama_set(call: Mapping[str, Any]) -> bool:
-    return bool(_block(call, "options"))
-
-
 def _ollama(call: Mapping[str, Any]) -> LoggedRequest | None:
-    return (_messages(call) or _prompt(call)) if _ollama_set(call) else None
+    return (_messages(call) or _prompt(call)) if _block(call, "options") else None
 
 
 def _custom(call: Mapping[str, Any]) -> LoggedRequest | None:
     length = call.get("output_tokens")
-    # Beside an answer or the prompt's own count it is what an answer had, not what it may have.
+    # Beside an answer or the prompt's count it is the answer's length, not a limit.
     if length is None or {"response", "completion", "output", "input_tokens"} & call.keys():
         return None
     asked = _prompt(call)
@@ -143,7 +140,7 @@ def _conversation(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 
 def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
-    """The messages up to the last human turn, and the answer to it."""
+    """The messages up to the last human turn, and the answer that follows it."""
     names = [str(turn.get("from")) for turn in turns]
     roles = [{"human": "user", "gpt": "assistant"}.get(name, name) for name in names]
     if not {*roles} <= {"user", "assistant", "system"}:
@@ -197,7 +194,7 @@ def _tgi(call: Mapping[str, Any]) -> LoggedRequest | None:
     alone = call.keys() <= _BESIDE_A_TEXT
     if not isinstance(call.get("inputs"), str) or (given is None and not alone):
         return None
-    # Its rule (server/text_generation_server/utils/tokens.py): what narrows the choice samples.
+    # TGI samples where any setting narrows the choice (text_generation_server/utils/tokens.py).
     neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
     greedy = not given or all((given.get(name) or off) == off for name, off in neutral.items())
     return LoggedRequest(call["inputs"], settings={"temperature": 0.0} if greedy else {})
@@ -223,7 +220,7 @@ def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 def _turns(call: Mapping[str, Any]) -> LoggedRequest | None:
     match decoded(call.get("turns")):
-        # A later turn needs the answers before it.
+        # Only the first turn: a later one needs the answers before it.
         case [str(first), *_] | [{"text": str(first)}, *_]:
             return LoggedRequest([_user(first)])
     return None
@@ -244,12 +241,12 @@ class Form:
     name: str
     example: str
     read: Callable[[Mapping[str, Any]], LoggedRequest | None]  # None: the object is of another form
-    # Whether such a request was sent to a server; None: where the row names a `model`.
+    # Whether a request in this form was sent to a server; None: if the row names a `model`.
     server: bool | None = False
-    logged: bool = False  # whether its last message may be the answer
+    logged: bool = False  # whether its last message may be the logged answer
 
 
-# The forms that are recognised, the first that fits.
+# The forms that are recognised; the first that fits counts.
 # fmt: off
 FORMS = (
     Form("ShareGPT", '{"conversations": [{"from": "human", "value": "…"}, …]}',
@@ -283,7 +280,7 @@ class UnknownFormError(BadRowError):
 
 
 class LengthsOnlyError(BadRowError):
-    """A row of a trace that keeps how long requests were and nothing of what they said."""
+    """A row of a trace that keeps the lengths of requests without their text."""
 
     hint = "acceptance depends on the text: give a log that holds the prompts"
 
@@ -292,8 +289,9 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
     """The request of a row; `prompt_field` is a dotted path to its prompt (None: the usual places).
 
     Raises:
-        UnknownFormError: no known form is at a known place (`LengthsOnlyError`: nor can be).
-        BadRowError, NotRepresentableError: there is one that cannot be used.
+        UnknownFormError: there is no known form at a known place.
+        LengthsOnlyError: the row is of a trace without texts.
+        BadRowError, NotRepresentableError: there is a request that cannot be used.
     """
     if prompt_field is not None:
         return _at_prompt_field(row, prompt_field)
@@ -312,9 +310,7 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
 
 
 def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
-    """The request whose prompt is at a path, with the settings around it, as they would be read
-    without the path.
-    """
+    """The request whose prompt is at a path, with the settings that are around it."""
     around = {name: decoded(at(row, place)) for place, name in (("", path), *splits(path))}
     holders = {name: thing for name, thing in around.items() if isinstance(thing, Mapping)}
     content, asked = decoded(at(row, path)), None
@@ -329,7 +325,7 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
         match content:
             case [{"role": _}, *_]:
                 asked = _answered(LoggedRequest(content))
-            case _:  # a prompt that happens to be JSON
+            case _:  # undecoded, since a prompt may happen to be JSON
                 asked = LoggedRequest(at(row, path))
     calls = [decoded(at(row, place)) for place in BODIES]
     for holder in (*reversed(holders.values()), *calls):
@@ -345,9 +341,9 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
 
 
 def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> LoggedRequest | None:
-    """The request in an object; `whole` where it is the body of an API call and nothing else."""
+    """The request in an object; `whole` if that is the body of an API call and nothing else."""
     for form in FORMS:
-        # No server is asked in the forms of data sets.
+        # A body that was sent to a server has none of the forms of data sets.
         asked = None if whole and form.server is False else form.read(call)
         if asked is None:
             continue
@@ -364,7 +360,7 @@ def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> LoggedReques
 
 
 def _answered(asked: LoggedRequest) -> LoggedRequest:
-    """A conversation that ends with the assistant, as the request that this answered."""
+    """A conversation that ends with the assistant, as a request and its answer."""
     match asked.content:
         case [_, *_, {"role": "assistant", **last}]:
             text = last.get("content")
@@ -374,7 +370,7 @@ def _answered(asked: LoggedRequest) -> LoggedRequest:
 
 
 def _with_settings(call: Mapping[str, Any], asked: LoggedRequest) -> LoggedRequest:
-    """The same request with the settings of an object and its blocks that it does not have yet."""
+    """The request with those settings of an object and its blocks that it does not have yet."""
     fields, in_blocks = _settings(call)
     given = {name: value for name, value in asked.settings.items() if value is not None}
     return replace(
@@ -383,7 +379,7 @@ def _with_settings(call: Mapping[str, Any], asked: LoggedRequest) -> LoggedReque
 
 
 def _settings(call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of an object itself, and those of its blocks."""
+    """The fields of an object, and those of its blocks."""
     blocks = {name: block for name in BLOCKS if (block := _block(call, name)) is not None}
     in_blocks: dict[str, Any] = {}
     for block in blocks.values():
@@ -394,6 +390,9 @@ def _settings(call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """The sampling parameters that an object has under one of `BLOCKS`; None if it has none
+    there.
+    """
     block = decoded(at(call, name))
     if not isinstance(block, Mapping):
         return None

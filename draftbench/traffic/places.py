@@ -1,5 +1,5 @@
-"""Reach a value in a raw row, however a log keeps it: nested, as JSON text, under columns whose
-names are paths, or as OpenTelemetry's lists of typed attributes.
+"""Finds a value in a raw row, however a log keeps it: nested, as JSON text, in columns whose names
+are paths, or in OpenTelemetry's lists of typed attributes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import msgspec
 
 
 def at(row: Any, path: str) -> Any:
-    """The value at a dotted path, where names may hold dots; the row itself at no path.
+    """The value at a dotted path, where names may hold dots; the row itself for an empty path.
 
-    Where only columns begin with the path (`request.model`, `request.messages`) it is the object
-    that they spell.
+    If the path is only the beginning of columns (`request.model`, `request.messages`), the value is
+    the object that these columns make.
     """
     row = decoded(row)
     if not path or not isinstance(row, dict):
@@ -22,9 +22,9 @@ def at(row: Any, path: str) -> Any:
     if path in row:
         return row[path]
     for head, rest in splits(path):
-        if head in row and (found := at(row[head], rest)) is not None:
-            return found
-    if "." not in "".join(row):  # most rows: spare them the search
+        if head in row and (value := at(row[head], rest)) is not None:
+            return value
+    if "." not in "".join(row):  # as in most rows
         return None
     start = f"{path}."
     columns = {name[len(start) :]: row[name] for name in row if name.startswith(start)}
@@ -32,24 +32,25 @@ def at(row: Any, path: str) -> Any:
 
 
 def splits(path: str) -> Iterator[tuple[str, str]]:
-    """A path cut at each of its dots, the first one first."""
+    """The two parts of a path at each of its dots, from the first dot on."""
     return ((path[:i], path[i + 1 :]) for i, letter in enumerate(path) if letter == ".")
 
 
 def decoded(value: Any) -> Any:
-    """The object or list that a text holds as JSON, also encoded twice, or that a list holds as
-    typed attributes; anything else as it is."""
+    """The object or list that a text holds as JSON, possibly encoded twice, or that a list holds as
+    typed attributes; anything else as it is.
+    """
     if not isinstance(value, str | list):
         return value
-    held = value
-    while isinstance(held, str) and held.lstrip()[:1] in ("{", "[", '"'):
+    content = value
+    while isinstance(content, str) and content.lstrip()[:1] in ("{", "[", '"'):
         try:
-            held = msgspec.json.decode(held)
+            content = msgspec.json.decode(content)
         except (ValueError, RecursionError):
             return value
-    if isinstance(held, list) and held and all(map(_is_attribute, held)):
-        return _untyped({"kvlistValue": {"values": held}})
-    return held if isinstance(held, dict | list) else value
+    if isinstance(content, list) and content and all(map(_is_attribute, content)):
+        return _untyped({"kvlistValue": {"values": content}})
+    return content if isinstance(content, dict | list) else value
 
 
 def _is_attribute(value: Any) -> bool:
@@ -57,7 +58,7 @@ def _is_attribute(value: Any) -> bool:
 
 
 def _untyped(value: Any) -> Any:
-    """A typed value as a plain one; whole numbers stay text."""
+    """A typed value of OpenTelemetry as a plain one; whole numbers stay text."""
     match value:
         case {"kvlistValue": {"values": list(pairs)}} if all(map(_is_attribute, pairs)):
             return {str(pair["key"]): _untyped(pair["value"]) for pair in pairs}

@@ -1,8 +1,8 @@
-"""The settings of a request, as OpenAI-style servers name them → the fields of a `Request`.
+"""Turns the settings of a request, as servers name them, into the fields of a `Request`.
 
-A field that changes the target's distribution and has no place in a `Request` makes the request not
-representable; so does an unknown field of a request body. Both are counted by the field's name, and
-neither is ignored.
+A request is not representable if it sets a field that changes the target's distribution and that a
+`Request` cannot express, or an unknown field of a request body. Such requests are counted by the
+field's name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from draftbench.records import Sampling
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off
+# Fields of request bodies that do not change what the target writes.
 HARMLESS = frozenset({
     "messages", "prompt", "model", "user", "metadata", "store", "stream", "stream_options",
     "logprobs", "top_logprobs", "prompt_logprobs", "echo", "service_tier", "safety_identifier",
@@ -33,7 +34,7 @@ HARMLESS = frozenset({
     "no_stop_trim", "return_logprob", "return_text_in_logprobs", "logprob_start_len",
     "top_logprobs_num", "token_ids_logprob", "guided_decoding_backend",
     "guided_whitespace_pattern",
-    # other APIs: what `forms` has read
+    # other APIs: fields that `forms` reads
     "system", "input", "inputs", "instructions", "text", "reasoning", "raw", "do_sample",
     # Responses (its truncation cuts only what would not fit), TGI, Ollama, LiteLLM, LangChain
     "include", "truncation", "background", "max_tool_calls", "details", "decoder_input_details",
@@ -49,7 +50,7 @@ HARMLESS = frozenset({
     "dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
     "xtc_threshold",
 })
-# Names that other APIs have for the same.
+# Other APIs' names for settings.
 _ALIASES = {
     "max_new_tokens": "max_tokens", "max_output_tokens": "max_tokens", "maxTokens": "max_tokens",
     "maxOutputTokens": "max_tokens", "num_predict": "max_tokens", "n_predict": "max_tokens",
@@ -58,8 +59,8 @@ _ALIASES = {
     "min_new_tokens": "min_tokens", "repeat_penalty": "repetition_penalty",
     "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
 }
-# Fields that change the distribution or the prompt and cannot be applied → their values without
-# effect.
+# Fields that change the distribution or the prompt and cannot be applied → their values that have
+# no effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,),
     "length_penalty": (1,), "logit_bias": ({}, []), "bad_words": ([],), "bad_words_ids": ([],),
@@ -73,7 +74,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,), "continue_final_message": (False,), "chat_template": (),
     "documents": ([],), "template": (), "context": ([], {}), "suffix": (),
     "truncate_prompt_tokens": (-1,),
-    # what an answer may be
+    # constraints on the answer
     "response_format": ({"type": "text"},), "structured_outputs": ({},), "guided_json": (),
     "guided_regex": (), "guided_choice": ([],), "guided_grammar": (),
     "guided_json_object": (False,), "allowed_token_ids": ([],), "structural_tag": (), "regex": (),
@@ -82,12 +83,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "mirostat": (0,), "tfs_z": (1,), "watermark": (False,), "top_a": (0,), "dry_multiplier": (0,),
     "xtc_probability": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0),
 }
-# Those of them that data sets call columns by; they are settings where a server was asked.
+# Those of them that are also names of columns in data sets. They are settings only in a request
+# that was sent to a server.
 _COLUMNS = frozenset({
     "format", "template", "context", "documents", "think", "thinking", "functions",
 })
-# Arguments of the renderer itself, which a log must not set: `chat_template` would run a template
-# of the log.
+# Arguments of the renderer that a log must not set: with `chat_template` the log's template would
+# run.
 _TEMPLATE_RESERVED = frozenset({
     "conversation", "tools", "documents", "chat_template", "add_generation_prompt",
     "continue_final_message", "tokenize", "padding", "truncation", "max_length",
@@ -95,9 +97,9 @@ _TEMPLATE_RESERVED = frozenset({
 })
 # fmt: on
 
-# What tables made by Python write.
+# Python's words, which some tables hold → JSON's.
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
-# Numbers of tokens that are no limit.
+# Numbers of tokens that stand for no limit.
 _ENDLESS = (-1, -2, "inf", "Infinity")
 _INT64 = 2**63 - 1
 _Positive = Annotated[int, Meta(ge=1, le=_INT64)]
@@ -105,7 +107,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class _Applied(msgspec.Struct):
-    """What a `Request` can hold, with the values that change nothing."""
+    """The settings that a `Request` can express; defaults are values that change nothing."""
 
     temperature: Annotated[float, Meta(ge=0, lt=_INT64)]
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1
@@ -120,31 +122,35 @@ class _Applied(msgspec.Struct):
     chat_template_kwargs: dict[str, Any] = {}
 
 
-# Every name that sets something, under whatever name an API has for it.
+# The names of all settings, in every API.
 SETTINGS = frozenset({*_Applied.__struct_fields__, *_TEMPLATE_SWITCHES, *_NEUTRAL, *_ALIASES})
 
 
 class BadRowError(Exception):
-    """A row that cannot be read as a request. The message gives the reason and never repeats the
-    row's text."""
+    """A row that cannot be read as a request. The message gives the reason without the row's
+    text.
+    """
 
     hint = "fix the row, or skip and count bad rows with --skip-bad"
 
 
 class NotRepresentableError(Exception):
-    """A request whose distribution a `Request` cannot express; `str()` is the field."""
+    """A request that a `Request` cannot express; `str()` is the field that it sets."""
 
 
 def request_fields(
     settings: Mapping[str, Any], *, server: bool, api: Container[str]
 ) -> dict[str, Any]:
-    """Read the settings as keyword arguments of `Request`.
+    """The settings as keyword arguments of `Request`.
 
-    `server` says that a server was asked: an absent temperature is then 1.0, the servers' default
-    (0.0 otherwise). `api` names the settings that an API was given: an unknown one makes the
-    request not representable (otherwise it belongs to the log). Null and empty text mean absent.
-    Neutral values (top_p 1, top_k 0 or -1, min_p 0) become `None`. `n` samples are `n` times the
-    weight.
+    Null and empty text mean absent. Neutral values (top_p 1, top_k 0 or -1, min_p 0) become `None`.
+    `n` samples are `n` times the weight.
+
+    Args:
+        server: whether a server was asked: an absent temperature is then 1.0, the default of
+            servers, and else 0.0.
+        api: the settings that an API was given. If one of these is unknown, the request is not
+            representable; other unknown settings belong to the log.
 
     Raises:
         BadRowError: a value has the wrong type or is out of range.
@@ -164,8 +170,8 @@ def request_fields(
         whole = isinstance(value, float) and value.is_integer()
         given[name] = int(value) if whole and name in _Applied.__struct_fields__ else value
         if name in _NEUTRAL:
-            logs = name in _COLUMNS and not server and alias not in api
-            allowed = logs or value in _NEUTRAL[name]
+            is_column = name in _COLUMNS and not server and alias not in api
+            allowed = is_column or value in _NEUTRAL[name]
         else:
             allowed = alias not in api or name in HARMLESS or name in SETTINGS
         if not allowed:
@@ -197,24 +203,24 @@ def request_fields(
 
 
 def plain(name: str, value: Any) -> Any:
-    """The value of a setting, also where a table or a log keeps it as text."""
+    """The value of a setting, which a table or a log may keep as text."""
     if not isinstance(value, str):
         return value
     if not value.strip():
         return None
     try:
-        held = msgspec.json.decode(_PYTHON.get(value, value))
+        decoded = msgspec.json.decode(_PYTHON.get(value, value))
     except (ValueError, RecursionError):
         return value
-    return value if name == "stop" and not isinstance(held, list) else held
+    return value if name == "stop" and not isinstance(decoded, list) else decoded
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as chat templates know it; Anthropic and the Responses API write it flat."""
+    """A tool as chat templates expect it; Anthropic and the Responses API write it flat."""
     match tool:
         case {"input_schema": schema} | {"type": "function", "parameters": schema}:
             given = {name: tool[name] for name in ("name", "description") if name in tool}
             return {"type": "function", "function": {**given, "parameters": schema}}
-        case {"type": str(kind)} if kind != "function":  # the server runs it, or a grammar
+        case {"type": str(kind)} if kind != "function":  # a tool of the server, or a grammar
             raise NotRepresentableError("tools other than functions")
     return tool

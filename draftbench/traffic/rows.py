@@ -1,7 +1,7 @@
-"""Turn a raw row of a log into a `Request`, whatever form the row has.
+"""Turns a raw row of a log into a `Request`, whatever form the row has.
 
-The form is recognised row by row (`forms`). A conversation that ends with the assistant's answer is
-read as a request for that answer, which is then the logged response. Messages keep the OpenAI
+Each row's form is recognised (`forms`). A conversation that ends with the assistant's answer is
+read as a request for that answer, which becomes the logged response. Messages keep the OpenAI
 shape, with their text as one string and the arguments of tool calls as objects.
 """
 
@@ -28,18 +28,19 @@ from draftbench.traffic.request_settings import (
     request_fields,
 )
 
-# Bytes of a request, as JSON, and of a logged response; a longer one is a bad row.
+# Most bytes of a request as JSON, and of a logged response; a row with a longer one is bad.
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
 
-# Where logs keep the label of a request, and the answer: as text, or as an API returns it.
+# Where logs keep the label of a request, and its answer, as text or as an API returns it.
 _SEGMENTS = ("segment", "category", "tags.segment")
 _ANSWERS = (
     *("response", "completion", "output", "choices", "response_body"),
     *("gen_ai.output.messages", "attributes.gen_ai.output.messages"),
 )
-# Where an API's answer keeps its text, from the outside in.
+# Types of message parts that are text.
 _TEXTS = ("text", "input_text", "output_text")
+# Fields inside which an API's answer keeps its text.
 _INSIDE = (
     *("body", "choices", "message", "output", "content", "parts", "text", "generated_text"),
     "response",
@@ -48,22 +49,20 @@ _INSIDE = (
 
 @dataclass(frozen=True)
 class Fields:
-    """Dotted paths to a row's prompt, logged response and segment; `None`: the usual places.
-    `as_chat` says that a plain prompt is a user's message.
-    """
+    """Dotted paths to a row's prompt, logged response and segment; `None`: the usual places."""
 
     prompt: str | None = None
     response: str | None = None
     segment: str | None = None
-    as_chat: bool = False
+    as_chat: bool = False  # whether a plain prompt is a user's message
 
 
 class ReadRow(NamedTuple):
-    """A row's form and its request; `assumed` says that it names no temperature."""
+    """A row that was read."""
 
     form: str
     request: Request
-    assumed: bool
+    assumed: bool  # whether the row names no temperature
 
 
 def read_request(
@@ -216,7 +215,7 @@ def _segment(row: Mapping[str, Any], path: str | None) -> str | None:
 
 
 def _timestamp(value: Any) -> str | None:
-    """The time of a request as text; `None`, for unknown, where it cannot be read as one."""
+    """The time of a request as text; None, for unknown, if it is no time that could be read."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -233,7 +232,7 @@ def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> s
             raise BadRowError("the logged response is not a text")
     else:
         places = {place: at(row, place) for place in _ANSWERS}
-        choices = decoded(places["choices"])  # or those of a question, not an API's answer
+        choices = decoded(places["choices"])  # of an API's answer, or of a quiz
         places["choices"] = choices if isinstance(choices, list) else None
         values = sorted(places.values(), key=lambda value: not isinstance(value, str))
         answer = next((text for text in map(_answer_text, values) if text is not None), answer)
@@ -248,8 +247,9 @@ def _answer_text(answer: Any) -> str | None:
     """The text of an answer in the form of any API; of several choices, the first."""
     match answer:
         case str():
-            held = decoded(answer)  # what a model wrote may be JSON too
-            return _answer_text(held) if _is_api_answer(held) else answer
+            content = decoded(answer)
+            # JSON that is no API's answer is what the model wrote.
+            return _answer_text(content) if _is_api_answer(content) else answer
         case {"type": "reasoning" | "thinking"}:
             return None
         case [{"message": first}, *_]:
@@ -263,8 +263,8 @@ def _answer_text(answer: Any) -> str | None:
     return next((text for text in texts if text is not None), None)
 
 
-def _is_api_answer(held: Any) -> bool:
-    match held:
+def _is_api_answer(value: Any) -> bool:
+    match value:
         case (
             {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
             | {"output": [{"type": _}, *_]}  # its Responses

@@ -1,15 +1,15 @@
-"""Read a traffic source once: count its rows, merge duplicates and choose the sample.
+"""Reads a traffic source once: counts its rows, merges duplicates and chooses the sample.
 
 A source is a file, a built-in suite (`suite:NAME`) or a data set
 (`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`).
 
-The sample is stratified by segment. Each segment gets its share by the rows it has in the log
-(largest remainder; at least one request while the sample has room, never more than it has). Inside
-a segment requests are ranked by a hash of seed and id, so that neither the order of the rows nor
-the other segments decide. The chosen weights keep their proportions and are scaled to the total of
-their segment, so that every sampled segment weighs what it weighs in the log.
+The sample is stratified by segment. Each segment gets requests in proportion to its rows in the log
+(by largest remainder; at least one while the sample has room, never more than there are). Inside a
+segment the requests with the lowest hash of seed and id are chosen, so that neither the order of
+rows nor other segments matter. The weights of chosen requests are scaled so that every sampled
+segment weighs what it weighs in the log.
 
-While a source is read only the requests of the lowest ranks are held, so that memory does not grow
+While a source is read only the requests of the lowest hashes are held, so that memory does not grow
 with its text.
 """
 
@@ -35,7 +35,7 @@ from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
 
 _BAD_ROWS_NAMED = 5
-# How many times the sample are shortlisted where a source has many segments.
+# If a source has many segments, so many times the sample is held while it is read.
 _SHORTLISTED = 20
 
 
@@ -45,13 +45,13 @@ class TrafficQuery:
 
     source: str
     sample: int | None  # how many requests are chosen; None: all
-    seed: int  # which are chosen
+    seed: int  # decides which requests are chosen
     segment_by: str | None
     prompt_field: str | None
     response_field: str | None
     skip_bad: bool  # whether bad rows are counted instead of refused
-    key: bytes  # of the hashes: the same key gives the same ids, and so the same sample
-    as_chat: bool = False  # whether plain prompts are messages of a user
+    key: bytes  # of the keyed hashes: the same key gives the same ids, and so the same sample
+    as_chat: bool = False  # whether plain prompts are a user's messages
 
     @property
     def on_hub(self) -> bool:
@@ -73,15 +73,15 @@ class Traffic:
     form: str  # the forms that were recognised
     digest: str  # keyed hash of ids and weights of all requests, chosen or not, in any order
     revision: str | None = None  # commit of a data set of the hub
-    # Rows that name no temperature, by the one that is assumed.
+    # How many rows name no temperature, by the one that is assumed for them.
     assumed: Mapping[float, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Entry:
-    """A distinct request: the rows that it stands for, and its segment."""
+    """A distinct request."""
 
-    weight: float
+    weight: float  # the rows that it stands for
     segment: str | None
 
 
@@ -107,8 +107,8 @@ class _Census:
 
 class _Shortlist:
     """The requests that may still be chosen while a source is read: in each segment those of the
-    lowest ranks, as many as the sample has, and with many segments `_SHORTLISTED` times the sample
-    in all.
+    lowest ranks, as many as the sample has; with many segments at most `_SHORTLISTED` times the
+    sample in all.
     """
 
     def __init__(self, sample: int | None, seed: int) -> None:
@@ -117,7 +117,7 @@ class _Shortlist:
         self.count = 0
 
     def offer(self, request: Request) -> None:
-        """Add a distinct request; where there are too many, drop its segment's highest rank."""
+        """Add a distinct request; if there are too many, drop its segment's highest rank."""
         heap = self.segments[request.segment]
         heapq.heappush(heap, (-_rank(self.seed, request.id), request))
         self.count += 1
@@ -208,7 +208,7 @@ def _find(text: str) -> _Source:
 def _read(
     source: _Source, fields: Fields, query: TrafficQuery, offer: Callable[[Request], object]
 ) -> _Census:
-    """Count a source; `offer` gets every distinct request at its first row."""
+    """Count a source's rows; `offer` is called with every distinct request at its first row."""
     census = _Census()
     for row in source.rows():
         census.rows += 1
@@ -231,7 +231,7 @@ def _read(
             entry = census.entries[request.id] = Entry(0.0, request.segment)
             offer(request)
         entry.weight += request.weight
-        if request.segment is not None:  # logged under several: the first of them by name
+        if request.segment is not None:  # of several segments the first by name
             entry.segment = min(entry.segment or request.segment, request.segment)
     return census
 
@@ -257,11 +257,11 @@ def choose(entries: Mapping[str, Entry], sample: int | None, seed: int) -> dict[
 def allocate(
     totals: Mapping[str | None, float], sizes: Mapping[str | None, int], sample: int
 ) -> dict[str | None, int]:
-    """Share `sample` requests, fewer than there are, among segments of `totals` rows and `sizes`
+    """Divide `sample` requests, fewer than there are, among segments of `totals` rows and `sizes`
     distinct requests.
 
-    The quota of a segment is its total times one factor for all, held between 1 and its size. If
-    there are more segments than requests, the heaviest get one each.
+    A segment's quota is its total times one factor for all, but at least 1 and at most its size. If
+    there are more segments than requests, the largest get one each.
     """
     order = sorted(totals, key=lambda segment: (-totals[segment], segment is None, segment or ""))
     if sample <= len(order):

@@ -15,8 +15,9 @@ _PLACES = (_PACKAGE / "suites", _PACKAGE.parent / "suites")
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A suite: its `title` and `description`, and `file` with `requests` rows, whose segment is in
-    the field `segment_by`; `language` and `license` are those of the texts.
+    """What a suite's YAML file says: its `title` and `description`, and the `file` with `requests`
+    rows, whose segment is in the field `segment_by`; `language` and `license` are those of the
+    texts.
     """
 
     name: str
@@ -39,12 +40,12 @@ def suites() -> list[Suite]:
 
 
 def suite_names() -> list[str]:
-    """List the names of the built-in suites without reading them."""
+    """The names of the built-in suites, without reading them."""
     return list(_paths())
 
 
 def find_suite(name: str) -> tuple[Suite, Path]:
-    """Return a suite and the file with its rows.
+    """A suite and the file with its rows.
 
     Raises:
         TrafficError: there is no such suite, or it is damaged.
@@ -52,8 +53,8 @@ def find_suite(name: str) -> tuple[Suite, Path]:
     paths = _paths()
     if name not in paths:
         known = [f"suite:{stem}" for stem in paths]
-        meant = f"suite:{name.rpartition(':')[2]}"
-        hint = did_you_mean(meant, known, f"there are: {', '.join(paths)}", alike=0.8)
+        asked = f"suite:{name.rpartition(':')[2]}"
+        hint = did_you_mean(asked, known, f"there are: {', '.join(paths)}", alike=0.8)
         raise TrafficError(f"`suite:{name}` is no built-in suite", hint=hint)
     path = paths[name]
     try:

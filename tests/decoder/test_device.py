@@ -9,9 +9,9 @@ from draftbench.decoder import device
 from draftbench.decoder.device import (
     default_dtype,
     device_of,
+    device_words,
     dtype_of,
     environment_threads,
-    in_words,
     make_ready,
     set_threads,
 )
@@ -64,29 +64,29 @@ def test_a_gpu_that_cannot_be_used_is_refused_in_words_and_the_default_says_so(
         device_of("cuda")
     assert hint in caught.value.hint
     assert device_of(None) == "cpu"
-    assert caught.value.message.partition(": ")[2] in in_words("cpu")
+    assert caught.value.message.partition(": ")[2] in device_words("cpu")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "cpu, 1 thread"), (2, "cpu, 2 threads")])
 def test_a_machine_without_a_gpu_names_its_cpu_alone(machine, monkeypatch, count, words):
     machine(driver=None, cuda=None)
     monkeypatch.setattr(torch, "get_num_threads", lambda: count)
-    assert in_words("cpu") == words
+    assert device_words("cpu") == words
 
 
 def test_apples_gpus_are_refused_by_name(machine):
     machine(driver=None, cuda=None, apple=True)
     with pytest.raises(UsageError, match="does not run on Apple's GPUs"):
         device_of("mps")
-    assert "Apple" in in_words(device_of(None))
+    assert "Apple" in device_words(device_of(None))
 
 
 def test_a_usable_gpu_is_taken_and_named(machine):
     machine(usable=True, capability=(8, 9))
     assert device_of(None) == "cuda"
     assert device_of("cuda:1") == "cuda:1"
-    assert in_words("cuda:1").startswith("cuda:1, H101 (compute capability 8.9), PyTorch 2.")
-    assert in_words("auto").startswith("auto, H100 and H101 (")
+    assert device_words("cuda:1").startswith("cuda:1, H101 (compute capability 8.9), PyTorch 2.")
+    assert device_words("auto").startswith("auto, H100 and H101 (")
     with pytest.raises(UsageError, match="`cuda:2` is not on this machine"):
         device_of("cuda:2")
 
