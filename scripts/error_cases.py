@@ -334,6 +334,8 @@ MODELS: list[Case] = [
         lambda model: os.truncate(model / "model.safetensors", 9_000_000))),
     ("A target whose weights are missing", lambda: target(
         lambda model: (model / "model.safetensors").unlink())),
+    ("A configuration that asks for fewer layers than the weights hold", lambda: target(
+        changed("config.json", num_hidden_layers=1))),
     ("A GGUF file whose header never ends", lambda: sweep(draft=_gguf(b"\xff" * 64))),
     ("A file that is not GGUF", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
     ("A name that no path can have", lambda: ["suggest", "--target", "a" * 300]),
