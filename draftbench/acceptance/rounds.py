@@ -4,7 +4,7 @@ A round that starts at output position i proposes k' = min(k, limit - i - 1) tok
 draft cannot draft, and emits its accepted tokens plus one more. Once the response is known, each
 draft token is accepted independently of the others. So the starts of rounds form a Markov chain
 along the response, and every count of rounds is a sum over u(i), the probability that a round
-starts at position i.
+starts at position i. What a replay says of acceptance along one response is called its law.
 
 For a model draft, u follows from one line. Position j+1 starts a round unless the token at j was an
 accepted draft token, and the token at j was drafted and tried unless the k tokens before it were
@@ -97,8 +97,8 @@ class Rounds:
     tokens: Floats  # tokens of the response after the first [responses]
     rounds: Floats  # rounds that drafted [responses]
     plain: Floats  # rounds with nothing to draft, k' = 0 [responses]
-    proposed: Floats  # draft tokens [responses]
-    accepted: Floats  # draft tokens [responses]
+    proposed: Floats  # draft tokens proposed [responses]
+    accepted: Floats  # draft tokens accepted [responses]
     cut: Floats  # draft tokens proposed past an accepted end of the response [responses]
     full: Floats  # rounds that drafted and accepted all of it [responses]
     by_draft_length: Floats  # all rounds by k' [responses, k+1]
