@@ -1,11 +1,14 @@
 """Seconds of decoding over those of its passes → the factor that predictions are multiplied by, and
 its error.
 
-In the decoder, rounds and target steps take longer or shorter than their passes did when they were
-timed alone. What rounds take beyond their passes is estimated apart (`measured.Overheads`). What is
-left is the time factor of a configuration: seconds of plain decoding over those expected, divided
-by the same quotient of its rounds. Expected are the seconds of the rounds that were decoded, so
-that the luck of their acceptance is not in it.
+In the decoder, rounds and target steps take longer or shorter than their passes did when these were
+timed alone. What a round takes beyond its passes is estimated first (`measured.Overheads`). The
+time factor of a configuration is what remains:
+
+    (seconds of plain decoding / seconds of its passes) / (seconds of rounds / seconds expected)
+
+where expected are the passes and overheads of the very rounds that were decoded, so that the luck
+of their acceptance is not in it.
 
 A time factor has two errors. It varies between requests, which matters where few were decoded. And
 all that one process decodes of one candidate at one k (a cell) shares a deviation that more
@@ -33,36 +36,36 @@ from draftbench.planner.measured import Measurement, pass_times, steady
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Key
 
-# Cells of the kept runs at one row scatter by 1.2 % (median). As much is taken to be known of other
-# machines as four degrees of freedom tell; two cells that happen to agree prove nothing.
+# Cells of the kept runs at one row scatter by 1.2 % (median). For other machines that counts as
+# much as four degrees of freedom of their own; two cells that happen to agree prove nothing.
 USUAL_SCATTER, USUAL_FREEDOM = 0.012, 4
 # The scatter of a speed-up is never taken to be less.
 LEAST_SCATTER = 0.01
-# With fewer, and fewer degrees of freedom than are taken for what is usual, that weighs more.
+# Fewer processes than these do not show how much they differ.
 FEW_PROCESSES = 3
 # A cell whose requests tell its factor less well than this counts less.
 _SURE = 2 * USUAL_SCATTER
 # A k is compared over drafts where so many were decoded at it.
 _DRAFTS_TO_COMPARE = 3
-# As often means of drafts and of k's are fitted in turn.
+# How often the means of drafts and of k's are fitted in turn.
 _FITTINGS = 50
-# Passes alone are off by so much (sd of the logarithm) for each draft by itself: over the kept
-# runs, at 1 to 16 rows, by 5 % (root mean square) and at most 14 %.
+# By how much drafts differ in the error of predictions from passes alone (sd of the logarithm):
+# over the kept runs, at 1 to 16 rows, 5 % (root mean square) and at most 14 %.
 DRAFTS_DIFFER = 0.06
 
 
 @dataclass(frozen=True)
 class TimeFactor:
-    """The time factor over all runs of a configuration, and of each process that ran enough
-    requests. `error` is the standard error of its logarithm over its `requests`; `alone` is the
-    factor had rounds taken nothing beyond their passes.
+    """The time factor over all runs of a configuration, and by process where it decoded enough
+    requests. `error` is the standard error of its logarithm over its `requests`; `passes_only` is
+    the factor if rounds were expected to take nothing beyond their passes.
     """
 
     value: float
     by_process: Mapping[str, float]
     error: float = 0.0
     requests: int = 0
-    alone: float = 1.0
+    passes_only: float = 1.0
 
     @property
     def half_width(self) -> float:
@@ -72,11 +75,11 @@ class TimeFactor:
 
 @dataclass(frozen=True)
 class Passes:
-    """What decoding at a `batch` of rows is expected to take: by `costs`, and so many seconds of a
-    round `beyond` its passes.
+    """How long decoding `batch` rows should take: by the `costs` of passes, and by the seconds that
+    a round takes `beyond` its passes.
 
-    `prefills` are the expected seconds of prefill without and with speculation, by response; empty
-    to count decoding alone.
+    `prefills` are the timed seconds of prefill without and with speculation, by response; empty to
+    count decoding alone.
     """
 
     costs: BlockCosts
@@ -95,7 +98,7 @@ def time_factor(measured: Measurement, passes: Passes) -> TimeFactor | None:
     for side, runs in enumerate((measured.baseline, measured.runs)):
         for (t, row), sums in zip(runs, seconds_of(measured, passes, side), strict=True):
             table[row.process, t.request][side] += sums
-    alone = sum(table.values(), np.zeros((2, 3)))[:, :2]
+    passes_only = sum(table.values(), np.zeros((2, 3)))[:, :2]
     seconds = {
         key: np.stack([sums[:, 0], sums[:, 1] + sums[:, 2] * (0.0, passes.beyond)], axis=1)
         for key, sums in table.items()
@@ -116,18 +119,17 @@ def time_factor(measured: Measurement, passes: Passes) -> TimeFactor | None:
     count = len(influence)
     error = math.sqrt(count / (count - 1) * float(influence @ influence)) if count > 1 else 0.0
     value = _factor(total)
-    return TimeFactor(value, by_process or {"": value}, error, count, _factor(alone))
+    return TimeFactor(value, by_process or {"": value}, error, count, _factor(passes_only))
 
 
 def _factor(seconds: Floats) -> float:
+    """The time factor from seconds [2, 2]: without and with speculation, measured and expected."""
     (plain, steps), (rounds, passes) = seconds.tolist()
     return (plain / steps) / (rounds / passes)
 
 
 def mean_factor(factors: Sequence[TimeFactor]) -> float | None:
-    """The factor of a draft: the geometric mean of those of its k's, weighted by how sure each is;
-    None without any.
-    """
+    """The geometric mean of the factors of a draft's k's, weighted by how sure each is."""
     if not factors:
         return None
     weights = [1 / (USUAL_SCATTER**2 + factor.error**2) for factor in factors]
@@ -136,51 +138,52 @@ def mean_factor(factors: Sequence[TimeFactor]) -> float | None:
 
 
 def gains_by_k(drafts: Sequence[Mapping[int, TimeFactor]]) -> dict[int, float]:
-    """The factor on speed-ups by which rounds at a k are faster with every draft, by k, from the
-    time factors of each draft's k's; none where fewer than two k's were decoded with enough drafts
-    to tell.
+    """By k, how much faster rounds are at this k than at others, whatever the draft: a factor on
+    speed-ups, from the time factors of each draft's k's. Empty where fewer than two k's were
+    decoded with enough drafts to tell.
 
-    A random effect of the k in addition to the mean of each draft. Its variance is the mean product
-    of the deviations of two drafts at one k; the mean over drafts is shrunk by the share of its
-    variance that is the effect's (Henderson 1975). Fitted without each of the kept runs' 17 cells
-    that it corrects, it predicts that cell to 1.9 % instead of 3.6 % (root mean square): at 4 rows,
-    where a draft's three levels gained 6 % at k = 3, to 1.8 instead of 4.6 %, at 16 rows to 2.1
-    instead of 1.6 %.
+    A model with a mean for each draft and a random effect for each k. The variance of the effects
+    is the mean product of the deviations of two drafts at one k; the mean over drafts is shrunk by
+    the share of its variance that is the effect's (Henderson 1975). Fitted without each of the
+    kept runs' 17 cells that it corrects, it predicts that cell to 1.9 % instead of 3.6 % (root mean
+    square): at 4 rows, where a draft's three levels gained 6 % at k = 3, to 1.8 instead of 4.6 %,
+    at 16 rows to 2.1 instead of 1.6 %.
     """
     count = Counter(k for factors in drafts for k in factors)
-    cells = [
+    logs_of_drafts = [
         {k: math.log(f.value) for k, f in factors.items() if count[k] >= _DRAFTS_TO_COMPARE}
         for factors in drafts
     ]
     # A draft with a single such k does not show whether the k or the draft differs.
-    cells = [logs for logs in cells if len(logs) > 1]
-    effects = {k: 0.0 for logs in cells for k in logs}
-    every: defaultdict[int, list[float]] = defaultdict(list)
+    logs_of_drafts = [logs for logs in logs_of_drafts if len(logs) > 1]
+    effects = {k: 0.0 for logs in logs_of_drafts for k in logs}
+    deviations: defaultdict[int, list[float]] = defaultdict(list)
     # Where drafts were decoded at different k's, the means of drafts and those of k's depend on
     # each other, so they are fitted in turn.
     for _ in range(_FITTINGS):
-        every.clear()
-        for logs in cells:
+        deviations.clear()
+        for logs in logs_of_drafts:
             mean = fmean(log - effects[k] for k, log in logs.items())
             for k, log in logs.items():
-                every[k].append(log - mean)
-        effects = {k: fmean(offs) for k, offs in every.items()}
-    by_k = {k: offs for k, offs in every.items() if len(offs) >= _DRAFTS_TO_COMPARE}
+                deviations[k].append(log - mean)
+        effects = {k: fmean(of_k) for k, of_k in deviations.items()}
+    by_k = {k: of_k for k, of_k in deviations.items() if len(of_k) >= _DRAFTS_TO_COMPARE}
     if len(by_k) < 2:
         return {}
-    squares = fmean(off**2 for offs in by_k.values() for off in offs)
-    shared = fmean(one * other for offs in by_k.values() for one, other in combinations(offs, 2))
-    if shared <= 0:
+    variance = fmean(value**2 for of_k in by_k.values() for value in of_k)
+    of_effect = fmean(one * other for of_k in by_k.values() for one, other in combinations(of_k, 2))
+    if of_effect <= 0:
         return {}
-    alone = max(squares - shared, 0.0)
+    of_drafts = max(variance - of_effect, 0.0)
     return {
-        k: math.exp(fmean(offs) * shared / (shared + alone / len(offs))) for k, offs in by_k.items()
+        k: math.exp(fmean(of_k) * of_effect / (of_effect + of_drafts / len(of_k)))
+        for k, of_k in by_k.items()
     }
 
 
 def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
-    """Of the steady rounds of each run without (`side` 0) or with speculation (1): seconds as
-    measured, seconds of their passes, and how many rounds [runs, 3]. Prefills count by the share of
+    """Of each run without (`side` 0) or with speculation (1), its steady rounds alone: measured
+    seconds, seconds of their passes, and how many rounds [runs, 3]. Prefills count by the share of
     the response that is steady.
     """
     decoding = _decoding(measured, side, passes.costs, passes.batch)
@@ -189,9 +192,9 @@ def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
     runs = measured.runs if side else measured.baseline
     parts = [(t, row, part) for t, row in runs if (part := steady(row)) is not None]
     shares = [(part.output_tokens - 1) / max(row.output_tokens - 1, 1) for _, row, part in parts]
-    read = [row.prefills for _, row, _ in parts]
-    reading = [passes.prefills[t.key][side] for t, _, _ in parts]
-    prefills = np.array([read, reading, [0.0] * len(parts)])
+    measured_prefills = [row.prefills for _, row, _ in parts]
+    timed_prefills = [passes.prefills[t.key][side] for t, _, _ in parts]
+    prefills = np.array([measured_prefills, timed_prefills, [0.0] * len(parts)])
     seconds: Floats = decoding + (np.array(shares) * prefills).T
     return seconds
 
@@ -208,8 +211,8 @@ def _decoding(measured: Measurement, side: int, costs: BlockCosts, batch: int) -
 
 @dataclass(frozen=True)
 class Scatter:
-    """How much the time factors of cells differ: the relative standard deviation of one cell's
-    rounds, with Student's degrees of `freedom`, from so many `cells` and at most so many
+    """How much the time factors of cells differ: the standard deviation of the logarithm of one
+    cell's seconds and its degrees of `freedom`, from so many `cells` and at most so many
     `processes` of a draft.
     """
 
@@ -220,7 +223,7 @@ class Scatter:
 
     @property
     def usual(self) -> bool:
-        """Whether the usual scatter weighs more in it than what these cells show."""
+        """Whether the scatter that is usual weighs more in it than what these cells show."""
         return self.freedom < 2 * USUAL_FREEDOM and self.processes < FEW_PROCESSES
 
     def sd_in(self, processes: int) -> float:
@@ -235,24 +238,24 @@ class Scatter:
 
 
 def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
-    """The scatter that the time factors of each draft's k's show, the usual scatter counted in.
+    """The scatter that the time factors of each draft's k's show, combined with the usual scatter.
 
     The larger of the scatter between k's in one process and that between processes counts: a
     process may deviate more than a cell, and few processes must not hide behind many cells. Where
     each draft has only one cell, the drafts are compared, whatever else they differ by.
     """
     within = between = freedom_within = 0.0
-    freedom_between = cells = most = 0
-    alone: list[float] = []
+    freedom_between = cells = most_processes = 0
+    passes_only: list[float] = []
     for factors in drafts:
         by_process: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
         for factor in factors:
             weight = min(1.0, (_SURE / factor.error) ** 2) if factor.error else 1.0
             for process, value in factor.by_process.items():
                 by_process[process].append((math.log(value), weight))
-            alone.append(math.log(factor.alone))
+            passes_only.append(math.log(factor.passes_only))
         rows = list(by_process.values())
-        cells, most = cells + sum(map(len, rows)), max(most, len(rows))
+        cells, most_processes = cells + sum(map(len, rows)), max(most_processes, len(rows))
         within += sum(_squares(row) for row in rows)
         freedom_within += sum(max(sum(weight for _, weight in row) - 1, 0.0) for row in rows)
         if rows:
@@ -263,15 +266,16 @@ def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
     sides = [(within, freedom_within)]
     if freedom_between:
         sides.append((between, freedom_between))
-    if not (freedom_within or freedom_between) and len(alone) > 1:
-        # Their rounds and their baselines were both timed apart.
-        sides = [(_squares([(value, 1.0) for value in alone]) / 2, len(alone) - 1)]
+    if not (freedom_within or freedom_between) and len(passes_only) > 1:
+        # Each varies as two cells do, its rounds and its baseline.
+        sides = [(_squares([(log, 1.0) for log in passes_only]) / 2, len(passes_only) - 1)]
     prior = USUAL_FREEDOM * USUAL_SCATTER**2
     variance, freedom = max(
         ((prior + squares) / (USUAL_FREEDOM + shown), USUAL_FREEDOM + shown)
         for squares, shown in sides
     )
-    return Scatter(max(math.sqrt(variance), LEAST_SCATTER / math.sqrt(2)), freedom, cells, most)
+    sd = max(math.sqrt(variance), LEAST_SCATTER / math.sqrt(2))
+    return Scatter(sd, freedom, cells, most_processes)
 
 
 def _squares(values: Sequence[tuple[float, float]]) -> float:
@@ -298,12 +302,12 @@ def time_doubt(decoded: Mapping[tuple[Candidate, int], Sequence[TimeFactor]]) ->
     """The errors at one concurrency, from the time factors of each draft and load decoded there or
     at the loads around it.
     """
-    errors = tuple(1 / each.alone - 1 for factors in decoded.values() for each in factors)
+    errors = tuple(1 / f.passes_only - 1 for factors in decoded.values() for f in factors)
     drafts = len({candidate for candidate, _ in decoded})
-    # One of n errors, drawn, varies by (n - 1) / n of what drafts differ by; the next draft is off
-    # by 1 + 1 / n of it.
-    besides = math.sqrt(2 / drafts) if drafts else 1.0
-    return TimeDoubt(errors, DRAFTS_DIFFER * besides, scatter_of(decoded.values()))
+    # Of the variance by which drafts differ, 1 + 1 / n is between the next draft and the mean of n;
+    # one of their n errors, drawn, has (n - 1) / n of it already, which leaves 2 / n.
+    left = math.sqrt(2 / drafts) if drafts else 1.0
+    return TimeDoubt(errors, DRAFTS_DIFFER * left, scatter_of(decoded.values()))
 
 
 def stretched(interval: Estimate, down: float, up: float) -> Estimate:

@@ -37,7 +37,7 @@ def alternatives(scene, *ks, **options):
 
 
 def factor(value, **by_process):
-    return TimeFactor(value, by_process or {"p": value}, alone=value)
+    return TimeFactor(value, by_process or {"p": value}, passes_only=value)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_factor_is_plain_decoding_over_rounds_each_over_its_passes(timed):
     # Plain decoding took 10% more than its passes, rounds 25%.
     timed.decodes(6, 1, 4.8 * 1.25, plain=8.8)
     (found,) = alternatives(timed, 1)
-    assert found.time.alone == pytest.approx(1.1 / 1.25)
+    assert found.time.passes_only == pytest.approx(1.1 / 1.25)
     assert found.time.value == pytest.approx(1.0)
     assert found.expected.value == pytest.approx(8 / 4.8 * 1.1 / 1.25)
 
@@ -65,7 +65,7 @@ def test_all_ks_of_a_draft_share_what_a_round_takes_beyond_its_passes(timed):
     assert one.expected.value == pytest.approx(8 / 6.0)
     assert two.expected.value == pytest.approx(8 / 4.9)
     # With that left out a factor of each is needed, and predictions from passes were off by it.
-    assert (one.time.alone, two.time.alone) == pytest.approx((4.8 / 6.0, 4.0 / 4.9))
+    assert (one.time.passes_only, two.time.passes_only) == pytest.approx((4.8 / 6.0, 4.0 / 4.9))
 
 
 def test_what_is_left_is_the_geometric_mean_of_the_factors_of_all_ks(timed):
