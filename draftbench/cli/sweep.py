@@ -332,7 +332,7 @@ def _audited(observed: Run) -> str:
     Raises:
         AuditError: some differ where there is no near tie.
     """
-    from draftbench.planner.texts import audit
+    from draftbench.planner.output_check import audit
 
     checked = audit(observed)
     if checked is None:

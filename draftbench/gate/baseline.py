@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.planner.texts import Match
+from draftbench.planner.output_check import Match
 from draftbench.records import DraftingMode, Record
 from draftbench.run_folder.manifest import refuse_newer
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole

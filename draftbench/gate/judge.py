@@ -62,7 +62,7 @@ from draftbench.gate.result import (
     TextCheck,
 )
 from draftbench.planner.measured import SPEEDUP, ratio_of_rates
-from draftbench.planner.texts import Match
+from draftbench.planner.output_check import Match
 
 # A bad state in a smaller share of the requests is no suspected fault yet.
 _SHARE = 0.1

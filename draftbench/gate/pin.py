@@ -44,7 +44,7 @@ from draftbench.gate.baseline import (
     SuspectedFault,
 )
 from draftbench.planner.measured import measurements
-from draftbench.planner.texts import (
+from draftbench.planner.output_check import (
     matches_with_draft,
     matches_without_draft,
     one_by_one,

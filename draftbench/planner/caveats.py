@@ -22,6 +22,7 @@ from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.engine_costs import RoundCosts
 from draftbench.planner.measured import baseline_drift
+from draftbench.planner.output_check import audit, texts_changed
 from draftbench.planner.predict import Predictor, beyond_timed
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import (
@@ -29,7 +30,6 @@ from draftbench.planner.recommendation import (
     Caveat,
     Recommendation,
 )
-from draftbench.planner.texts import audit, texts_changed
 from draftbench.planner.time_factors import FEW_PROCESSES, USUAL_FREEDOM
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, DraftingMode, candidate_names

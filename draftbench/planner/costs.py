@@ -3,11 +3,12 @@
 Ratios between models are only taken within a block (one candidate and the target beside it), whose
 points were timed in turn. A pass never costs less for more tokens, a longer context or more rows:
 medians are made monotone, then interpolated. Outside of what was timed the nearest timed point
-answers, and `covers` says so.
+stands in, and `covers` says where.
 
-One row takes, over its rounds,
+With d(n) and t(n) the seconds of a draft's and of a target's pass over n tokens a row, and k' the
+tokens that a round drafts, the rounds of one row take (`pass_seconds`)
 
-    Σ [first draft step of 1 token, 2 after a full round + (k'-1) · d(1) + t(k'+1)]
+    Σ [d(1), or d(2) after a fully accepted round, + (k'-1) · d(1) + t(k'+1)]
 
 and b rows, which go through a round together,
 
@@ -17,8 +18,8 @@ Their tokens stand ragged side by side, so that the linear layers, which are mos
 mean width over rows: of the verify pass 1 + E k', of the first draft pass w = 1 + P(the row's round
 before was full). There are as many draft passes as the row that drafts most needs,
 P(some k' ≥ j) = 1 - P(k' < j)^b with rows independent of each other. Seconds are those that a
-response waits for its rounds, not its share of them. Prompt lookup looks in every round, found or
-not. Prefills of other rows between two rounds are not modelled, nor that the passes which a GPU
+response waits for its rounds, not its share of them. Prompt lookup takes as long where it finds
+nothing. Prefills of other rows between two rounds are not modelled, nor that the passes which a GPU
 records are as wide as their widest row.
 """
 
@@ -40,7 +41,7 @@ from draftbench.run_folder.run import Run
 _DRAWS = 400
 # A pass that took so many times the median of its repeats did not run alone: the machine stalled.
 STALL = 3.0
-# So many processes say how far one differs from another; fewer stand for themselves alone.
+# From so many processes on, they are resampled too: they show how far one differs from another.
 MIN_PROCESSES = 3
 # Seconds by new tokens and context, then by process.
 _Samples = defaultdict[tuple[int, int], dict[str, list[float]]]
@@ -93,15 +94,15 @@ class Surface:
 
     @cached_property
     def redrawn(self) -> Surface:
-        """The surface with its visits drawn anew, `seconds` [draws, sizes, contexts]; from three
+        """The surface with its visits resampled, `seconds` [draws, sizes, contexts]; from three
         processes on these are drawn first, since one differs from another by more than its visits.
 
-        Visits of a block are drawn together: what disturbed one pass disturbed its neighbours, and
-        the other sample of its visit most of all. Draws of few are spread as intervals of few are
-        widened: with 6 visits 95% of them cover in 92 to 97 of 100 cases, as drawn 86 to 93. A
-        stall counts as the longest pass that did not stall. Spread like that it would be thousands
-        of steps, while c of 3, 6 and 12 visits of which up to 30% stalled is covered in 94 to 98 of
-        100 cases without.
+        All passes of a block are resampled by the same visits, and both samples of a visit
+        together: what disturbed one pass disturbed its neighbours. Draws of few visits are spread
+        as intervals of few are widened: with 6 visits 95% of the draws cover the truth in 92 to 97
+        of 100 cases, unspread in 86 to 93. A stall counts as the longest pass that did not stall:
+        spread it would be thousands of steps, and without it c of 3, 6 and 12 visits of which up to
+        30% stalled is covered in 94 to 98 of 100 cases.
         """
         samples = _without_stalls(self.samples)
         repeats = self.samples.shape[-1] // self.processes
@@ -161,9 +162,10 @@ def between(
     for, then rise, whatever the tokens are of.
 
     Args:
-        bend: from -1, the least that those curves may take between their points, to 1, the most;
-            of several [n] the samples and seconds of the surface begin with an axis of n.
-        bend_of_steps: the same of passes over one token a row.
+        bend: how the curves of seconds over tokens run between their points, from -1, the least
+            that they may be there, to 1, the most; of several [n] the samples and seconds of the
+            surface begin with an axis of n.
+        bend_of_steps: the same for passes over one token a row.
     """
     low, high = max(b for b in by_rows if b < rows), min(b for b in by_rows if b > rows)
     fewer, more = by_rows[low], by_rows[high]
@@ -225,21 +227,21 @@ class _TokenCurve:
         near = np.minimum(np.abs(before - line), np.abs(after - line))
         least = np.where(np.minimum(before, after) < line, line - near, line)
         most = np.where(np.maximum(before, after) > line, line + near, line)
-        found: Floats = (least + most) / 2 + bend * (most - least) / 2
-        return found
+        seconds: Floats = (least + most) / 2 + bend * (most - least) / 2
+        return seconds
 
 
 # Every load between two timed ones asks for the same few.
 @lru_cache(maxsize=256)
 def _token_curve(timed: tuple[tuple[int, Surface], ...], context: int) -> _TokenCurve:
-    every = np.concatenate([rows * each.sizes for rows, each in timed])
-    seconds = np.concatenate([each.at(each.sizes, context) for _, each in timed])
-    tokens, of = np.unique(every, return_inverse=True)
-    return _TokenCurve(tokens, _isotonic(np.bincount(of, seconds) / np.bincount(of)))
+    of_passes = np.concatenate([rows * surface.sizes for rows, surface in timed])
+    seconds = np.concatenate([surface.at(surface.sizes, context) for _, surface in timed])
+    tokens, at = np.unique(of_passes, return_inverse=True)
+    return _TokenCurve(tokens, _isotonic(np.bincount(at, seconds) / np.bincount(at)))
 
 
 def _common(one: Ints, other: Ints) -> Ints:
-    """The points of both axes that lie on both."""
+    """The points of two axes that lie within the range of both."""
     # Not np.union1d, which imports masked arrays.
     points = np.array(sorted({*one.tolist(), *other.tolist()}))
     inside: Ints = points[_inside(one, points) & _inside(other, points)]
@@ -258,8 +260,8 @@ def _median(samples: Floats) -> Floats:
 def _without_stalls(samples: Floats) -> Floats:
     """Every stall as the longest pass of the same kind that did not stall; medians stay."""
     alone = np.where(samples <= STALL * _median(samples)[..., None], samples, 0.0)
-    found: Floats = np.minimum(samples, alone.max(axis=-1, keepdims=True))
-    return found
+    capped: Floats = np.minimum(samples, alone.max(axis=-1, keepdims=True))
+    return capped
 
 
 def _monotone(seconds: Floats) -> Floats:
@@ -272,33 +274,29 @@ def _isotonic(values: Floats) -> Floats:
 
     It keeps the order of two rows, so a second axis does not undo the first (Barlow et al. 1972).
     """
-    found, falling = values.copy(), (np.diff(values, axis=-1) < 0).any(axis=-1)
-    found[falling] = _nearest(values[falling])
-    return found
-
-
-def _nearest(values: Floats) -> Floats:
-    zero = np.zeros((*values.shape[:-1], 1))
-    sums = np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
-    counts, forward = _spans(values.shape[-1])
-    means = (sums[..., None, 1:] - sums[..., :-1, None]) / counts
-    means = np.where(forward, means, np.inf)
+    rising, falls = values.copy(), (np.diff(values, axis=-1) < 0).any(axis=-1)
+    rows = values[falls]
+    sums = np.concatenate([np.zeros((*rows.shape[:-1], 1)), np.cumsum(rows, axis=-1)], axis=-1)
+    counts, forward = _spans(rows.shape[-1])
+    means = np.where(forward, (sums[..., None, 1:] - sums[..., :-1, None]) / counts, np.inf)
     lowest = np.minimum.accumulate(means[..., ::-1], axis=-1)[..., ::-1]
-    nearest: Floats = np.where(forward, lowest, -np.inf).max(axis=-2)
-    return nearest
+    rising[falls] = np.where(forward, lowest, -np.inf).max(axis=-2)
+    return rising
 
 
 @lru_cache(maxsize=64)
 def _spans(length: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """How many values lie from a start to an end [start, end], and which ends are not before it."""
+    """How many values each span has [start, end], and whether it ends at or after its start."""
     start, end = np.ogrid[:length, :length]
     return np.maximum(end - start + 1, 1), end >= start
 
 
 def _neighbours(axis: Ints, wanted: npt.ArrayLike) -> tuple[Ints, Ints, Floats]:
-    """The timed points around each wanted one and how far it is from the lower."""
-    asked = np.asarray(wanted, np.float64)
-    return _around(axis.tobytes(), asked.tobytes(), asked.shape)
+    """The indices of the timed points around each wanted one, and what share of the way from the
+    lower to the upper it lies.
+    """
+    points = np.asarray(wanted, np.float64)
+    return _around(axis.tobytes(), points.tobytes(), points.shape)
 
 
 # The contexts of the traffic are asked for at every k and every load.
@@ -338,19 +336,24 @@ class BlockCosts:
 
     @cached_property
     def redrawn(self) -> BlockCosts:
-        """The steps with their visits drawn anew, every surface by the same draws."""
+        """The same with visits resampled, every surface by the same draws."""
         return self._with(lambda surface: surface.redrawn)
 
     @cached_property
     def first(self) -> BlockCosts:
-        """The first of costs whose surfaces begin with an axis of several."""
+        """The first of several costs that `costs_between` holds in the first axis of surfaces."""
         return self._with(
             lambda surface: replace(surface, samples=surface.samples[0], seconds=surface.seconds[0])
         )
 
-    def _with(self, steps: Callable[[Surface], Surface]) -> BlockCosts:
-        draft, proposal = self.draft and steps(self.draft), self.proposal and steps(self.proposal)
-        return replace(self, target=steps(self.target), draft=draft, proposal=proposal)
+    def _with(self, changed: Callable[[Surface], Surface]) -> BlockCosts:
+        """With other steps; prefills stay."""
+        return replace(
+            self,
+            target=changed(self.target),
+            draft=self.draft and changed(self.draft),
+            proposal=self.proposal and changed(self.proposal),
+        )
 
     def draft_cost_ratio(self, context: float) -> Estimate:
         """c: one draft step (prompt lookup: one whole proposal) over one target step."""
@@ -372,11 +375,11 @@ class BlockCosts:
 def block_costs(run: Run, candidate: Candidate) -> dict[int, BlockCosts]:
     """The costs of a candidate's block by the batch sizes that were timed, ascending.
 
-    None at a quantization level without a real kernel, the target's too, and for steps that nobody
-    timed. More rows never cost less than fewer.
+    Empty where the draft's or the target's quantization level has no real kernel. More rows never
+    cost less than fewer.
     """
-    known = (run.facts_of(candidate), run.facts_of(None))
-    if any(facts is not None and not facts.has_kernel for facts in known):
+    both = (run.facts_of(candidate), run.facts_of(None))
+    if any(facts is not None and not facts.has_kernel for facts in both):
         return {}
     timed: defaultdict[tuple[Candidate | None, str, int], _Samples] = defaultdict(
         lambda: defaultdict(dict)
@@ -386,20 +389,20 @@ def block_costs(run: Run, candidate: Candidate) -> dict[int, BlockCosts]:
             samples = timed[point.candidate, point.what, point.batch]
             by_process = samples[point.new_tokens, point.context]
             by_process.setdefault(point.process, []).extend(point.seconds)
-    own = None if candidate.draft == SELF else candidate
-    one_lookup = _surface(timed[own, "proposal", 1])
-    prefill, draft_prefill = (_surface(timed[model, "prefill", 1]) for model in (None, own))
+    draft = None if candidate.draft == SELF else candidate
+    one_lookup = _surface(timed[draft, "proposal", 1])
+    prefill, draft_prefill = (_surface(timed[model, "prefill", 1]) for model in (None, draft))
     fewer_rows: dict[Candidate | None, Surface] = {}
-    found = {}
+    by_batch = {}
     for batch in sorted({batch for _, _, batch in timed}):
         steps: dict[Candidate | None, Surface] = {}
-        for model in {None, own}:
+        for model in {None, draft}:
             surface = _surface(timed[model, "step", batch])
             if surface is not None:
                 before = fewer_rows.get(model)
                 steps[model] = surface.raised(before) if before else surface
         fewer_rows |= steps
-        proposal = _surface(timed[own, "proposal", batch])
+        proposal = _surface(timed[draft, "proposal", batch])
         if proposal is None and one_lookup is not None:
             # The host looks the rows up one after the other.
             proposal = replace(
@@ -407,20 +410,20 @@ def block_costs(run: Run, candidate: Candidate) -> dict[int, BlockCosts]:
                 samples=one_lookup.samples * batch,
                 seconds=one_lookup.seconds * batch,
             )
-        if None in steps and (own in steps or proposal):
-            found[batch] = BlockCosts(
+        if None in steps and (draft in steps or proposal):
+            by_batch[batch] = BlockCosts(
                 target=steps[None],
-                draft=steps.get(own),
+                draft=steps.get(draft),
                 proposal=proposal,
                 prefill=prefill,
                 draft_prefill=draft_prefill,
             )
-    return found
+    return by_batch
 
 
 def _surface(samples: _Samples) -> Surface | None:
-    """Samples by size and context → a surface; a context that lacks a size is left out, and so is
-    what not every process timed.
+    """The surface through samples. A context that was not timed at every size is left out, and so
+    is a process that did not time every point; None where nothing is left.
     """
     sizes = sorted({size for size, _ in samples})
     contexts = sorted({context for _, context in samples})
@@ -441,9 +444,9 @@ def _surface(samples: _Samples) -> Surface | None:
 def costs_between(timed: Mapping[int, BlockCosts], rows: int) -> BlockCosts | None:
     """Costs at a batch size between two timed ones; prefill, of one row at a time, as it is.
 
-    Surfaces begin with an axis of three: half-way (`BlockCosts.first`), then as far as the timed
-    points allow, the fastest rounds beside the slowest plain decoding and the slowest rounds beside
-    the fastest plain decoding.
+    Surfaces begin with an axis of three: the middle of what the timed points allow
+    (`BlockCosts.first`), then the fastest rounds that they allow with the slowest plain decoding,
+    and the slowest rounds with the fastest plain decoding.
     """
     slower = np.array([0.0, -1.0, 1.0])
 
@@ -461,7 +464,7 @@ def costs_between(timed: Mapping[int, BlockCosts], rows: int) -> BlockCosts | No
 
 
 def context_of(trajectory: Trajectory) -> float:
-    """Tokens in the cache half-way through the response."""
+    """Tokens in the cache half-way through a response."""
     return trajectory.prompt_tokens + trajectory.output_tokens / 2
 
 
@@ -472,34 +475,38 @@ def pass_seconds(
     batch: int = 1,
     weights: Floats | None = None,
 ) -> Floats:
-    """Seconds of every response's draft steps and target passes [..., responses].
+    """Seconds of every response's draft steps and target passes [..., responses], by the formulas
+    above.
 
     Args:
         context: cached tokens of each response.
-        weights: how often each response occurs in the traffic, for the other rows of the batch.
+        weights: how often each response occurs in the traffic, for the other rows of the batch;
+            None: once each.
     """
     all_rounds = rounds.by_draft_length.sum(axis=1)
     widths = np.arange(rounds.k + 1)
     target, drafting = costs.target.along(context), costs.draft or costs.proposal
     assert drafting is not None
     draft = drafting.along(context)
-    one = draft.over(1)
+    draft_step = draft.over(1)
     if batch == 1:
         verifying: Floats = (rounds.by_draft_length.T * target.over(widths + 1)).sum(axis=-2)
         if costs.draft is None:
-            return verifying + all_rounds * one
+            return verifying + all_rounds * draft_step
         after_full = rounds.after_full[:, 1:].sum(axis=1)
-        return verifying + (rounds.proposed * one + after_full * (draft.over(2) - one))
-    mass = np.ones(len(context)) if weights is None else weights
-    lengths = mass @ rounds.by_draft_length
-    total = lengths.sum()
+        longer = draft.over(2) - draft_step
+        return verifying + (rounds.proposed * draft_step + after_full * longer)
+    if weights is None:
+        weights = np.ones(len(context))
+    by_draft_length = weights @ rounds.by_draft_length
+    total = by_draft_length.sum()
     if total == 0:  # nothing is decoded
         return all_rounds * target.over(1)
-    shares = lengths / total
+    shares = by_draft_length / total
     verify = target.over(1 + shares @ widths)
     if costs.draft is None:
-        return all_rounds * (verify + one)
-    after_full = (mass @ rounds.after_full[:, 1:]).sum() / total
-    happens = 1 - np.cumsum(shares)[:-1] ** batch
-    drafts = happens[0] * draft.over(1 + after_full) + happens[1:].sum() * one
-    return all_rounds * (verify + drafts)
+        return all_rounds * (verify + draft_step)
+    after_full = (weights @ rounds.after_full[:, 1:]).sum() / total
+    some_row_drafts = 1 - np.cumsum(shares)[:-1] ** batch
+    first = some_row_drafts[0] * draft.over(1 + after_full)
+    return all_rounds * (verify + (first + some_row_drafts[1:].sum() * draft_step))

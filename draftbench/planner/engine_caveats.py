@@ -15,9 +15,9 @@ from draftbench.acceptance.intervals import estimate, paired_difference
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.cost_sources import engine_name
+from draftbench.planner.output_check import audit
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import Caveat
-from draftbench.planner.texts import audit
 from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run

@@ -19,9 +19,9 @@ from statistics import geometric_mean
 from draftbench.acceptance.intervals import estimate
 from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
+from draftbench.planner.output_check import texts_at
 from draftbench.planner.predict import Prediction
 from draftbench.planner.recommendation import Configuration, LoadLevel, ScheduleEntry
-from draftbench.planner.texts import texts_at
 from draftbench.records import Candidate
 
 _SECONDS_AN_HOUR = 3600

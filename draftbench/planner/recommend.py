@@ -15,11 +15,11 @@ from draftbench.planner.evaluate import break_even, evaluations, prediction_erro
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.loads import crossover, level_of, schedule
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.output_check import audit
 from draftbench.planner.rank import Confidence
 from draftbench.planner.recommendation import LoadLevel, Recommendation
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.planner.settling import larger_sweep, settled_by
-from draftbench.planner.texts import audit
 from draftbench.run_folder.run import Run
 
 

@@ -16,8 +16,8 @@ from draftbench.planner.measured import (
     overheads,
     steady,
 )
+from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import Audit
-from draftbench.planner.texts import audit
 from draftbench.records import Decode, Sampling
 
 

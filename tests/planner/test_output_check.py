@@ -7,8 +7,13 @@ from msgspec import structs
 from planner.engine_run import answers, run
 from scenes import SMALL
 
+from draftbench.planner.output_check import (
+    audit,
+    matches_with_draft,
+    matches_without_draft,
+    texts_at,
+)
 from draftbench.planner.recommend import recommend
-from draftbench.planner.texts import audit, matches_with_draft, matches_without_draft, texts_at
 from draftbench.report.page import page
 from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of

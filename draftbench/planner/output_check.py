@@ -1,8 +1,8 @@
-"""Whether speculation changes the text: answers at temperature 0 compared with those without it.
+"""Whether speculation changes the output: answers at temperature 0 compared with those without it.
 
-Several requests in flight are computed in other batches than one, which changes texts too. So how
-an answer differs is judged at one request at a time; at other loads two shares are shown, of
-answers with and without speculation that differ from the same texts.
+Requests that are in flight together are computed in other batches, which changes texts too. So how
+an answer differs is judged at one request at a time. At other loads two shares are shown: of the
+answers with speculation, and of those without it, that differ from the same texts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from draftbench.records import Candidate, Decode, Key, Served
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import at_load
 
-# How an answer compares with the text without speculation, the worst last: `unknown` is a
-# difference whose margin the server does not report, `other` one that is no near tie.
+# How an answer compares with the text without speculation: `unknown` is a difference whose margin
+# the server does not report, `other` one that is no near tie.
 Match = Literal["same", "near tie", "unknown", "other"]
-_WORSE: tuple[Match, ...] = ("same", "near tie", "unknown", "other")
+_FROM_BEST_TO_WORST: tuple[Match, ...] = ("same", "near tie", "unknown", "other")
 K = TypeVar("K")
 # An engine that returns texts and no token ids.
 _TEXT_ONLY = "openai"
@@ -31,9 +31,9 @@ def matches_with_draft(
     """The worst match of each response's answers with speculation, of one candidate at one k or of
     all.
     """
-    rows = (row for row in one_by_one(run) if row.k > 0)
-    own = (row for row in rows if k is None or (row.candidate, row.k) == (candidate, k))
-    return _worst(_matched(run, own))
+    drafted = (row for row in one_by_one(run) if row.k > 0)
+    rows = (row for row in drafted if k is None or (row.candidate, row.k) == (candidate, k))
+    return _worst(_matched(run, rows))
 
 
 def matches_without_draft(run: Run) -> dict[Key, Match]:
@@ -44,7 +44,9 @@ def matches_without_draft(run: Run) -> dict[Key, Match]:
 
 
 def one_by_one(run: Run) -> Iterable[Decode | Served]:
-    """What was decoded, or the whole answers of a serving engine to one request at a time."""
+    """What the built-in decoder decoded, or the whole answers of a serving engine to one request at
+    a time.
+    """
     if run.manifest.question.engine is None:
         return run.decodes
     return [r for r in run.served if (r.load, r.concurrency) == ("closed", 1) and _is_whole(r)]
@@ -56,23 +58,21 @@ def worst_by_request(matches: Mapping[Key, Match]) -> dict[str, Match]:
 
 
 def written_without_draft(run: Run) -> bool:
-    """Whether the responses were written without speculation; the only server that was asked may
-    have had a draft.
-    """
+    """Whether responses were written without speculation; not where every server had a draft."""
     return not run.served or any(row.candidate is None for row in run.served)
 
 
 def audit(run: Run) -> Audit | None:
-    """All answers with speculation by how they match; None where nothing can be compared."""
-    kinds = Counter(matches_with_draft(run).values())
-    if not kinds:
+    """How many answers with speculation match how; None where nothing can be compared."""
+    counts = Counter(matches_with_draft(run).values())
+    if not counts:
         return None
     return Audit(
-        requests=kinds.total(),
-        identical=kinds["same"],
-        near_ties=kinds["near tie"],
-        faults=kinds["other"],
-        unknown=kinds["unknown"],
+        requests=counts.total(),
+        identical=counts["same"],
+        near_ties=counts["near tie"],
+        faults=counts["other"],
+        unknown=counts["unknown"],
     )
 
 
@@ -84,19 +84,19 @@ def texts_at(run: Run, concurrency: int) -> TextsAtLoad | None:
     opened = arrivals != "closed"
     rows = [row for row in at_load(run.served, arrivals, concurrency) if _is_whole(row)]
     wrote_the_text = not opened and concurrency == 1
-    sides = {
-        True: [row for row in rows if row.k > 0],
-        False: [row for row in rows if row.k == 0 and (row.repeat or not wrote_the_text)],
-    }
-    found = {side: [match for _, match in _matched(run, own)] for side, own in sides.items()}
-    if not found[True]:
+    drafted = [row for row in rows if row.k > 0]
+    plain = [row for row in rows if row.k == 0 and (row.repeat or not wrote_the_text)]
+    differ, plain_differ = (
+        [match != "same" for _, match in _matched(run, side)] for side in (drafted, plain)
+    )
+    if not differ:
         return None
     return TextsAtLoad(
         load="open" if opened else "closed",
-        answers=len(found[True]),
-        differ=sum(match != "same" for match in found[True]),
-        plain_answers=len(found[False]),
-        plain_differ=sum(match != "same" for match in found[False]),
+        answers=len(differ),
+        differ=sum(differ),
+        plain_answers=len(plain_differ),
+        plain_differ=sum(plain_differ),
     )
 
 
@@ -107,7 +107,7 @@ def _is_whole(row: Served) -> bool:
 def _worst(matches: Iterable[tuple[K, Match]]) -> dict[K, Match]:
     worst: dict[K, Match] = {}
     for key, match in matches:
-        worst[key] = max(match, worst.get(key, match), key=_WORSE.index)
+        worst[key] = max(match, worst.get(key, match), key=_FROM_BEST_TO_WORST.index)
     return worst
 
 
