@@ -1,7 +1,7 @@
 """Every reader of files that somebody else may have written, with a good file for each.
 
-A maker takes an empty folder, puts there what the reader needs besides the file, and returns the
-reader. Reading raises `Refused` for draftbench's own errors and lets anything else out.
+A maker gets an empty folder, puts into it what the reader needs besides the file, and returns the
+reader. A reader raises `Refused` for draftbench's errors, and anything else as it is.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _sweep_file(folder: Path) -> Reader:
 
 
 def _command(name: str, words: list[str], folder: Path, data: bytes) -> None:
-    """Through the command line, where an error of nobody's is exit code 70."""
+    """Read through the command line, where an unexpected error has exit code 70."""
     from draftbench.cli import main
 
     (folder / name).write_bytes(data)
@@ -147,7 +147,7 @@ def _command(name: str, words: list[str], folder: Path, data: bytes) -> None:
 
 
 def _run_part(name: str, folder: Path) -> Reader:
-    """One file of a run folder; what is read is then recommended from."""
+    """One file of a run folder, read by `recommend`."""
     shutil.copytree(RUN, folder / "run", dirs_exist_ok=True)
     sample = (RUN / name).read_bytes()
     read = partial(_command, f"run/{name}", ["recommend", "run", "--format", "json"])
@@ -155,9 +155,9 @@ def _run_part(name: str, folder: Path) -> Reader:
 
 
 def _manifest(folder: Path) -> Reader:
-    """The question and the environment, for every command that answers from a run."""
+    """The manifest, read by the commands that answer from a run."""
     recommended = _run_part("run.json", folder)
-    others = (["acceptance", "run"], ["report", "run"])
+    others = (["acceptance", "run"], ["recommend", "run"])
     readers = [recommended.read, *(partial(_command, "run/run.json", words) for words in others)]
 
     def read(folder: Path, data: bytes) -> object:
@@ -192,7 +192,7 @@ def _engine_costs(folder: Path) -> Reader:
 
 
 def _baseline(folder: Path) -> Reader:
-    """Read, and a run judged against it."""
+    """A baseline, against which a run is judged."""
     shutil.copytree(RUN, folder / "run")
     save = ["gate", "--save", "good.json", "run", "--candidate", "draft", "--k", "2"]
     _command("good.json", save, folder, b"")

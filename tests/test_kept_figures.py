@@ -1,9 +1,9 @@
 """The kept runs say what they said before the house was rebuilt, figure by figure.
 
-`tests/kept` holds what `recommend`, `acceptance --all`, `export`, `gate` and `compare` printed as
-JSON then. Numbers, decisions and names are compared, sentences are free. A figure that has moved
-stands in RENAMED, one that was dropped on purpose in DROPPED; a changed value needs an entry in
-the changelog that names the mended fault.
+`tests/kept` has what `recommend`, `acceptance --all`, `export`, `gate` and `compare` printed as
+JSON then. Numbers, decisions and names are compared, sentences are not. A figure under a new name
+is in RENAMED, one that was dropped on purpose in DROPPED; a changed value needs an entry in the
+changelog that names the mended fault.
 """
 
 import json
@@ -27,6 +27,7 @@ ENGINES = ("vllm", "sglang", "llamacpp", "tensorrt-llm", "transformers")
 
 # Old path → new path, as regular expressions over "a.b[0].c".
 RENAMED: dict[str, list[tuple[str, str]]] = {
+    # A cell is called a configuration, a candidate at one k an evaluation.
     "recommend": [
         (
             r"prediction_error\.by_cell\[(\d+)\]\.batch",
@@ -36,11 +37,10 @@ RENAMED: dict[str, list[tuple[str, str]]] = {
         (r"prediction_error\.cells", "prediction_error.configurations"),
         (r"candidates\[(\d+)\]\.(.*)", r"evaluations[\1].\2"),
     ],
+    # A card is called a candidate.
     "acceptance": [(r"cards\[(\d+)\]\.(.*)", r"candidates[\1].\2")],
-    "compare": [
-        (r"doubts\[(\d+)\]", r"caveats[\1]"),
-        (r"(question|models)\[(\d+)\]\.what", r"\1[\2].fact"),
-    ],
+    # Every fact that differs has its name in `fact`, as in the gate's result.
+    "compare": [(r"(question|models)\[(\d+)\]\.what", r"\1[\2].fact")],
     "gate-self": [],
     "gate-save": [],
 }
@@ -50,8 +50,9 @@ DROPPED: dict[str, list[str]] = {
         # At most three rules of thumb, from a smaller table.
         r"advice\[\d+\]\.rule",
     ],
-    # α by kind of token (words, numbers, punctuation): the last groups of the one run that has it.
     "acceptance": [
+        # α by kind of token (words, numbers, punctuation): the last groups of the one run that has
+        # it.
         r"cards\[\d+\]\.breakdown\.groups\[(18|19|20|21)\]\..*",
         # Draft steps per round by temperature (tokens per round are in `rounds_by_group`).
         r"cards\[\d+\]\.temperatures.*",
@@ -60,7 +61,7 @@ DROPPED: dict[str, list[str]] = {
     ],
     "compare": [],
     "gate-self": [],
-    # Layout 3 adds the CPU threads, and the kind of each suspected fault.
+    # Layouts 3 to 7 add fields; `SCHEMA_VERSION` in gate/baseline.py lists them.
     "gate-save": ["schema_version"],
 }
 
@@ -108,6 +109,14 @@ def check(what, run, new):
         elif now[moved] != value:
             wrong.append(f"{path}: {value!r} became {now[moved]!r}")
     assert not wrong, f"{len(wrong)} differ:\n" + "\n".join(wrong[:40])
+
+
+def test_every_entry_is_of_a_figure_that_was_kept():
+    for what, renamed in RENAMED.items():
+        files = (KEPT / run / f"{what}.json" for run in RUNS)
+        paths = [path for file in files for path, _ in leaves(json.loads(file.read_text()))]
+        for pattern in (*(before for before, _ in renamed), *DROPPED[what]):
+            assert any(re.fullmatch(pattern, path) for path in paths), pattern
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -83,19 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error = TerminatedRunError("ended by SIGTERM", hint=_AGAIN)
     except Exception as caught:
         # An unexpected error must not read as "the gate found a regression".
-        error = caught if isinstance(caught, DraftbenchError) else _in_words(caught, words)
+        error = caught if isinstance(caught, DraftbenchError) else _explained(caught, words)
     _print(error)
     return error.exit_code
 
 
 def _run(words: list[str]) -> int:
-    # A bare command that only has others below it is a call for help.
+    # Without a command there is nothing to do but show the help.
     words = [*words, "--help"] if words in ([], ["runs"]) else words
     called_with(words)
     try:
         code = app(args=words, prog_name=app.info.name, standalone_mode=False)
     except SystemExit as left:
-        # This is how Typer leaves when stdout is closed, which is no error of `--help`.
+        # Typer leaves so when stdout is closed; `--help | head` must still exit with 0.
         if isinstance(left.__context__, BrokenPipeError) and not _HELP.isdisjoint(words):
             return 0
         raise
@@ -105,14 +105,14 @@ def _run(words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _in_words(error: Exception, words: Sequence[str]) -> DraftbenchError:
-    """What Typer refuses, a full stdout, an impossible path; everything else is our fault."""
+def _explained(error: Exception, words: Sequence[str]) -> DraftbenchError:
+    """A library's exception as an error with a hint; an unexpected one is an internal error."""
     if isinstance(error, typer.TyperException):
         return _misused(error, words)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = f"{str(error.filename)[:40]}…"
         return UsageError(f"`{name}` is too long for a path or a name", hint="shorten it")
-    # Whoever writes a file reports its errors: this was stdout, of any command.
+    # Errors of files are reported where they are written, with the name: this one is of stdout.
     if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
         return cannot_write("stdout", error)
     return DraftbenchError(
@@ -122,7 +122,7 @@ def _in_words(error: Exception, words: Sequence[str]) -> DraftbenchError:
 
 
 def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
-    """What Typer refuses, with the flag or the command that was probably meant."""
+    """A refused command line, with the flag or the command that was probably meant."""
     context: typer.Context | None = getattr(error, "ctx", None)
     commands = {command.__name__.rstrip("_") for command in COMMANDS}
     path = context.command_path if context else " ".join(["draftbench", *commands & {*words[:1]}])
@@ -141,11 +141,12 @@ def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
 
 
 def _print(error: DraftbenchError) -> None:
-    # Of libraries only this one: numpy, when interrupted as it loads, cannot be loaded again.
+    # No other library is imported here: one that was interrupted while it loaded, as numpy, cannot
+    # be loaded again.
     from rich.console import Console
 
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-    with contextlib.suppress(OSError):  # where stderr is full the exit code still tells
+    with contextlib.suppress(OSError):  # if stderr is full, the exit code still says what happened
         console.print(f"error: {without_controls(error.message, lines=True)}", style="red")
         console.print(f"hint: {without_controls(error.hint, lines=True)}", style="cyan")
 
@@ -170,7 +171,7 @@ def _root(
 
 app.callback(help=help_of(_root))(_root)
 
-# In the order of the work, each with the line that `draftbench --help` has room for.
+# In the order in which they are used, each with its line in `draftbench --help`.
 COMMANDS: dict[Callable[..., int], str] = {
     demo.demo: "Try everything on small models, in two minutes, offline.",
     suggest.suggest: "List drafts that are known to be used with a target.",
@@ -188,7 +189,7 @@ COMMANDS: dict[Callable[..., int], str] = {
     selfcheck.selfcheck: "Test what works on this machine's CPU or GPU.",
 }
 for command, summary in COMMANDS.items():
-    # `import_`, since a keyword names no function.
+    # `import_` is named so because `import` is a keyword.
     add_command(app, command, summary, command.__name__.rstrip("_"))
 
 app.add_typer(runs.runs, name="runs")

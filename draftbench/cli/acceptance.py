@@ -81,18 +81,18 @@ def acceptance(
 def _disagreements(
     run: Path, observed: Run, candidates: Sequence[Candidate], k: int
 ) -> dict[str, tuple[Disagreement, ...]]:
-    """By candidate; those whose drafted tokens the run does not hold are left out."""
+    """What each candidate lost most by; one whose drafted tokens were not kept is left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
     from draftbench.acceptance.rounds import replays_of
     from draftbench.run_folder.folder import RunFolder
 
     folder = RunFolder(run)
-    written = {text.key: text.tokens for text in folder.private_texts()}
+    responses = {text.key: text.tokens for text in folder.private_texts()}
     drafted: dict[Candidate, dict[tuple[str, int], tuple[int, ...]]] = {}
     for draft in folder.private_drafts():
         by_response = drafted.setdefault(draft.candidate, {})
         by_response[draft.key] = draft.tokens
-    if not written or not drafted:
+    if not responses or not drafted:
         raise RunFolderError(
             "this run holds no drafted tokens to show",
             hint="its private part was deleted, or an older draftbench made it; sweep again",
@@ -102,7 +102,7 @@ def _disagreements(
             replays_of(candidate, observed.trajectories, observed.replays),
             k,
             drafted[candidate],
-            written,
+            responses,
         )
         for candidate in candidates
         if candidate in drafted
@@ -110,7 +110,7 @@ def _disagreements(
 
 
 def _texts(target: str, tokens: Iterable[int]) -> dict[int, str]:
-    """The texts of tokens; none, with a note, where the tokenizer cannot be loaded any more."""
+    """The text of each token id; empty, with a note, if the tokenizer cannot be loaded."""
     from draftbench.models.source import ModelSource
 
     try:

@@ -7,7 +7,15 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import TARGET, TRUST, Rows, drafts_flag, flag, size_of, traffic_flag
+from draftbench.cli.flags import (
+    TRUST,
+    Rows,
+    drafts_flag,
+    flag,
+    size_of,
+    target_flag,
+    traffic_flag,
+)
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import UsageError
 
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 
 def check(
     *,
-    target: str = TARGET,
+    target: str = target_flag(),
     drafts: tuple[str, ...] = drafts_flag(),
     traffic: str | None = traffic_flag(
         None, "Count how often these requests use tokens that the drafts lack."
@@ -67,7 +75,7 @@ def check(
 
 
 def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
-    """How often the requests and their logged answers use each of the target's tokens."""
+    """How often the requests and their logged answers use each token id of the target."""
     from draftbench.measure.prompts import TextSide
     from draftbench.traffic import load
 

@@ -44,6 +44,6 @@ def compare(
             render_answers(side_by_side(names, runs), output.style, width(), everything=everything)
         )
     else:
-        found = compare_runs((names[0], names[1]), runs[0], runs[1])
-        output.write(render(found, output.style, width(), everything=everything))
+        comparison = compare_runs((names[0], names[1]), runs[0], runs[1])
+        output.write(render(comparison, output.style, width(), everything=everything))
     return 0

@@ -29,7 +29,7 @@ def read_config(context: typer.Context, file: Path | None) -> Path | None:
         UsageError: no such file, a folder, not a YAML mapping, an unknown key or a value of another
         kind.
     """
-    # Completion of a half-typed command line asks for no values.
+    # While the shell completes a half-typed command line, no value is needed.
     if file is None or context.resilient_parsing:
         return file
     if file.is_dir():
@@ -100,7 +100,7 @@ def _mapping(file: Path) -> dict[Any, Any]:
 
 
 def _checked(what: str, parameter: Any, value: Any) -> Any:
-    """A value as text for the flag's own reading: it must not round 1.5 to a number of requests."""
+    """A value as text, as it would be typed: the flag's type then refuses 1.5 requests."""
     if parameter.is_flag:
         if not isinstance(value, bool):
             raise UsageError(f"{what} must be true or false", hint="without quotes")
@@ -116,7 +116,7 @@ def _checked(what: str, parameter: Any, value: Any) -> Any:
 
 
 def _is_plain(part: Any) -> bool:
-    """Text or a number that has a text; Python writes out no number of thousands of digits."""
+    """Whether it is text, a date or a number short enough for Python to write out."""
     if isinstance(part, int):
         return not isinstance(part, bool) and part.bit_length() < 64
     return isinstance(part, (str, float, date))

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from draftbench.errors import ModelError
 from draftbench.measure.teacher import TOKENS_AT_ONCE
@@ -16,7 +17,7 @@ from draftbench.models.check_result import ModelSheet
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate
 from draftbench.report.terminal.dry_run import (
-    START_SECONDS,
+    SERVER_START_SECONDS,
     DryRun,
     EngineDryRun,
     EngineNeed,
@@ -35,7 +36,7 @@ from draftbench.sweep.engine_arms import (
 )
 from draftbench.sweep.work import work_of
 
-# Drafters of an engine that are no model.
+# What an engine drafts with that has no weights.
 _WITHOUT_WEIGHTS = (LOOKUP, "suffix")
 
 
@@ -56,24 +57,18 @@ def dry_run_of(prepared: Prepared) -> DryRun | EngineDryRun:
 def built_in_dry_run(
     prepared: Prepared, target: ModelSheet, sheets: Mapping[str, ModelSheet]
 ) -> DryRun:
-    """What a sweep with the built-in decoder takes; `sheets` are the drafts' by name."""
-    manifest, prompts = prepared.manifest, prepared.prompt_tokens
-    question = manifest.question
+    """A dry run of a sweep with the built-in decoder; `sheets` are the drafts' by name."""
+    manifest, question = prepared.manifest, prepared.manifest.question
     passes = tuple(Pass(*each) for each in work_of(prepared, target, sheets))
     tokens = _cache_tokens(prepared)
     return DryRun(
-        target=question.target,
+        **_grid(manifest, prepared.candidates, prepared.prompt_tokens),
         target_quant=question.target_quant,
         dtype=question.dtype,
         device=question.device,
         threads=manifest.environment.threads,
-        candidates=tuple(map(str, prepared.candidates)),
-        ks=question.ks,
         batches=question.batches,
         mode=question.mode.value,
-        requests=len(prompts),
-        prompt_tokens=sum(tokens for tokens, _ in prompts),
-        samples=question.samples,
         passes=passes,
         seconds=sum(each.seconds for each in passes),
         cache_tokens=tokens,
@@ -84,11 +79,27 @@ def built_in_dry_run(
     )
 
 
-def _cache_tokens(prepared: Prepared) -> int:
-    """Positions that the caches hold at once, for the longest requests.
+def _grid(
+    manifest: Manifest, candidates: Sequence[Candidate], prompts: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    """The fields that both kinds of dry run have."""
+    question = manifest.question
+    return {
+        "target": question.target,
+        "candidates": tuple(map(str, candidates)),
+        "ks": question.ks,
+        "requests": len(prompts),
+        "prompt_tokens": sum(tokens for tokens, _ in prompts),
+        "samples": question.samples,
+    }
 
-    Cells are decoded in turns, so that the caches of all are open at once; before them those of
-    step times are, at two contexts. The target's responses are scored side by side.
+
+def _cache_tokens(prepared: Prepared) -> int:
+    """Most positions that the caches hold at once, for the longest requests.
+
+    The configurations of a candidate are decoded in turn, so the caches of all are open together;
+    before that step times have caches at two contexts, and the target scores responses side by
+    side.
     """
     options, longest = prepared.options, max(map(sum, prepared.prompt_tokens))
     batch = max(prepared.manifest.question.batches)
@@ -104,7 +115,9 @@ def _need(
     sheet: ModelSheet | None,
     tokens: int,
 ) -> Need:
-    """Prompt lookup takes nothing; the target as its own draft takes a second cache."""
+    """The memory of one candidate; `sheet` is its draft's, None for prompt lookup, which needs
+    none, and for the target as its own draft, which needs a second cache.
+    """
     level = prepared.manifest.question.target_quant
     weights, draft, twice = target.bytes_at(level), 0, target.second_layout_at(level)
     if sheet is not None:
@@ -128,36 +141,35 @@ class EnginePlan:
     """The servers that a sweep on an engine would start, and what each would be asked."""
 
     candidates: Sequence[Candidate]
-    served: Sequence[Candidate]  # those for which servers are started
-    least: int  # starts of all of them in a turn, at least
-    most: int  # at most
-    grid: int  # where every k of every draft is started
+    served: Sequence[Candidate]  # those that servers are started with
+    least: int  # fewest starts with a draft in one turn
+    most: int  # most starts with a draft in one turn
+    grid: int  # starts with a draft if every k of every draft were started
     restarts: int  # turns
-    in_flight: int  # most requests that a server is to answer at once
+    in_flight: int  # most requests that a server answers at once
     plain: int  # starts without a draft
     prompts: Sequence[tuple[int, int]]  # prompt tokens and most output tokens of each request
-    measured: int  # how many of them a server answers at every load; all where `span` is known
+    measured: int  # requests that a server answers at every load; all of them if `span` is known
     target: ModelSheet | None  # None: memory is unknown
     sheets: Mapping[str, ModelSheet]  # the drafts', by name
     running: bool  # the user's servers: none is started, and their memory is unknown
-    visits: int = 0  # how often such servers are asked
+    visits: int = 0  # of the user's servers, after the responses are written
     under_load: bool = True  # whether the server that writes the responses answers at the loads too
-    span: float | None = None  # seconds from the first request to the last, at times of arrival
+    span: float | None = None  # seconds between the first arrival and the last; None: closed loop
 
 
 def _engine_plan(prepared: Prepared) -> EnginePlan:
-    """The servers that a sweep would start, and what they would be asked."""
     options, serving = prepared.options, prepared.serving
     assert serving is not None
     sheet, sheets = None, {}
     if options.target:
-        with contextlib.suppress(ModelError):  # what cannot be counted here an engine may serve
+        with contextlib.suppress(ModelError):  # an engine may serve what cannot be counted here
             sheet = engine_sheet(ModelSource(options.target, options.trust), serving.dtype)
             drafts = prepared.drafts.items()
             sheets = {name: engine_sheet(source, serving.dtype) for name, source in drafts}
     served = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
     ks = [len(startable(serving, options, candidate)) for candidate in served]
-    # The smallest k and the largest of each draft, before anything is predicted.
+    # At least the smallest k and the largest of each draft, from which the others are predicted.
     least = [min(2, count) for count in ks] if options.measure == "best" else ks
     speculates = options.measure in ("best", "all")
     span = None
@@ -180,70 +192,74 @@ def _engine_plan(prepared: Prepared) -> EnginePlan:
         sheets=sheets,
         running=serving.server is not None,
         span=span,
-        # The one that drafts and its baseline, once each.
+        # The server that drafts and its baseline, once each.
         visits=2 if serving.baseline and speculates else 0,
         under_load=any(load != ALONE for load in loads_of(serving, options, serving.writer)),
     )
 
 
 def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
+    """A dry run of a sweep on a serving engine."""
     question, plain, turns = manifest.question, plan.plain, plan.restarts
     return EngineDryRun(
+        **_grid(manifest, plan.candidates, plan.prompts),
         engine=question.engine or "",
-        target=question.target,
-        candidates=tuple(map(str, plan.candidates)),
-        ks=question.ks,
         loads=question.batches,
         arrivals=question.arrivals,
         slots=question.slots,
-        requests=len(plan.prompts),
-        prompt_tokens=sum(tokens for tokens, _ in plan.prompts),
-        samples=question.samples,
         least=_work(manifest, plan, plain, plan.least * turns, least=True),
         most=_work(manifest, plan, plain, plan.most * turns),
         grid=_work(manifest, plan, min(plain, turns), plan.grid * turns),
-        memory=tuple(_needs(plan, plan.in_flight)),
+        memory=tuple(_needs(plan)),
     )
 
 
 def _work(
     manifest: Manifest, plan: EnginePlan, plain: int, drafting: int, *, least: bool = False
 ) -> EngineWork:
-    """The first plain server writes every response; all others answer the measured requests."""
+    """What so many starts without a draft and with one take: the first server writes every
+    response, all others answer the measured requests.
+    """
     question, starts = manifest.question, plain + drafting
     written = sum(limit for _, limit in plan.prompts) * question.samples
-    one = written / max(1, len(plan.prompts) * question.samples)
-    # (tokens at one load, that load), by visits.
+    longest = written / max(1, len(plan.prompts) * question.samples)  # tokens of a response
+    # (tokens, requests in flight) of each server at each load
     if plan.span is None:
-        visit = [(plan.measured * one, load) for load in question.batches]
-        first = [each for each in visit if each[1] > 1]  # one by one it is written
+        visit = [(plan.measured * longest, load) for load in question.batches]
+        first = [each for each in visit if each[1] > 1]  # at 1 it has written the responses
     else:
         visit = first = [(written, plan.in_flight)]
     first = first if plan.under_load else []
     visits = [*first, *visit * (plan.visits if plan.running else max(starts - 1, 0))]
-    # Whatever servers are, the last request is sent when it comes.
-    seconds = len(visits) * plan.span + starts * START_SECONDS if plan.span and least else None
+    seconds = None
+    if plan.span and least:  # no server is done before the last request has come
+        seconds = len(visits) * plan.span + starts * SERVER_START_SECONDS
     if plan.target is not None and not plan.running:
         rate = BYTES_A_SECOND["cpu" if question.device == "cpu" else "cuda"]
         step = plan.target.bytes_at("none") / rate
-        # The last request is answered after it came, however fast the others were.
-        arriving = 0.0 if plan.span is None else plan.span + one * step
-        seconds = starts * (START_SECONDS + step) + written * step
+        # The last request still has to be answered when it has come.
+        arriving = 0.0 if plan.span is None else plan.span + longest * step
+        seconds = starts * (SERVER_START_SECONDS + step) + written * step
         seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
     tokens = written + sum(tokens for tokens, _ in visits)
     return EngineWork(starts=starts, tokens=round(tokens), seconds=seconds)
 
 
-def _needs(plan: EnginePlan, load: int) -> Iterator[EngineNeed]:
+def _needs(plan: EnginePlan) -> Iterator[EngineNeed]:
+    """The memory of a server of each candidate; nothing for the user's servers."""
     if plan.target is None or plan.running:
         return
-    tokens = max(map(sum, plan.prompts)) * load
+    tokens = max(map(sum, plan.prompts)) * plan.in_flight
     for candidate in plan.served:
-        sheet, known = plan.sheets.get(candidate.draft), candidate.draft in _WITHOUT_WEIGHTS
-        by_token = plan.target.kv_bytes_per_token + (sheet.kv_bytes_per_token if sheet else 0)
+        sheet = plan.sheets.get(candidate.draft)
+        weights, by_token = None, plan.target.kv_bytes_per_token
+        if sheet is not None:
+            weights, by_token = sheet.bytes_at(candidate.quant), by_token + sheet.kv_bytes_per_token
+        elif candidate.draft in _WITHOUT_WEIGHTS:
+            weights = 0
         yield EngineNeed(
             candidate=str(candidate),
             target_weights=plan.target.bytes_at("none"),
-            draft_weights=sheet.bytes_at(candidate.quant) if sheet else 0 if known else None,
-            cache=tokens * by_token if sheet or known else None,
+            draft_weights=weights,
+            cache=None if weights is None else tokens * by_token,
         )

@@ -24,6 +24,5 @@ def estimate(
     from draftbench.planner.formula import table
     from draftbench.report.terminal.estimate import render
 
-    found = table(alpha, draft_cost, k, verify=verify_ratio)
-    output.write(render(found, output.style, width()))
+    output.write(render(table(alpha, draft_cost, k, verify=verify_ratio), output.style, width()))
     return 0

@@ -12,7 +12,7 @@ from draftbench.cli.flags import Decision, candidate_named, flag, read
 from draftbench.cli.output import ResultFile, note, width
 from draftbench.errors import UsageError
 
-# Notes on what to do, without --all.
+# How many notes on what to do are printed without --all.
 SHOWN = 3
 
 
@@ -113,7 +113,7 @@ def export(
         label = "serve, with -o FILE:" if piped else "serve:"
         note("\n".join(continued(plain(named), label, min(width(), SCREEN_COLUMNS))))
     costs = options.costs.caveats if options.costs else ()
-    # Whose costs these are stands first: nothing of it was measured here.
+    # That the costs were not measured in this run is said first.
     remarks = (*costs[:1], *configuration.to_do, *configuration.notes, *costs[1:])
     urgent = len(costs[:1]) + len(configuration.to_do[:SHOWN])
     shown = remarks if everything else remarks[:urgent]

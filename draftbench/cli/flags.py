@@ -1,7 +1,7 @@
-"""Flags as data: each is declared in one place, as a parameter of its command or as a field of a
-group of flags that several commands share; `with_flags` hands them to typer.
+"""How flags are declared: each in one place, as a parameter of its command or as a field of a group
+that several commands share; `with_flags` hands them to typer.
 
-A flag's panel is the heading that it stands under in `--help`; flags without one come first.
+A flag's panel is its heading in `--help`; flags without one come first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRAFFIC, MODELS, MEASURE, BUILT_IN, DECISION, OUTPUT, SAFETY = (
 
 OBJECTIVES = ("speedup", "latency", "throughput", "cost")
 LARGEST_K, LARGEST_CONCURRENCY = 64, 256
-# Decided for, not measured.
+# The largest concurrency that can be decided for; it need not be measured.
 LARGEST_LOAD = 4096
 
 
@@ -56,14 +56,15 @@ def flag(
     complete: Callable[[str], list[str]] | None = None,
     **more: Any,
 ) -> Any:
-    """One flag: the default of a parameter or of a field of a group.
+    """One flag, as the default of a parameter or of a group's field.
 
     Args:
-        default: `...` where the flag must be given.
-        names: where the flag is not named as its parameter.
-        among: the values that it knows; the shell completes them.
-        parse: text → value; `many` texts where the flag may be repeated. None is never parsed.
-        more: what `typer.Option` takes.
+        default: `...` if the flag must be given.
+        names: if it is not named as its parameter.
+        among: its only values; the shell completes them.
+        parse: text → value; with `many`, the flag may be repeated: texts → value. None is not
+            parsed.
+        more: what else `typer.Option` takes.
     """
     if among and complete is None:
         complete = _offer(among)
@@ -85,10 +86,9 @@ in_traffic, in_models, in_measure, in_built_in, in_decision, in_output, in_safet
 
 
 def with_flags(command: Callable[..., int]) -> Callable[..., int]:
-    """A command as typer takes it: its groups of flags spread out, every value parsed.
+    """The command with its groups of flags as single parameters for typer, and every value parsed.
 
-    Raises:
-        UsageError: by the command that is returned, for a value that a flag does not know.
+    The command that is returned raises a UsageError for a value that a flag does not know.
     """
     flags: dict[str, Field[Any]] = {}
     groups: dict[str, type[Any]] = {}
@@ -122,7 +122,7 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
-    """A flag as typer reads it: as text where it is parsed here."""
+    """A flag as a parameter for typer: of type str if `_parsed` parses it."""
     default = inspect.Parameter.empty if declared.default is MISSING else declared.default
     if declared.metadata["many"]:
         kind = list[str] if default else list[str] | None
@@ -203,15 +203,13 @@ def model_names(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def level_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """`none,int4`, or the flag repeated → each level once; levels of stored formats (`gptq-int4`)
-    are known to the library that reads them.
-    """
+    """`none,int4`, or the flag repeated → each level once."""
     parts = (part.strip() for text in texts for part in text.split(","))
     return tuple(dict.fromkeys(level_name(flag, part) for part in parts))
 
 
 def level_name(flag: str, text: str) -> str:
-    """One level."""
+    """Refuse an unknown level; one of a stored format (`gptq-int4`) is checked when it is read."""
     stored = "-" in text and "," not in text
     one_of(flag, text, LEVELS if not stored else (text,))
     return text
@@ -248,7 +246,7 @@ def complete_levels(incomplete: str) -> list[str]:
 
 
 def _complete_traffic(incomplete: str) -> list[str]:
-    """Suites, from `su` on; before that the shell completes file names."""
+    """Suites after `su`; before that the shell completes file names."""
     from draftbench.traffic.suites import suite_names
 
     suites = [f"suite:{name}" for name in suite_names()]
@@ -256,7 +254,7 @@ def _complete_traffic(incomplete: str) -> list[str]:
 
 
 def complete_devices(incomplete: str) -> list[str]:
-    """The kinds, and the cards of this machine by number."""
+    """Kinds of device, and this machine's GPUs by number."""
     cards = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*"))
     return ["cpu", "cuda", "auto", *(f"cuda:{card}" for card in cards)]
 
@@ -264,10 +262,14 @@ def complete_devices(incomplete: str) -> list[str]:
 RunArgument = Annotated[Path, typer.Argument(help="A run folder made by `sweep`.", metavar="RUN")]
 
 
-TARGET = flag(..., "The target model: a folder, a .gguf file or a Hugging Face id.", "MODEL")
 TRUST = in_safety(
     False, "Run Python code that comes with a checkpoint. It can do anything that you can."
 )
+
+
+def target_flag(default: Any = ...) -> Any:
+    """A flag for the target model."""
+    return flag(default, "The target model: a folder, a .gguf file or a Hugging Face id.", "MODEL")
 
 
 def drafts_flag(help: str = "The draft models, separated by commas.", default: Any = ...) -> Any:
@@ -304,7 +306,7 @@ class Rows:
     )
 
     def query(self, source: str, sample: int | None = None) -> TrafficQuery:
-        """What to read of a source."""
+        """The requests to read from a source: `sample` of them, or all."""
         from draftbench.run_folder.key import request_key
         from draftbench.traffic import TrafficQuery
 

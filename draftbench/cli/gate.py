@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ForCI:
-    """What a verdict leaves for a CI system, besides its result."""
+    """Flags for what the gate writes for a CI system, besides the verdict on stdout."""
 
     junit: Path | None = in_output(None, "Write JUnit XML to this file.", "FILE")
     annotations: str | None = in_output(
@@ -61,7 +61,7 @@ class ForCI:
             try:
                 with Path(summary).open("a") as stream:
                     stream.write(ci.to_markdown(outcome) + "\n")
-            except OSError as failed:  # a summary that is lost must not hide the verdict
+            except OSError as failed:  # the verdict is printed even if its summary is lost
                 note(f"cannot write the summary to `{summary}`: {failed.strerror}")
 
 
@@ -75,7 +75,7 @@ def _names(*groups: type[Decision | Rows | NewRun | ForCI | TextOutput]) -> set[
 
 _MEASURING = _names(NewRun, Rows)
 _VERDICT = {"max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
-# The five ways to call it: usage, the flags it needs, and those that it may have besides.
+# The five ways to call the gate: its usage, the flags that it needs, and those that it may have.
 _WAYS = {
     "save": ("--save FILE RUN", {"save", "run"}, {"candidate", "k"} | _names(Decision)),
     "target": (
@@ -182,7 +182,8 @@ def gate(
     except IncomparableError as error:
         for_ci.publish(error)
         raise
-    # Before the verdict is shown: a file that cannot be written leaves no answer behind.
+    # Before the verdict is printed, so that a file that cannot be written is an error, not a
+    # verdict.
     if for_ci.history is not None:
         ci.append_to_history(for_ci.history, result, _now())
     for_ci.publish(result)
@@ -231,7 +232,7 @@ def _written(parameters: set[str]) -> str:
 
 
 def save_baseline(baseline: Baseline, file: Path) -> None:
-    """Write a baseline, and say what is suspected to be wrong with it."""
+    """Write a baseline, and say on stderr which faults its run is suspected of."""
     from draftbench.gate.baseline import write_baseline
 
     write_baseline(baseline, file)
@@ -251,8 +252,8 @@ def baseline_of(
     decision: Decision | None = None,
     concurrency: int | None = None,
 ) -> Baseline:
-    """A run reduced to one candidate at one k, by default what it recommends, at one load, by
-    default the one that the recommendation is for.
+    """What one candidate did at one k and one load: by default what the run recommends, at the load
+    that it recommends it for.
 
     Raises:
         UsageError: the run recommends nothing, or did not measure it at the `--concurrency` asked.
@@ -270,11 +271,11 @@ def baseline_of(
         if candidate is None:
             picked = answer.choice or answer.leader
         else:
-            of_it = (e for e in answer.evaluations if e.candidate == candidate and e.best)
-            picked = next((e.configuration for e in of_it), None)
+            bests = (e for e in answer.evaluations if e.candidate == candidate and e.best)
+            picked = next((e.configuration for e in bests), None)
         served = [e for e in answer.evaluations if e.requests_served]
         if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
-            picked = served[0].configuration  # all that a server drafts with
+            picked = served[0].configuration  # the only one that the server drafts with
         if picked is None:
             raise UsageError(
                 f"no k of `{name}` is known to be best" if name else "this run has no best draft",
@@ -297,7 +298,7 @@ def baseline_of(
 
 
 def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
-    """The run to judge, at the baseline's k; of the named candidate, or of the same as before.
+    """The run to judge, at the baseline's k and load: the named candidate, or the baseline's.
 
     Raises:
         IncomparableError: the run did not measure the baseline's candidate.

@@ -1,5 +1,5 @@
-"""`draftbench gate --target …` and `gate --server …`: measure one draft on the requests of a
-baseline, or what a server drafts with.
+"""`draftbench gate --target …` and `gate --server …`: measures a draft, or a server that drafts, on
+the requests of a baseline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ in_measuring = partial(flag, panel=MEASURING)
 
 @dataclass(frozen=True, kw_only=True)
 class NewRun:
-    """What to measure where there is no run yet."""
+    """Flags for a run that the gate measures itself."""
 
     target: str | None = in_measuring(
         None,
@@ -71,8 +71,12 @@ class NewRun:
 
 
 def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tuple[Path, str]:
-    """Measure a new run as the baseline was, on its requests, and its times if `timed`. Gives the
-    run folder and the candidate's name. What cannot be compared is refused before a model loads.
+    """Measure the baseline's requests with the baseline's settings, and times too if `timed`; gives
+    the run folder and the candidate's name.
+
+    Raises:
+        IncomparableError: the new run could not be compared; before a model loads.
+        UsageError: the candidate cannot be measured, or a server lacks the baseline for its times.
     """
     from rich.console import Console
 
@@ -81,7 +85,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
     from draftbench.sweep import SweepOptions, prepare, run
     from draftbench.sweep.options import ServingOptions
 
-    assert new.traffic  # the command refuses a call that lacks it, or what is to be measured
+    assert new.traffic  # `gate` refuses a call without it
     asked, tested = baseline.question, baseline.tested
     serving = None
     if new.server is not None:
@@ -141,11 +145,11 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
 
 
 def _check_server(prepared: Prepared, k: int) -> None:
-    """Raise an error where a server drafts at another k than the baseline's."""
+    """Raise an IncomparableError if a server drafts at another k than the baseline's."""
     serving = prepared.serving
     if serving is None:
         return
-    assert serving.drafting is not None  # one that does not draft is refused
+    assert serving.drafting is not None  # `prepare` refuses a server that does not draft
     if serving.drafting.k != k:
         raise IncomparableError(
             f"the baseline cannot be compared: k was {k}, the server drafts {serving.drafting.k}",
@@ -154,8 +158,8 @@ def _check_server(prepared: Prepared, k: int) -> None:
 
 
 def _threads(baseline: Baseline, watcher: TerminalWatcher | None) -> int | None:
-    """As many threads as the baseline ran on, as far as the machine has them, so that both compute
-    alike; with a note to the `watcher`.
+    """The baseline's number of CPU threads, at most this machine's, so that both runs compute
+    alike; None if it is not recorded. The `watcher` is shown the number.
     """
     from draftbench.run_folder.manifest import cores_here
 
@@ -170,7 +174,12 @@ def _threads(baseline: Baseline, watcher: TerminalWatcher | None) -> int | None:
 
 
 def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
-    """Only the baseline's own requests of the traffic."""
+    """The sweep with only those requests that the baseline has.
+
+    Raises:
+        IncomparableError: another key hashed the requests, too few of them are the baseline's, or
+            they are sampled in another way.
+    """
     from draftbench.gate.pair_requests import check_key, check_requests
     from draftbench.gate.pin import sampling_label
     from draftbench.sweep.engine_preparation import arrivals_digest

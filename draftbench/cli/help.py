@@ -1,6 +1,4 @@
-"""Commands of the program, and their `--help`: plain text under headings, examples on lines of
-their own.
-"""
+"""Makes functions commands, and writes their `--help` as plain text under headings."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from draftbench.cli.flags import DECISION, OUTPUT, SAFETY, with_flags
 
 # Width of the column of flags; a longer flag has its help on the next line.
 _FLAGS_WIDTH = 26
-# Headings that stand last; the others stand as the flags were declared.
+# Headings that come last, in this order; the others come in the order of their first flags.
 _LAST = (DECISION, SAFETY, OUTPUT)
 
 
@@ -34,7 +32,7 @@ def help_of(command: Callable[..., object]) -> str:
 
 
 class Commands(TyperGroup):
-    """The program: what it is for and its commands on one screen, its few flags on a line."""
+    """The program, whose help has its commands on one screen and its few flags on one line."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the names of the flags."""
@@ -70,7 +68,7 @@ class Command(TyperCommand):
 
 
 def _name(shown: str, parameter: Any) -> str:
-    """`--sample <int range>` → `--sample N`; of a switch only the side that is not the default."""
+    """`--sample <int range>` → `--sample N`; `--on / --off` → the one that is not the default."""
     on, slash, off = shown.partition(" / ")
     if slash:
         shown = off if parameter.default else on
@@ -82,8 +80,6 @@ def _name(shown: str, parameter: Any) -> str:
 
 
 def _words(shown: str) -> str:
-    """Without the default of a switch that is off, without least and largest values, and whole
-    defaults as `900`.
-    """
+    """Help without the limits of numbers and the default of a switch that is off; 900.0 → 900."""
     shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?([\d.e-]+<=)?x[<>]=[\d.e-]+", "", shown)
     return re.sub(r"(\[default: \d+)\.0\]", r"\1]", shown).replace("[]", "").strip()

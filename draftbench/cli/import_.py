@@ -1,4 +1,4 @@
-"""`draftbench import`: what other tools recorded of a server that drafts, by our definitions."""
+"""`draftbench import`: acceptance figures that other tools recorded → each with its definition."""
 
 from __future__ import annotations
 

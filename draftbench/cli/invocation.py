@@ -1,7 +1,7 @@
 """How this program was called, and command lines that can be pasted into the same shell.
 
-`draftbench` of an environment that is not active is no command for the shell: such a program is
-called by its path.
+The shell does not find `draftbench` where its environment is not active: there the lines call it by
+its path, as the user did.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def as_called() -> str:
 
 
 def resume_command(out: Path, without: str | None = None) -> str:
-    """The running command again with `--out` naming its folder, less one flag and its value."""
+    """The running command with its run folder as `--out`, and without one flag and its value."""
     words = list(_words.get()) if without is None else _without(without, _words.get())
     named = any(word == "--out" or word.startswith("--out=") for word in words)
     return command(*words, *(() if named else ("--out", str(out))))
 
 
 def words_of(flags: Collection[str]) -> list[str]:
-    """Those of these flags that the running command has, with their values."""
+    """The given flags with their values, as far as the running command has them."""
     words, chosen = _words.get(), list[str]()
     for at, word in enumerate(words):
         flag, joined, _ = word.partition("=")
@@ -48,8 +48,8 @@ def words_of(flags: Collection[str]) -> list[str]:
 
 
 def with_baseline_server(called: str, out: Path) -> list[str]:
-    """The same sweep of a running server with `--baseline-server URL`; empty where `called` is no
-    sweep.
+    """The recorded sweep of a running server with `--baseline-server URL`, as one command; none if
+    `called` is no sweep.
     """
     _, *words = _without("--out", shlex.split(called))
     if words[:1] != ["sweep"]:
@@ -58,7 +58,7 @@ def with_baseline_server(called: str, out: Path) -> list[str]:
 
 
 def _without(flag: str, words: Sequence[str]) -> list[str]:
-    """The words less one flag and its value."""
+    """The words without one flag and its value."""
     words = list(words)
     if flag in words:
         at = words.index(flag)

@@ -15,7 +15,7 @@ from draftbench.errors import UsageError
 from draftbench.safe_files import write_whole
 
 FORMATS = ("table", "json", "markdown", "csv")
-# Of results that are no grid of figures.
+# The formats of results that are no table of figures.
 TEXT_FORMATS = ("table", "json", "markdown")
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -48,7 +48,7 @@ class ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Output(ResultFile):
-    """Where a grid of figures goes, and in which form."""
+    """Where a table of figures goes, and in which format."""
 
     style: str = in_output(
         "table", "Print a table, json, markdown or csv.", "FORMAT", ("--format",), among=FORMATS
@@ -57,7 +57,7 @@ class Output(ResultFile):
 
 @dataclass(frozen=True, kw_only=True)
 class TextOutput(ResultFile):
-    """Where a text goes, and in which form."""
+    """Where a text goes, and in which format."""
 
     style: str = in_output(
         "table", "Print a table, json or markdown.", "FORMAT", ("--format",), among=TEXT_FORMATS
@@ -99,7 +99,7 @@ def write_result(text: str, output: str | Path = "-") -> None:
         UsageError: the file cannot be written, for example because the disk is full.
         OSError: stdout cannot be written.
     """
-    # A reader that has seen enough is no error, and the exit code stays the answer's.
+    # Where `head` has read enough, the exit code is still the answer's.
     with contextlib.suppress(BrokenPipeError):
         if str(output) == "-":
             typer.echo(text)

@@ -1,4 +1,4 @@
-"""The flags of a serving engine, and which other flags make no sense beside them."""
+"""The flags of a serving engine, and which other flags cannot be combined with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVING = "Serving engine (with --engine or --server)"
 in_serving = partial(flag, panel=SERVING)
 _READY_TIMEOUT = 900.0
 # Engines that do not return the best token at every position of a prompt.
-_SCORE_NOTHING = ("llama.cpp", "tensorrt-llm")
+_SCORES_NO_PROMPT = ("llama.cpp", "tensorrt-llm")
 
 
 def _engine(text: str) -> str:
@@ -32,10 +32,10 @@ def _arrivals(text: str) -> str:
     if text in ("closed", "log"):
         return text
     try:
-        known = kind == "poisson" and 0 < float(rate) < math.inf
+        valid = kind == "poisson" and 0 < float(rate) < math.inf
     except ValueError:
-        known = False
-    if not known:
+        valid = False
+    if not valid:
         raise UsageError(
             f"--arrivals cannot be `{text}`",
             hint="closed, log, or poisson:RATE with requests a second, e.g. poisson:2.5",
@@ -161,7 +161,9 @@ class ServingFlags:
                 f"`{self.engine}` is no engine that can be started",
                 hint=f"give its address with --server, or one of {', '.join(STARTED)}",
             )
-        if self.replay == "engine" and (self.server is not None or self.engine in _SCORE_NOTHING):
+        if self.replay == "engine" and (
+            self.server is not None or self.engine in _SCORES_NO_PROMPT
+        ):
             why = "a server that is running" if self.server is not None else self.engine
             raise UsageError(
                 f"--replay engine cannot score a draft with {why}",
@@ -171,7 +173,8 @@ class ServingFlags:
 
 
 def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> ServingOptions:
-    """With times of arrival --concurrency is how many requests a started server answers at once.
+    """The options with --concurrency as slots, since with --arrivals it does not set the load but
+    how many requests a started server answers at once.
 
     Raises:
         UsageError: several numbers, or the server is already running.
@@ -204,7 +207,7 @@ def with_dtype(serving: ServingOptions, dtype: str | None) -> ServingOptions:
     return replace(serving, args=f"{serving.args} --dtype {dtype}".strip())
 
 
-def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...]) -> None:
+def refuse_with_engine(serving: ServingOptions, settings: Any, drafts: tuple[str, ...]) -> None:
     """Raise a UsageError for a flag of `sweep` that makes no sense with a serving engine."""
     of_the_decoder, running = "it is the built-in decoder's", serving.server is not None
     where = "a server that is running" if running else "a serving engine"
@@ -221,7 +224,7 @@ def refuse_beside(serving: ServingOptions, settings: Any, drafts: tuple[str, ...
         ("--responses log", settings.responses == "log", "the server writes the responses"),
         (
             "--k",
-            # One alone says how many tokens a black box drafts.
+            # A single k says how many tokens a server drafts that does not report it.
             running and not drafts and len(settings.ks) > 1 and settings.ks != tuple(range(1, 9)),
             "a running server has its k; --k is for drafts that are replayed (--drafts)",
         ),

@@ -1,8 +1,8 @@
-"""Control-C, SIGTERM, a full disk and closed streams: what is kept, how to resume, and an exit code
-that says what happened.
+"""Control-C, SIGTERM, a full disk and closed streams: says what is kept and how to resume, and
+exits with a code of its own for each.
 
 Control-C comes as Python's KeyboardInterrupt. SIGTERM, which schedulers and containers send before
-they kill, would end a process silently: here it unwinds in the same way. A reader that closes
+they kill, would end a process silently: here it raises an exception too. A reader that closes
 stdout or stderr does not change the exit code.
 """
 
@@ -37,8 +37,8 @@ def catch_sigterm() -> None:
 
 
 def release_sigterm() -> None:
-    """Let SIGTERM end the process as usual: while Python shuts down an exception has nowhere to
-    go, and when everything is written there is nothing left to keep.
+    """Let SIGTERM end the process at once again: everything is written, and nothing could catch an
+    exception while Python shuts down.
     """
     if signal.getsignal(signal.SIGTERM) is _unwind:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -89,7 +89,7 @@ def how_to_resume(out: Path, without: str | None = None) -> str:
 
 
 class _MayBeClosed(io.TextIOWrapper):
-    """A stderr that nobody needs to read: progress and notes change nothing of a command."""
+    """A stderr that may be closed: progress and notes are then lost, and the command continues."""
 
     def write(self, text: str) -> int:
         try:
@@ -106,7 +106,7 @@ class _MayBeClosed(io.TextIOWrapper):
 
 
 def survive_closed_stderr() -> None:
-    """From here on, what nobody reads of stderr is dropped."""
+    """From here on, writing to a closed stderr is no error."""
     old = sys.stderr
     if isinstance(old, io.TextIOWrapper):
         encoding, errors = old.encoding, old.errors
@@ -116,8 +116,8 @@ def survive_closed_stderr() -> None:
 
 
 def drop_unwritten() -> None:
-    """Forget what stdout and stderr did not take: Python would try again as it shuts down,
-    complain, and leave with an exit code of its own.
+    """Drop what could not be written to stdout and stderr; Python would try again while it shuts
+    down, and exit with 120.
     """
     for number, stream in ((_STDOUT, sys.stdout), (_STDERR, sys.stderr)):
         try:
@@ -127,7 +127,7 @@ def drop_unwritten() -> None:
 
 
 def _to_nowhere(stream: int) -> None:
-    """For libraries and child processes too, which write to the file descriptor."""
+    """Redirect a file descriptor to /dev/null, for libraries and child processes too."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""`draftbench suggest`: a target → the drafts that people pair with it; can they work?"""
+"""`draftbench suggest`: a target → drafts that people use with it, and whether they can work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import TARGET
+from draftbench.cli.flags import target_flag
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import ModelError
 from draftbench.hub import names_model
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def suggest(
     *,
-    target: str = TARGET,
+    target: str = target_flag(),
     output: TextOutput,
 ) -> int:
     """List drafts that are known to be used with a target. Reads configurations and tokenizers, no
@@ -31,7 +31,7 @@ def suggest(
     from draftbench.planner.known_pairs import pairings_of
     from draftbench.report.terminal.suggest import render
 
-    # What is no name on the hub must be a model here; seen without the libraries that load one.
+    # Refuse what is neither a model here nor a name on the hub, before any library is imported.
     path = Path(target).expanduser()
     folder, file = (path / "config.json").is_file(), path.suffix == ".gguf" and path.is_file()
     if not (folder or file or names_model(target)):
@@ -45,7 +45,7 @@ def suggest(
 
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
-    """Check every known pair against the files of its models, where these can be read."""
+    """The known pairs, each checked against the configurations and tokenizers that can be read."""
     from draftbench.hub import hub_answers
     from draftbench.models.source import ModelSource
     from draftbench.planner.known_pairs import SuggestedDraft, Suggestion
@@ -56,7 +56,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     if drafts and remote:
         where = "hub" if hub_answers() else "cache, because the hub cannot be reached"
         note(f"note: reading configurations and tokenizers from the {where}: {', '.join(remote)}")
-    # Nothing is fetched for a target of which nothing is known.
+    # Nothing is fetched for a target without known drafts.
     reason = _unreadable(source) if drafts or source.local else None
     own = _own_draft(source, read=bool(drafts) or source.local)
     if drafts:
@@ -94,7 +94,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
 
 
 def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
-    """The draft inside the target, by its configuration or, where that is not read, its name."""
+    """The draft that the target carries, by its configuration or, if that is not read, its name."""
     from draftbench.models.own_draft import own_draft_by_name, own_draft_of
 
     try:
@@ -104,8 +104,8 @@ def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
 
 
 def _unreadable(model: ModelSource) -> str | None:
-    """Why its configuration or tokenizer cannot be read; the same sentence for every model that is
-    not in the cache.
+    """Why a model's configuration or tokenizer cannot be read, None if they can; the same sentence
+    for every model that is not in the cache.
     """
     from draftbench.hub import hub_answers
 

@@ -25,5 +25,5 @@ def suites(output: TextOutput) -> int:
         output.write(Section("Built-in traffic", head, rows).markdown())
     else:
         table = columns(head[:-1], [row[:-1] for row in rows])
-        output.write(f"{table}\nWhat each holds: --format markdown")
+        output.write(f"{table}\nDescriptions: --format markdown")
     return 0

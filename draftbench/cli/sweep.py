@@ -34,11 +34,12 @@ from draftbench.cli.flags import (
     numbers,
     one_of,
     require_measured,
+    target_flag,
     traffic_flag,
 )
 from draftbench.cli.invocation import as_called, command, with_baseline_server
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
-from draftbench.cli.serving import ServingFlags, refuse_beside, with_dtype, with_slots
+from draftbench.cli.serving import ServingFlags, refuse_with_engine, with_dtype, with_slots
 from draftbench.cli.signals import how_to_resume, kept_in
 from draftbench.errors import AuditError, UsageError
 from draftbench.memory import LEVELS
@@ -69,13 +70,13 @@ def _temperature(text: str) -> float:
 
 
 def load_levels(text: str) -> tuple[int, ...]:
-    """`4,1` → loads, the smallest first."""
+    """`4,1` → (1, 4)."""
     return tuple(sorted(numbers("--concurrency", LARGEST_CONCURRENCY, text)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Flags that become fields of `SweepOptions`, by its names."""
+    """Flags that become the fields of `SweepOptions` of the same names."""
 
     quants: tuple[str, ...] = flag(
         ("none",),
@@ -132,7 +133,7 @@ class Settings:
 
     measure: str = in_measure(
         "best",
-        "What to decode for real: the best k's, all k's, none, or replay, which times nothing "
+        "What to decode for real: the best k's, all k's or none; replay does not time passes "
         "either.",
         "HOW",
         among=("best", "all", "none", "replay"),
@@ -157,7 +158,7 @@ class Settings:
     )
     processes: int = in_built_in(
         1,
-        "How many processes time and decode each candidate; restarts can differ by percents.",
+        "How many processes time and decode each candidate; restarts can differ by a few percent.",
         min=1,
     )
     target_quant: str = in_built_in(
@@ -188,11 +189,7 @@ def sweep(
     *,
     context: typer.Context,
     config: ConfigArgument = None,
-    target: str | None = flag(
-        None,
-        "The target model: a folder, a .gguf file or a Hugging Face id.",
-        "MODEL",
-    ),
+    target: str | None = target_flag(None),
     drafts: tuple[str, ...] | None = drafts_flag(
         "The draft models, separated by commas; ngram is prompt lookup.", default=None
     ),
@@ -244,7 +241,7 @@ def sweep(
         settings = replace(settings, batches=load_levels(batch))
     asked = serving.options()
     if asked is not None:
-        refuse_beside(asked, settings, drafts or ())
+        refuse_with_engine(asked, settings, drafts or ())
         asked = with_dtype(asked, settings.dtype)
     needed = {
         "--target": (target, "the model you serve: its folder, .gguf file or hub id"),
@@ -284,8 +281,8 @@ def sweep(
 def run_sweep(
     options: SweepOptions, out: Path, called: str, watcher: TerminalWatcher, output: Output
 ) -> tuple[int, Recommendation]:
-    """Measure, print the recommendation, and say what could not be measured completely; gives the
-    exit code too.
+    """Measure, print the recommendation and what could not be measured completely; gives the exit
+    code and the recommendation.
     """
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.recommendation import render
@@ -299,7 +296,8 @@ def run_sweep(
             describe(prepared, watcher)
             watcher.expect(list(map(str, prepared.candidates)), options.ks)
             folder = run(prepared, out, watcher)
-        # Models and prompts: their modules refer to each other, and would stay in memory meanwhile.
+        # Models and prompts are not needed any more; they refer to each other, so only this frees
+        # them.
         del prepared
         gc.collect()
         observed = read_run(folder)
@@ -312,14 +310,14 @@ def run_sweep(
             if options.audit:
                 watcher.note(_audited(observed))
         finally:
-            # What the same command tries again; a pair that cannot work is not.
+            # What the same command would try again: not a pair that cannot work.
             unfinished = {
                 str(failure.candidate or "the server without a draft"): failure.reason
                 for failure in observed.failures
                 if failure.stage in ("measure", "serve")
             }
             if unfinished:
-                # Where the time was too short the same limit would end it again.
+                # With the same time limit, a candidate that was too slow would fail again.
                 late = any(_TIME_LIMIT in reason for reason in unfinished.values())
                 how = how_to_resume(out, _TIME_LIMIT if late else None)
                 watcher.note(f"not completely measured: {', '.join(unfinished)}; {how}")
@@ -327,7 +325,7 @@ def run_sweep(
 
 
 def _audited(observed: Run) -> str:
-    """Whether outputs at temperature 0 are the target's, in a sentence.
+    """A sentence on whether the outputs at temperature 0 are the target's.
 
     Raises:
         AuditError: some differ where there is no near tie.
@@ -350,7 +348,7 @@ def _audited(observed: Run) -> str:
 
 
 def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
-    """Say what the traffic became and which drafts are out, before anything is loaded."""
+    """Say how many requests the traffic has and which drafts are refused, before weights load."""
     from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
 
     describe_load(prepared, watcher)
@@ -370,7 +368,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
 
 
 def describe_load(prepared: Prepared, watcher: TerminalWatcher) -> None:
-    """Say when the machine is busy, as the caveats of the answer will."""
+    """Say if the machine is busy, as a caveat of the answer will."""
     from draftbench.planner.caveats import LOAD
 
     load = prepared.manifest.environment.load
@@ -382,7 +380,7 @@ def describe_load(prepared: Prepared, watcher: TerminalWatcher) -> None:
 
 
 def next_commands(watcher: TerminalWatcher, *commands: str) -> None:
-    """What to look at next, one command a line, so that each can be pasted."""
+    """Print the commands to run next, each on lines that can be pasted."""
     from draftbench.report.terminal.text import command_lines
 
     watcher.note("\n" + "\n".join(command_lines(commands)))

@@ -54,7 +54,7 @@ _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error tha
 
 
 def headline(answer: Recommendation) -> str:
-    """The decision in one line."""
+    """The decision, with what it chose or what would settle it, in one line."""
     decision = DECISIONS[answer.decision]
     if answer.arrivals:
         decision += f" at {answer.arrivals}"
@@ -82,7 +82,7 @@ def reasons(answer: Recommendation) -> list[str]:
 
 
 def to_settle(answer: Recommendation) -> str | None:
-    """The next sweep, where the decision is open."""
+    """The sweep to run next; None if the decision is settled or no sweep is known to settle it."""
     larger = answer.larger_sweep
     if answer.settled_by == "baseline":
         return "Next: the same sweep with --baseline-server URL, in another --out."
@@ -113,15 +113,13 @@ def _size(answer: Recommendation, larger: LargerSweep) -> str:
 
 
 def provisional(answer: Recommendation) -> str | None:
-    """Why a longer or quieter run could change the decision; None where nothing suggests that or no
-    speed is known.
-    """
+    """Why a longer or quieter run could change the decision; None if nothing suggests that."""
     doubts = dict.fromkeys(caveat.short or caveat.text for caveat in answer.decisive_caveats)
     return f"Provisional: {'; '.join(doubts)}." if doubts and answer.leader else None
 
 
 def speed_up(answer: Recommendation) -> str:
-    """The speed-up that decides, with its interval and what it rests on."""
+    """The deciding speed-up with its interval and what it rests on, or why none is known."""
     leader, deciding = answer.leading_evaluation, answer.speedup_deciding
     if leader is None:
         unknown = [caveat.text for caveat in answer.caveats if caveat.kind == "no-speed"]
@@ -160,7 +158,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
 
 
 def certainty(answer: Recommendation) -> list[str]:
-    """How sure the decision is, and how far acceptance could fall or would have to grow."""
+    """How likely the choice is the best, and how far acceptance could fall before it loses."""
     notes = []
     if answer.probability_best is not None and answer.expected_regret is not None:
         sure = answer.probability_best
@@ -182,7 +180,7 @@ def certainty(answer: Recommendation) -> list[str]:
 
 
 def limits_kept(answer: Recommendation) -> list[str]:
-    """The shares of requests within the limits, without and with speculation."""
+    """The shares of requests within the limits of --slo, without and with speculation."""
     if answer.slo_kept is None:
         return []
     asked = msgspec.structs.asdict(answer.slo_kept.slo)
@@ -198,7 +196,7 @@ def limits_kept(answer: Recommendation) -> list[str]:
 
 
 def candidates(answer: Recommendation, longest: int = 200) -> Section:
-    """Each candidate at its best k, names of at most `longest` characters."""
+    """The table of the first screen: each candidate at its best k; names are cut at `longest`."""
     starred = any(answer.ranked_by(e) and not e.corrected for e in answer.by_candidate)
 
     def speed(each: Evaluation) -> Cell:
@@ -216,18 +214,26 @@ def candidates(answer: Recommendation, longest: int = 200) -> Section:
         },
         longest,
     )
-    legend = "τ accepted length" if "τ" in head else "α acceptance rate"
-    legend += "; c draft step / target step" if "c" in head else ""
-    legend += "; * predicted only" if starred else ""
-    return Section("", head, rows, [legend + _two_figures(answer)])
+    legend = [
+        words
+        for column, words in (
+            ("τ", "τ accepted length"),
+            ("c", "c draft step / target step"),
+            ("expected ×", "* predicted only" if starred else ""),
+            ("expected ×", _why_two_figures(answer)),
+        )
+        if column in head and words
+    ]
+    if "α" in head and "τ" not in head:
+        legend.insert(0, "α acceptance rate")
+    return Section("", head, rows, ["; ".join(legend)] if legend else [])
 
 
 def _best_of_each(
     answer: Recommendation, figures: Mapping[str, Callable[[Evaluation], Cell]], longest: int = 200
 ) -> tuple[list[str], list[list[Cell]]]:
-    """Head and rows of a table with a candidate a row, an arrow before the choice; columns in which
-    nothing is known, as c and memory of an engine's models, are left out. Where no k was chosen
-    only α belongs to a candidate.
+    """Head and rows of a table with a row for each candidate, an arrow before the choice, and no
+    column in which nothing is known. A candidate without a best k has α alone.
     """
     rows: list[list[Cell]] = []
     for each in answer.by_candidate:
@@ -243,17 +249,17 @@ def _best_of_each(
     return [head[at] for at in columns], [[row[at] for at in columns] for row in rows]
 
 
-def _two_figures(answer: Recommendation) -> str:
-    """Why the leader's row has another speed-up than the headline; empty where it has the same."""
+def _why_two_figures(answer: Recommendation) -> str:
+    """Why the leader's row has another speed-up than the headline; empty if it has the same."""
     leader, deciding = answer.leading_evaluation, answer.speedup_deciding
     expected = answer.ranked_by(leader) if leader else None
     if expected is None or deciding is None or speedup_text(expected) == speedup_text(deciding):
         return ""
-    return "; expected: over all requests; the headline's speed-up is cross-validated"
+    return "expected: over all requests; the headline's speed-up is cross-validated"
 
 
 def every_section(answer: Recommendation) -> list[Section]:
-    """Every part of the answer below its headline; empty ones left out."""
+    """What `recommend --all` prints below the headline, without sections that would be empty."""
     by_load = loads(answer)
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
@@ -274,13 +280,13 @@ def every_section(answer: Recommendation) -> list[Section]:
 
 
 def speed_ups(answer: Recommendation) -> Section:
-    """The leader's figures under their names, each with what it covers."""
+    """Every speed-up of the leader, each with what it covers, and how sure the decision is."""
     leader = answer.leading_evaluation
     if leader is None:
         return Section("Speed-up of the best")
     measured = f"{counted(leader.requests_measured, 'request')} decoded"
     error = leader.prediction_error
-    # Under half of the last digit shown the prediction was right.
+    # A smaller error would be printed as 0.0%.
     if error is not None and abs(error) >= 0.0005:
         measured += f"; the prediction for them is {abs(error):.1%} "
         measured += "higher" if error > 0 else "lower"
@@ -328,11 +334,11 @@ def _every_figure(answer: Recommendation) -> Section:
         for column, meaning in _LEGEND.items()
         if column in head
     )
-    return Section("Candidates at their best k", head, rows, [legend])
+    return Section("Candidates at their best k", head, rows, [legend], names=3)
 
 
 def loads(answer: Recommendation) -> Section:
-    """What to run at each concurrency; empty where only one request at a time was asked about."""
+    """The answer at each concurrency; empty if only one request at a time was asked about."""
     title = "By concurrency"
     one_row = answer.objective == "speedup" and [at.concurrency for at in answer.levels] == [1]
     if answer.arrivals or one_row:
@@ -370,7 +376,7 @@ def loads(answer: Recommendation) -> Section:
     ]
     if spread:
         notes.append(
-            "Plain decoding was timed again beside each draft and varied: "
+            "Decoding without speculation was timed next to each draft and varied: "
             f"{', '.join(spread)}; the table has the geometric mean."
         )
     steps = schedule(answer)
@@ -380,8 +386,8 @@ def loads(answer: Recommendation) -> Section:
 
 
 def schedule(answer: Recommendation) -> str | None:
-    """The best k of the leader's draft from each concurrency on, and where another draft is the
-    answer: an engine loads only one.
+    """The best k of the leader's draft from each concurrency on, and where another draft is better;
+    None if one k serves all.
     """
     if len(answer.schedule) < 2 or answer.leader is None:
         return None
@@ -404,7 +410,7 @@ def schedule(answer: Recommendation) -> str | None:
 
 
 def crossover(answer: Recommendation) -> str:
-    """Up to how many concurrent requests the leader's draft pays."""
+    """Up to how many concurrent requests the leader's draft pays off."""
     limit, between = answer.crossover, answer.crossover_between
     draft = "Speculation"
     if answer.leader is not None:
@@ -436,12 +442,12 @@ def failures(answer: Recommendation) -> list[str]:
 
 
 def advice(answer: Recommendation) -> list[str]:
-    """The rules of thumb that fit this run, with who says so."""
+    """The rules of thumb that fit this run, with their sources."""
     return [f"{one.sentence}. Source: {one.source}." for one in answer.advice]
 
 
 def latency(waits: Latency, engine: str | None = None, arrivals: str | None = None) -> Section:
-    """Percentiles in milliseconds without and with speculation, and what became worse."""
+    """Percentiles of waits in milliseconds without and with speculation, and which became worse."""
     covered = "Queueing and prefill of other requests are not included."
     if engine:
         covered = f"Timed by the client of {engine}, so queueing and other prefills are included."

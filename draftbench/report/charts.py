@@ -28,7 +28,7 @@ from draftbench.report.terminal.text import Cell, Section, counted
 from draftbench.run_folder.run import Run
 
 _SPEED_UP = "decode speed-up (×)"
-_GREY = 5  # the number of that colour
+_GREY = 5  # the series that is drawn in grey
 _WAITS = {
     "time_per_output_token": "per output token",
     "chunk_gap": "between chunks",
@@ -63,7 +63,7 @@ class Chart:
 
 
 def charts_of(run: Run, answer: Recommendation) -> dict[str, Chart]:
-    """Every chart by its name, in the order of the page; those of what was not measured left out.
+    """The charts by name, in the order of the page, without those of what was not measured.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
@@ -81,7 +81,7 @@ def charts_of(run: Run, answer: Recommendation) -> dict[str, Chart]:
 
 @dataclass(frozen=True)
 class Bar:
-    """A figure beside its name, None where it is unknown; hollow where it is only predicted."""
+    """A row of `bars`: a name with its figure, None if it is unknown; hollow if only predicted."""
 
     name: str
     figure: Estimate | None
@@ -90,13 +90,13 @@ class Bar:
 
 
 def _height(rows: Sequence[object]) -> float:
-    """Units that rows with their axis take."""
+    """The height of a drawing with so many rows and an axis, in units of `Plot`."""
     return 44.0 + 34.0 * len(rows)
 
 
 def bars(label: str, rows: Sequence[Bar], asked: float | None = None) -> Plot:
-    """Figures below one another; where a speed-up is `asked` for, it is marked, and so is what is
-    slower than decoding without speculation.
+    """A drawing with a figure a row. `asked` is the speed-up asked for: it is marked then, and all
+    that is slower than decoding without speculation is shaded.
     """
     figures = [row.figure for row in rows if row.figure]
     ends = [end for figure in figures for end in (figure.low, figure.high)]
@@ -188,8 +188,8 @@ def _curves(
     lines: Sequence[tuple[Evaluation, Estimate]],
     points: Sequence[tuple[Evaluation, Estimate]],
 ) -> Plot:
-    """A line per candidate over k, points beside one another; the choice is marked among them. The
-    control and all but the first candidates are left out.
+    """A line for each candidate over k, and points with the choice marked; without the control, and
+    without the candidates for which there is no colour.
     """
     colours = {e.candidate: at % SERIES for at, e in enumerate(answer.by_candidate)}
     drawn = [candidate for candidate in colours if candidate.draft != SELF][:SERIES]
@@ -221,7 +221,7 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     if len(speeds) < 2:
         return None
     ends = [1.0, *(end for _, speed in speeds for end in (speed.low, speed.high))]
-    # Room for the words above the highest.
+    # Room for the label above the highest point.
     ends.append(max(ends) + 0.08 * (max(ends) - min(ends)))
     load = "requests in flight" if run.manifest.question.engine else "active decoding rows"
     label = f"concurrency ({load})"
@@ -264,8 +264,9 @@ def _waits(answer: Recommendation) -> Chart | None:
     )
 
 
-def _wait(of: Distribution) -> Estimate:
-    median, longest = 1000 * (of.p50 or of.largest), 1000 * of.largest
+def _wait(seconds: Distribution) -> Estimate:
+    """The median in milliseconds, with a line up to the longest."""
+    median, longest = 1000 * (seconds.p50 or seconds.largest), 1000 * seconds.largest
     return Estimate(median, median, longest)
 
 
@@ -298,15 +299,15 @@ def _prediction_errors(answer: Recommendation) -> Chart | None:
 
 
 def _by_group(run: Run, answer: Recommendation) -> Chart | None:
-    """What a round yields in each segment and at each temperature, where the traffic has several
-    and one has requests enough for an interval; at the leader's k.
+    """Tokens per round at the leader's k, in each segment and at each temperature; None if the
+    traffic has one of each, or too few requests of each for an interval.
     """
     question = run.manifest.question
     k = answer.leader.k if answer.leader else max(question.ks)
     rows: list[list[Cell]] = []
     drawn: list[Bar] = []
     drafts = [each.candidate for each in answer.by_candidate if each.draft != SELF]
-    # Of a server's own draft, say, nothing is replayed.
+    # A draft that only an engine runs was not replayed.
     replayed = {each.candidate for each in run.replays}
     drafts = [each for each in drafts if each in replayed]
     for candidate in drafts:

@@ -1,7 +1,7 @@
-"""Text, figures and tables → HTML and SVG that are safe by construction: whatever is not markup
-already is escaped.
+"""Text, figures and tables → HTML and SVG in which everything that is not `Html` already is
+escaped.
 
-Every figure carries its full value and interval in attributes, rounded only for the eye.
+Every figure has its full value and interval in attributes; only what is shown is rounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.report.terminal.text import Cell, Section, numeric, plain, shown
 
 _VOID = ("meta", "br", "wbr")
-# So long a piece of code fits on a line of a phone.
+# Longest piece of code that fits on a line of a phone.
 _UNBROKEN = 30
 _BREAKS = re.compile(r"(?<=[:/])(?=\w)")
 _INTERVAL = re.compile(r"(\([\d.]+–[\d.]+\))")
@@ -48,20 +48,17 @@ def together(children: Iterable[str | None]) -> Html:
 
 
 def coded(text: str) -> Html:
-    """A sentence with what stands in backticks and every flag as code; a flag, with its value where
-    it has one, is not broken at its hyphens.
+    """A sentence with everything in backticks, and every flag, as code; flags are not broken at
+    their hyphens.
     """
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return _flags_coded(text)
+    kinds = ["flag" if _FLAG.match(part) and len(part) <= _UNBROKEN else None for part in parts]
     return together(
-        element("code", part, class_=_flag(part)) if at % 2 else _flags_coded(part)
-        for at, part in enumerate(parts)
+        element("code", part, class_=kind) if at % 2 else _flags_coded(part)
+        for at, (part, kind) in enumerate(zip(parts, kinds, strict=True))
     )
-
-
-def _flag(code: str) -> str | None:
-    return "flag" if _FLAG.match(code) and len(code) <= _UNBROKEN else None
 
 
 def _flags_coded(text: str) -> Html:
@@ -76,14 +73,14 @@ def items(lines: Iterable[str]) -> Html:
 
 
 def folded(title: str, *parts: str | None) -> Html:
-    """Parts that a click on the title unfolds."""
+    """Parts that are shown after a click on the title."""
     return element("details", element("summary", title), *parts)
 
 
 def table(of: Section) -> Html:
-    """A table that scrolls sideways by itself where it is wider than the page; words stand left,
-    numbers right, and names may break behind `:` and `/`. A column of arrows becomes a mark of its
-    rows.
+    """A table that scrolls sideways if it is wider than the page. Words are aligned left and may
+    break after `:` and `/`, numbers are aligned right; the row with an arrow is highlighted
+    instead.
     """
     arrows = all(row[0] in ("→", "") for row in of.rows)
     head = of.head[1:] if arrows else of.head
@@ -116,15 +113,12 @@ def _breaking(words: str) -> Html:
 def _cell(cell: Cell) -> str:
     figure, mark = cell if isinstance(cell, tuple) else (cell, "")
     if not isinstance(figure, Estimate):
-        parts = _INTERVAL.split(shown(figure))
-        return together(map(_small, parts)) if len(parts) > 1 else parts[0]
+        parts = _INTERVAL.split(shown(figure))  # every second part is an interval
+        small = [element("small", part) if at % 2 else part for at, part in enumerate(parts)]
+        return together(small) if len(parts) > 1 else parts[0]
     rounded = "<0.01" if 0 < figure.value < 0.005 else f"{figure.value:.2f}"
     interval = element("small", f"{figure.low:.2f}–{figure.high:.2f}")
     return together([data(figure, f"{rounded}{mark.strip()}"), " ", interval])
-
-
-def _small(part: str) -> str:
-    return element("small", part) if _INTERVAL.fullmatch(part) else part
 
 
 def data(estimate: Estimate, words: str) -> Html:

@@ -1,9 +1,9 @@
 """A run and its recommendation → one HTML file: no scripts, no network, readable in light, in dark,
 on a phone and on paper.
 
-The decision and its one figure stand at the head, then five sections: a sentence, a drawing and a
-table each. Whatever came from a file is escaped. The policy in the head lets the page load nothing
-and use no style but its own, which is named by its hash.
+At its head are the decision and one figure, then come five sections, each a sentence, a drawing and
+a table. Whatever came from a file is escaped. A content security policy keeps the page from loading
+anything, and from using any style but the one whose hash it names.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _head(run: Run, answer: Recommendation) -> Html:
     """The decision, the one figure it rests on, and what could overturn it."""
     question, leader = run.manifest.question, answer.leading_evaluation
     target, traffic = (
-        # A directory by its own name; hub ids and suites as they are.
+        # The last part of a path; hub ids and suites as they are.
         path.rstrip("/").rsplit("/", 1)[-1] if path.startswith(("/", ".", "~")) else path
         for path in (question.target, question.traffic)
     )
@@ -168,7 +168,9 @@ def _section(key: str, title: str, lead: str, *parts: Html | None) -> Html:
 
 
 def _drawn(*charts: Chart | None, beside: Html | None = None) -> Html:
-    """Charts side by side where the page is wide, with the table that is read beside them."""
+    """Charts side by side if the page is wide enough, or a chart next to the table given as
+    `beside`.
+    """
     figures = [
         element(
             "figure",
@@ -240,7 +242,7 @@ def _load(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     times = charts.get("latency")
     waits = _drawn(times, beside=_titled(times.table)) if times else None
     if times and numbers:
-        waits = folded(times.title, waits)
+        waits = folded(times.table.title, waits)
     return _section(
         "load",
         "Load and latency",
@@ -290,27 +292,24 @@ def _why_no_segments(run: Run) -> str:
 
 
 def _method(name: str, run: Run, answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
-    """Caveats, checks and failures beside the errors of predictions; rules of thumb, how it was
-    run, and the glossary folded.
+    """The errors of predictions with caveats, checks and failures; folded: rules of thumb, how the
+    run was made, and the glossary.
     """
-    manifest, error = run.manifest, answer.prediction_error
+    manifest, checks = run.manifest, list(answer.checks)
     lead = "Nothing was decoded, so the predictions are unchecked."
     if not any(each.speedup_predicted for each in answer.evaluations):
         lead = "No speed-up was predicted, so there is no prediction to check."
-    elif error is None and any(each.requests_measured for each in answer.evaluations):
+    elif any(each.requests_measured for each in answer.evaluations):
         lead = "What was decoded was not predicted, so the predictions are unchecked."
-    if error is not None:
-        lead = (
-            f"Predictions were off by {error.median:.1%} in the median and {error.worst:.1%} at "
-            f"worst over {error.configurations} measured configurations."
-        )
+    if answer.prediction_error is not None:
+        lead = checks.pop(0)  # the first check says how far predictions were off
     missing = failures(answer)
     if "tokens-per-round-by-group" not in charts:
         missing.append(_why_no_segments(run))
     caveats = [caveat.text for caveat in answer.caveats if not caveat.decisive]
     lists = {
         "Other caveats" if answer.decisive_caveats else "Caveats": caveats,
-        "Checks": answer.checks,
+        "Checks": checks,
         "Not measured": missing,
     }
     models = {

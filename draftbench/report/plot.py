@@ -24,12 +24,12 @@ from draftbench.report.terminal.text import plain
 # At 72 dots per inch a unit is a point, and a CSS pixel of a drawing that is not scaled.
 WIDTH, HEIGHT, DPI = 400.0, 250.0, 72
 SERIES = 7
-# At 12 px a character is about so wide.
+# Width of a character at 12 px, height of a line, and most characters of a label.
 _CHARACTER, _LINE, _LONGEST = 7.0, 15.0, 26
 
 STYLE = files("draftbench.report").joinpath("page.css").read_text(encoding="utf-8")
-# A file is drawn in the light colours of the page; on the page each of them becomes the variable
-# that has another value in the dark.
+# Files are drawn in the light colours of the page. On the page each colour becomes its CSS
+# variable, which has another value in dark mode.
 COLOURS = dict(re.findall(r"--(\w+): (#\w+);", STYLE.partition("@media")[0]))
 _VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
 _SETTINGS: dict[Any, Any] = {
@@ -42,7 +42,8 @@ _SETTINGS: dict[Any, Any] = {
     "text.color": COLOURS["ink"],
     "axes.formatter.useoffset": False,
 }
-# All that the page takes of a drawing: no ids, links, clips or styles, which its policy forbids.
+# The attributes that are kept for the page: no ids, links or clips, and no styles, which its policy
+# forbids.
 _KEPT = (
     *("d", "x", "y", "transform", "text-anchor", "font-weight", "fill", "fill-opacity"),
     *("stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "opacity"),
@@ -51,9 +52,7 @@ _KEPT = (
 
 @dataclass(frozen=True)
 class Axis:
-    """A range with the values that are marked on it, None for round ones; `log` spaces doublings
-    alike.
-    """
+    """An axis: its range and its ticks, round numbers if None; `log` makes it logarithmic."""
 
     label: str
     low: float
@@ -63,7 +62,7 @@ class Axis:
 
 
 def values_axis(label: str, values: Sequence[float]) -> Axis:
-    """An axis that holds all values with a little room."""
+    """An axis over all values, with a little room at both ends."""
     low, high = min(values), max(values)
     room = 0.04 * ((high - low) or max(abs(high), 1.0))
     return Axis(label, low - room if low else low, high + room)
@@ -89,17 +88,17 @@ def rows_axis(names: Sequence[str]) -> Axis:
 
 
 def short(name: str) -> str:
-    """A name from a file as a label that keeps its end, where a quantization level stands."""
+    """A name as a label: a long one loses its middle, since a quantization level is at its end."""
     words = plain(name).replace("\n", " ")
     return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 10]}…{words[-9:]}"
 
 
 class Plot:
-    """A drawing in the making: two axes with a grid, then whatever is put on them.
+    """A drawing: two axes with a grid, then whatever is put on them.
 
     Args:
-        names: what will stand at the right of the axes.
-        upright: the grid lines mark values of x, because y holds names.
+        names: labels that `names` will put at the right, which must have room.
+        upright: the grid lines are vertical, because y has names instead of values.
     """
 
     def __init__(
@@ -158,15 +157,13 @@ class Plot:
             dot.set(mfc=COLOURS["paper"], mew=2)
 
     def slower(self, asked: float) -> None:
-        """A wash where speculation is slower than decoding without it, and a dashed line at 1× and
-        at the speed-up that is asked for.
-        """
+        """Shade all below 1×, and draw dashed lines at 1× and at the speed-up that is asked for."""
         self.axes.axvspan(self.axes.get_xlim()[0], 1, color=COLOURS["wash"], zorder=0)
         for value in {1.0, asked}:
             self.threshold(value)
 
     def threshold(self, at: float) -> None:
-        """A dashed line across, such as at 1× where speculation neither wins nor loses."""
+        """A dashed line across, as at 1×, where speculation neither wins nor loses."""
         line = self.axes.axvline if self._upright else self.axes.axhline
         line(at, color=COLOURS["ink"], linewidth=1, dashes=(4, 3))
 
@@ -177,8 +174,8 @@ class Plot:
         self.words((x, y.high), words, above=12)
 
     def names(self, lines: Sequence[tuple[float, str, int]]) -> None:
-        """Names (height, name, series) of lines at their right ends, moved apart where they would
-        stand on one another.
+        """Names at the right ends of lines (height, name, series), moved apart so as not to
+        overlap.
         """
         ordered = sorted(lines, key=lambda line: -line[0])
         (low, high), (wide, tall) = self.axes.get_ylim(), self._size
@@ -206,11 +203,11 @@ class Plot:
         text.set(ha=align, color=COLOURS[colour], annotation_clip=False)
 
     def svg(self, description: str) -> Html:
-        """The drawing as an element of the page, coloured by its variables; `description` stands
-        for it where it cannot be seen.
+        """The drawing as an element of the page, in the colours of its variables; `description` is
+        for readers that cannot see it.
 
-        The page allows no style attribute, and its ids would meet those of other drawings: styles
-        become attributes of their own and a shape that is used by its id is written where it is.
+        The page forbids style attributes, and ids would clash with those of other drawings: each
+        style becomes an attribute, and each use of a shape by id the shape itself.
         """
         parts, shapes = [], {}
         for node in ElementTree.fromstring(self._drawn("svg")).iter():
@@ -249,8 +246,8 @@ class Plot:
 
 @contextmanager
 def _styled() -> Iterator[None]:
-    """matplotlib with the settings of charts, silent about signs that its font lacks: the reader's
-    font has them.
+    """matplotlib with the settings of charts, and without warnings of characters that its font
+    lacks, since the reader's font has them.
     """
     import matplotlib
 

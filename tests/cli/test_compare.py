@@ -32,7 +32,7 @@ def test_a_folder_that_is_no_run(failing, swept, tmp_path, runs, where):
     assert str(tmp_path / "none") in failing(2, "compare", *runs)
 
 
-def test_of_three_runs_the_answers_stand_beside_each_other(command, swept):
+def test_the_answers_of_three_runs_are_listed(command, swept):
     folder, _ = swept
     outcome = command("compare", folder, folder, folder)
     assert (outcome.code, outcome.err) == (0, "")
@@ -42,7 +42,7 @@ def test_of_three_runs_the_answers_stand_beside_each_other(command, swept):
     assert [answer["runner"] for answer in found["answers"]] == ["built-in decoder"] * 3
 
 
-def test_a_run_that_is_named_twice_stands_beside_another(command, swept):
+def test_a_run_that_is_named_twice_is_listed_twice(command, swept):
     outcome = command("compare", swept[0], swept[0], REFERENCE / "tinyllama-stories")
     assert (outcome.code, outcome.err) == (0, "")
     assert "different settings: --target" in outcome.out

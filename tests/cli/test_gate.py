@@ -58,7 +58,7 @@ def other_mode(baseline):
         (twice_the_same, 2, "error: `"),
         (absurdly_long, 2, "error: `"),
         (once_shaken, 3, "INCONCLUSIVE"),
-        (other_mode, 4, "error: the baseline cannot be compared: mode was sampled"),
+        (other_mode, 4, "error: the baseline cannot be compared: --mode was sampled"),
     ],
 )
 def test_every_exit_code_leaves_the_process(swept, pinned, change, code, said):
@@ -209,7 +209,7 @@ def test_the_gate_says_that_the_machine_is_busy_as_a_sweep_does(command, measure
     assert "the machine is busy (load " in command(*measured()).err
 
 
-def test_traffic_in_fields_of_its_own_is_read_as_the_sweep_read_it(
+def test_traffic_in_named_fields_is_read_as_the_sweep_read_it(
     command, embedded, tmp_path, monkeypatch
 ):
     """`said` is no usual place of a prompt: both the sweep and the gate are told."""
@@ -255,7 +255,7 @@ def test_another_key_is_refused_before_a_model_is_loaded(command, measured, monk
     monkeypatch.setenv("DRAFTBENCH_KEY", "another")
     outcome = command(*measured())
     assert outcome.code == 4
-    assert "key_id was" in outcome.err
+    assert "key of the hashes was" in outcome.err
     assert "DRAFTBENCH_KEY" in outcome.err
 
 

@@ -59,7 +59,7 @@ def test_the_first_line_names_the_arguments_without_braces(command, name, argume
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_has_a_line_of_its_own(command, name):
+def test_an_example_has_a_line(command, name):
     lines = command(name, "-h").out.splitlines()
     assert not [line for line in lines if line.count("draftbench ") > 1]
 

@@ -54,12 +54,6 @@ def test_a_value_that_a_flag_does_not_know_is_answered_by_those_it_knows(sweep):
     assert "It can be none, fp8, int8, int4" in said
 
 
-def test_a_report_without_a_page_names_the_flag_that_writes_one(command):
-    note = "no page was written: --html FILE writes one\n"
-    assert command("report", RUN).err.endswith(note)
-    assert "no page" not in command("report", RUN, "--format", "json").err
-
-
 def test_a_missing_flag(failing):
     assert "missing option `--traffic`" in failing(2, "sweep", "--target", "x", "--drafts", "d")
 
@@ -149,7 +143,7 @@ def test_an_out_folder_that_holds_something_else(failing, embedded, tmp_path):
 RUN_COMMANDS = [
     ["recommend"],
     ["acceptance"],
-    ["report"],
+    ["report", "--html", "page.html"],
     ["export", "--engine", "vllm"],
     ["gate", "--save", "b.json"],
     ["compare", "x"],
@@ -222,7 +216,6 @@ def test_what_was_probably_meant(failing, words, meant):
     [
         ["recommend", RUN],
         ["acceptance", RUN],
-        ["report", RUN],
         ["compare", RUN, RUN],
         ["gate", "--old", RUN, "--new", RUN],
         ["runs", "list", "."],

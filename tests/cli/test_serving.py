@@ -170,7 +170,7 @@ def test_half_a_target_is_said_to_be_cut_off(failing, embedded, tmp_path):
     assert "download the checkpoint again" in told
 
 
-def test_llama_cpp_is_not_told_to_be_given_a_folder(failing):
+def test_no_folder_is_suggested_for_llama_cpp(failing):
     words = ["--target", "gone.gguf", "--drafts", "ngram", "--engine", "llama.cpp"]
     assert failing(2, "sweep", *words, *TRAFFIC).endswith("hint: give a .gguf file")
 
@@ -551,7 +551,7 @@ def test_two_servers_over_http(command, tmp_path, kind):
     assert {t.output_tokens for t in run.trajectories} == {10}
 
 
-def test_a_server_alone_is_told_how_to_learn_its_speed_and_has_acceptance(command, tmp_path):
+def test_a_server_alone_has_acceptance_and_a_hint_how_to_measure_its_speed(command, tmp_path):
     """It accepts 2 of 4 tokens a round: of three tried two are accepted, in every round."""
     out = tmp_path / "run"
     with ScriptedServer("vllm", k=4, accepts=(2,)) as server:
@@ -584,7 +584,7 @@ def black_boxes(embedded):
         yield ["sweep", *words, "--tokenizer", embedded / "target", *TRAFFIC, "--sample", 6]
 
 
-def test_of_a_black_box_the_speed_is_measured_and_nothing_said_of_its_acceptance(
+def test_a_server_that_reports_no_drafting_has_a_speed_and_no_acceptance(
     command, failing, black_boxes, tmp_path
 ):
     out = tmp_path / "run"

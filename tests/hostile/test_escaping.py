@@ -44,7 +44,7 @@ def printed(capsys, *words):
     return output.out + output.err
 
 
-@pytest.mark.parametrize("command", ["recommend", "acceptance", "report"])
+@pytest.mark.parametrize("command", ["recommend", "acceptance"])
 @pytest.mark.parametrize("style", ["table", "markdown", "csv", "json"])
 def test_no_command_reaches_the_terminal(run, capsys, command, style):
     output = printed(capsys, command, run, "--format", style)

@@ -71,7 +71,6 @@ def commands(place):
     for style in ("table", "json", "markdown", "csv"):
         yield ["recommend", run, "--format", style]
         yield ["acceptance", run, "--format", style, "--all"]
-        yield ["report", run, "--format", style]
     yield ["report", run, "--html", f"{place}/page.html", "--plots", f"{place}/plots"]
     yield ["compare", run, run]
     yield ["compare", run, run, "--format", "markdown"]

@@ -207,7 +207,7 @@ def waits_of(speculative: Side) -> Latency:
     )
 
 
-def test_gaps_that_an_engine_does_not_tell_are_said_to_be_unknown_once():
+def test_gaps_that_an_engine_does_not_report_are_called_unknown_once():
     speculative = msgspec.structs.replace(side(0.3, 0.5), chunk_gap=None)
     found = latency(waits_of(speculative), "SGLang 0.5.23")
     assert [row[0] for row in found.rows if row[0]] == [
@@ -295,7 +295,7 @@ def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(han
 @pytest.mark.parametrize(
     ("processes", "said"), [(1, "about 60 requests"), (3, "about 60 requests in 3 processes")]
 )
-def test_what_surely_settles_it_stands_in_the_headline(hand, processes, said):
+def test_the_headline_names_a_sweep_that_settles_it(hand, processes, said):
     larger = LargerSweep(requests=60, processes=processes, chance=0.9)
     bare = replace(hand.answer(hand.perfect()), decision="inconclusive", choice=None)
     assert headline(replace(bare, larger_sweep=larger)) == f"Inconclusive: {said} would settle it"

@@ -107,6 +107,10 @@ def test_every_drawing_has_words_for_who_cannot_see_it(whole):
     assert all(found["role"] == "img" and len(found["aria-label"]) > 40 for found in drawings)
 
 
+def test_how_far_predictions_are_off_is_said_once(whole):
+    assert whole.count("predictions are off by") == 1
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
@@ -235,7 +239,7 @@ def test_the_page_loads_nothing_and_styles_itself_by_hash_only(text, read):
     assert not re.search(r"url\(|@import", text)
 
 
-def test_sections_have_ids_of_their_own(whole):
+def test_sections_have_different_ids(whole):
     ids = Read(whole).all("id")
     assert ids == ["candidates", "k", "load", "segments", "method"]
 

@@ -20,21 +20,19 @@ def test_a_page_and_charts_are_written_and_named_on_stderr(folder, tmp_path, com
     assert len(list(charts.glob("*.svg"))) == len(list(charts.glob("*.png"))) == 6
 
 
-def test_one_run_as_text_is_what_recommend_prints_and_draws_nothing(folder, monkeypatch, command):
-    monkeypatch.setattr("draftbench.report.charts.charts_of", None)
-    recommended, reported = (
-        command(name, folder, "--format", "json").out for name in ("recommend", "report")
-    )
-    assert reported == recommended
-    assert command("report", folder).out.startswith("Speculate: small")
+def test_without_a_file_to_write_the_flags_that_name_one_are_listed(folder, failing):
+    said = failing(2, "report", folder)
+    assert "nothing to write: give --html FILE for a page, or --plots FOLDER for charts" in said
+    assert f"hint: `draftbench recommend {folder}` prints the answer" in said
 
 
 def test_a_second_run_or_a_folder_that_is_no_run_is_a_usage_error(folder, tmp_path, failing):
-    failing(2, "report", folder, folder)
     page = ("--html", tmp_path / "x.html")
+    failing(2, "report", folder, folder, *page)
     assert "is not a run folder" in failing(2, "report", tmp_path, *page)
 
 
 def test_a_run_without_candidates_is_a_usage_error(hand, tmp_path, failing):
     RunFolder.create(tmp_path / "run", hand.manifest())
-    assert "no candidate was measured" in failing(2, "report", tmp_path / "run")
+    page = ("--html", tmp_path / "x.html")
+    assert "no candidate was measured" in failing(2, "report", tmp_path / "run", *page)

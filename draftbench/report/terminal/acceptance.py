@@ -46,10 +46,12 @@ _PREDICTED = (
     "each position at the largest"
 )
 _ALIKE = "as if every position were accepted alike, since the engine does not report positions"
-_SHORT_LEGEND = (
-    "α: acceptance rate. τ: mean accepted length at that k. h: acceptance at a round's first → "
-    "last position. ± half a 95% interval. `--all` shows"
-)
+# What the columns of the first screen mean.
+_MEANINGS = {
+    "α": "α: acceptance rate.",
+    "τ": "τ: mean accepted length at that k.",
+    "h": "h: acceptance at a round's first → last position.",
+}
 _FEW = f"intervals over fewer than {FEW_REQUESTS} requests are rough"
 _STOPPING = (
     "Rounds are exact. What would be drafted after a wrong token is unknown, so only decoding "
@@ -100,7 +102,7 @@ def render(
 
 
 def _screen(report: AcceptanceReport) -> list[Section]:
-    """A line per candidate, α by group, and what stands out."""
+    """One screen: a line for each candidate, α by group, and the findings."""
     candidates = report.candidates[:_MOST_CANDIDATES]
     ks = _shown_ks(each.k for c in report.candidates for each in (*c.at_each_k, *c.predicted))
     rows: list[list[Cell]] = []
@@ -114,6 +116,9 @@ def _screen(report: AcceptanceReport) -> list[Section]:
         hazards = " → ".join("–" if h is None else f"{h.value:.2f}" for h in at_ends)
         alpha = c.alpha.pooled if c.alpha else None
         rows.append([c.candidate, alpha, *(lengths.get(k) for k in ks), hazards or "–"])
+    head = ["candidate", "α", *(f"τ k={k}" for k in ks), "h"]
+    known = [at for at, _ in enumerate(head) if any(row[at] not in (None, "–") for row in rows)]
+    meanings = dict.fromkeys(_MEANINGS.get(head[at][0], "") for at in known)
     modes = " and ".join(dict.fromkeys(f"{c.mode} drafting" for c in report.candidates if c.mode))
     requests = max((c.requests for c in report.candidates), default=0)
     title = f"Acceptance of {counted(len(report.candidates), 'candidate')} on {requests} requests"
@@ -121,16 +126,16 @@ def _screen(report: AcceptanceReport) -> list[Section]:
     return [
         Section(
             f"{title}, {modes}" if modes else title,
-            ["candidate", "α", *(f"τ k={k}" for k in ks), "h"],
-            rows,
+            [head[at] for at in known],
+            [[row[at] for at in known] for row in rows],
             [f"{counted(more, 'more candidate')}: `--all` or `--candidate NAME`"] if more else [],
         ),
-        _screen_groups(report),
+        _screen_groups(report, " ".join(filter(None, meanings))),
     ]
 
 
 def _marked(figure: FigureEstimate, c: CandidateAcceptance) -> Cell:
-    """A figure of a candidate, said to be predicted where it is."""
+    """A figure of a candidate, marked if it is predicted."""
     predicted = figure.pooled is not None and figure in c.predicted
     return f"{shown(figure.pooled)} predicted" if predicted else figure.pooled
 
@@ -144,8 +149,10 @@ def _shown_ks(ks: Iterable[int | None]) -> list[int]:
     return sorted({distinct[0], usual, distinct[-1]})
 
 
-def _screen_groups(report: AcceptanceReport) -> Section:
-    """α by segment, temperature and third of the response, a column per model draft."""
+def _screen_groups(report: AcceptanceReport, meanings: str) -> Section:
+    """α by segment, temperature and third of the response, with a column for each model draft; then
+    the findings, and what the columns of this screen mean.
+    """
     first = report.candidates[:_MOST_CANDIDATES]
     drafts = [c for c in first if c.breakdown and c.candidate != SELF][:_MOST_COLUMNS]
     rates: dict[str, dict[str, dict[str, Estimate | None]]] = {by: {} for by in _SCREEN_GROUPS}
@@ -178,7 +185,8 @@ def _screen_groups(report: AcceptanceReport) -> Section:
     title = "α by group of requests and along the response" if rows else "Findings"
     head = ["by", "", *(c.candidate for c in drafts)]
     few = _few(first, segments if "segment" in splitting else ())
-    legend = f"{_SHORT_LEGEND} {'more (' + ', '.join(more) + ')' if more else 'everything'}."
+    legend = f"{meanings} ± half a 95% interval. " if meanings else ""
+    legend += f"`--all` shows {'more (' + ', '.join(more) + ')' if more else 'everything'}."
     return Section(title, head, rows, [*notes, *_findings(report), *few, legend])
 
 
@@ -256,7 +264,8 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
         basis = c.alpha.figure if c.counted else f"{c.alpha.figure}, {drafting}"
         notes = [*(notes if c.counted else ()), f"{means} ({basis}){enough}"]
     notes += _faults(c)
-    by_segment = [(g.name, g.equal_requests) for g in c.rounds_by_group if g.by == "segment"]
+    groups = c.breakdown.groups if c.breakdown else c.rounds_by_group
+    by_segment = [(g.name, g.equal_requests) for g in groups if g.by == "segment"]
     notes += _few([c], by_segment)
     positions = enumerate(zip(c.hazards, c.survivals, strict=True), start=1)
     return [

@@ -1,4 +1,4 @@
-"""What `check` found out about target and drafts: one screen, or everything with `--all`."""
+"""The output of `draftbench check`: one screen, or everything with `--all`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def render(answer: CheckResult, style: str, width: int, *, everything: bool = Fa
     """As table, json (which always holds everything) or markdown."""
     if style == "json":
         return to_json(answer)
-    own = own_draft_section(answer.target.name, answer.own_draft)
+    carried = own_draft_section(answer.target.name, answer.own_draft)
     if everything:
         parts = [part for pair in answer.pairs for part in _every_part(answer, pair)]
-        return render_sections([*own, *parts, _sizes(answer), _levels(answer)], style, width)
+        return render_sections([*carried, *parts, _sizes(answer), _levels(answer)], style, width)
     one = len(answer.pairs) == 1
     sections = _one(answer, answer.pairs[0]) if one else [_several(answer)]
-    return render_sections([*own, *sections], style, width, "--all")
+    return render_sections([*carried, *sections], style, width, "--all")
 
 
 def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
@@ -223,5 +223,5 @@ def _overlap(overlap: Overlap, tokens: str) -> str:
 
 
 def _share(share: float) -> str:
-    """Never rounded up to all."""
+    """A share in percent, "all" only if it is exactly 1."""
     return "all" if share == 1 else f"{min(share, 0.9999):.2%}"

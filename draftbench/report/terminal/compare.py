@@ -1,4 +1,4 @@
-"""Runs side by side as text, for `compare`, and the verdict of the gate."""
+"""The output of `draftbench compare`, and the verdict of the gate as text."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _ANSWERS_LEGEND = (
     "Speed-up: the one that `recommend` prints first. ±: half of that run's 95% interval."
 )
 _MORE = "Every figure and every difference in the settings: the same command with --all."
-# Columns of three cells beside each other that a terminal of 80 has room for.
+# Most characters of the three cells of a row that fit next to each other on 80 columns.
 _WIDE = 74
 _NAME = 20
 
 
 def render(comparison: Comparison, style: str, width: int, *, everything: bool = False) -> str:
-    """The comparison as table (one screen, or everything), json or markdown; JSON and Markdown
-    always hold everything.
+    """The comparison as table, json or markdown; JSON and Markdown always have everything, a table
+    one screen of it unless `everything` is asked for.
     """
     if style == "json":
         return to_json(comparison)
@@ -74,7 +74,7 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
 
 
 def _joined(sections: Sequence[Section], style: str, width: int, rest: str = "") -> str:
-    """The title, and the sections that hold anything."""
+    """The first section, and those of the others that are not empty."""
     filled = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
     return render_sections(filled, style, width, rest)
 
@@ -91,13 +91,13 @@ def _in_common(requests: int | None) -> str:
 
 
 def _different(what: str, facts: Sequence[str]) -> list[str]:
-    """Names of what differs, without the explanations behind their commas."""
+    """A note that names what differs, without the explanations after commas; none if nothing."""
     names = [fact.partition(",")[0] for fact in facts]
     return [f"different {what}: {', '.join(names)}"] if names else []
 
 
 def _changes(comparison: Comparison, *, everything: bool) -> Section:
-    """Every figure of every candidate or the main ones, with why some cannot be compared."""
+    """The figures of every candidate, all or the main ones, and why some cannot be compared."""
     rows: list[list[Cell]] = []
     obstacles: dict[str, dict[str, None]] = {}
     for change in comparison.candidates:
@@ -107,12 +107,13 @@ def _changes(comparison: Comparison, *, everything: bool) -> Section:
             if row.obstacle and row.a and row.b:
                 obstacles.setdefault(row.obstacle, {})[row.figure] = None
     notes = [f"{', '.join(figures)}: {why}" for why, figures in obstacles.items()]
-    return Section("What changed", ["draft", "", "k", "A", "B", "B − A", "B is"], rows, notes)
+    head = ["draft", "", "k", "A", "B", "B − A", "B is"]
+    return Section("What changed", head, rows, notes, names=3)
 
 
 def _main_figures(change: CandidateChange) -> Iterable[FigureChange]:
-    """α, tokens per round and the measured speed-up of a draft where they can be compared: of
-    several k's the one that was fastest in A.
+    """α, tokens per round and the measured speed-up, as far as they can be compared, each at the k
+    where it was largest in A; nothing for the control.
     """
     main: dict[str, FigureChange] = {}
     for row in change.figures if change.candidate != SELF else ():
@@ -124,7 +125,7 @@ def _main_figures(change: CandidateChange) -> Iterable[FigureChange]:
 
 
 def _row(row: FigureChange) -> list[Cell]:
-    # Both ends: an interval leans to one side, which half of its width would hide.
+    # Both ends, since an interval may be lopsided.
     difference = row.difference and f"{row.difference.low:+.3f} … {row.difference.high:+.3f}"
     ks = None if row.k_a is None else ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
     return [row.figure.replace(" per ", "/"), ks, row.a, row.b, difference, _reading(row)]
@@ -191,7 +192,7 @@ def render_answers(
 
 
 def verdict_text(result: GateResult, width: int) -> str:
-    """The gate's verdict with each check and its limit, notes, and what changed."""
+    """The gate's verdict, each check with its limit, the notes, and what changed."""
     failing = [check for check in result.segments if check.verdict == "fail"]
     blocks = [
         [

@@ -1,6 +1,6 @@
-"""The plan of a sweep as text, Markdown or JSON: with the built-in decoder its grid, work, time and
-memory; on a serving engine the servers started and what they write, compared with a grid that
-starts every k of every draft.
+"""The output of `draftbench sweep --dry-run`: with the built-in decoder the grid with its work,
+time and memory; on a serving engine the servers started and what they write, compared with starting
+every k of every draft.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from draftbench.memory import format_size
 from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, counted, render_sections, shortened
 
-# From the command that starts a server to its first answer, without the time to read the weights:
-# vLLM on two cores.
-START_SECONDS = 30.0
+# From the command that starts a server to its first answer, without reading the weights: as vLLM on
+# two cores.
+SERVER_START_SECONDS = 30.0
 # Rows of memory, and columns of the names of drafts.
 _MOST_ROWS, _NAMES = 3, 76
 _MORE = "--format markdown"
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """A kind of work: `what` is done, to `how_much`, in about so many `seconds`."""
+    """A kind of work."""
 
-    what: str
-    how_much: str
-    seconds: float
+    what: str  # what is done
+    how_much: str  # to how much
+    seconds: float  # about how long it takes
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,8 +192,8 @@ def _work_as_table(plan: EngineDryRun) -> Section:
         )
     if plan.most.seconds is not None:
         notes.append(
-            f"Estimated without running anything: a start takes {START_SECONDS:.0f} s, weights "
-            "are read as fast as on a typical machine, and no draft saves time."
+            f"Estimated without running anything: a start takes {SERVER_START_SECONDS:.0f} s, "
+            "weights are read as fast as on a typical machine, and no draft saves time."
         )
     if plan.arrivals != "closed" and plan.least.seconds is not None:
         if plan.most.seconds is None:
@@ -204,11 +204,11 @@ def _work_as_table(plan: EngineDryRun) -> Section:
 
 
 def _memory(plan: DryRun, most: int | None) -> Section:
-    """The candidates that need most, or all; every column but the last adds up to it."""
+    """The memory of the `most` candidates that need most of it, or of all."""
     largest = sorted(plan.memory, key=lambda need: -need.together)
     twice = any(need.second_layout for need in largest)
     rows = []
-    # A line that says "1 more" is better that one.
+    # Instead of a line "and 1 more" there is room for that one.
     shown = largest if most is None or len(largest) == most + 1 else largest[:most]
     for need in shown:
         second = (need.second_layout,) if twice else ()
@@ -240,7 +240,7 @@ def _server_memory(plan: EngineDryRun) -> Section:
 
 
 def _about(seconds: float | None) -> str:
-    """No finer than the assumptions behind it."""
+    """Seconds in two digits, since the assumptions behind them are no finer."""
     if seconds is None:
         return "–"
     for unit, scale in (("h", 3600), ("min", 60)):

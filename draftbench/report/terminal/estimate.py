@@ -1,4 +1,4 @@
-"""The closed form over draft lengths as a table, Markdown and JSON."""
+"""The output of `draftbench estimate`."""
 
 from __future__ import annotations
 

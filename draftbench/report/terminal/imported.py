@@ -1,4 +1,4 @@
-"""Figures of another tool's record as a table, Markdown and JSON."""
+"""The output of `draftbench import`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def render(record: Imported, style: str, width: int) -> str:
     if style == "json":
         return to_json(record)
     rows = [[each.name, _value(each), each.called or "–"] for each in record.figures]
-    of = counted(record.rounds, "round")
+    counts = counted(record.rounds, "round")
     if record.requests is not None:
-        of = f"{counted(record.requests, 'request')}, {of}"
+        counts = f"{counted(record.requests, 'request')}, {counts}"
     # A figure by position has one definition for all of them.
     defined = {each.formula: each.name.partition(" of position ")[0] for each in record.figures}
     notes = [f"{name[0].upper()}{name[1:]}: {formula}." for formula, name in defined.items()]
@@ -26,7 +26,7 @@ def render(record: Imported, style: str, width: int) -> str:
         notes.append(f"{counted(record.without, 'row')} without counts of speculation: left out.")
     notes += [f"{note[0].upper()}{note[1:]}." for note in record.notes]
     head = ["figure", "value", "called there"]
-    return render_sections([Section(f"{record.form}: {of}", head, rows, notes)], style, width)
+    return render_sections([Section(f"{record.form}: {counts}", head, rows, notes)], style, width)
 
 
 def _value(each: Value) -> Estimate | str:

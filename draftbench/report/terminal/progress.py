@@ -7,37 +7,25 @@ No thread draws: the view is redrawn between two measurements, never beside a ti
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from copy import copy
-from dataclasses import replace
+from collections.abc import Sequence
 
-import msgspec
-import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
-from draftbench.acceptance.intervals import MIN_REQUESTS, RESAMPLES, estimate
-from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
-from draftbench.records import Decode, Key, LookupReplay, Observation, Replay, Trajectory
+from draftbench.acceptance.running import RunningFigures
+from draftbench.records import Observation
 from draftbench.report.terminal.text import plain, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
 # Drawing may cost this share of the time, however many requests the running figures cover.
 _SHARE_OF_TIME = 0.02
-_USUAL_K = 4
-# Up to so many requests are resampled as often as by `acceptance`, so that one figure has one
-# interval. More requests are resampled less: the interval moves by less than is shown.
-_MANY_REQUESTS, _FEW_RESAMPLES = 1000, 200
 
 
 class TerminalWatcher:
-    """Shows stages, running figures and notes; a context manager, so that the view goes away on
-    every way out.
-    """
+    """Shows stages, running figures and notes; a context manager, which removes the live view."""
 
     def __init__(self, console: Console, *, quiet: bool, verbose: bool = False) -> None:
         self._console, self._quiet = console, quiet
@@ -89,7 +77,7 @@ class TerminalWatcher:
         self._draw(at_once=True)
 
     def kept(self, records: Sequence[Observation]) -> None:
-        """Take account of observations that were just written to the run folder."""
+        """Take in observations that were just written to the run folder."""
         if self._figures is not None:
             self._figures.add(records)
 
@@ -131,8 +119,20 @@ class TerminalWatcher:
             self._print(line)
 
     def _known_figures(self) -> list[str]:
-        """α, τ and tokens per second of the candidate at work."""
-        return self._figures.words(self._candidate) if self._figures and self._candidate else []
+        """α and τ of the candidate at work, and its tokens per second."""
+        figures, candidate = self._figures, self._candidate
+        if figures is None or not candidate:
+            return []
+        alpha, length = figures.alpha(candidate), figures.mean_accepted_length(candidate)
+        acceptance = [f"α {shown(alpha)}"] if alpha else []
+        acceptance += [f"τ {shown(length)} at k = {figures.k}"] if length else []
+        rates = ", ".join(
+            f"{rate:.3g} {f'at k = {k}' if k else 'without a draft'}"
+            for k, rate in figures.tokens_per_second(candidate).items()
+        )
+        rows = "" if figures.rows == 1 else f", each of {figures.rows} rows"
+        speed = f"tokens/s{rows}: {rates}" if rates else ""
+        return [line for line in ("   ".join(acceptance), speed) if line]
 
     def _drawing(self) -> RenderableType:
         if not self._stage:
@@ -152,8 +152,8 @@ class TerminalWatcher:
         )
 
     def _overall(self, left: float) -> str:
-        """Progress over all candidates. Those to come are taken to be as slow as the finished ones;
-        before the first one is finished their time is unknown.
+        """Progress over all candidates. Those to come are expected to take as long as the finished
+        ones on average; before one is finished, the time left is unknown.
         """
         if not self._candidate:
             return ""
@@ -166,91 +166,6 @@ class TerminalWatcher:
         elif number < count:
             return words
         return f"{words}, about {_duration(left)} left in all"
-
-
-class RunningFigures:
-    """α, τ and speed of each candidate on the requests done so far, as `acceptance` counts them.
-
-    `k` is the draft length of the running τ: of those asked for the nearest to 4. Only what the
-    figures need of each response is kept, so that a long sweep's memory and drawing do not grow
-    with its tokens. A request whose samples were kept apart counts as two.
-    """
-
-    def __init__(self, ks: Sequence[int]) -> None:
-        self.k = min(ks, key=lambda k: (abs(k - _USUAL_K), k))
-        self._written: dict[Key, Trajectory] = {}
-        self._rates: dict[str, list[Sample]] = {}
-        self._lengths: dict[str, list[Sample]] = {}
-        # By candidate and batch size: the last process, and tokens and seconds at each k.
-        self._speeds: dict[tuple[str, int], tuple[str, dict[int, tuple[int, float]]]] = {}
-        self._rows = 1
-
-    def add(self, records: Iterable[Observation]) -> None:
-        replayed: dict[str, list[tuple[Trajectory, AnyReplay]]] = {}
-        for record in records:
-            match record:
-                case Trajectory():
-                    bare = copy(record)  # a number for each token is not needed here
-                    for name in ("margins", "argmax"):
-                        msgspec.structs.force_setattr(bare, name, ())
-                    self._written[record.key] = bare
-                case Replay() | LookupReplay():
-                    response = self._written.get(record.key)
-                    if response is not None:
-                        replayed.setdefault(str(record.candidate), []).append((response, record))
-                case Decode():
-                    self._add_decode(record)
-        for name, pairs in replayed.items():
-            rounds = expected_rounds([law_of(*pair) for pair in pairs], self.k)
-            length = mean_accepted_length([trajectory for trajectory, _ in pairs], rounds)
-            self._lengths.setdefault(name, []).append(length)
-            rate = alpha(pairs)
-            if rate is not None:
-                self._rates.setdefault(name, []).append(rate)
-
-    def _add_decode(self, row: Decode) -> None:
-        # Of a batch only what its last process decoded is comparable.
-        key, self._rows = (row.block, row.batch), row.batch
-        process, sums = self._speeds.get(key, (row.process, {}))
-        if row.batch > 1 and process != row.process:
-            sums = {}
-        tokens, seconds = sums.get(row.k, (0, 0.0))
-        sums[row.k] = tokens + row.output_tokens - 1, seconds + row.decode_seconds
-        self._speeds[key] = row.process, sums
-
-    def words(self, candidate: str) -> list[str]:
-        """α and τ at one k, and tokens per second of a candidate, as far as they are known: at the
-        batch size that is being decoded, a row's share where there are several.
-        """
-        figures = (
-            f"{symbol} {_figure(samples[candidate])}{at}"
-            for symbol, samples, at in (
-                ("α", self._rates, ""),
-                ("τ", self._lengths, f" at k = {self.k}"),
-            )
-            if sum(len(sample.requests) for sample in samples.get(candidate, ())) >= MIN_REQUESTS
-        )
-        _, sums = self._speeds.get((candidate, self._rows), ("", {}))
-        rates = [
-            f"{tokens / seconds:.3g} {f'at k = {k}' if k else 'without a draft'}"
-            for k, (tokens, seconds) in sorted(sums.items())
-            if seconds > 0
-        ]
-        rows = "" if self._rows == 1 else f", each of {self._rows} rows"
-        speed = f"tokens/s{rows}: {', '.join(rates)}" if rates else ""
-        return [line for line in ("   ".join(figures), speed) if line]
-
-
-def _figure(samples: Sequence[Sample]) -> str:
-    """One figure from requests that were kept in several parts."""
-    together = replace(
-        samples[0],
-        requests=tuple(request for sample in samples for request in sample.requests),
-        weights=np.concatenate([sample.weights for sample in samples]),
-        addends=np.concatenate([sample.addends for sample in samples]),
-    )
-    few = len(together.requests) <= _MANY_REQUESTS
-    return shown(estimate(together, resamples=RESAMPLES if few else _FEW_RESAMPLES))
 
 
 def _duration(seconds: float) -> str:

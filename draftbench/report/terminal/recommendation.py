@@ -1,5 +1,5 @@
-"""A recommendation on one screen: the decision, what it rests on, the candidates, and what to run
-next; with `--all` everything else.
+"""The output of `draftbench recommend`: on one screen the decision, what it rests on, the
+candidates and what to run next; with `--all` everything else.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ CSV_FIGURES = (
 _MOST_ROWS, _MOST_CAVEATS, _SHORTEST_NAME = 6, 2, 12
 _CUT = " …"
 _HALF = "± half a 95% interval"
-# Caveats of the short answer, where they do not already make it provisional.
+# Kinds of caveats for the first screen, the most urgent first; decisive ones are already in its
+# second line.
 _URGENT = (
     "output-differs",
     "suspected-fault",
@@ -97,7 +98,7 @@ def render(
             below = [f"- {markdown_escaped(line)}" for line in after]
             rest = [
                 markdown_table(table.head, table.rows),
-                markdown_escaped(f"{_HALF}; {table.notes[0]}"),
+                markdown_escaped("; ".join([_HALF, *table.notes])),
             ]
             rest.append("\n".join(below))
         return "\n\n".join([f"## {title}", *lines, *rest]).rstrip()
@@ -141,13 +142,13 @@ def _fitting_table(answer: Recommendation, width: int) -> list[str]:
             break
     left_out = len(table.rows) - _MOST_ROWS
     more = [f"   and {left_out} more: --all"] if left_out > 0 else []
-    return [text, *more, paragraph(f"{_HALF}; {table.notes[0]}", width)]
+    return [text, *more, paragraph("; ".join([_HALF, *table.notes]), width)]
 
 
 def _below(answer: Recommendation) -> list[str]:
     """What stands below the table, before the caveats."""
     lines = []
-    # Of an engine the headline says why.
+    # On an engine the headline says why.
     if answer.leader is None and not answer.engine:
         lines += losers(answer)[:1]
     if answer.runner_up is not None:
@@ -157,13 +158,13 @@ def _below(answer: Recommendation) -> list[str]:
 
 
 def _urgent(answer: Recommendation) -> list[Caveat]:
-    """The two most urgent caveats of those that do not already make the answer provisional."""
+    """The two most urgent caveats, without those that make the answer provisional."""
     rest = [caveat for caveat in answer.caveats if not caveat.decisive and caveat.kind in _URGENT]
     return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
 
 
 def _uncut(fitted: Callable[[str], str], caveat: Caveat) -> str:
-    """A caveat with its advice, in its short form where the long one would be cut."""
+    """A caveat as `fitted`, in its short form if the long one would be cut."""
     line = fitted(f"Caveat: {caveat.text}")
     return fitted(f"Caveat: {caveat.short}") if line.endswith(_CUT) and caveat.short else line
 

@@ -1,4 +1,4 @@
-"""What `suggest` knows: drafts that people use with a target, and whether each can work."""
+"""The output of `draftbench suggest`."""
 
 from __future__ import annotations
 

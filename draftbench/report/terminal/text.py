@@ -1,5 +1,5 @@
-"""A section (a title, a table, sentences) as text for a terminal and as Markdown; figures and words
-as both write them.
+"""Sections (a title, a table, sentences) as text for a terminal and as Markdown, and how figures,
+names and commands are written in both.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import io
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +19,21 @@ from draftbench.safe_files import markdown_escaped, without_controls
 SCREEN_LINES, SCREEN_COLUMNS = 25, 88
 # Sentences are no longer than can be read, however wide the terminal is.
 _NARROWEST, _WIDEST = 40, 100
+# A text cell is not wrapped to less than this.
+_NARROWEST_CELL = 24
 
 # A dash alone is an unknown figure; a flag begins with a dash and is a word.
 _NUMBER = re.compile(r"[+−-]?\d|–")
 _SHELL_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
-# Text; a figure; one with the ends of its interval and a mark, which may be empty; None is unknown.
+# A text; a figure; a figure to be shown with both ends of its interval and a mark; None: unknown.
 Cell = str | Estimate | tuple[Estimate, str] | None
 
 
 @dataclass(frozen=True)
 class Section:
-    """A title, a table (none where `rows` is empty), sentences below it, and lines of code that are
-    neither wrapped nor read as Markdown.
+    """A title, a table (none if `rows` is empty), sentences below it, and lines of code, which are
+    not wrapped. The first `names` columns say what a row is.
     """
 
     title: str
@@ -39,12 +41,39 @@ class Section:
     rows: Sequence[Sequence[Cell]] = ()
     notes: Sequence[str] = ()
     code: Sequence[str] = ()
+    names: int = 1
 
     def text(self, width: int) -> str:
-        """Aligned columns; sentences are wrapped at `width` columns."""
-        table = [columns(self.head, self.rows)] if self.rows else []
+        """At most `width` columns, as far as words allow: sentences wrapped, tables split."""
+        tables = self._tables(width) if self.rows else ()
         notes = [paragraph(note, width, "  ") for note in self.notes]
-        return "\n".join([plain(self.title), *table, *notes, *self._code_block()])
+        return "\n".join([plain(self.title), *tables, *notes, *self._code_block()])
+
+    def _tables(self, width: int) -> Iterator[str]:
+        """The table; if it is too wide, with its widest text wrapped, or else as several tables
+        that begin with the names of the rows.
+        """
+        too_wide = _width(text := columns(self.head, self.rows)) - width
+        if too_wide <= 0:
+            yield text
+            return
+        every = list(zip(self.head, *self.rows, strict=True))
+        texts = [[] if numeric(map(shown, cells[1:])) else map(shown, cells) for cells in every]
+        widths = [max((len(text) for text in cells if " " in text), default=0) for cells in texts]
+        widest = widths.index(max(widths))
+        room = widths[widest] - too_wide
+        if room >= _NARROWEST_CELL:
+            text = columns(self.head, list(_wrapped(self.rows, widest, room)))
+            if _width(text) <= width:
+                yield text
+                return
+        names, part = every[: self.names], list[Sequence[Cell]]()
+        for cells in every[self.names :]:
+            if part and _width(_by_column([*names, *part, cells])) > width:
+                yield _by_column([*names, *part])
+                part = []
+            part.append(cells)
+        yield _by_column([*names, *part])
 
     def markdown(self) -> str:
         """A heading, a table, a list and a block of code."""
@@ -58,12 +87,14 @@ class Section:
         return "\n".join(lines)
 
     def _code_block(self) -> list[str]:
-        # Indented so far no line of a chat template can end the block.
+        # Indented, since a line of a chat template must not end a block of Markdown.
         return [plain(f"    {line}") for line in self.code]
 
 
 def render_sections(sections: Iterable[Section], style: str, width: int, rest: str = "") -> str:
-    """Sections as markdown or as a table: of one screen where `rest` names the flag for more."""
+    """Sections as markdown or as a table; with `rest`, the flag that shows everything, the table is
+    cut to one screen.
+    """
     if style == "markdown":
         return "\n\n".join(section.markdown() for section in sections)
     if not rest:
@@ -76,7 +107,7 @@ def render_sections(sections: Iterable[Section], style: str, width: int, rest: s
 
 
 def command_lines(commands: Iterable[str], width: int = SCREEN_COLUMNS) -> list[str]:
-    """A command a line, so that each can be pasted; a long one is continued behind a backslash."""
+    """Commands below `next:`, each on lines that can be pasted."""
     lines: list[str] = []
     for command in commands:
         lines += continued(
@@ -86,8 +117,8 @@ def command_lines(commands: Iterable[str], width: int = SCREEN_COLUMNS) -> list[
 
 
 def continued(command: str, label: str, width: int, indent: str = "   ") -> list[str]:
-    """A command behind its label, broken between its words, each line but the last ending in a
-    backslash, so that it can be pasted; what stands in quotes is one word.
+    """A command after its label, broken between words, but not in quotes; each line but the last
+    ends in a backslash, so that it can be pasted.
     """
     lines, line = [], label
     for word in _SHELL_WORD.findall(command):
@@ -99,23 +130,38 @@ def continued(command: str, label: str, width: int, indent: str = "   ") -> list
 
 
 def plain(text: str) -> str:
-    """Without control characters: what came from a file must not move the cursor or set colours."""
+    """Text without control characters: a file's text must not move the cursor or set colours."""
     return without_controls(text, lines=True)
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Columns two spaces apart, aligned left, those of numbers right; no line for an empty head."""
+    """Columns two spaces apart, numbers aligned right, all else left; no line for an empty head."""
     table = [[plain(shown(cell)).replace("\n", " ") for cell in row] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    right = [numeric(column[1:]) for column in zip(*table, strict=True)]
-    lines = []
-    for row in table if any(head) else table[1:]:
-        cells = [
-            cell.rjust(width) if is_number else cell.ljust(width)
-            for cell, width, is_number in zip(row, widths, right, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    aligned = []
+    for cells in zip(*table, strict=True):
+        width = max(map(len, cells))
+        align = str.rjust if numeric(cells[1:]) else str.ljust
+        aligned.append([align(cell, width) for cell in cells])
+    lines = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
+    return "\n".join(lines if any(head) else lines[1:])
+
+
+def _by_column(cells: Iterable[Sequence[Cell]]) -> str:
+    """A table of columns, each with its head first."""
+    head, *rows = zip(*cells, strict=True)
+    return columns(list(map(shown, head)), rows)
+
+
+def _wrapped(rows: Iterable[Sequence[Cell]], at: int, width: int) -> Iterator[Sequence[Cell]]:
+    """Rows whose cell `at` is at most `width` wide, with further rows for the rest of it."""
+    for row in rows:
+        first, *more = textwrap.wrap(shown(row[at]), width, break_long_words=False) or [""]
+        yield [*row[:at], first, *row[at + 1 :]]
+        yield from ([*[""] * at, line, *[""] * (len(row) - at - 1)] for line in more)
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.split("\n")))
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
@@ -126,12 +172,12 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def numeric(cells: Iterable[str]) -> bool:
-    """Whether a column holds numbers, so that it is aligned right."""
-    return all(_NUMBER.match(cell) for cell in cells)
+    """Whether a column has only numbers, so that it is aligned right."""
+    return all(_NUMBER.match(cell) for cell in cells if cell)
 
 
 def paragraph(text: str, width: int, indent: str = "") -> str:
-    """Wrapped to the terminal; continued lines are indented further."""
+    """Text wrapped to the terminal; all lines but the first are indented by two more."""
     return textwrap.fill(
         plain(text),
         max(_NARROWEST, min(width, _WIDEST)),
@@ -143,8 +189,8 @@ def paragraph(text: str, width: int, indent: str = "") -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """At most `width` characters; the middle of a longer text becomes `…`, for the ends of a
-    model's name tell more.
+    """At most `width` characters: a longer text loses its middle, which says least of a model's
+    name.
     """
     if len(text) <= width:
         return text
@@ -163,8 +209,8 @@ def parameters(count: int) -> str:
 
 
 def shown(cell: Cell) -> str:
-    """A figure ± half of its interval, in hundredths (tenths where the interval is wide), or with
-    both ends of a lopsided one.
+    """A cell as text: a figure ± half of its interval, in tenths if that is 1 or more, else in
+    hundredths; with both ends if the interval is lopsided.
     """
     if cell is None:
         return "–"
@@ -185,8 +231,8 @@ def with_ends(figure: Estimate, sign: str = "") -> str:
 
 
 def _lopsided(figure: Estimate, half: float) -> bool:
-    """Whether one side of the interval is three times as long as the other, or ± half of it would
-    reach below 0 or over 1 and the interval does not; not where the difference is hardly seen.
+    """Whether `±` would misrepresent the interval visibly: one side is three times as long as the
+    other, or `±` would reach below 0 or over 1 where the interval does not.
     """
     off = abs(figure.value + half - figure.high)
     crosses = figure.value - half < 0 <= figure.low or figure.high <= 1 < figure.value + half
@@ -194,7 +240,7 @@ def _lopsided(figure: Estimate, half: float) -> bool:
 
 
 def rounded(value: float | None) -> str:
-    """Three digits, more where they stand before the point."""
+    """Three digits, or all that are before the point."""
     if value is None:
         return "–"
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"

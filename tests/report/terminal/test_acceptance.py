@@ -104,14 +104,18 @@ def test_few_or_unequal_requests_carry_a_warning(requests, equal, warning) -> No
     assert (f"{rough}: {warning}" in shown) if warning else (rough not in shown)
 
 
-def test_a_segment_of_few_requests_is_named() -> None:
+def test_a_segment_of_few_requests_is_named_with_the_count_of_the_first_screen() -> None:
+    """By positions of α; of prompt lookup, which has none, by rounds."""
     one = {"by": "segment", "k": 2, "requests": 40, "tokens_per_round": None}
     groups = tuple(
         GroupRounds(name=name, equal_requests=equal, **one)
-        for name, equal in (("chat", 12.3), ("code", 31.0))
+        for name, equal in (("s0", 12.3), ("s1", 31.0))
     )
-    shown = render(changed(rounds_by_group=groups), "table", 120)
-    assert "are rough; counted as requests of equal length: chat 12\n" in shown
+    card = by_segment("small", 14.0, 31.0, rounds_by_group=groups)
+    for breakdown, count in ((card.breakdown, 14), (None, 12)):
+        each = msgspec.structs.replace(card, breakdown=breakdown)
+        shown = render(msgspec.structs.replace(REPORT, candidates=(each,)), "table", 120)
+        assert f"are rough; counted as requests of equal length: s0 {count}\n" in shown
 
 
 def by_segment(name: str, *equal: float, **fields: Any) -> CandidateAcceptance:
@@ -230,11 +234,23 @@ def test_what_was_predicted_is_said_to_be_everywhere() -> None:
     assert (length["figure"], length["per_request"]) == ("mean accepted length, predicted", "")
 
 
-def test_where_an_engine_told_no_positions_a_prediction_says_what_it_assumes() -> None:
+def test_where_an_engine_reports_no_positions_a_prediction_says_what_it_assumes() -> None:
     assumed = "as if every position were accepted alike"
     for positions, said in ((CARD.hazards, False), ((), True)):
         report = changed(**AT_TWO, predicted=PREDICTED, hazards=positions, survivals=positions)
         assert (assumed in " ".join(render(report, "table", 120).split())) == said
+
+
+def test_one_screen_explains_only_the_figures_that_it_has() -> None:
+    """Of a server that reports nothing of its drafting, none."""
+    nothing = tuple(msgspec.structs.replace(each, pooled=None) for each in CARD.at_each_k)
+    figures = {"alpha": None, "hazards": (), "survivals": (), "breakdown": None}
+    report = changed(at_each_k=nothing, counted=True, **figures)
+    shown = render(report, "table", 88, everything=False)
+    assert shown.splitlines()[1:3] == ["candidate", NAME]
+    assert "α" not in shown
+    assert "its drafting\n" in shown
+    assert shown.endswith("\n  `--all` shows everything.")
 
 
 def test_one_screen_has_room_for_many_candidates_and_groups() -> None:

@@ -1,16 +1,12 @@
 """What a sweep shows while it works, on a console of known width."""
 
 import io
-import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from draftbench.report.terminal import progress
-from draftbench.report.terminal.progress import RunningFigures, TerminalWatcher
-
-KEPT = Path(__file__).parents[2] / "kept"
+from draftbench.report.terminal.progress import TerminalWatcher
 
 
 @pytest.fixture
@@ -88,6 +84,16 @@ def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console
     assert "candidate 1 of 2" in text()
 
 
+def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console, hand):
+    watcher, text = console(terminal=True)
+    with watcher:
+        watcher.expect(["small"], [1, 2])
+        watcher.kept([hand.decode("r1", 0, 8.0, batch=4)])
+        watcher.stage("small: decode", 2)
+    # Eight tokens in 8 s.
+    assert "tokens/s, each of 4 rows: 1 without a draft\n" in text()
+
+
 def test_candidates_to_come_are_taken_to_be_as_slow_as_finished_ones(console, clock):
     watcher, text = console(terminal=True)
     with watcher:
@@ -126,60 +132,3 @@ def test_names_from_files_do_not_move_the_cursor(console):
         watcher.stage("evil\x1b[31m: replay", 1)
         watcher.advance()
     assert "\x1b[31m" not in text()
-
-
-@pytest.fixture
-def running():
-    return RunningFigures([1, 2])
-
-
-def test_four_requests_have_no_interval_and_no_figure(running, hand):
-    for at in range(4):
-        running.add([hand.trajectory(f"r{at}"), hand.replay(f"r{at}", (1.0,) * 8)])
-    assert running.words("small") == []
-
-
-def test_the_figures_do_not_depend_on_the_parts_in_which_records_were_kept(running, hand):
-    accepted = {"r1": (1.0, 0.5) * 4, "r2": (0.25,) * 8, "r3": (1.0,) * 8}
-    accepted |= {f"{name} again": accept for name, accept in accepted.items()}
-    in_parts = RunningFigures([1, 2])
-    for figures in (running, in_parts):
-        figures.add([hand.trajectory(request) for request in accepted])
-    replays = [hand.replay(request, accept) for request, accept in accepted.items()]
-    running.add(replays)
-    for replay in replays:
-        in_parts.add([replay])
-    # Twice (6 + 2 + 8) / 24 positions.
-    assert running.words("small")[0].startswith("α 0.67")
-    assert in_parts.words("small") == running.words("small")
-
-
-@pytest.mark.parametrize(("ks", "k"), [([1, 2], 2), (range(1, 9), 4), ([8, 16], 8), ([3, 5], 3)])
-def test_the_running_length_is_of_the_k_nearest_to_4(ks, k):
-    assert RunningFigures(ks).k == k
-
-
-def test_the_figures_are_those_of_the_acceptance_command(reference):
-    running = RunningFigures(reference.manifest.question.ks)
-    running.add([*reference.trajectories, *reference.replays])
-    kept = json.loads((KEPT / "qwen2.5-coder/acceptance.json").read_text())
-    (card,) = [c for c in kept["cards"] if c["candidate"] == "qwen0.5:int4"]
-    (length,) = [f for f in card["at_each_k"] if (f["symbol"], f["k"]) == ("τ", 4)]
-    expected = []
-    for figure in (card["alpha"]["pooled"], length["pooled"]):
-        expected.append(f"{figure['value']:.2f} ±{(figure['high'] - figure['low']) / 2:.2f}")
-    assert running.words("qwen0.5:int4") == [f"α {expected[0]}   τ {expected[1]} at k = 4"]
-
-
-def test_a_row_of_a_batch_has_its_share_of_the_last_process(running, hand):
-    running.add([hand.decode("r1", 0, 8.0)])
-    running.add([hand.decode("r1", k, 16.0, batch=4, process="before") for k in (0, 2)])
-    running.add([hand.decode("r1", 0, 8.0, batch=4, process="after")])
-    # Eight tokens in 8 s; k = 2 is not decoded in that process yet.
-    assert running.words("small") == ["tokens/s, each of 4 rows: 1 without a draft"]
-
-
-def test_a_request_alone_counts_from_every_process(running, hand):
-    for process, seconds in (("before", 8.0), ("after", 24.0)):
-        running.add([hand.decode("r1", 0, seconds, process=process)])
-    assert running.words("small") == ["tokens/s: 0.5 without a draft"]

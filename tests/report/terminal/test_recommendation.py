@@ -60,6 +60,12 @@ def test_a_kept_run_fits_one_screen(answers, name):
     assert_one_screen(answers[name])
 
 
+def test_everything_of_a_kept_run_is_no_wider_than_a_screen(answers):
+    for answer in answers.values():
+        lines = render(answer, "table", 88, everything=True).splitlines()
+        assert [line for line in lines if len(line) > 88] == []
+
+
 def test_the_screen_of_a_kept_run(answers):
     assert lines_of(answers["qwen2.5-coder"]) == [
         "Speculate at concurrency 1: qwen0.5:int4, k = 5",
@@ -143,7 +149,7 @@ def test_ranked_by_latency_the_table_includes_the_prefills(hand):
     assert "1.50 (1.43–1.57)" in row
 
 
-def test_the_decision_of_a_clean_run_stands_without_a_proviso(hand):
+def test_the_decision_of_a_clean_run_is_not_provisional(hand):
     answer = hand.answer(hand.perfect(requests=30), requests=30, form="messages")
     assert lines_of(answer)[:2] == [
         "Speculate: small, k = 2",

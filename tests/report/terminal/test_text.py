@@ -31,6 +31,28 @@ def test_a_cell_is_one_line_without_control_characters():
     assert plain("a\x9b\u202eb") == "a��b"
 
 
+def test_a_table_that_is_too_wide_has_its_widest_text_wrapped():
+    rows = [["int4", "a copy in 16 bits for passes over several tokens", "0.5"], ["none", "b", "2"]]
+    assert Section("Levels", ["level", "kernel", "bytes"], rows).text(44).splitlines() == [
+        "Levels",
+        "level  kernel                        bytes",
+        "int4   a copy in 16 bits for passes    0.5",
+        "       over several tokens",
+        "none   b                                 2",
+    ]
+
+
+def test_a_table_of_figures_that_is_too_wide_is_split_behind_the_names_of_its_rows():
+    half = Estimate(0.5, 0.4, 0.6)
+    section = Section("", ["", "draft", "α", "τ", "c"], [["→", "small", half, half, half]], names=2)
+    assert section.text(34).splitlines()[1:] == [
+        "   draft           α           τ",
+        "→  small  0.50 ±0.10  0.50 ±0.10",
+        "   draft           c",
+        "→  small  0.50 ±0.10",
+    ]
+
+
 @pytest.mark.parametrize(
     ("cell", "text"),
     [

@@ -1,0 +1,98 @@
+"""Acceptance and speed of a sweep that is still running, over the requests done so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
+from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate
+from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
+from draftbench.records import Decode, Key, LookupReplay, Observation, Replay, Trajectory
+
+_USUAL_K = 4
+# Over more requests than this fewer resamples do: the interval moves by less than is shown.
+_MANY_REQUESTS, _FEW_RESAMPLES = 1000, 200
+
+
+class RunningFigures:
+    """α, τ and tokens per second of each candidate, as `acceptance` computes them.
+
+    `k` is the draft length of τ: of those swept the nearest to 4. A long sweep's tokens are not
+    kept, only what each request adds to the sums. A request whose samples were added apart counts
+    as two.
+    """
+
+    def __init__(self, ks: Sequence[int]) -> None:
+        self.k = min(ks, key=lambda k: (abs(k - _USUAL_K), k))
+        self.rows = 1  # of the batch that was decoded last
+        self._responses: dict[Key, Trajectory] = {}
+        self._rates: dict[str, list[Sample]] = {}
+        self._lengths: dict[str, list[Sample]] = {}
+        # By candidate and batch size: the last process, and tokens and seconds at each k.
+        self._decoded: dict[tuple[str, int], tuple[str, dict[int, tuple[int, float]]]] = {}
+
+    def add(self, records: Iterable[Observation]) -> None:
+        """Take in observations; replays only after the responses that they read."""
+        replayed: dict[str, list[tuple[Trajectory, AnyReplay]]] = {}
+        for record in records:
+            match record:
+                case Trajectory():
+                    bare = copy(record)  # without the numbers of each token
+                    for name in ("margins", "argmax"):
+                        msgspec.structs.force_setattr(bare, name, ())
+                    self._responses[record.key] = bare
+                case Replay() | LookupReplay():
+                    response = self._responses.get(record.key)
+                    if response is not None:
+                        replayed.setdefault(str(record.candidate), []).append((response, record))
+                case Decode():
+                    self._add_decode(record)
+        for name, pairs in replayed.items():
+            rounds = expected_rounds([law_of(*pair) for pair in pairs], self.k)
+            length = mean_accepted_length([trajectory for trajectory, _ in pairs], rounds)
+            self._lengths.setdefault(name, []).append(length)
+            rate = alpha(pairs)
+            if rate is not None:
+                self._rates.setdefault(name, []).append(rate)
+
+    def _add_decode(self, decode: Decode) -> None:
+        # Of a batch only what its last process decoded is comparable.
+        key, self.rows = (decode.block, decode.batch), decode.batch
+        process, sums = self._decoded.get(key, (decode.process, {}))
+        if decode.batch > 1 and process != decode.process:
+            sums = {}
+        tokens, seconds = sums.get(decode.k, (0, 0.0))
+        sums[decode.k] = tokens + decode.output_tokens - 1, seconds + decode.decode_seconds
+        self._decoded[key] = decode.process, sums
+
+    def alpha(self, candidate: str) -> Estimate | None:
+        """None for prompt lookup and over fewer than five requests."""
+        return _pooled(self._rates.get(candidate))
+
+    def mean_accepted_length(self, candidate: str) -> Estimate | None:
+        """τ at `k`; None over fewer than five requests."""
+        return _pooled(self._lengths.get(candidate))
+
+    def tokens_per_second(self, candidate: str) -> dict[int, float]:
+        """By k, 0 without a draft: of one row of the batch that was decoded last."""
+        _, sums = self._decoded.get((candidate, self.rows), ("", {}))
+        return {k: tokens / seconds for k, (tokens, seconds) in sorted(sums.items()) if seconds > 0}
+
+
+def _pooled(samples: Sequence[Sample] | None) -> Estimate | None:
+    """One figure over the requests of several samples."""
+    if not samples:
+        return None
+    together = replace(
+        samples[0],
+        requests=tuple(request for sample in samples for request in sample.requests),
+        weights=np.concatenate([sample.weights for sample in samples]),
+        addends=np.concatenate([sample.addends for sample in samples]),
+    )
+    few = len(together.requests) <= _MANY_REQUESTS
+    return estimate(together, resamples=RESAMPLES if few else _FEW_RESAMPLES)
