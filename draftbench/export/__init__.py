@@ -1,5 +1,5 @@
-"""The configuration that makes an engine serve what a run recommends.
+"""Writes the configuration with which an engine serves what a run recommends.
 
-`setting` says what to serve, `configurations` what holds for every engine, and one file an engine
-(`for_vllm`, `for_sglang`, …) writes the configuration.
+`setting` decides what to serve, `configurations` does what every engine needs, and one file for
+each engine (`for_vllm`, `for_sglang`, …) writes its configuration.
 """

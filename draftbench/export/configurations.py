@@ -1,4 +1,6 @@
-"""A setting → the configuration with which an engine serves it, and what holds for every engine."""
+"""A setting → an engine's configuration: chooses the engine's writer, and adds what every engine
+needs (refusals, quantization, sampling, revisions, paths).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ _WRITERS: dict[str, Callable[[Setting, Version], Written]] = {
     "tensorrt-llm": for_tensorrt_llm.write,
     "transformers": for_transformers.write,
 }
-# What plays back a measured acceptance; SGLang its mean alone.
+# Engines that can accept drafts at given rates; SGLang only at their mean.
 _SYNTHETIC = ("vllm", "llama.cpp", "sglang")
 # Engines whose configuration does not name the revision of the target, or of the draft.
 _NO_TARGET_REVISION = ("llama.cpp",)
@@ -46,8 +48,9 @@ _COMMENT = textwrap.TextWrapper(
 
 @dataclass(frozen=True)
 class EngineConfiguration:
-    """What to paste, and what its user must do, most urgent first, and may want to know. `command`
-    starts the engine with the text in a file, FILE, where the text is no command or program itself.
+    """The text to paste; `to_do` lists what its user must do, the most urgent first, `notes` what
+    is good to know. `command` starts the engine with the text in FILE, None if the text itself
+    runs.
     """
 
     text: str
@@ -60,7 +63,7 @@ def known_engine(name: str) -> str:
     """The engine as `ENGINE_RULES` spells it.
 
     Raises:
-        UsageError: it is not known, or serves no draft model.
+        UsageError: it is unknown, or serves no draft model.
     """
     known = ", ".join(ENGINE_RULES)
     if name == "tgi":
@@ -78,10 +81,10 @@ def known_engine(name: str) -> str:
 
 
 def configure(setting: Setting, engine: str, version: str | None = None) -> EngineConfiguration:
-    """What `engine` in `version` (default: the newest known) accepts.
+    """The configuration for an engine in a version (default: the newest known).
 
     Raises:
-        UsageError: an engine or a version that cannot serve this, or that is not known.
+        UsageError: an engine or a version that cannot serve this, or that is unknown.
     """
     engine = known_engine(engine)
     rules = ENGINE_RULES[engine]
@@ -141,7 +144,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
 
 
 def _check(setting: Setting, engine: str, rules: EngineRules) -> None:
-    """Raise a UsageError where the engine cannot serve the setting, whatever its version."""
+    """Raise a UsageError if the engine cannot serve the setting in any version."""
     sizes, drafts, measured_on = setting.vocabularies, setting.drafting, setting.engine
     if sizes and (refusal := refusal_by_size(rules, *sizes)):
         raise UsageError(
@@ -169,7 +172,7 @@ def _check(setting: Setting, engine: str, rules: EngineRules) -> None:
 
 
 def _of_gguf(setting: Setting, rules: EngineRules) -> Iterator[str]:
-    """Files that the engine does not take, or hardly."""
+    """What to do about .gguf files that the engine does not load, or only in part."""
     models = {"--target": setting.target, "--draft": setting.draft or ""}
     files = {flag: name for flag, name in models.items() if name.endswith(".gguf")}
     if files and rules.gguf:
@@ -182,8 +185,8 @@ def _of_gguf(setting: Setting, rules: EngineRules) -> Iterator[str]:
 
 
 def _of_paths(setting: Setting, engine: str) -> Iterator[str]:
-    """Paths of the run that only the machine that measured is known to have. llama.cpp is given
-    those of .gguf files alone.
+    """What to do about paths of the run, which other machines may not have. llama.cpp is given only
+    those of .gguf files.
     """
     models = {"--target": setting.target, "--draft": setting.draft or ""}
     local = {
@@ -201,7 +204,7 @@ def _of_paths(setting: Setting, engine: str) -> Iterator[str]:
 
 
 def _to_send(setting: Setting) -> str:
-    """What requests must say to be sampled as they were measured."""
+    """The sampling that requests must ask for to be sampled as they were measured."""
     if setting.mixed:
         return "send every request's temperature, top-k, top-p and min-p, as measured"
     asked = setting.sampling

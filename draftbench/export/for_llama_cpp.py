@@ -1,4 +1,4 @@
-"""For llama.cpp: the llama-server command, with the flags of its build. k is its `n-max`."""
+"""llama.cpp: the llama-server command, with the flags of its build. k is its `n-max`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from draftbench.models.engine_rules import ENGINE_RULES, too_short
 from draftbench.models.levels import facts_of
 from draftbench.records import DraftingMode
 
-# The version is a build; those between the old flags and the new ones were not seen.
+# Builds: the last known with the old flags, the first known with the new ones, with
+# --spec-synth-rates, and with --spec-draft-sampling.
 _OLD_BUILD, _NEW_BUILD, _RATES_BUILD, _SAMPLING_BUILD = 8877, 9626, 10649, 11368
 RENAMING = {"before-rename": (0, 0), "after-rename": (_NEW_BUILD, 0)}
 
 
 def build_of(text: str | None) -> Version:
-    """A build like b11368 as a version; the newest where none is given.
+    """A build like b11368 as a version; the newest if none is given.
 
     Raises:
         UsageError: the flags of that build are not known.
@@ -101,7 +102,7 @@ def _of_draft_model(
     """How llama.cpp drafts with a file of the draft, and in which mode."""
     draft = setting.draft or ""
     mode = DraftingMode.GREEDY
-    # It reads temperature and seed of a request, not top-k or top-p.
+    # When llama.cpp samples drafts, it uses a request's temperature and seed, not top-k or top-p.
     if setting.mode is not DraftingMode.GREEDY and build >= _SAMPLING_BUILD:
         mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
         notes.append(
@@ -132,7 +133,7 @@ def _as_before_renaming(flags: list[str], setting: Setting) -> list[str]:
 
 
 def _file(name: str, quant: str, side: str) -> str:
-    """A GGUF file as it is, or what a converted model would be called."""
+    """A .gguf file as it is, or the name that a converted model would have."""
     if name.endswith(".gguf"):
         return name
     stem = short_name(name).strip(".") or side

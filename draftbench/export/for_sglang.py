@@ -1,4 +1,4 @@
-"""For SGLang: its launch command. k is its `num_steps`; `num_draft_tokens` is k + 1."""
+"""SGLang: its launch command. k is its `num_steps`; `num_draft_tokens` is k + 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REQUESTS = 48
 def write(setting: Setting, version: Version) -> Written:
     """The command, the same for every version."""
     words = ["python", "-m", "sglang.launch_server", "--model-path", setting.target]
-    if setting.survival:  # the target's token counts
+    if setting.survival:  # the length includes the target's token
         words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(setting.survival):.4g}")
     if setting.target_revision:
         words += ["--revision", setting.target_revision]

@@ -1,4 +1,4 @@
-"""For TensorRT-LLM: the YAML of `trtllm-serve TARGET --config`. k is its `max_draft_len`."""
+"""TensorRT-LLM: the YAML of `trtllm-serve TARGET --config`. k is its `max_draft_len`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(setting: Setting, version: Version) -> Written:
     older, steps = version < (1, 3), setting.schedule
     if older and setting.method not in ("draft-model", "ngram"):
         raise too_old("TensorRT-LLM", "1.3", "fields as the run started it with")
-    # `max_draft_len` must be the length of the smallest batch, and is the longest.
+    # `max_draft_len` is the longest length, and must be that of the smallest batch.
     scheduled = bool(steps) and steps[0][2] == setting.longest
     fields = tensorrt_llm_fields(setting.drafting_at(setting.longest if scheduled else setting.k))
     model = fields.pop("speculative_model", None)
@@ -39,7 +39,7 @@ def write(setting: Setting, version: Version) -> Written:
             least = "nothing" if model is None else "one token"
             notes.append(f"beyond {steps[-1][1]} requests TensorRT-LLM drafts {least}")
     if model is not None:
-        fields["speculative_model"] = setting.draft or model  # a file of fields names its own
+        fields["speculative_model"] = setting.draft or model  # that of a spec:FILE.json
     mode = None
     if setting.method == "ngram":
         notes.append(

@@ -1,5 +1,5 @@
-"""For transformers: a Python snippet. k is set on the draft as its `num_assistant_tokens`, since
-the draft's defaults would change it from round to round.
+"""transformers: a Python snippet. k is the draft's `num_assistant_tokens`, kept constant, since by
+default it would change from round to round.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def write(setting: Setting, version: Version) -> Written:
                 "as different and translates through text"
             )
     lines += [
-        # What is not written here, the checkpoint's generation_config decides.
+        # The checkpoint's generation_config would decide what is not written here.
         f"settings = {{{', '.join(_generation(setting))}}}",
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
         f"output = target.generate(**inputs, **settings, {arguments})",
@@ -62,7 +62,7 @@ def write(setting: Setting, version: Version) -> Written:
 
 
 def _from_pretrained(name: str, revision: str | None) -> str:
-    """The arguments that load a model; of a .gguf file transformers takes folder and name apart."""
+    """The arguments that load a model; folder and name of a .gguf file are two arguments."""
     folder, _, file = name.rpartition("/")
     if file.endswith(".gguf"):
         return f"{folder or '.'!r}, gguf_file={file!r}"
@@ -70,7 +70,7 @@ def _from_pretrained(name: str, revision: str | None) -> str:
 
 
 def _generation(setting: Setting) -> list[str]:
-    """The sampling and the length of the traffic, as keys and values of Python."""
+    """The traffic's sampling and longest response, as keys and values in Python."""
     asked = setting.sampling
     settings: dict[str, object] = {"do_sample": asked.temperature > 0}
     if asked.temperature > 0:

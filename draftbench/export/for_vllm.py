@@ -1,4 +1,4 @@
-"""For vLLM: the JSON of `--speculative-config`. k is its `num_speculative_tokens`."""
+"""vLLM: the JSON of `--speculative-config`. k is its `num_speculative_tokens`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from draftbench.export.written import Version, Written, match_taken, too_old
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
-# The first versions with what is written here, by vLLM's wheels on PyPI.
+# The first versions that know the fields written here, according to vLLM's wheels on PyPI.
 _NGRAM, _DRAFT, _RATES, _SAMPLING = (0, 10), (0, 15), (0, 21), (0, 23)
 _PER_CHANNEL = _SCHEDULE = (0, 24)
 _VOCABULARIES, _PARALLEL = (0, 25), (0, 26)
-# The default runner, the second, serves draft models and n-grams from these on.
+# From these on, draft models and n-grams run on vLLM's second runner by default.
 _DRAFT_RUNNER, _NGRAM_RUNNER = (0, 31), (0, 32)
 
 
@@ -59,8 +59,8 @@ def write(setting: Setting, version: Version) -> Written:
 def _draft_model(
     setting: Setting, version: Version, fields: dict[str, object], notes: list[str]
 ) -> DraftingMode:
-    """Fits the fields of a draft model to the version, adds what to know of it, and gives the mode
-    in which it will draft.
+    """Adapt the fields of a draft model to the version and add notes on it; gives the mode in which
+    vLLM will draft.
     """
     if version < _DRAFT:
         raise too_old("vLLM", "0.15", "draft models on its current engine")
@@ -96,7 +96,7 @@ def _draft_model(
 
 
 def _match(setting: Setting, version: Version) -> str:
-    """Which match prompt lookup takes; it depends on the runner."""
+    """A note on which match prompt lookup takes, which depends on the runner."""
     if version < _NGRAM_RUNNER:
         return f"vLLM before 0.32 {match_taken(first=True, measured_first=setting.first_match)}"
     taken = match_taken(first=False, measured_first=setting.first_match)
@@ -107,7 +107,7 @@ def _match(setting: Setting, version: Version) -> str:
 
 
 def _of_schedule(setting: Setting, version: Version) -> list[str]:
-    """What vLLM makes of draft lengths by load."""
+    """Notes on how vLLM treats draft lengths by load."""
     parallel = "under data parallelism vLLM ignores the schedule: `num_speculative_tokens` holds"
     if version < _PARALLEL:
         parallel = "under data parallelism vLLM before 0.26 may hang with a schedule"

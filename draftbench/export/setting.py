@@ -1,4 +1,6 @@
-"""A run's recommendation → what an engine is to serve, by the names that it will find."""
+"""A run's recommendation → what an engine is to serve: models by the engine's names, draft lengths,
+sampling.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _FOR_TIMING = (
     "for timing only: drafts are accepted at the measured rates whatever they are, so any draft "
     "will do, and the answers are not the target's"
 )
-# Drafts that only an engine runs, as `--drafts` writes them; `mtp` and `suffix` stand alone.
+# Drafts that only an engine runs, as `--drafts` names them: `eagle3:MODEL`; `mtp` and `suffix` have
+# no model.
 _WITH_MODEL = ("eagle3", "dflash")
 _KINDS = (*_WITH_MODEL, "spec")
 # First and last number of concurrent requests, and the draft length there; 0 is no speculation.
@@ -39,39 +42,28 @@ class NotRecommendedError(DraftbenchError):
 
 @dataclass(frozen=True)
 class Setting:
-    """What to serve.
+    """What to serve."""
 
-    `drafting` names the draft as the engine will find it, and `given` the options that named a
-    model in place of the run. `target` comes without its revision. `sampled` says whether any
-    request of the traffic is sampled above temperature 0; at 0 the drafting mode makes no
-    difference. `sampling` is what most requests ask for, `mixed` whether others ask for something
-    else, and `limit` the longest response in tokens. `vocabularies` and `contexts` are the sizes of
-    target and draft. `first_match` says that the run's prompt lookup took the first match, as vLLM
-    does on a CPU, not the last. `load` is the largest number of concurrent requests that was
-    measured. `schedule` has the draft lengths by load, empty where one length serves all; `notes`
-    say what it leaves open. `differences` say how this is not what the run recommends. `survival`,
-    the share of rounds whose first 1, 2, … draft tokens were all accepted, is to be played back.
-    """
-
-    target: str
+    target: str  # without its revision
     target_quant: str
-    drafting: Speculation
-    sampled: bool
-    vocabularies: tuple[int, int] | None
+    drafting: Speculation  # the draft by the name that the engine will find
+    sampled: bool  # whether any request is above temperature 0, where the drafting mode matters
+    vocabularies: tuple[int, int] | None  # sizes of the target's and the draft's
     on_gpu: bool
     target_revision: str | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    mixed: bool = False
-    limit: int = 128
-    contexts: tuple[int, int] | None = None
-    load: int = 1
-    schedule: Schedule = ()
-    notes: tuple[str, ...] = ()
-    differences: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)  # of most requests
+    mixed: bool = False  # whether other requests have another sampling
+    limit: int = 128  # longest response in tokens
+    contexts: tuple[int, int] | None = None  # lengths of the target's and the draft's
+    load: int = 1  # largest number of concurrent requests that was measured
+    schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
+    notes: tuple[str, ...] = ()  # on what the schedule leaves open
+    differences: tuple[str, ...] = ()  # from what the run recommends
+    # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
     survival: tuple[float, ...] = ()
-    engine: str | None = None  # that measured; None: the built-in decoder
-    given: tuple[str, ...] = ()
-    first_match: bool = False
+    engine: str | None = None  # the engine that measured; None: the built-in decoder
+    given: tuple[str, ...] = ()  # flags that named a model in place of the run
+    first_match: bool = False  # whether prompt lookup took the first match, not the last
 
     @property
     def method(self) -> str:
@@ -92,7 +84,7 @@ class Setting:
 
     @property
     def draft(self) -> str | None:
-        """The draft's weights, without their revision; None where it has none of its own."""
+        """The draft model, without its revision; None for a method that needs none."""
         return self.drafting.model and split_revision(self.drafting.model)[0]
 
     @property
@@ -106,7 +98,7 @@ class Setting:
         return shortest, longest
 
     def drafting_at(self, k: int) -> Speculation:
-        """The same at another draft length."""
+        """How to draft k tokens instead."""
         return replace(self.drafting, k=k)
 
     @property
@@ -116,7 +108,7 @@ class Setting:
 
     @property
     def sizes(self) -> str | None:
-        """The sizes of both vocabularies, where they are known to differ."""
+        """The sizes of both vocabularies, if they are known to differ."""
         target, draft = self.vocabularies or (0, 0)
         return None if target == draft else f"{target} and {draft}"
 
@@ -134,14 +126,14 @@ def setting_of(
     """What to serve: the configuration that the run recommends, or the one that is named instead.
 
     Args:
-        candidate: export this one at its best k.
+        candidate: to be served at its best k.
         target, draft: names that the engine knows, in place of the run's.
-        force: export what ranked first even where the answer is not to speculate.
-        synthetic: have the engine accept at the measured rates, whatever is drafted.
+        force: serve what ranked first even if the answer is not to speculate.
+        synthetic: have the engine accept drafts at the measured rates, whatever they propose.
 
     Raises:
-        NotRecommendedError: the run does not recommend to speculate, or no speed is known at all.
-        UsageError: a name that cannot be written into a command, or is not known.
+        NotRecommendedError: the run does not recommend to speculate, or no speed is known.
+        UsageError: a name that cannot be written into a command, or is unknown.
     """
     pick, differences = _chosen(answer, candidate, force=force)
     question = run.manifest.question
@@ -156,7 +148,7 @@ def setting_of(
             )
     schedule: Schedule = ()
     notes: tuple[str, ...] = ()
-    # The schedule is that of the candidate that ranked first.
+    # The answer's schedule is the leader's.
     if answer.leader is not None and pick.candidate == answer.leader.candidate:
         schedule, notes = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
@@ -243,11 +235,11 @@ def _chosen(
 
 
 def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
-    """How an engine drafts as the run did; `given` is what `--draft` calls the model.
+    """How an engine drafts as the run did; `given` is the model that `--draft` names.
 
     Raises:
-        UsageError: another model for a draft that has none, none for one that needs it, or an older
-            run that does not record the draft's path or file.
+        UsageError: a model is named for a draft that has none or not for one that needs it, or the
+            run is older and does not record the draft's path or file.
     """
     question = manifest.question
     named = {_short(spec): spec for spec in question.drafts} | {d: d for d in question.drafts}
@@ -284,7 +276,7 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
 
 
 def _short(spec: str) -> str:
-    """What a run calls a draft that only an engine runs."""
+    """The name that a run gives a draft that only an engine runs."""
     kind, _, model = spec.partition(":")
     return f"{kind}:{short_name(model)}" if model else spec
 
@@ -293,12 +285,12 @@ def _path(name: str, manifest: Manifest) -> str:
     """The path or hub id that the sweep was given for a draft.
 
     Raises:
-        UsageError: the run knows it by its short name alone.
+        UsageError: the run has only its short name.
     """
     spec = (manifest.specs or {}).get(name)
     if spec is not None:
         return spec
-    # An older run kept no names: only a spec that can be no other's is taken.
+    # Older runs do not have the map: the spec is taken if only one fits.
     fitting = {spec for spec in manifest.question.drafts if name in (spec, short_name(spec))}
     if len(fitting) != 1:
         raise UsageError(
@@ -309,11 +301,11 @@ def _path(name: str, manifest: Manifest) -> str:
 
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:
-    """The draft length by ranges of load, from 1 request to the most that were measured, and notes
-    on what stays open; no ranges where one length serves all.
+    """The draft length by ranges of load, from 1 request to the most that were measured, none if
+    one length serves all; and notes on loads that are undecided.
 
     Args:
-        k: the length before the first load whose answer is settled.
+        k: the length up to the first load whose answer is decided.
     """
     lengths: list[tuple[int, int]] = []
     notes = []
@@ -335,7 +327,7 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
 
 
 def _undecided(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:
-    """That the run is undecided from the first of these loads up to the next decided one."""
+    """A note that the run is undecided from the first of these loads up to the next decided one."""
     first, last = entries[0].concurrency, entries[-1].concurrency
     last = next((entry.concurrency - 1 for entry in every if entry.concurrency > last), last)
     loads = f"{first} to {last} concurrent requests"

@@ -1,4 +1,4 @@
-"""What the writers of all engines share: an engine's version, and what is written for it."""
+"""What the writers of all engines share: versions, what a writer returns, and common sentences."""
 
 from __future__ import annotations
 
@@ -15,24 +15,21 @@ NEWEST = (10**9, 0)
 
 @dataclass(frozen=True)
 class Written:
-    """The text for an engine, and the `command` that starts it with that text in FILE, where the
-    text is no command itself. `mode` is the one in which the engine will draft, None where it has
-    none; `scheduled` says that the text holds the draft lengths by load.
-    """
+    """What a writer returns."""
 
     text: str
     notes: list[str]
-    mode: DraftingMode | None
-    scheduled: bool = False
-    command: str | None = None
+    mode: DraftingMode | None  # in which the engine will draft; None for a method without modes
+    scheduled: bool = False  # whether the text has the draft lengths by load
+    command: str | None = None  # starts the engine with the text in FILE; None: the text does
     to_do: Sequence[str] = ()
 
 
 def version_of(text: str | None) -> Version:
-    """A version's first two numbers; the newest where none is given.
+    """The first two numbers of a version; the newest if none is given.
 
     Raises:
-        UsageError: it is no version.
+        UsageError: it is not a version.
     """
     if text is None:
         return NEWEST
@@ -49,7 +46,7 @@ def too_old(engine: str, oldest: str, feature: str) -> UsageError:
 
 
 def match_taken(*, first: bool, measured_first: bool) -> str:
-    """Which match an engine's prompt lookup takes, and whether the run's took the same."""
+    """Words on which match an engine's prompt lookup takes, and whether the run's took the same."""
     takes, took = ("first" if is_first else "last" for is_first in (first, measured_first))
     same = "as was measured" if takes == took else f"the run measured the {took}"
     return f"takes the {takes} match in the prompt, {same}"

@@ -1,7 +1,7 @@
-"""Did drafting get worse? Two runs against each other, paired by request.
+"""Did drafting get worse? Compares two runs, paired by request.
 
 `pin` reduces a run to counts per request, `baseline` keeps them in a file, `pair_requests` pairs
-two of them, `judge` decides by non-inferiority (`noninferiority`) within `limits`; `result` is its
-answer, `notes` the sentences of it, `ci` what CI systems read. `compare` shows every difference of
-two runs without a verdict. No model runs here.
+the requests of two, `judge` decides by non-inferiority (`noninferiority`) within `limits`, `result`
+has its verdict, `notes` the sentences below it, and `ci` writes it for CI systems. `compare` shows
+everything that differs between two runs, without a verdict. No model runs here.
 """

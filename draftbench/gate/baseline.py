@@ -1,9 +1,9 @@
-"""A baseline and its file: what one candidate did on each request, in counts small enough to keep.
+"""A baseline and its file: what one candidate did on each request, as counts.
 
-Its `question` is what was asked; a difference there makes two runs incomparable. `tested` names
-models, machine and software, which may differ and are then listed in the verdict. It holds no text
-and no token ids; requests are keyed hashes. The file is JSON with one request a line, sorted, so
-that a diff shows which requests changed.
+Two baselines can be compared if they have the same `question`. `tested` names models, machine and
+software; what differs there is listed in the verdict. There is no text and no token id in it, and
+requests are keyed hashes. The file is JSON with one request a line, sorted, so that a diff shows
+which requests changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from draftbench.safe_files import UnreadableError, json_without_controls, read_l
 # 3: the number of CPU threads, unknown in files before; suspected faults name their kind.
 # 4: times by process, unknown in files before; one cost ratio a visit, not one a sample.
 # 5: of a serving engine its name, its load, and whether speculation changed the texts.
-# 6: how fast a log was sent, unknown in files before; the α of a server that tells positions.
+# 6: how fast a log was sent, unknown in files before; α of a server that reports positions.
 # 7: when requests came and how many were answered at once, unknown in files before; the active rows
 # of the built-in decoder, 1 in files before.
 SCHEMA_VERSION = 7
@@ -35,11 +35,11 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _MOST_TOKENS = 1_000_000_000
-# What is rounded to three digits when it is saved.
+# How far sums of saved counts, which have three digits, may be off.
 _ROUNDING = 0.01
-# A suspected fault that only prompts show; the others are those of `acceptance.faults`.
+# A suspected fault that is seen in prompts; the others are those of `acceptance.faults`.
 DOUBLED = "doubled first token"
-# Words of each kind of fault in files before layout 3, which kept the messages alone.
+# By words of their message, the kinds of faults in files before layout 3, which had messages alone.
 _KINDS = {
     "not one token in": "zero acceptance",
     "the mean accepted length is exactly 1": "one token per round",
@@ -49,11 +49,11 @@ _KINDS = {
 
 
 class BaselineQuestion(Record, frozen=True, omit_defaults=True):
-    """What was asked; figures of different questions are not comparable.
+    """What was measured; baselines of different questions cannot be compared.
 
     `key_id` names the key of the request hashes. A request's limit and stop strings are part of its
-    hash, `max_new_tokens` is the run's; the sampling is recorded with each request. The fields from
-    `concurrency` on are the load at which a serving engine counted rounds; a replay has none.
+    hash, its sampling is in its counts, and `max_new_tokens` holds for the whole run. The fields
+    from `concurrency` on are the load at which a serving engine counted rounds; None for a replay.
     """
 
     key_id: str
@@ -66,7 +66,7 @@ class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TOKENS)] | None
     concurrency: _Number | None = None  # requests in flight
     arrivals: str | None = None  # closed, log, or poisson:RATE
-    time_scale: Positive | None = None  # times the log's own speed
+    time_scale: Positive | None = None  # how many times as fast as logged
     arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
     slots: _Number | None = None  # most requests answered at once, with arrivals; None: unknown
 
@@ -81,20 +81,21 @@ class DecodingTimes(Record, frozen=True):
 
 
 class RequestCounts(Record, frozen=True, omit_defaults=True):
-    """One request at the pinned k; several responses count as their mean.
+    """What one request did at the baseline's k; of several responses the mean.
 
-    Expected numbers of `rounds` that drafted, of tokens `accepted` in them, of target `passes`,
-    with those that had nothing to draft, and of `tokens` after the first. `alpha_sum` is the sum of
-    α over `positions`; None where there is no α. `prompt_tokens` is the length of the rendered
-    prompt. `output` and `drafted` are keyed hashes of the text without speculation and of the text
-    with it (by a serving engine asked one request at a time at temperature 0); None where unknown.
-    `text` says how the text with speculation compares with the one without, `plain_text` how a
-    second one without does. `looping` tokens at the end of the response repeat one passage.
+    `rounds` counts those with a draft, `accepted` the tokens accepted in them, `passes` all target
+    passes, and `tokens` those after the first; of a replay all four are expectations. `alpha_sum`
+    is the sum of α over `positions`, None if there is no α. `prompt_tokens` is the length of the
+    rendered prompt. `output` and `drafted` are keyed hashes of the text without speculation and
+    with it (written by a serving engine asked one request at a time at temperature 0); None if
+    unknown. `text` compares the text with speculation with the one without, `plain_text` a second
+    text without speculation with the first. `looping` tokens at the end of the response repeat a
+    passage.
     """
 
     id: str  # keyed hash of the request
     weight: Positive
-    sampling: str  # the request's own sampling
+    sampling: str  # `greedy`, or the request's temperature, top-k, top-p and min-p
     tokens: Count
     passes: Count
     rounds: Count
@@ -112,9 +113,9 @@ class RequestCounts(Record, frozen=True, omit_defaults=True):
 
 
 class ProcessTimes(Record, frozen=True):
-    """What one process timed over all requests: c and the speed-up, None where it did not.
+    """c and speed-up over all requests as one process timed them, None if it did not.
 
-    Processes differ by more than the repeats of one show.
+    They are kept by process because processes differ by more than repeats within one.
     """
 
     draft_cost_ratio: Positive | None  # c, the median over its visits
@@ -122,8 +123,8 @@ class ProcessTimes(Record, frozen=True):
 
 
 class SuspectedFault(Record, frozen=True):
-    """A sign of a broken set-up. The gate compares the `kind`; the message counts, and so differs
-    from run to run.
+    """A sign of a broken set-up. Two faults are the same if their `kind` is; the message has counts
+    of the run.
     """
 
     kind: str
@@ -131,10 +132,10 @@ class SuspectedFault(Record, frozen=True):
 
 
 class Baseline(Record, frozen=True):
-    """One candidate of one run.
+    """What one candidate of one run did.
 
-    `survival` is pooled over requests, per draft position 1 … k. `cost_ratios` are times of one
-    draft step over those of one target step, by visit. `threads` are CPU threads.
+    `survival` is pooled over requests, for draft positions 1 … k. `cost_ratios` has the time of a
+    draft step over that of a target step for each visit. `threads` counts CPU threads.
     """
 
     schema_version: Annotated[int, msgspec.Meta(ge=1)]
@@ -153,8 +154,8 @@ class Baseline(Record, frozen=True):
 
     @property
     def alpha(self) -> float | None:
-        """α over all requests; None of replayed prompt lookup, and of a server that does not tell
-        at which positions it accepts.
+        """α over all requests; None for replayed prompt lookup, and for a server that does not
+        report at which positions it accepts.
         """
         sums = [r.alpha_sum * r.weight for r in self.requests if r.alpha_sum is not None]
         positions = sum(r.positions * r.weight for r in self.requests)
@@ -162,11 +163,10 @@ class Baseline(Record, frozen=True):
 
 
 def write_baseline(baseline: Baseline, path: Path) -> None:
-    """Write the file whole and synced to disk; a reader never sees half of it.
+    """Write the file, or leave it as it was.
 
     Raises:
-        RunFolderError: it cannot be written there, or something else than a file stands there; what
-            was there before is kept.
+        RunFolderError: it cannot be written there, or the path is not a plain file.
     """
     head = msgspec.structs.asdict(baseline)
     del head["requests"]
@@ -185,7 +185,7 @@ def write_baseline(baseline: Baseline, path: Path) -> None:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a baseline strictly.
+    """Read a baseline, and check that its counts are possible.
 
     Raises:
         RunFolderError: no such file, too large, of a newer schema, or edited into counts that no
@@ -226,7 +226,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _upgraded(raw: bytes) -> bytes:
-    """The same, with the kind of each suspected fault, of which layouts 1 and 2 kept the words."""
+    """The file with a kind for each suspected fault; layouts 1 and 2 had only its message."""
     document: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
     faults = document.get("faults")
     if document.get("schema_version") not in (1, 2) or not isinstance(faults, list):

@@ -1,9 +1,9 @@
-"""A verdict → what CI systems read: Markdown, annotations, JUnit XML, and a history.
+"""A verdict, or the error of a baseline that cannot be compared → what CI systems read: Markdown,
+annotations, JUnit XML, and a history.
 
-Each takes a result, or the error of a baseline that cannot be compared. Whatever came from a file
-(names of models, segments) is escaped for its form. The JUnit document is valid by both schemas in
-common use: Ant's (windyroad/JUnit-Schema, JUnit.xsd), which is the stricter, and that of Jenkins'
-xUnit plug-in (junit-10.xsd).
+Whatever came from a file (names of models, segments) is escaped for each format. The JUnit document
+is valid by both schemas in common use: Ant's (windyroad/JUnit-Schema, JUnit.xsd), which is the
+stricter, and that of Jenkins' xUnit plug-in (junit-10.xsd).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def describe(check: Check) -> str:
+    """A check with its figures, limit and verdict, in a line."""
     segment = f" [{check.segment}]" if check.segment is not None else ""
     return _line(
         f"{check.metric}{segment}: {check.old.value:.4g} → {check.new.value:.4g}, "
@@ -42,7 +43,7 @@ def describe(check: Check) -> str:
 
 
 def describe_texts(texts: TextCheck) -> str:
-    """Whether speculation changes what is written, in a line."""
+    """How many texts speculation changed, and the verdict on that, in a line."""
     whose = "the baseline's without it" if texts.against_baseline else "those without it"
     words = [f"{texts.differ} of {texts.requests} answers with speculation differ from {whose}"]
     if texts.near_ties:
@@ -91,29 +92,28 @@ def to_markdown(outcome: Outcome) -> str:
 
 
 def to_github(outcome: Outcome) -> list[str]:
-    """Annotations as GitHub's workflow commands, one a line, for the output of a job.
-
-    A segment that is only too small to decide gets none.
+    """Annotations as GitHub's workflow commands, one a line, for the output of a job; none for a
+    segment that is too small to decide.
     """
-    found: list[tuple[str, str, str]] = []
+    annotations: list[tuple[str, str, str]] = []  # level, title, message
     if isinstance(outcome, IncomparableError):
-        found.append(("error", "incomparable", f"{outcome.message}; {outcome.hint}"))
+        annotations.append(("error", "incomparable", f"{outcome.message}; {outcome.hint}"))
     else:
         for check in outcome.checks:
             if check.verdict is Verdict.FAIL:
-                found.append(("error", "acceptance regression", describe(check)))
+                annotations.append(("error", "acceptance regression", describe(check)))
             elif check.segment is None and check.verdict is Verdict.INCONCLUSIVE:
-                found.append(("warning", "inconclusive", describe(check)))
+                annotations.append(("warning", "inconclusive", describe(check)))
             elif check.improved:
-                found.append(("notice", "improved", describe(check)))
+                annotations.append(("notice", "improved", describe(check)))
         if outcome.texts is not None and outcome.texts.verdict is not Verdict.PASS:
             failed = outcome.texts.verdict is Verdict.FAIL
             level, title = ("error", "texts differ") if failed else ("warning", "inconclusive")
-            found.append((level, title, describe_texts(outcome.texts)))
-        found += [("error", "suspected fault", fault) for fault in outcome.faults]
+            annotations.append((level, title, describe_texts(outcome.texts)))
+        annotations += [("error", "suspected fault", fault) for fault in outcome.faults]
     return [
         f"::{level} title=draftbench gate%3A {title}::{_line(message).replace('%', '%25')}"
-        for level, title, message in found
+        for level, title, message in annotations
     ]
 
 
@@ -123,7 +123,7 @@ def to_junit(outcome: Outcome, when: str) -> str:
 
     `when` is a UTC time like 2026-01-31T12:00:00Z.
     """
-    # Name of the test case, its outcome if it did not pass, the outcome's type and text.
+    # Name of the test case, its outcome if it did not pass, type and text of that outcome.
     cases: list[tuple[str, str | None, str | None, str]] = []
     facts: list[tuple[str, str]] = []
     if isinstance(outcome, IncomparableError):
@@ -182,7 +182,7 @@ def to_junit(outcome: Outcome, when: str) -> str:
 
 
 def append_to_history(path: Path, result: GateResult, when: str) -> None:
-    """Append the verdict and its figures as a line of JSON; what the file holds is not read.
+    """Append the verdict and its figures to a file as a line of JSON.
 
     Raises:
         RunFolderError: no plain file, or it cannot be written; it is then as it was before.
@@ -199,7 +199,7 @@ def append_to_history(path: Path, result: GateResult, when: str) -> None:
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise OSError("it is not a plain file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A last line without its newline would be taken for one that a kill cut short.
+        # Without its newline the last line would count as cut short, and be overwritten.
         if path.exists() and path.stat().st_size:
             with path.open("rb+") as stream:
                 stream.seek(-1, 2)
@@ -258,7 +258,7 @@ def _line(text: str) -> str:
 
 
 def _code(text: str | None) -> str:
-    """A code span: in it neither HTML nor Markdown nor a mention of a user means anything."""
+    """A code span, in which no HTML, Markdown or mention of a user has any effect."""
     return f"`{_line(text).replace('`', chr(39))}`" if text else "–"
 
 

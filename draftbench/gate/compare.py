@@ -1,9 +1,8 @@
 """What `draftbench compare` shows: what changed between two runs, or the answers of several.
 
-`compare_runs` gives paired differences per candidate (B less A) with the gate's intervals, and
-every setting, model and package that differs. It refuses nothing: what cannot be compared stands
-side by side, with the reason. It passes no verdict; that is the gate's. `side_by_side` lists what
-each of several runs answers.
+`compare_runs` computes differences (B less A) of each candidate, paired by request, with the gate's
+intervals, and lists every setting, model and package that differs. Figures that cannot be compared
+are shown without a difference, with the reason. `side_by_side` lists the answers of several runs.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from draftbench.run_folder.manifest import (
 )
 from draftbench.run_folder.run import Run
 
-# The gate pairs speeds of one machine only; how large a drop it would allow plays no part.
+# Has the gate refuse to pair speeds of different machines; the size of the limit plays no part.
 _SPEED = Limit(metric="speedup", value=0.02, relative=True)
 _ONE = "only one run has it"
 BUILT_IN = "built-in decoder"
-# Settings that the rows of the answers show.
+# Settings that are not listed, since the rows of the answers or a caveat show them.
 _SHOWN = {"engine", "key_id"}
 _MODEL_FACTS = ("fingerprint", "dtype", "runner", "parameters", "weight_bytes")
 
@@ -55,8 +54,7 @@ class Difference:
 @dataclass(frozen=True)
 class FigureChange:
     """One figure in both runs. `difference` is B less A and `ratio` B over A, over the `requests`
-    that both have (0 for c, which is not paired); `obstacle` says why there are none. An interval
-    that contains 0 (for the ratio 1) shows no difference.
+    that both have (0 for c, which is not paired); `obstacle` says why there are none.
     """
 
     figure: str
@@ -169,9 +167,9 @@ def _figures(
     a, b = (predictor_of(run, candidate) for run in runs)
     replays = [replay for predictor in (a, b) for _, replay in predictor.replays]
     windows = [replay.window for replay in replays if isinstance(replay, LookupReplay)]
-    # Without replays on both sides the engines' own counts are compared, as the gate does.
+    # Without replays in both runs the rounds that engines counted are compared, as in the gate.
     counted = not (a.replays and b.replays)
-    shared = [_served_ks(run, candidate) for run in runs]
+    served = [{row.k for row in run.decodes if row.candidate == candidate} for run in runs]
     modes = [run.manifest.question.mode for run in runs]
     # Prompt lookup has no drafting mode.
     two_modes = modes[0] != modes[1] and not windows
@@ -179,12 +177,11 @@ def _figures(
     rates = alpha(a.replays), alpha(b.replays)
     if any(rates):
         yield _counted("α", (None, None), rates, obstacle)
-    # A common k (A's best, else B's, else A's largest; none that prompt lookup was not replayed
-    # for), then the best of each run where they differ. Of rounds that an engine counted, one that
-    # both runs served.
+    # First at a common k: A's best, else B's, else A's largest, but at most what prompt lookup was
+    # replayed for; of counted rounds one that both runs served. Then at the best k of each run.
     best_a, best_b = (best.get(candidate) for best in bests)
     common = min([best_a or best_b or max(draft_lengths(runs[0])), *windows])
-    if counted and (both := shared[0] & shared[1]):
+    if counted and (both := served[0] & served[1]):
         common = next((k for k in (best_a, best_b) if k in both), max(both))
     lengths = [(common, common)]
     if best_a and best_b and best_a != best_b:
@@ -216,16 +213,10 @@ def _figures(
         yield _speed(runs, candidate, k, change)
 
 
-def _served_ks(run: Run, candidate: Candidate) -> set[int]:
-    return {row.k for row in run.decodes if row.candidate == candidate}
-
-
 def _served(
     runs: tuple[Run, Run], candidate: Candidate, ks: tuple[int, int], obstacle: str | None
 ) -> FigureChange:
-    """The change of tokens per round as engines counted them; one run has it alone at a k that the
-    other did not measure.
-    """
+    """The change of tokens per round as engines counted them, at a load that both runs measured."""
     rows = [
         [row for row in run.decodes if (row.candidate, row.k) == (candidate, k)]
         for run, k in zip(runs, ks, strict=True)
@@ -270,7 +261,9 @@ def _counted(
 
 
 def _timed(change: FigureChange) -> FigureChange:
-    """The change of a timed figure; equal timings are those of one run, against itself."""
+    """The change of a timed figure; none if the timings are equal, since a run is then compared
+    with itself.
+    """
     before, after = change.a, change.b
     if before is None or after is None:
         return replace(change, obstacle=_ONE)
@@ -287,7 +280,7 @@ def _timed(change: FigureChange) -> FigureChange:
 def _speed(
     runs: tuple[Run, Run], candidate: Candidate, k: int, change: FigureChange
 ) -> FigureChange:
-    """The change of a measured speed-up, where and as the gate would compare it."""
+    """The change of a measured speed-up, paired as in the gate."""
     if change.obstacle:
         return change
     try:
@@ -360,9 +353,8 @@ def _models(a: Run, b: Run, both: Sequence[Candidate]) -> Iterable[Difference]:
 
 
 def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
-    """The answer of each run: one pair on the built-in decoder and on the engines that could serve
-    it. Acceptance carries over from one runner to another, costs and loads do not; so nothing is
-    subtracted, and every row names its runner and its load.
+    """The answers of several runs, as of one pair on several engines. Costs and loads of different
+    runners are not comparable, so nothing is subtracted, and every row names its runner and load.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
@@ -382,7 +374,7 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
 
 
 def why_unpaired(a: Run, b: Run) -> str | None:
-    """Why two runs have nothing in common that could be paired; None where they have."""
+    """Why two runs have no common requests that could be paired; None if they have."""
     only = "only the answers of the two runs can be compared"
     targets = [(run.facts_of(None), run.manifest.question.target) for run in (a, b)]
     sizes = {facts.parameters for facts, _ in targets if facts is not None}
@@ -451,7 +443,7 @@ def _caveats_of_all(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterat
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, tuple[str | None, ...]]:
-    """Settings in which some run differs from the first."""
+    """By name, the values of each setting in which the runs differ."""
     changes = [differing_question(runs[0].manifest, run.manifest) for run in runs]
     facts = dict.fromkeys(fact for changed in changes for fact in changed if fact not in _SHOWN)
     first = {fact: changed[fact][0] for fact in facts for changed in changes if fact in changed}

@@ -1,14 +1,14 @@
 """Two baselines and limits → the gate's verdict.
 
 *fail*: a metric fails over all requests, or in a segment after Holm's correction over all segments
-and metrics; or a serving engine writes other texts with speculation; or the new run shows a
-suspected fault that the old did not. *pass*: the texts and every metric over all requests pass; a
-segment is too small to have to pass, and can only fail. *inconclusive*: anything else, and a rise
-of acceptance on other prompts or with another target, which may be easier to draft for.
+and metrics; or a serving engine writes other texts with speculation; or the new run has a suspected
+fault that the old did not have. *pass*: the texts and every metric over all requests pass; segments
+need not, since they are small. *inconclusive*: anything else, and a rise of acceptance on other
+prompts or with another target, which may be easier to draft for.
 
-Suspected faults count apart from the metrics because a broken set-up may hide in them: a doubled
-first token or the template of another model changes what is asked and answered, and acceptance may
-even rise, since loops are easy to draft.
+Suspected faults fail the gate whatever the metrics say, because a broken set-up may improve them: a
+doubled first token or another model's chat template changes what is answered, and acceptance rises
+if the answers end in loops, which are easy to draft.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from draftbench.gate.result import (
 from draftbench.planner.measured import SPEEDUP, ratio_of_rates
 from draftbench.planner.output_check import Match
 
-# A bad state in a smaller share of the requests is no suspected fault yet.
+# Responses that newly loop, or newly end at once, are a suspected fault from this share on.
 _SHARE = 0.1
 # By metric: its figure, what a request adds to its sums, and how the figure follows from these.
 _Addends = Callable[[RequestCounts], tuple[float, ...] | None]
@@ -86,25 +86,26 @@ _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
         ratio_of_rates,
     ),
 }
-# How a text with speculation differs from the one without: surely, or for causes unknown.
+# How a text may differ: not at a near tie, or there or for an unknown cause.
 _SURE: tuple[Match, ...] = ("other",)
 _DIFFERENT: tuple[Match, ...] = ("unknown", "other")
-# Of one request: its text with speculation, without it the second time, and with it in the
-# baseline, each against the text without speculation.
+# How three texts of one request compare with its text without speculation: the one with
+# speculation, a second one without, and the baseline's with speculation.
 _Matches = tuple[Match, Match | None, Match | None]
-# A server of which any of these changed, or is unknown, may write other texts without speculation.
+# Only if none of these changed, and all are known, does the baseline's text without speculation
+# serve.
 _SERVER = ("engine", "engine version", "target")
 
 
 def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -> GateResult:
-    """Did the new run get worse than the old by more than the limits allow, by default those
-    for the old's k?
+    """Whether the new run is worse than the old by more than the limits allow (default: those for
+    the old run's k).
 
-    α is left out, with a note, where one of the two has none (prompt lookup) or another kind of it.
+    α is left out, with a note, if one of the two has none (prompt lookup) or another definition.
 
     Raises:
-        IncomparableError: the two answer different questions; names the first difference.
-        UsageError: a metric that must be measured was not, or no metric is left.
+        IncomparableError: the two measured different things; names the first difference.
+        UsageError: a limited metric was not measured, or none can be compared.
     """
     limits = default_limits(old.alpha, old.question.k) if limits is None else limits
     if one_was_counted(old, new):
@@ -151,7 +152,9 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
 
 
 def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:
-    """One metric before and after, over the requests for which both runs have it, if any."""
+    """One metric before and after, over the requests for which both runs have it; None if there are
+    none.
+    """
     if metric not in _METRICS:
         return None
     figure, addends, combine = _METRICS[metric]
@@ -169,16 +172,20 @@ def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | No
 
 
 def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> Check | None:
-    """One metric over all requests; None where it is an α that not both have."""
+    """The check of one metric over all requests; None for an α that only one run has.
+
+    Raises:
+        UsageError: another metric that cannot be compared.
+    """
     metric, costs = limit.metric, (old.cost_ratios, new.cost_ratios)
     samples = samples_of(metric, pairs)
     if metric == "draft_cost_ratio" and all(costs):
         values = tuple(_value(median(ratios), median_interval(ratios)) for ratios in costs)
         rose = _timed(rise(*costs, relative=limit.relative), limit, old, new)
-        # A draft that costs more is worse: the gain is the change with its sign turned.
-        up = rose.interval
-        gain = replace(rose, interval=up and Estimate(-up.value, -up.high, -up.low))
-        return msgspec.structs.replace(_check(limit, None, values, gain), difference=up)
+        # A rise of the cost is a loss; the check shows the rise.
+        risen = rose.interval
+        gain = replace(rose, interval=risen and Estimate(-risen.value, -risen.high, -risen.low))
+        return msgspec.structs.replace(_check(limit, None, values, gain), difference=risen)
     if samples is None:
         if metric == "alpha":
             return None
@@ -200,7 +207,7 @@ def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair])
 
 
 def _timed(gain: Gain, limit: Limit, old: Baseline, new: Baseline) -> Gain:
-    """The gain; for a metric of time, with the scatter between processes in its interval."""
+    """The gain, for a timed metric with the scatter between processes in its interval."""
     if limit.metric not in TIMED or (
         gain.interval and gain.interval.low == gain.interval.high == 0
     ):
@@ -215,7 +222,9 @@ def _timed(gain: Gain, limit: Limit, old: Baseline, new: Baseline) -> Gain:
 def _over_segments(
     limits: Sequence[Limit], old: Baseline, new: Baseline, segments: dict[str, list[Pair]]
 ) -> list[Check]:
-    """Every metric in every segment that has it; one fails by Holm's p-value over all of them."""
+    """The checks of every metric in every segment; one fails only if its p-value, adjusted for
+    their number (Holm), is small enough.
+    """
     checks: list[Check] = []
     p_values: list[float] = []
     for name, pairs in segments.items():
@@ -264,11 +273,11 @@ def _check(limit: Limit, segment: str | None, values: Sequence[FigureValue], gai
 
 
 def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Suspected faults of a kind that the old run did not show, and bad states of responses that
-    surely became more frequent.
+    """Messages of suspected faults that the old run did not have: kinds of its own faults, and
+    responses that newly loop or end at once.
     """
-    before_too = {fault.kind for fault in old.faults}
-    faults = [fault.message for fault in new.faults if fault.kind not in before_too]
+    known = {fault.kind for fault in old.faults}
+    faults = [fault.message for fault in new.faults if fault.kind not in known]
     states: dict[str, Callable[[RequestCounts], bool]] = {
         "end after one token, so that nothing is drafted": lambda counts: counts.tokens == 0,
         "end in a loop, which any draft predicts too easily": lambda counts: counts.looping > 0,
@@ -285,15 +294,15 @@ def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[st
 
 
 def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextCheck | None:
-    """Does a serving engine write with speculation what it writes without? None where neither run
+    """Whether a serving engine writes with speculation what it writes without; None if neither run
     has both texts.
 
-    A request is seen three times: with speculation, without it a second time, and with it in the
-    baseline. Speculation changes what is written where surely more requests differ in the first
-    than in each of the others, not at a near tie. A difference of unknown cause may be a near tie,
-    so it leaves the verdict open at most; so does any where the server was not asked twice without
-    speculation. A run without texts of its own without speculation is held against the baseline's,
-    if the same server wrote them.
+    Three texts of a request are compared with the one without speculation: the text with it, a
+    second text without, and the baseline's text with it. The check fails if significantly more
+    requests differ, other than at a near tie, in the first than in either of the others.
+    Differences of unknown cause, which may be near ties, can only make it inconclusive, and so can
+    all differences if the server was not asked twice without speculation. If the new run has no
+    text without speculation, the baseline's serves, provided that the same server wrote it.
     """
     seen: list[_Matches] = [
         (now.text, now.plain_text, was.text) for was, now in pairs if now.text is not None
@@ -339,8 +348,8 @@ def _verdict_on_texts(matches: Sequence[_Matches]) -> Verdict:
 
 
 def _changed(matches: Sequence[_Matches], kinds: Collection[Match]) -> list[tuple[int, int]]:
-    """How many requests differ with speculation only, and how many without it only: first against a
-    second answer without speculation, then against the baseline.
+    """How many requests differ in the text with speculation only, and how many in the text that it
+    is compared with only: the second text without speculation, then the baseline's.
     """
     counts = []
     for against in (1, 2):

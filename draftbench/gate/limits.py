@@ -13,7 +13,7 @@ from draftbench.errors import UsageError, did_you_mean
 from draftbench.records import Record
 
 METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
-# Those that depend on the machine.
+# Metrics that depend on the machine.
 TIMED = ("speedup", "draft_cost_ratio")
 
 
@@ -29,10 +29,10 @@ _DROP = 0.02
 
 
 def default_limits(rate: float | None, k: int) -> tuple[Limit, ...]:
-    """The same limit at every k: 2% of both lengths, and for α (`rate`, None for prompt lookup) the
-    drop that lowers the mean accepted length, by its closed form, by 2%.
+    """2% of mean accepted length and of tokens per round, and for α (`rate`, None for prompt
+    lookup) the drop that lowers the mean accepted length by 2% according to its closed form.
 
-    A fixed two points of α would be half of that at k = 1, and more than twice as much at k = 8.
+    A fixed limit of 0.02 would be half of that at k = 1, and more than twice as much at k = 8.
     """
     # The mean accepted length counts only rounds that drafted: a draft that stops drafting, or a
     # lookup that finds less, shows in tokens per round alone.
@@ -54,7 +54,8 @@ def _closed_form(rate: float, k: int) -> float:
 
 
 def limits_of(texts: Iterable[str], defaults: Iterable[Limit]) -> tuple[Limit, ...]:
-    """The default limits, replaced or joined by the given ones; of one name the last holds.
+    """The default limits, with those of `--max-drop` in their place or added; the last of a metric
+    holds.
 
     Raises:
         UsageError: as `parse_limit`.

@@ -4,10 +4,10 @@ Non-inferiority with a margin, by the two-sided 95% interval of the gain (new ag
 is better): *pass* when its bad end is inside the limit, *fail* when even its good end is outside.
 Each wrong verdict has a probability of at most about 2.5%, at a true drop of exactly the limit.
 
-The interval is the BCa bootstrap over requests, widened for few requests. Segments are many, so a
-failing one must also survive Holm's correction of its p-value. Ratios of times, which come from
-repeats and not from requests, have the interval of their median. The interval of a time holds how
-much processes differ; with under three on a side nobody knows how much, and it cannot fail.
+The interval is the BCa bootstrap over requests, widened for few requests. Since there are many
+segments, a segment fails only if its p-value is small after Holm's correction. Ratios of times come
+from repeats, not from requests, and have the interval of their median. The interval of a time
+includes how much processes differ; with under three in a run that is unknown, and it cannot fail.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from draftbench.planner.costs import MIN_PROCESSES
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2
-# A sample so many times larger is not advised.
+# A sample that would have to be larger by more than this factor is not advised.
 _FAR = 1000
 
 _NORMAL = NormalDist()
-# Distance in standard errors at which a verdict comes out in nine of ten cases: the spread is
-# itself an estimate, and eight are to be kept.
+# Distance from the limit, in standard errors, at which nine of ten samples decide. Eight are
+# promised, since the standard error is itself an estimate.
 _REACH = _NORMAL.inv_cdf(1 - TAIL) + _NORMAL.inv_cdf(0.9)
 
 
@@ -53,8 +53,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Gain:
-    """New against old, positive is better. `error` is the standard error, None where unknown, with
-    `freedom` degrees of Student's t (None: one less than the requests). Limits are positive
+    """How much better the new run is than the old. `error` is the standard error, None if unknown,
+    with `freedom` degrees of Student's t (None: one less than the requests). Limits are positive
     numbers in the unit of the gain.
     """
 
@@ -86,8 +86,9 @@ class Gain:
     def advised_requests(self, distance: float) -> int | None:
         """Requests at which a true change so far from the limit is decided in 8 of 10 cases.
 
-        With the limit itself as distance: no drop passes, and a drop of twice the limit fails. From
-        the spread of these requests; None where it is unknown or the number is beyond all reason.
+        At a distance of the limit itself, these are enough for no drop to pass and for a drop of
+        twice the limit to fail. None if the spread of the requests is unknown or the number
+        unrealistic.
         """
         if self.error is None or distance <= 0:
             return None
@@ -97,8 +98,8 @@ class Gain:
     def requests_to_settle(self, limit: float) -> int | None:
         """How many requests like these would turn an inconclusive verdict into pass or fail.
 
-        The advised number while the sample is smaller; beyond it the true drop is probably near the
-        limit, and the observed distance to the limit decides.
+        If there are as many as `advised_requests` already, the true drop is probably near the
+        limit, and the distance that was observed is used.
         """
         advised = self.advised_requests(limit)
         if advised is None or advised > self.requests or self.interval is None:
@@ -111,11 +112,11 @@ class Gain:
 
 
 def gain_of(old: Sample, new: Sample, *, relative: bool) -> Gain:
-    """new - old, or new / old - 1, of a figure that is better when higher, over the same requests
-    in the same order.
+    """new - old, or new / old - 1, of a figure that is better if higher; both samples have the same
+    requests in the same order.
 
-    No interval where there are under five requests, or where the figure is undefined; identical
-    samples have one without width.
+    Under five requests and for an undefined figure there is no interval; identical samples have one
+    of no width.
     """
     if relative:
         ratio = paired_ratio(new, old)
@@ -140,15 +141,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def chance_of(worse: int, better: int) -> float:
-    """The probability that at least so many of the changed ones became worse by chance (McNemar's
-    exact test).
+    """The probability that of all requests that changed at least so many became worse by chance
+    (McNemar's exact test).
     """
     changed = worse + better
     return sum(math.comb(changed, i) for i in range(worse, changed + 1)) / 2**changed
 
 
 def median_interval(repeats: Sequence[float]) -> Estimate | None:
-    """The median between two order statistics, by the sign test; None under six repeats."""
+    """The median, with two order statistics as its interval (sign test); None under six repeats."""
     ordered, count = sorted(repeats), len(repeats)
     below = accumulate(math.comb(count, i) / 2**count for i in range(count // 2))
     outside = sum(share <= TAIL for share in below)
@@ -158,8 +159,8 @@ def median_interval(repeats: Sequence[float]) -> Estimate | None:
 
 
 def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
-    """The change of the median of a timed ratio, positive where it rose; its interval does not hold
-    how much processes differ (`with_processes`).
+    """The change of the median of a timed ratio, positive if it rose; how much processes differ is
+    added by `with_processes`.
     """
     repeats = min(len(old), len(new))
     if repeats and tuple(old) == tuple(new):
@@ -173,12 +174,12 @@ def rise(old: Sequence[float], new: Sequence[float], *, relative: bool) -> Gain:
 def with_processes(
     gain: Gain, old: Sequence[float], new: Sequence[float], *, relative: bool
 ) -> Gain:
-    """The gain of a time with the scatter between processes in its interval; `old` and `new` have a
-    value of each process.
+    """The gain of a time with the scatter between processes in its interval; `old` and `new` have
+    one value for each process.
 
-    The half-width by Welch's t (1947) on the logarithms is joined in quadrature with that within
-    one process; the error of both has Satterthwaite's degrees of freedom (1946). With under three
-    processes on a side it cannot fail.
+    The half-width by Welch's t (1947) on the logarithms is added in quadrature to that within one
+    process; their joint error has Satterthwaite's degrees of freedom (1946). With under three
+    processes in either run the gain cannot fail.
     """
     sides = [np.log(values) for values in (old, new)]
     fewest = min(map(len, sides))

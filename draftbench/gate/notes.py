@@ -1,4 +1,4 @@
-"""The sentences beside a verdict: its caveats, and where to look next."""
+"""The notes below a verdict: its caveats, and where to look next."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def notes_on(
 
 
 def _no_alpha(old: Baseline, new: Baseline) -> str:
-    """Why the two have no α in common."""
+    """Why α cannot be compared."""
     if one_was_counted(old, new):
         return "one of the two was replayed, the other is what a server counted"
     if new.question.concurrency is None:
@@ -98,7 +98,7 @@ def _no_alpha(old: Baseline, new: Baseline) -> str:
 
 
 def prompts_changed(pairs: Sequence[Pair]) -> str | None:
-    """That prompts of the same requests have other lengths; None where all are equal or unknown."""
+    """A note if prompts of the same requests changed in length; None if not or if unknown."""
     longer = [
         new.prompt_tokens - old.prompt_tokens
         for old, new in pairs
@@ -115,8 +115,8 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
 
 
 def target_changed(old: Baseline, new: Baseline) -> str | None:
-    """That the target is not the one before; None where it is, or nobody knows. Judged by the hash
-    of its files where both runs have one (no server tells it), else by its name.
+    """A note if the target is another one; None if it is the same or unknown. Judged by the hash of
+    its files if both runs have one (a server's is unknown), else by its name.
     """
     for fact in ("target fingerprint", "target"):
         before, now = old.tested.get(fact), new.tested.get(fact)
@@ -133,17 +133,17 @@ def target_changed(old: Baseline, new: Baseline) -> str | None:
 
 
 def _changed(old: Baseline, new: Baseline, part: str) -> bool:
-    """Whether a part of the target is surely another than before."""
+    """Whether a part of the target is known to have changed."""
     before, now = (side.tested.get(f"target {part}") for side in (old, new))
     return None not in (before, now) and before != now
 
 
 def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[str]:
-    """Whether the target still writes what it wrote; nothing where that is unknown. The draft is
-    blamed only where neither the engine nor the target changed.
+    """A note on whether the target still writes what it wrote; none if that is unknown. The draft
+    is blamed only if neither the engine nor the target changed.
     """
     texts = [(old.output, new.output) for old, new in pairs if old.output and new.output]
-    # Of servers that were not asked without speculation, what they write with it.
+    # If servers were not asked without speculation, what they write with it is compared.
     texts = texts or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
     different = sum(old != new for old, new in texts)
     if different:
@@ -159,7 +159,7 @@ def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> list
 
 
 def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
-    """The segment and the draft position where most acceptance was lost."""
+    """Notes on the segment and the draft position where most acceptance was lost."""
     notes = []
     drops = {
         check.difference.value: check
@@ -172,7 +172,7 @@ def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str
             f"largest drop by segment: {worst.segment} "
             f"({worst.metric} {worst.old.value:.2f} → {worst.new.value:.2f})"
         )
-    # The loss of each position's hazard, so that an early loss is not counted again at later ones.
+    # By hazard, not survival, which would count a loss at one position again at all later ones.
     hazards = [
         [s / b if b > 0 else 0.0 for s, b in zip(survival, (1.0, *survival), strict=False)]
         for survival in (old.survival, new.survival)

@@ -10,31 +10,32 @@ import msgspec
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import TIMED, Limit
+from draftbench.run_folder.manifest import setting
 
-# Requests that only one run has may be the ones on which the other broke.
+# Requests that the new run lacks may be those on which it failed, so most must be there.
 MIN_OVERLAP = 0.8
 
 Pair = tuple[RequestCounts, RequestCounts]
 
 
 def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair, ...]:
-    """The requests that both runs have, with the counts of each in the old run and in the new.
+    """The counts of each request in the old run and in the new, for those that both have.
 
     Raises:
-        IncomparableError: another question was asked, too few requests are common, or a limit is
-            on times of different machines or loads; names what differs.
+        IncomparableError: the questions differ, too few requests are common, or a limit is on times
+            of different machines or loads; names what differs.
     """
     before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
     if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
-        before["definition of alpha"] = old.alpha_definition
-        now["definition of alpha"] = new.alpha_definition
+        before["definition of α"] = old.alpha_definition
+        now["definition of α"] = new.alpha_definition
     if before["arrivals"] == now["arrivals"] == "log":
         _check_time_scales(old, new)
     before.pop("arrivals_digest")
     for field in ("arrivals", "concurrency", "time_scale", "slots"):
         value = before.pop(field)
-        if None not in (value, now[field]):  # a replay is of no load
-            before[field] = value  # after the others, arrivals first: these have one concurrency
+        if None not in (value, now[field]):  # a replay has no load
+            before[field] = value  # last, so that other differences are named first
     for field, value in before.items():
         if now[field] != value:
             raise _another_question(field, value, now[field])
@@ -66,7 +67,7 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
 
 
 def _check_time_scales(old: Baseline, new: Baseline) -> None:
-    """Raise an IncomparableError where it is unknown how fast the log was sent."""
+    """Raise an IncomparableError if it is unknown how fast one of the logs was sent."""
     scales = old.question.time_scale, new.question.time_scale
     if None in scales:
         before, now = ("unknown" if scale is None else f"{scale:g}" for scale in scales)
@@ -78,16 +79,16 @@ def _check_time_scales(old: Baseline, new: Baseline) -> None:
 
 
 def came_at_other_times(old: Baseline, new: Baseline) -> bool:
-    """Whether requests of the same arrivals came at other moments: times depend on how many are in
-    flight together, accepted tokens do not.
+    """Whether requests arrived at other times, so that others were in flight together: this changes
+    times, but not the accepted tokens.
     """
     before, now = old.question.arrivals_digest, new.question.arrivals_digest
     return None not in (before, now) and before != now
 
 
 def one_was_counted(old: Baseline, new: Baseline) -> bool:
-    """Whether one side was counted by a server and the other replayed: the server's α is over the
-    tokens that it tried, that of a replay over all of the output.
+    """Whether a server counted the rounds of one run and the other was replayed: the server's α is
+    over the tokens that it tried, a replay's over the whole output.
     """
     return (old.question.concurrency is None) != (new.question.concurrency is None)
 
@@ -137,7 +138,7 @@ def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
 
 
 def question_digest(baseline: Baseline) -> str:
-    """A name for question and requests, equal for runs whose figures may stand in one history."""
+    """A hash of question and requests: runs with the same one can be shown in one history."""
     asked = msgspec.json.encode((baseline.question, [counts.id for counts in baseline.requests]))
     return hashlib.sha256(asked).hexdigest()[:12]
 
@@ -147,7 +148,10 @@ def _another_question(field: str, before: object, now: object) -> IncomparableEr
         "key_id": "set DRAFTBENCH_KEY to the same secret for both runs",
         "metric_version": "save the baseline again with this draftbench",
     }
+    name = setting(field)
+    if field in ("metric_version", "definition of α"):  # set by no flag
+        name = field.replace("_", " ")
     return IncomparableError(
-        f"the baseline cannot be compared: {field} was {before}, is {now}",
+        f"the baseline cannot be compared: {name} was {before}, is {now}",
         hint=hints.get(field, "run with the baseline's setting, or save a new baseline"),
     )

@@ -63,7 +63,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import Run
 
-# Raised when what the stored counts mean changes (acceptance.definitions, acceptance.rounds).
+# Increased when the meaning of the counts changes (acceptance.definitions, acceptance.rounds).
 METRIC_VERSION = 1
 
 # The label of sampling at temperature 0.
@@ -79,12 +79,13 @@ def make_baseline(
     texts: Iterable[PrivateText] = (),
     concurrency: int | None = None,
 ) -> Baseline:
-    """What `candidate` did at draft length k on every request: as a serving engine counted it, if
-    it was asked at this k, and otherwise by replay. Rounds of an engine, and times, are those with
-    `concurrency` requests in flight or active rows if these were measured, else with the fewest.
+    """What `candidate` did at draft length k on every request: as a serving engine counted it if it
+    was measured at this k, else by replay.
 
-    Responses of one token, on which no draft is replayed, count with nothing drafted. `texts` are
-    searched for faults of the prompts and leave nothing else behind.
+    Args:
+        texts: prompts to be searched for faults; nothing else of them is kept.
+        concurrency: the load whose times, and whose rounds of an engine, are taken; if it was not
+            measured, the smallest that was.
 
     Raises:
         RunFolderError: no replay of the candidate, or one that does not fit its response.
@@ -106,13 +107,13 @@ def make_baseline(
         trajectories = [trajectory for trajectory, _ in pairs]
         rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
         rate = alpha(pairs)
-    # An infinite near tie leaves out the control of the target against itself: the sweep's matter.
+    # An infinite near tie leaves out the check of the target as its own draft, which sweeps make.
     faults = [
         SuspectedFault(kind=fault.what, message=fault.message)
         for fault in suspected_faults(candidate, pairs, [rounds], math.inf)
     ]
     counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, rows))
-    # As far as anything was drafted.
+    # None from the first position on that was never drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     asked = BaselineQuestion(
         key_id=manifest.key_id,
@@ -154,8 +155,11 @@ def make_baseline(
 def _counted_by_engine(
     run: Run, candidate: Candidate, k: int, load: int
 ) -> tuple[list[Trajectory], Rounds, Sample | None]:
-    """Responses, the rounds that the server counted for each, and α of the tokens it tried; None
-    where it does not say at which positions it accepted.
+    """Responses, the rounds that the server counted for each, and α of the tokens that it tried,
+    None if it does not report positions.
+
+    Raises:
+        UsageError: the server does not count its rounds.
     """
     rows = [r for r in run.decodes if (r.candidate, r.k, r.batch) == (candidate, k, load)]
     trajectories = [run.responses[row.key] for row in rows]
@@ -170,7 +174,12 @@ def _counted_by_engine(
 
 
 def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
-    """Responses with the candidate's replays, those of one token included."""
+    """Responses with the candidate's replays, those of one token, in which nothing is drafted, too.
+
+    Raises:
+        RunFolderError: there is no replay.
+        UsageError: the candidate was not replayed for this k.
+    """
     pairs = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
     served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
     if not pairs and served:
@@ -198,8 +207,8 @@ def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
 def _with_texts(
     run: Run, candidate: Candidate, k: int, counted: Iterable[RequestCounts]
 ) -> Iterator[RequestCounts]:
-    """The counts with hashes of what a serving engine wrote with speculation at temperature 0, and
-    how that differs from what it wrote without.
+    """The counts with hashes of the texts that a serving engine wrote at temperature 0, and how the
+    text with speculation differs from the one without.
     """
     drafted: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for row in one_by_one(run) if run.served else ():
@@ -224,7 +233,7 @@ def request_counts(
     rate: Sample | None,
     speeds: Mapping[str, DecodingTimes],
 ) -> tuple[RequestCounts, ...]:
-    """Counts per request from those per response; `rate` is α over the same requests, if any."""
+    """Counts per request; `rate` is α over the same requests, None if there is none."""
     length = mean_accepted_length(trajectories, rounds)
     per_round = tokens_per_round(trajectories, rounds)
     by_request = _by_request(trajectories)
@@ -256,7 +265,7 @@ def request_counts(
 
 
 def _hash(digests: Iterable[str]) -> str:
-    """One hash of several, each of which is keyed."""
+    """One hash of several, each of them keyed."""
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:8]
 
 
@@ -278,7 +287,7 @@ def _by_request(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory
 def _nothing_drafted(
     trajectories: Iterable[Trajectory], pairs: Pairs
 ) -> list[tuple[Trajectory, AnyReplay]]:
-    """Responses of requests that have at most one token in each, with replays of no position."""
+    """Responses of requests that got one token at most, each with a replay without positions."""
     replay = pairs[0][1]
     fields = msgspec.structs.asdict(replay)
     empty = {name: () for name, value in fields.items() if isinstance(value, tuple)}
@@ -292,9 +301,9 @@ def _nothing_drafted(
 
 
 def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
-    """Models, machine and software of a run, by name; those that are unknown are left out."""
+    """Models, machine and software of a run, by name; unknown ones are left out."""
     question, environment = run.manifest.question, run.manifest.environment
-    # The target's name alone: a directory that was moved is no other target.
+    # The target's name without its folder, which may be moved.
     tested = {"target": PurePath(question.target).name}
     for name, model in (("target", None), ("draft", candidate)):
         if model is not None:
@@ -304,7 +313,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
             tested[f"{name} fingerprint"] = facts.fingerprint
             tested |= {f"{name} {part}": digest for part, digest in facts.parts.items()}
             tested |= {f"{name} dtype": facts.dtype, f"{name} runner": facts.runner}
-    # The serving engine that drafted with the candidate, as it described itself last.
+    # The serving engine that drafted with the candidate, as its last start described itself.
     engine: dict[str, str | None] = {"engine": question.engine, "target runner": question.engine}
     for served in [facts for facts in run.engines if facts.candidate == candidate][-1:]:
         engine |= {"engine version": served.version, "served model": served.model}
@@ -326,7 +335,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
 
 
 def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
-    """The fault that every prompt begins with the same token twice, which no user's text does."""
+    """A fault if every prompt begins with the same token twice; none if not."""
     prompts = {text.prompt for text in texts}
     begins = {prompt[:2] for prompt in prompts}
     if len(prompts) < _MIN_PROMPTS or len(begins) > 1:
@@ -364,10 +373,10 @@ def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, Deco
 def _cost_ratios(
     costs: Sequence[CostPoint], candidate: Candidate, rows: int
 ) -> dict[str, tuple[float, ...]]:
-    """By process, c of each visit, pooled over contexts. Draft and target were timed in turn in one
-    block; both samples of a visit share what disturbed it, so they count as one.
+    """By process, c of each visit, pooled over contexts. A visit's samples count as one, since they
+    share what disturbed it.
     """
-    # By process, of draft and target: the seconds of every visit by context.
+    # By process, for draft and target: the seconds of every visit by context.
     steps: dict[str, tuple[dict[int, list[float]], dict[int, list[float]]]] = {}
     for point in costs:
         sizes = (point.what, point.batch, point.new_tokens)
@@ -377,7 +386,7 @@ def _cost_ratios(
     ratios = {}
     for process, sides in sorted(steps.items()):
         contexts = sorted(sides[0].keys() & sides[1].keys())
-        # Turns that only some of the points have are left out.
+        # Visits that only some of the points have are left out.
         draft, target = (
             map(sum, zip(*(side[context] for context in contexts), strict=False)) for side in sides
         )
@@ -388,8 +397,8 @@ def _cost_ratios(
 
 
 def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[ProcessTimes, ...]:
-    """What each process timed, in the order of their names. On a serving engine a turn of starts
-    counts as a process, with the plain start before it; a server that was running already as one.
+    """What each process timed, in the order of their names. On a serving engine, a turn of starts
+    counts as a process, and a server that was already running counts as one.
     """
     ratios = _cost_ratios(run.costs, candidate, load)
     costs = {name: round(median(c), 5) for name, c in ratios.items() if c}
@@ -412,7 +421,7 @@ def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[Proc
 
 
 def _visits(samples: Sequence[float]) -> list[float]:
-    """The seconds of every whole visit."""
+    """The seconds of each complete visit."""
     size = SAMPLES_PER_VISIT
     starts = range(0, max(len(samples) - size, 0) + 1, size)
     return [sum(samples[at : at + size]) for at in starts]

@@ -1,4 +1,4 @@
-"""The verdict of the gate as records: plain values that go to JSON as they are."""
+"""The verdict of the gate as records, which `--format json` prints as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
 
 
 class FigureValue(Record, frozen=True):
-    """A figure of one run over the paired requests; the ends are None where they are unknown."""
+    """A figure of one run over the paired requests; the ends are None if they are unknown."""
 
     value: float
     low: float | None = None
@@ -22,12 +22,12 @@ class FigureValue(Record, frozen=True):
 class Check(Record, frozen=True):
     """One metric against its limit, over all requests (`segment` None) or over those of a segment.
 
-    `difference` is new against old: a fraction of old if `limit.relative`, else absolute. `sample`
-    counts requests, for `draft_cost_ratio` timed repeats. `improved` says, over all requests only,
-    that even the bad end of the interval is better than before. `smallest_detectable_drop` is in
-    the unit of the limit. `holm_p` is a segment's p-value of a drop within the limit, adjusted for
-    the number of segments and metrics. Times of under three processes on a side cannot fail:
-    `more_processes` would tell.
+    `difference` is new less old, as a fraction of old if `limit.relative`. `sample` counts
+    requests, for `draft_cost_ratio` timed repeats. `improved` says that even the worse end of the
+    interval is better than before (over all requests only). `smallest_detectable_drop` is in the
+    unit of the limit. `holm_p` is a segment's p-value of a drop within the limit, adjusted for the
+    number of segments and metrics. `more_processes` says that a time is inconclusive because a run
+    has fewer than three processes.
     """
 
     metric: str
@@ -51,33 +51,34 @@ class Check(Record, frozen=True):
 
 class TextCheck(Record, frozen=True):
     """Whether a serving engine writes with speculation what it writes without, at temperature 0 and
-    one request at a time. Near ties count as the same text.
+    one request at a time. Texts that differ at a near tie count as the same.
     """
 
     requests: int  # compared
-    differ: int  # of these
-    unknown: int  # of these, where no margin says whether it is a near tie
-    near_ties: int  # that differ at a near tie alone, not counted among these
-    plain_requests: int  # answered without speculation twice
-    plain_differ: int  # of these
-    baseline_differ: int | None  # in the baseline; None: unknown
+    differ: int  # differ from the text without speculation
+    unknown: int  # of those that differ: no margin says whether it is a near tie
+    near_ties: int  # differ at a near tie only, not among those that differ
+    plain_requests: int  # answered twice without speculation
+    plain_differ: int  # of those answered twice: the two texts differ
+    baseline_differ: int | None  # differ with speculation in the baseline; None: unknown
     against_baseline: bool  # the text without speculation is the baseline's
     verdict: Verdict
 
 
 class Change(Record, frozen=True):
-    """A fact about the thing tested that both runs know and that differs."""
+    """A fact about what was tested that differs, where both runs record it."""
 
     fact: str  # what differs
-    old: str  # before
-    new: str  # now
+    old: str  # in the baseline
+    new: str  # in the judged run
 
 
 class GateResult(Record, frozen=True):
     """The gate's answer.
 
-    `question` identifies what was asked: figures of one question may stand in one series. `faults`
-    are suspected faults that the baseline did not show: they fail the gate whatever the checks say.
+    `question` is a hash of what was asked: figures with the same one can be shown in one series.
+    `faults` are suspected faults that the baseline did not have; they fail the gate whatever the
+    checks say.
     """
 
     schema_version: int
@@ -90,10 +91,10 @@ class GateResult(Record, frozen=True):
     question: str
     requests: int
     checks: tuple[Check, ...]  # one entry per metric and segment
-    changes: tuple[Change, ...]  # what differs in the thing tested
+    changes: tuple[Change, ...]  # what differs in what was tested
     faults: tuple[str, ...]
     notes: tuple[str, ...]  # what to keep in mind
-    texts: TextCheck | None = None  # of a serving engine; None: there was nothing to judge
+    texts: TextCheck | None = None  # of a serving engine; None: no texts to compare
 
     @property
     def timed(self) -> bool:
@@ -117,6 +118,6 @@ class HistoryEntry(Record, frozen=True):
     schema_version: int
     created: str
     candidate: str
-    question: str  # identifies what was asked
+    question: str  # hash of what was asked
     verdict: Verdict
-    figures: dict[str, FigureValue]  # each metric's figure of the judged run, with its interval
+    figures: dict[str, FigureValue]  # by metric, of the judged run

@@ -97,7 +97,7 @@ def test_github_notices_an_improvement_and_nothing_of_a_pass(run):
     assert to_github(judge(run(), run())) == []
 
 
-def test_a_refused_baseline_is_told_where_the_verdict_would_be():
+def test_a_refused_baseline_is_reported_where_the_verdict_would_be():
     refused = IncomparableError(f"k was 3, is 4 {HOSTILE}", hint="save a new baseline")
     assert to_github(refused)[0].startswith(
         "::error title=draftbench gate%3A incomparable::k was 3, is 4 a|b <img"

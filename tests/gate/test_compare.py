@@ -118,7 +118,7 @@ def test_the_speed_up_is_the_one_that_the_answer_of_a_run_goes_by():
     assert rows["deciding, cross-validated"] == speedup_text(answer.speedup_deciding)
 
 
-def test_settings_are_told_of_every_run():
+def test_settings_are_listed_for_every_run():
     runs = [engine_run(), engine_run(ks=(1, 2)), engine_run(engine_args="--x")]
     found = side_by_side(["a", "b", "c"], runs)
     assert {each.fact: each.values for each in found.question} == {

@@ -65,7 +65,7 @@ def test_a_drop_of_alpha_by_its_default_limit_lowers_the_length_by_two_percent(k
     assert after / before == pytest.approx(0.98, abs=2e-4)
 
 
-def test_what_has_no_alpha_has_no_limit_of_it():
+def test_without_an_alpha_there_is_no_limit_on_it():
     assert [each.metric for each in default_limits(None, 4)] == [
         "mean_accepted_length",
         "tokens_per_round",

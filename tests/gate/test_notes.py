@@ -96,7 +96,7 @@ def test_prompts_of_another_length_are_noted_and_pass(run):
     assert not noted("another length", run(), new)  # lengths of the old are unknown
 
 
-def test_a_server_that_tells_no_positions_and_one_beside_a_replay_have_no_common_alpha(run):
+def test_no_alpha_is_common_without_positions_or_between_a_server_and_a_replay(run):
     counted = {"concurrency": 1, "arrivals": "closed"}
     tried = run(**counted, alpha_definition="acceptance rate (tried tokens)")
     silent = run(rows=lambda at: {"alpha_sum": None}, **counted, alpha_definition=None)

@@ -8,37 +8,41 @@ from draftbench.gate.pair_requests import by_segment, pair_up
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "name"),
     [
-        ("key_id", "other"),
-        ("metric_version", 2),
-        ("mode", "sampled"),
-        ("k", 5),
-        ("responses", "log"),
-        ("samples", 2),
-        ("max_new_tokens", None),
+        ("key_id", "other", "key of the hashes"),
+        ("metric_version", 2, "metric version"),
+        ("mode", "sampled", "--mode"),
+        ("k", 5, "--k"),
+        ("responses", "log", "--responses"),
+        ("samples", 2, "--samples"),
+        ("max_new_tokens", None, "--max-new-tokens"),
     ],
 )
-def test_another_question_is_refused_with_the_field(run, field, value):
-    with pytest.raises(IncomparableError, match=f"{field} was .*, is {value}") as caught:
+def test_another_question_is_refused_with_its_name(run, field, value, name):
+    with pytest.raises(IncomparableError, match=f"compared: {name} was .*, is {value}") as caught:
         pair_up(run(), run(**{field: value}), ())
     assert caught.value.exit_code == 4
 
 
 @pytest.mark.parametrize(
-    ("field", "before", "now"),
-    [("concurrency", 4, 1), ("arrivals", "closed", "poisson:2"), ("slots", 16, 4)],
+    ("field", "before", "now", "name"),
+    [
+        ("concurrency", 4, 1, "--concurrency"),
+        ("arrivals", "closed", "poisson:2", "--arrivals"),
+        ("slots", 16, 4, "requests answered at once"),
+    ],
 )
 def test_another_load_of_an_engine_is_refused_and_none_is_known_of_a_replay(
-    run, field, before, now
+    run, field, before, now, name
 ):
-    with pytest.raises(IncomparableError, match=f"{field} was {before}, is {now}"):
+    with pytest.raises(IncomparableError, match=f"compared: {name} was {before}, is {now}"):
         pair_up(run(**{field: before}), run(**{field: now}), ())
     assert len(pair_up(run(**{field: before}), run(), ())) == 40
     assert len(pair_up(run(), run(**{field: now}), ())) == 40
 
 
-def test_a_closed_loop_and_arrivals_are_told_apart_by_name_whatever_was_in_flight(run):
+def test_a_closed_loop_and_arrivals_differ_whatever_was_in_flight(run):
     """At times of arrival the number in flight counts as one."""
     closed, opened = {"arrivals": "closed", "concurrency": 4}, {"arrivals": "log", "concurrency": 1}
     with pytest.raises(IncomparableError, match="arrivals was closed, is log"):
@@ -72,7 +76,7 @@ def test_times_of_requests_that_came_at_other_moments_are_refused(run):
 
 
 def test_another_definition_of_alpha_is_refused(run):
-    with pytest.raises(IncomparableError, match="definition of alpha"):
+    with pytest.raises(IncomparableError, match="definition of α was"):
         pair_up(run(), run(alpha_definition="acceptance rate (overlap)"), ())
 
 

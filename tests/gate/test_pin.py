@@ -55,7 +55,7 @@ def test_survival_is_pooled_over_rounds():
     assert baseline(*response(1, 0, 1, 1)).survival == (1.0, 0.0)
 
 
-def test_the_question_and_the_thing_tested_are_told_apart():
+def test_the_question_and_what_was_tested_are_kept_apart():
     models = (scenes.facts(None, fingerprint="t1"), scenes.facts(SMALL, fingerprint="d1"))
     found = baseline(*FOUR, *models)
     question, tested = found.question, found.tested
@@ -202,7 +202,7 @@ def test_a_first_token_that_all_prompts_have_twice_is_a_fault(prompts, faults):
     assert all("the same token twice" in fault.message for fault in found)
 
 
-def test_what_each_process_timed_stands_apart():
+def test_what_each_process_timed_is_kept_apart():
     points = [
         scenes.step(c, *seconds, block="small:int8", process=process)
         for process, draft in (("p1", 1.0), ("p2", 1.2))
@@ -221,7 +221,7 @@ def test_what_each_process_timed_stands_apart():
 
 
 @pytest.mark.parametrize(("started", "speedups"), [(True, [2.0, 1.5]), (False, [2.5])])
-def test_each_turn_of_starts_of_an_engine_stands_apart_and_a_running_server_once(started, speedups):
+def test_each_turn_of_starts_is_a_process_and_a_running_server_is_one(started, speedups):
     """A token takes .1, .15 and .1 s without speculation, before, between and after two turns of
     .05 and .1 s with it. A running server was visited once beside the second of the plain ones.
     """

@@ -117,7 +117,7 @@ SENTENCE = (
 )
 
 
-def test_the_finding_stands_in_every_form_of_the_verdict(texts):
+def test_the_finding_is_in_every_format_of_the_verdict(texts):
     result = judge(texts(), texts([*["other"] * 6, "unknown"]))
     assert describe_texts(result.texts) == SENTENCE
     assert SENTENCE in " ".join(verdict_text(result, 400).split())
