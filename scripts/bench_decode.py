@@ -5,10 +5,10 @@ request by request in turn.
         --requests 8 --tokens 48 --vllm-python ./vllm-venv/bin/python
 
 Every figure is a ratio of tokens per second: the median over requests, and the interval between two
-order statistics. The prompt counts, unless a column says "after 1st token". First against
-transformers, then against vLLM without and with speculation. What cannot run is named and skipped.
+order statistics. The prompt counts, unless a column says "after 1st token". transformers comes
+first, then vLLM without and with speculation. What cannot run is named and skipped.
 
-vLLM's CPU build wants an environment of its own (3.4 GB; the extra packages that it names are for
+vLLM's CPU build needs a separate environment (3.4 GB; the extra packages that it lists are for
 pictures and sound):
 
     python -m venv vllm-venv && . vllm-venv/bin/activate
@@ -50,7 +50,7 @@ from draftbench.traffic import TrafficQuery, load
 
 GENERATE, ASSISTED, PLAIN = "generate", "assisted", "draftbench"
 VLLM, VLLM_DRAFT = "vLLM", "vLLM speculating"
-# Tokens of context that vLLM is started with: part of what its compiler's cache goes by.
+# Tokens of context that vLLM is started with; its compiler's cache depends on them.
 ROOM = 1024
 CONSOLE = Console(width=138)
 
@@ -61,26 +61,24 @@ class Part:
 
     code: list[bool] = field(default_factory=list)
     speeds: dict[str, list[float]] = field(default_factory=dict)
-    # Of the tokens after the first; None where there are none or nobody says when that came.
+    # Of the tokens after the first; None if there are none or the time of the first is unknown.
     decoding: dict[str, list[float | None]] = field(default_factory=dict)
     texts: dict[str, list[list[int]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, names) -> "Part":
-        """Nothing yet of these contestants."""
+        """Empty, for these contestants."""
         return cls([], *({name: [] for name in names} for _ in range(3)))
 
     def add(self, name: str, tokens: list[int], seconds: float, first: float | None) -> None:
-        """One run of a contestant; `first` of its seconds went by until its first token."""
+        """Add a run of a contestant, which took `first` seconds to its first token."""
         self.speeds[name].append(len(tokens) / seconds)
         known = first is not None and len(tokens) > 1
         self.decoding[name].append((len(tokens) - 1) / (seconds - first) if known else None)
         self.texts[name].append(tokens)
 
     def ratio(self, name: str, other: str, **only: bool) -> str | None:
-        """Median and interval of one contestant's speed over another's; None where one is
-        missing.
-        """
+        """Median and interval of one contestant's speed over another's; None if one is missing."""
         figures = median_ratio(self.ratios(name, other, **only))
         return figures and "{:.2f} ({:.2f}–{:.2f})".format(*figures)
 
@@ -95,8 +93,8 @@ class Part:
 
 
 def median_ratio(ratios: list[float]) -> tuple[float, float, float] | None:
-    """The median and the narrowest pair of order statistics around it with 90% coverage or more
-    (all there is, where so few requests cannot have that).
+    """The median and the narrowest pair of order statistics around it with 90% coverage or more;
+    with too few requests for that, the smallest and the largest.
     """
     if not ratios:
         return None
@@ -195,13 +193,13 @@ class Ours:
 
 
 def setting(level, k) -> str:
-    """Our name of a draft's level at a draft length."""
+    """The contestant's name of a level at a draft length."""
     return f"{PLAIN} {level}:{k}"
 
 
 def interleave(title, contestants, prompts, deadline) -> Part:
-    """Each contestant on each request, the order rotated; as many requests as the time allows, but
-    three at least.
+    """Run each contestant on each request, in rotating order, until the time is used up, but on
+    three requests at least.
     """
     part = Part.of(contestants)
     first = prompts[0][0]
@@ -249,7 +247,7 @@ def against_transformers(ours, options, peer, prompts) -> None:
 
 
 def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> None:
-    """vLLM in its own process beside our decoder; says so where it cannot run."""
+    """Compare with vLLM in a separate process; prints why if it cannot run."""
     name = VLLM_DRAFT if speculating else VLLM
     room = max(ROOM, max(len(p.tokens) for p, _ in prompts) + options.tokens + options.k + 16)
     draft = options.draft if speculating else None
@@ -277,7 +275,7 @@ def against_vllm(ours, options, prompts, *, speculating: bool, until: float) -> 
 
 
 def load_transformers(options, dtype) -> Transformers:
-    """The peer, its pages touched."""
+    """transformers with its weights read from disk."""
     target = ModelSource(options.target).load(dtype, "cpu")
     with torch.inference_mode():
         target(torch.zeros(1, 4, dtype=torch.long))
@@ -287,7 +285,7 @@ def load_transformers(options, dtype) -> Transformers:
 
 
 def main() -> None:
-    # A child that is stopped would stay: leave by way of the code that ends it.
+    # A stopped child would stay: raise, so that the code that ends it runs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
     threads = set_threads(options.threads)
@@ -307,7 +305,7 @@ def main() -> None:
     if peer is not None:
         try:
             against_transformers(ours, options, peer, prompts)
-        # A peer that fails does not take the others with it.
+        # A peer that fails must not end the others.
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             CONSOLE.print(f"NOT RUN  transformers: {error}")
         del peer

@@ -1,5 +1,5 @@
-"""Times one matrix in each layout of its weights, for 1 to 64 rows, from memory and from the cache:
-what `draftbench.decoder.linear` and `quantized_linear` choose by.
+"""Times one matrix in each layout of its weights, for 1 to 64 rows, from memory and from the cache.
+`draftbench.decoder.linear` and `quantized_linear` choose layouts by these times.
 
     python scripts/bench_layouts.py                       # float32, the shapes of three models
     python scripts/bench_layouts.py --dtype bfloat16 --shapes 8960x1536,1536x8960
@@ -43,7 +43,7 @@ COLD_BYTES = 300_000_000
 
 
 def layouts(weight: torch.Tensor, level: str) -> dict[str, object]:
-    """Products by name; each has a copy of its own."""
+    """The products to time by name, each with its copy of the weights."""
     if level == "int8":
         ways = [way for way in INT8_PRODUCTS if way == INT8_ONEDNN or has_fbgemm()]
         products = {way: Int8Linear(weight, None, way).product for way in ways}

@@ -73,8 +73,8 @@ class PeerError(Exception):
 
 
 class Vllm:
-    """vLLM in a process group of its own, stopped (SIGSTOP) except while it is asked: neither its
-    workers nor its polling scheduler take time from what else is timed.
+    """vLLM in a separate process group, stopped (SIGSTOP) except while it is asked, so that its
+    workers and its polling scheduler take no time from what else is timed.
     """
 
     def __init__(self, python, target, draft, k, room, threads):
@@ -98,9 +98,7 @@ class Vllm:
         self._signal(signal.SIGSTOP)
 
     def run(self, prompt, limit):
-        """Output ids and seconds, by the child's own clock, which does not say when the first
-        came.
-        """
+        """Output ids and seconds as the child measured them; the time of the first is unknown."""
         self._signal(signal.SIGCONT)
         job = json.dumps({"prompt": prompt, "limit": limit}) + "\n"
         self._child.stdin.write(job.encode())
@@ -132,8 +130,8 @@ class Vllm:
 
 
 def _environment(python, threads):
-    """As many threads as the others have, each on a core, and the OpenMP library that vLLM asks
-    for. What the caller has set stays.
+    """As many threads as the others have, one on each core, and the OpenMP library that vLLM asks
+    for; the caller's settings are kept.
     """
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:threads]))
     wanted = {

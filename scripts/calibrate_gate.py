@@ -1,10 +1,11 @@
-"""A pool of replays → how often the gate is wrong when the true drop is known.
+"""Measures how often the gate is wrong when the true drop is known, on requests drawn from a pool
+of replays.
 
     python scripts/calibrate_gate.py RUN --candidate DRAFT[:QUANT] --k 4
     python scripts/calibrate_gate.py                  # the same on a simulated pool
 
-The estimand is the drop over the population that the traffic samples. Its requests are the run's;
-a trial draws n of them with replacement, both arms on the same draw and on the same responses.
+The population is the run's requests. A trial draws n of them with replacement for both arms, the
+old run and the new, which have the same responses.
 
 - **A response seed.** A greedy draft's replay is one 0 or 1 per position: drawn as it is, the arms
   would differ by nothing but the drop. So each position of a drawn response takes the a_j of a

@@ -1,15 +1,14 @@
-"""Whether one pass of a draft gives what an engine does at every k: the rounds of replay against
-those that the engine counted, request by request, in a run measured on a serving engine.
+"""Checks, in a run measured on a serving engine, that replay gives the rounds that the engine
+counted, request by request.
 
     python scripts/check_engine.py RUN
 
-Where the server tells its rounds one by one (vLLM), each must be replay's; where it tells their
-sums (llama.cpp), rounds, proposed and accepted tokens must be ones that replay can give. Told
-apart: positions where the draft's two best tokens nearly tie (`near ties`), tokens that an engine
-accepted past the end of a response, and answers that left the response, which are compared up to
-there. Requests above temperature 0 are draws: those that came out otherwise than without the draft
-are compared in expectation alone, with an interval. Leaves with 1 on a difference that is none of
-these.
+If the server reports its rounds one by one (vLLM), each must equal replay's; if it reports sums
+(llama.cpp), the rounds, proposed and accepted tokens must be ones that replay can give. Counted
+apart are positions where the draft's two best tokens nearly tie (`near ties`), tokens that an
+engine accepted beyond the end of a response, and answers that differ from the response, which are
+compared up to the difference. Above temperature 0, answers that differ from those without the draft
+are compared in expectation, with an interval. Exits with 1 on any other difference.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from draftbench.run_folder.served import rounds_of
 
 @dataclass
 class Tally:
-    """What was found in the answers of one configuration."""
+    """Counts over the answers of one configuration."""
 
     requests: int = 0
     rounds: int = 0
     equal: int = 0
-    left: int = 0  # answers that are not the response
+    left: int = 0  # answers that differ from the response
     past: int = 0  # tokens accepted past the end
     ties: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    untold: int = 0  # answers without counts
+    uncounted: int = 0  # answers without counts
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Response:
 
 
 def compare_rounds(answer: Served, response: Response, tally: Tally) -> None:
-    """An engine's rounds against replay's, one by one, up to where the texts part."""
+    """Compare an engine's rounds with replay's, one by one, up to where the texts differ."""
     assert answer.proposed is not None
     assert answer.accepted is not None
     name, start = answer.request[:8], 1
@@ -99,7 +98,7 @@ def compare_rounds(answer: Served, response: Response, tally: Tally) -> None:
         zip(answer.proposed, answer.accepted, strict=True), 1
     ):
         while start <= until and response.proposed(start) == 0:
-            start += 1  # vLLM lists no step without a proposal
+            start += 1  # vLLM does not list steps without a proposal
         if start > until:
             break
         where = f"{name} k={response.k} round {number} at {start}"
@@ -107,7 +106,7 @@ def compare_rounds(answer: Served, response: Response, tally: Tally) -> None:
         if proposed != response.proposed(start):
             tally.wrong.append(f"{where}: {proposed} proposed, {response.proposed(start)} replayed")
         found = response.accepted(start, proposed)
-        ends = start + found > until  # nothing is known of what it accepted after that
+        ends = start + found > until  # what it accepted after that is unknown
         if accepted == found or (ends and accepted > found):
             tally.equal += 1
             tally.past += accepted - found if answer.first_difference is None else 0
@@ -119,33 +118,35 @@ def compare_rounds(answer: Served, response: Response, tally: Tally) -> None:
 
 
 def compare_sums(answer: Served, response: Response, tally: Tally) -> None:
-    """An engine's sums against those of replay, and against all that near ties could make of it."""
+    """Compare an engine's sums with replay's, and with all that near ties could make of these."""
     if answer.first_difference is not None:
         return
     rounds = answer.rounds
-    told = (answer.rounds, answer.drafted, answer.kept)
+    counted = (answer.rounds, answer.drafted, answer.kept)
     exact = _sums(response, ties=False)
     (drawn,) = {(r, p, a.start) for r, p, a in exact}
     shown = " ".join(
         f"{what} {mine}" + (f" ({other} replayed)" if mine != other else "")
-        for what, mine, other in zip(("rounds", "proposed", "accepted"), told, drawn, strict=True)
+        for what, mine, other in zip(
+            ("rounds", "proposed", "accepted"), counted, drawn, strict=True
+        )
     )
     where = f"{answer.request[:8]} k={response.k}: {shown}"
     tally.rounds += rounds or 0
-    if _among(told, exact):
+    if _among(counted, exact):
         tally.equal += rounds or 0
         tally.past += (answer.kept or 0) - drawn[2]
-    elif _among(told, _sums(response, ties=True)):
+    elif _among(counted, _sums(response, ties=True)):
         tally.ties.append(where)
     else:
         tally.wrong.append(where)
 
 
 def _among(
-    told: tuple[int | None, int | None, int | None],
+    counted: tuple[int | None, int | None, int | None],
     sums: set[tuple[int, int, range]],
 ) -> bool:
-    rounds, proposed, accepted = told
+    rounds, proposed, accepted = counted
     return any(
         (rounds is None or rounds == r) and (proposed is None or proposed == p) and accepted in a
         for r, p, a in sums
@@ -195,8 +196,8 @@ def _outcomes(response: Response, start: int, proposed: int, ties: bool) -> set[
 
 
 def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | None:
-    """Tokens a round predicted from the plain server's answers beside those of the speculating
-    one, over the requests at temperature 0, or above it, with a paired interval of the difference.
+    """Tokens per round predicted from the answers without a draft, and counted by the server with
+    one, at temperature 0 or above it, with a paired interval of the difference.
     """
     replays = {r.key: r for r in run.replays if r.candidate == candidate}
     rows = {
@@ -239,7 +240,7 @@ def _answers(run: Run, candidate: Candidate, k: int) -> Sequence[Served]:
 
 
 def check(run: Run) -> int:
-    """Print what was found; how many differences have no explanation."""
+    """Print the comparison; gives the number of unexplained differences."""
     margin = _tie_margin(run)
     by_key = {t.key: t for t in run.trajectories}
     engine = run.manifest.question.engine
@@ -265,13 +266,13 @@ def check(run: Run) -> int:
                 elif answer.kept is not None:
                     compare_sums(answer, response, tally)
                 else:
-                    tally.untold += 1
+                    tally.uncounted += 1
             wrong += len(tally.wrong)
             print(f"\n{candidate}, k = {k}: {tally.requests} answers")
             print(
                 f"  {tally.equal} of {tally.rounds} rounds equal, {len(tally.ties)} near ties, "
                 f"{len(tally.wrong)} unexplained; {tally.past} tokens accepted past the end; "
-                f"{tally.left} answers left the response; {tally.untold} told no counts"
+                f"{tally.left} answers differ from the response; {tally.uncounted} have no counts"
             )
             for kind, found in (("near tie", tally.ties), ("differs", tally.wrong)):
                 for line in found:
@@ -283,9 +284,9 @@ def check(run: Run) -> int:
 
 
 def _tie_margin(run: Run) -> float:
-    """What the draft's type is exact to, here and in the engine, which takes the checkpoint's if it
-    was not started with another; weights of few bits are computed with activations of eight,
-    coarser than bfloat16.
+    """How near two logits of the draft must be to tie: by the type that it is computed in here and in
+    the engine, which takes the checkpoint's unless it was started with another. Quantized weights
+    are multiplied with 8-bit activations, which are coarser than bfloat16.
     """
     asked = run.manifest.question
     exact = asked.dtype == "float32" and "--dtype float32" in asked.engine_args.replace("=", " ")

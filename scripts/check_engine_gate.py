@@ -1,12 +1,13 @@
-"""Faults planted in a real llama-server that `draftbench gate --server` must catch, and servers
-with nothing planted that it must let through: acceptance, temperature 0, one request at a time.
+"""Checks that `draftbench gate --server` catches faults planted in a real llama-server, and passes
+servers without one: acceptance at temperature 0, one request at a time.
 
     python scripts/check_engine_gate.py LLAMA_SERVER [--sound 20] [--requests 60]
 
-The models are the embedded ones. Their keys have no outliers, and at 4 bits cost a thousandth of
-what is accepted; so the draft's are given some, as Qwen's have, which changes nothing else: queries
-are divided by what keys are multiplied by. Each line is a start of its own. Leaves with 1 where a
-fault was not caught, a sound server failed, or fewer than three quarters of the sound ones passed.
+The models are the embedded ones. Their keys have no outliers, so a 4-bit cache hardly changes their
+acceptance. The draft's keys are therefore given outliers, as Qwen's have; queries are divided by
+the same factors, so that nothing else changes. Each line is one start of a server. Exits with 1 if
+a fault was not caught, a sound server failed, or fewer than three quarters of the sound ones
+passed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def template(text: str) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is planted, and how the gate must leave."""
+    """A planted fault, and the exit code that is right for it."""
 
     name: str
     draft: str
@@ -84,7 +85,7 @@ FAULTS = (
 
 
 class Trial:
-    """A baseline of a sound server, and what the gate says of others."""
+    """A sound server's baseline, against which the gate judges other servers."""
 
     def __init__(self, folder: Path, asked: argparse.Namespace) -> None:
         self.folder, self.asked = folder, asked
@@ -131,7 +132,7 @@ class Trial:
         _must("gate", "--save", str(self.baseline), str(run), "--candidate", name, "--k", str(K))
 
     def _gate(self, draft: str, args: str) -> tuple[int, str]:
-        """The exit code of the gate on a server of its own, and its reason or figures."""
+        """Start a server and judge it: the gate's exit code, with its reason or figures."""
         with (
             tempfile.TemporaryDirectory(dir=self.folder) as own,
             started(self._start(draft, args), Path(own)) as server,

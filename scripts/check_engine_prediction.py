@@ -1,18 +1,18 @@
-"""How far the prediction of a round's seconds is off on a serving engine, what the starts that
-`--measure best` takes would have answered, and what that answer costs: from runs that started every
-k, at least twice.
+"""Measures how far the predicted seconds of a round are off on a serving engine, and what the
+answer costs that `--measure best` would have given; from runs that started every k at least twice.
 
     draftbench sweep --engine … --k 1-8 --concurrency 1,4 --measure all --restarts 2 --out RUN
     python scripts/check_engine_prediction.py RUN...
 
-Prediction errors are of k's whose own start is left out of the costs, against that start. Repeat
-errors are of the same k in its other starts against its first. Both are told twice: of the times
-alone (speed-ups over the mean of all plain starts) and of what a sweep says (each start over the
-plain ones before and after its turn, whose scatter is then in it). The answer is that of first
-starts; its regret is told by the others, which did not choose: the seconds at the answer's k (an
-open one's leader's; k = 0 where it is not to speculate) over those at the best k, k = 0 included,
-less 1. Its interval holds requests and the scatter of starts; the best k is the best of the judging
-starts, anew in every draw, so that noise raises the regret and never hides it.
+- **Prediction errors**: a k is predicted without its start, and compared with that start.
+- **Repeat errors**: further starts of a k are compared with its first.
+- Both are printed for the times alone (speed-ups over the mean of all starts without a draft) and
+  for what a sweep says (each start over the ones without a draft before and after its turn, whose
+  scatter is then included).
+- **Regret**: the answer comes from the first starts, and is judged by the others: the seconds at
+  its k (if it is open, the leader's; k = 0 for "do not speculate") over those at the best k, k = 0
+  included, less 1. The interval includes requests and the scatter of starts. The best k is chosen
+  again in every draw from the judging starts, so noise can only raise the regret.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Starts:
         return sorted(repeat for each, repeat in self.seconds if each == k)
 
     def speedup(self, k: int, repeat: int, *, own_plain: bool = False) -> float:
-        """Of one start at a k, over the mean of all plain ones or of those around its turn."""
+        """The speed-up of one start over the mean of all starts without a draft, or of those before
+        and after its turn.
+        """
         around = {repeat, repeat + 1}
         turns = [n for n in self.repeats(0) if not own_plain or n in around]
         plain = [self.seconds[0, turn] for turn in turns or [max(self.repeats(0))]]
@@ -71,7 +73,7 @@ class Starts:
         return together / sum(own[key] for key in both)
 
     def judging(self, k: int) -> list[dict[tuple[str, int], float]]:
-        """Seconds by request of the starts at a k that did not choose: all but the first."""
+        """Seconds by request of all starts at a k but the first, which chose the answer."""
         return [self.seconds[k, repeat] for repeat in self.repeats(k)[1:]]
 
     def by_request(self, k: int) -> dict[tuple[str, int], float]:
@@ -129,7 +131,7 @@ def predicted(run: Run, candidate: Candidate, load: int, k: int) -> float | None
 
 
 def regret(starts: Starts, chosen: int) -> tuple[float, float, float, int]:
-    """What the answer loses against the best k of all, with a 95% interval; and that k."""
+    """How much slower the answer is than the best k, with a 95% interval; and that k."""
     by_k = {k: starts.by_request(k) for k in (0, *starts.ks) if starts.judging(k)}
     keys = sorted(set.intersection(*(set(rows) for rows in by_k.values())))
     ks = list(by_k)
@@ -156,7 +158,7 @@ def show(run: Run) -> None:
         print(f"\n{candidate}: started with k = {', '.join(map(str, ks))} of {grid}")
         for load in loads:
             _show_load(run, candidate, load, ks)
-    # Plain first and plain again are starts too, and of both ways.
+    # The starts without a draft, before and after, count too, in both ways.
     print(
         f"\nstarts: {used + 2} of {every + 2} ({(used + 2) / (every + 2):.0%}), plain first and "
         f"last among them; without the last plain one {used + 1} of {every + 1}"

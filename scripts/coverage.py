@@ -1,46 +1,46 @@
-"""Runs whose truth is known → how often the intervals and decisions of `recommend` hold.
+"""Measures how often the intervals and decisions of `recommend` are right, on simulated runs whose
+true speed-ups are known.
 
     python scripts/coverage.py --out coverage.jsonl                   # 400 trials of every cell
     python scripts/coverage.py --out coverage.jsonl --cell noise-4    # one cell; resumes
     python scripts/coverage.py --cell few-decoded --trials 50         # nothing is kept
 
-A trial draws requests from a population, makes the records that a sweep would have kept of them and
-hands them to `recommend`. What is true is computed from the whole population:
+A trial draws requests from a population, makes the records that a sweep would have kept, and hands
+them to `recommend`. What is true is computed from the whole population:
 
-- **Requests.** The population holds 4,000: a length, and for each draft the probability that a
-  token is accepted. Expected rounds are linear in every a_j, so that the population's are those of
-  the probabilities. A replay is one 0 or 1 per position.
-- **Costs.** A target pass takes max(1, tokens / knee), a draft step the share of it that gives the
-  best k of the draft the speed-up that the cell names. In the decoder the rounds of a draft take a
-  factor more or less (`in_decoder`, its sd), and each of them `constant` target steps besides,
-  which no timed pass shows and which is true.
-- **Noise**, which is not part of the truth. `visits` is the sd of what all samples of one visit to
-  a draft's passes share. `noise` is the sd, on the speed-up, of what all requests share that one
-  process decodes at one k: a factor on its rounds, and another on the baseline of the block.
-- **Timing.** Where it `stops` by itself there are as many visits as in a sweep, and c is judged.
-- **Engines.** Servers are started in turns as in a sweep, the plain one first and after each turn,
-  each k chosen by what was answered before. `start` is the sd of what one start's rounds have to
-  themselves, the plain server's too, `request` that of what one request's rounds with a draft have
-  to themselves at every k, `drift` how much slower each start is than the one before.
-  Rounds bend where their tokens reach the knee. Of k's that were not started ("line") the figure
-  that is shown for them is judged as well.
+- **Requests.** The population has 4,000: each has a length, and for each draft the probability that
+  a token is accepted. Expected rounds are linear in every a_j, so those of the population follow
+  from the probabilities. A replay is one 0 or 1 per position.
+- **Costs.** A target pass takes max(1, tokens / knee); a draft step takes as much as gives the
+  draft's best k the speed-up that the cell names. In the decoder all rounds of a draft take longer
+  or shorter by a factor (`in_decoder` is its sd), and `constant` target steps more, which no timed
+  pass shows. Both are true.
+- **Noise**, which is not true. `visits` is the sd that all samples of one visit to a draft's passes
+  share. `noise` is the sd of a speed-up, shared by all requests that one process decodes at one k:
+  a factor on its rounds, and another on the baseline of the block.
+- **Timing.** If it `stops` by itself, there are as many visits as in a sweep, and c is judged.
+- **Engines.** Servers are started in turns as in a sweep, the one without a draft first and after
+  each turn, each k chosen by the answers so far. `start` is the sd between starts, `request` that
+  between requests at every k with a draft, `drift` how much slower each start is than the one
+  before. The line of rounds over k bends where their tokens reach the knee. The figures shown for
+  k's that were not started are judged too ("line").
 - **Assumptions** that are broken on purpose: `by_k` is what rounds at a k gain or lose with every
-  draft, `stalls` the share of decoded runs in which one round stands still, `alike` how many
-  requests in a row are of one kind, as from one user, which count as independent all the same.
-- **Objectives.** By latency both prefills are true; by throughput the load is chosen too, and the
-  figure that decides it is judged as "asked".
+  draft, `stalls` the share of decoded runs in which one round stalls, `alike` how many requests in
+  a row are of one kind, as from one user, although requests count as independent.
+- **Objectives.** By latency both prefills are part of the truth; by throughput the load is chosen
+  too, and the figure that decides it is judged as "asked".
 - **Gate.** Half of the processes decode before a change that makes rounds slower by `drop`, half
-  after it; `speedup:5%` is asked for.
+  after it; the limit is `speedup:5%`.
 
-An interval covers where the true speed-up of its configuration lies in it; a cell holds where the
-95% interval of the share (Wilson 1927) reaches the aim. To speculate is wrong where the true
-speed-up of the choice is under 1: that may happen in 3% of all trials. Missed is what would have
-paid and was refused. Regret is what the leader is slower than the best configuration. A probability
-is right where the choice is within timing noise of the best; what is stated may be .1 too high.
+An interval covers if the true speed-up of its configuration lies in it; a cell holds if the 95%
+interval of the share (Wilson 1927) reaches the aim. *Speculate* is wrong if the true speed-up of
+the choice is under 1, which may happen in 3% of all trials; *missed* is a refusal of what would
+have paid. Regret is how much slower the leader is than the best configuration. The choice is right
+if it is within timing noise of the best; the stated probability of that may be .1 too high.
 Probabilities and losses (as a share of the best) are those of the first load, stated → true.
 
-A trial depends on the name of its cell and its number alone. What stands in a file is not computed
-again: every version of the program needs a file of its own.
+A trial depends only on the name of its cell and its number. Trials that are in the file are not
+computed again, so every version of the program needs a new file.
 """
 
 from __future__ import annotations
@@ -72,27 +72,22 @@ from draftbench.run_folder.run import Run
 
 TRIALS = 400
 MOST_WRONG, SETTLED, MOST_OVERSTATED = 0.03, 0.85, 0.1
-# Of k's between those that an engine was started with.
+# How often intervals of k's that were not started should cover.
 LINE_AIM = 0.88
-# More requests than this are not drawn, whatever is advised.
+# Most requests that are drawn for a run of the advised size.
 MOST_REQUESTS = 1500
 
 
 @dataclass(frozen=True)
 class Cell(Scenario):
-    """A scenario and what is asked of it: how often its intervals should cover, and at which loads.
-    Of `figures` α, τ and the prediction are judged. Where `advised`, an open question is asked
-    again with a fresh run of as many requests in as many processes as the answer advises. Of
-    `gated` the gate judges the times of the later half of the processes, slower by `drop`, against
-    the earlier half.
-    """
+    """A scenario and what is judged of it."""
 
-    aim: float | None = 0.90
-    loads: tuple[int, ...] = (1,)
-    figures: bool = False
-    advised: bool = False
-    gated: bool = False
-    drop: float = 0.0
+    aim: float | None = 0.90  # how often intervals should cover
+    loads: tuple[int, ...] = (1,)  # that are decided for
+    figures: bool = False  # whether α, τ and the prediction are judged instead of a decision
+    advised: bool = False  # whether an open decision is followed by a run of the advised size
+    gated: bool = False  # whether the gate judges the later half of the processes by the earlier
+    drop: float = 0.0  # how much slower the later half is
     objective: Objective = "speedup"
 
     @property
@@ -103,9 +98,7 @@ class Cell(Scenario):
 
 @dataclass(frozen=True)
 class EngineCell(Starts, Cell):
-    """The same of a sweep on an engine. Of k's that were not started the figures that are shown for
-    them are judged too.
-    """
+    """A cell of a sweep on an engine; the figures of k's that were not started are judged too."""
 
 
 _FIGURES = Cell(decoded=(0,), in_decoder=0, visits=0, ks=(4,), figures=True)

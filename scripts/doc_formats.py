@@ -1,5 +1,5 @@
-"""Writes docs/formats.md: every field of every file and JSON that draftbench writes or reads, from
-the records themselves, so that the page cannot fall behind.
+"""Writes docs/formats.md: every field of every file and JSON that draftbench writes or reads, taken
+from the records, so that the page is never out of date.
 
     python scripts/doc_formats.py > docs/formats.md
 
@@ -100,7 +100,7 @@ def page() -> str:
 
 
 def unexplained() -> list[str]:
-    """Fields without a meaning; the page must not be written while there are any."""
+    """Fields without a meaning, which keep the page from being written."""
     return [
         f"{record.__name__}.{name}"
         for record in _documented()
@@ -127,7 +127,7 @@ def _documented() -> list[type]:
 
 
 def _head(body: str) -> str:
-    """What holds for every chapter, and links to them."""
+    """The top of the page: what applies to every chapter, and links to them."""
     chapters = re.findall(r"^## (.+)$", body, re.MULTILINE)
     anchors = [re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-") for name in chapters]
     links = [f"[{name}](#{at})" for name, at in zip(chapters, anchors, strict=True)]
@@ -225,7 +225,7 @@ def _other() -> str:
 
 
 def _chapter(title: str, words: str, roots: typing.Sequence[type], shown: set[type]) -> str:
-    """A title and the tables of `roots` and their parts that no chapter before has shown."""
+    """A title and the tables of `roots` and their parts, without those of earlier chapters."""
     tables = [_table_of(record) for record in _with_parts(roots) if record not in shown]
     shown.update(_with_parts(roots))
     return "\n\n".join([title, *([words] if words else []), *tables])

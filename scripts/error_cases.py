@@ -36,12 +36,12 @@ def sweep(*more: str, target: str = "target", draft: str = "ngram", log: str = L
 
 
 def served(*more: str, engine: str = "vllm", **changes: str) -> list[str]:
-    """The same on an engine that would be started."""
+    """A sweep on an engine that would be started."""
     return [*sweep(**changes), "--engine", engine, *more]
 
 
 def running(*more: str, server: str = "http://127.0.0.1:9") -> list[str]:
-    """The same on a server that runs, or so the command line says."""
+    """A sweep on a server that is said to be running."""
     return [*sweep(), "--server", server, *more]
 
 
@@ -69,7 +69,7 @@ def beside_plain(engine: str, *more: str, k: int, model: str = "org/target") -> 
 
 
 def answered(fault: str, *more: str) -> list[str]:
-    """The same on a server that answers, in this way or another, until this process ends."""
+    """A sweep on a scripted server, which answers until this process ends."""
     from engines.scripted_server import ScriptedServer
 
     faults = dict.fromkeys(range(99), fault) if fault else {}
@@ -118,20 +118,20 @@ def imported(**counts: Any) -> list[str]:
 
 
 def traffic(content: bytes, name: str, *more: str) -> list[str]:
-    """The same with this traffic."""
+    """A sweep with this traffic."""
     Path(name).write_bytes(content)
     return sweep("--traffic", name, *more)
 
 
 def draft(change: Callable[[Path], object]) -> list[str]:
-    """The same with a draft that was changed."""
+    """A sweep with a changed draft."""
     shutil.copytree(EMBEDDED / "draft", "draft")
     change(Path("draft"))
     return sweep(draft="draft")
 
 
 def target(change: Callable[[Path], object]) -> list[str]:
-    """The same with a target that was changed."""
+    """A sweep with a changed target."""
     shutil.copytree(EMBEDDED / "target", "target")
     change(Path("target"))
     return sweep()
@@ -159,7 +159,7 @@ def encoder() -> str:
 
 
 def kept(change: Callable[[Path], object], *words: str) -> list[str]:
-    """A command on a finished run that was changed."""
+    """A command on a finished run after a change to it."""
     shutil.copytree(RUN, "run")
     change(Path("run"))
     return list(words) or ["recommend", "run"]
@@ -178,7 +178,7 @@ def nothing(_: Path) -> None: ...
 
 
 def begun(change: Callable[[Path], object], *more: str) -> list[str]:
-    """The sweep again, in its own finished folder, after a change."""
+    """A finished sweep again, after a change to its folder."""
     from draftbench.cli import main
 
     words = sweep(log=LOG.replace("f", "g") + LOG)
@@ -225,7 +225,7 @@ def interrupted() -> list[str]:
 
 
 def terminated() -> list[str]:
-    """The same by SIGTERM."""
+    """SIGTERM a moment after the sweep began to measure."""
     from draftbench.cli.signals import catch_sigterm
 
     catch_sigterm()

@@ -3,7 +3,7 @@
     python scripts/error_table.py            # writes docs/errors.md
     python scripts/error_table.py --check    # exits with 1 if the page is out of date
 
-Each case runs in a folder of its own. Paths of this machine are cut out of the texts.
+Each case runs in a new folder. Paths of this machine are cut out of the texts.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def provoke() -> Iterator[Outcome]:
             with tempfile.TemporaryDirectory() as place, _at(Path(place)):
                 code, out, err = _run(prepare)
                 lines = _portable(err, place).splitlines()
-            # The end of a server's log stands between the two.
+            # The last lines of a server's log are between the two.
             error, hint = (
                 next((line for line in reversed(lines) if line.startswith(word)), "")
                 for word in ("error: ", "hint: ")
@@ -101,7 +101,7 @@ def _run(prepare: Callable[[], list[str]]) -> tuple[int, str, str]:
 
 
 def _portable(text: str, place: str) -> str:
-    """Without the places of this machine, the versions of its software, and random names."""
+    """The text without this machine's paths, versions of software, and random names."""
     text = re.sub(r"servers/\w+/[\w.-]+\.log", "servers/….log", text)
     for path in (os.path.realpath(place), place, str(EMBEDDED)):
         text = text.replace(f"{path}/", "").replace(path, ".")

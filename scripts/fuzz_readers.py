@@ -1,9 +1,9 @@
-"""Gives every reader of files spoiled bytes, and counts what it does with them.
+"""Gives every reader of files damaged bytes, and counts what it does with them.
 
     python scripts/fuzz_readers.py --examples 2000
 
-A good file is cut, spliced and spoiled value by value, or replaced by noise (hypothesis makes the
-cases). A reader may take what it gets, or refuse it as draftbench's own error with a hint. Anything
+A good file is cut, spliced, changed value by value, or replaced by noise (hypothesis makes the
+cases). A reader may accept it, or refuse it with one of draftbench's errors and a hint. Anything
 else is a fault: another exception, an exit code of 70, or more than ten seconds of computing.
 Prints a row for each reader and every kind of fault; exits with 1 if there was one.
 """
@@ -81,7 +81,7 @@ def spliced(sample: bytes, changes: Sequence[tuple[float, int, bytes]]) -> bytes
 
 
 def spoilt(sample: bytes, changes: Sequence[tuple[int, str]]) -> bytes:
-    """A JSON document a line, or one over all lines, with some values in it replaced."""
+    """JSON with some values replaced; the file has a document on each line, or one in all."""
     try:
         documents = [json.loads(sample)]
     except ValueError:
@@ -99,7 +99,7 @@ def spoilt(sample: bytes, changes: Sequence[tuple[int, str]]) -> bytes:
 
 
 def _replaced(document: Any, walk: int, mark: str) -> Any:
-    """Go down by the digits of `walk`; its end decides which value is replaced, or dropped."""
+    """The document with one value replaced or dropped; the digits of `walk` choose it."""
     if not isinstance(document, dict | list) or not document or walk % 13 == 12:
         return mark
     inner = list(document) if isinstance(document, dict) else range(len(document))
@@ -153,7 +153,7 @@ def fuzz(reader: Reader, examples: int, folder: Path) -> Tally:
 
 
 def _place(error: BaseException) -> str:
-    """Kind of an exception and where in draftbench it left."""
+    """The exception's type and the place in draftbench where it was raised."""
     ours = [f for f in traceback.extract_tb(error.__traceback__) if "draftbench/" in f.filename]
     where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "?"
     return f"{type(error).__name__} at {where}: {str(error)[:80]!r}"

@@ -1,4 +1,5 @@
-"""Sweeps broken and hostile drafts, each in its own process, and prints what a user reads of each.
+"""Sweeps broken and hostile drafts, each in a separate process, and prints what a user reads of
+each.
 
     python scripts/hostile_drafts.py
 

@@ -96,7 +96,7 @@ def kill_draftbench(child: int, mark: str, chance: random.Random) -> str | None:
     """Kill draftbench; returns how many processes ran then, or None if it had ended."""
     ran = len(marked(mark))
     if os.waitpid(child, os.WNOHANG)[0]:
-        return None  # it ended before
+        return None
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return f"{ran} processes"
@@ -120,12 +120,12 @@ def _listens(process: psutil.Process) -> bool:
 
 
 def lines_of(out: Path) -> dict[Path, bytes]:
-    """Every whole line that is kept."""
-    found = {}
+    """The complete lines of every file that is kept."""
+    lines = {}
     for path in out.rglob("*.jsonl"):
         text = path.read_bytes()
-        found[path] = text[: text.rfind(b"\n") + 1]
-    return found
+        lines[path] = text[: text.rfind(b"\n") + 1]
+    return lines
 
 
 def planned(observed: Run) -> dict[str, object]:
@@ -195,8 +195,8 @@ def endure(prepared: Prepared, folder: Path, kill, asked: argparse.Namespace) ->
 
 
 def _differing(out: Path, expected: dict[str, object]) -> list[str]:
-    found = planned(read_run(RunFolder(out)))
-    return [name for name in expected if found[name] != expected[name]]
+    there = planned(read_run(RunFolder(out)))
+    return [name for name in expected if there[name] != expected[name]]
 
 
 def main() -> int:

@@ -4,10 +4,10 @@ compares the end with a sweep that was not killed.
     python scripts/kill_test.py --kills 100
     python scripts/kill_test.py --kills 200 --per-sweep 100 --requests 24 --longest 0.6 --lines 3
 
-Every third kill strikes inside a write, after a random part of the line. Half of the kills meet
-greedy sweeps, half sampled ones at temperature 0.7. The sweeps are forked from a process that has
-imported everything, so that kills meet work and not imports. Prints the kills, the acknowledged
-records that were lost, and what differs at the end; exits with 1 if anything was lost or differs.
+Every third kill comes inside a write, after a random part of the line. Half of the sweeps are
+greedy, half sampled at temperature 0.7. They are forked from a process that has imported
+everything, so that kills do not come during imports. Prints the kills, the acknowledged records
+that were lost, and what differs at the end; exits with 1 if anything was lost or differs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def prepared_sweep(temperature: float, requests: int) -> Prepared:
 
 
 def acknowledge(pipe: int) -> None:
-    """In the child: report every append that returned to the parent."""
+    """In the child: report to the parent every append that returned."""
     original = RunWriter.append
 
     def reported(self, records):
@@ -80,7 +80,7 @@ def acknowledge(pipe: int) -> None:
 
 
 def die_inside_write(number: int, chance: random.Random) -> None:
-    """In the child: the n-th line is written in part, then comes the kill."""
+    """In the child: write the n-th line in part, then kill this process."""
     count = 0
     plain_write = os.write
 
@@ -108,8 +108,8 @@ def readable(out: Path) -> int:
 
 @dataclass(frozen=True)
 class Kills:
-    """How many in all and at most of one sweep; a kill comes within so many seconds, or inside the
-    first so many lines.
+    """How many kills, and at most how many of one sweep; each comes within so many seconds, or
+    inside one of the first so many lines.
     """
 
     kills: int
@@ -181,9 +181,8 @@ def essence(out: Path) -> dict[str, object]:
 
 
 def endure(prepared: Prepared, folder: Path, kills: Kills) -> list[int]:
-    """Sweeps killed until they end, over and over; [kills, records lost, sweeps ended, differing].
-
-    A sweep that was killed as often as one may be is left to end.
+    """Kill and resume sweeps until there were enough kills: [kills, records lost, sweeps that
+    ended, sweeps that differ]. A sweep that was killed often enough is no longer killed.
     """
     sweep_once(prepared, folder / "whole", None)
     expected = essence(folder / "whole")

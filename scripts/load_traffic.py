@@ -2,10 +2,10 @@
 
     python scripts/load_traffic.py --rows 1000 100000
 
-Rows hold 10 kB of text, so 100,000 of them are 1 GB. Each file is read in a process of its own,
-whose peak memory is printed, less what it had before. The sample of 64 must hold every segment,
-weigh as many rows as the file has, and not depend on the order of the rows. Exits with 1 if it does
-not, or if a file took more than 200 MB.
+Rows have 10 kB of text, so 100,000 of them are 1 GB. Each file is read in a separate process, whose
+peak memory is printed, less what it had before. The sample of 64 must have every segment, have the
+weight of all rows of the file, and not depend on their order. Exits with 1 if it does not, or if a
+file took more than 200 MB.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = ("jsonl", "jsonl.gz", "json", "csv", "parquet", "hf:parquet")
 
 
 def rows(count: int, *, backwards: bool) -> Iterator[dict[str, str]]:
-    """Requests that do not compress to nothing; every tenth is asked twice."""
+    """Requests of random text, which hardly compresses; every tenth comes twice."""
     for at in reversed(range(count)) if backwards else range(count):
         asked = at - 1 if at % 10 == 9 else at
         words = (hashlib.sha256(f"{asked} {word}".encode()).hexdigest() for word in range(WORDS))
@@ -46,7 +46,7 @@ def write(path: Path, kind: str, count: int, *, backwards: bool) -> None:
         schema = pyarrow.schema({"prompt": pyarrow.string(), "segment": pyarrow.string()})
         file = path / "train.parquet" if kind.startswith("hf") else path
         file.parent.mkdir(exist_ok=True)
-        # One row group for all: the worst that a reader can meet.
+        # One row group for all rows: the worst case for a reader.
         with pyarrow.parquet.ParquetWriter(file, schema) as writer:
             writer.write_table(pyarrow.Table.from_pylist(list(made), schema), row_group_size=count)
         return
@@ -60,7 +60,7 @@ def write(path: Path, kind: str, count: int, *, backwards: bool) -> None:
 
 
 def peak_kilobytes() -> int:
-    """Of this program alone; `getrusage` would count what its parent had."""
+    """Peak memory of this process; `getrusage` would include its parent's."""
     status = Path("/proc/self/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 

@@ -1,16 +1,15 @@
-"""A target and a draft → what `draftbench gate` says of the changes that break acceptance in
-practice.
+"""Checks the verdict of `draftbench gate` on changes that break acceptance in practice.
 
     python scripts/real_regressions.py                        # the pair that ships with the package
     python scripts/real_regressions.py --models DIR --target qwen1.5 --draft qwen0.5 \
         --traffic prod.jsonl
 
-One sweep is pinned as the baseline; then one thing at a time is changed and judged through the
-command line, with the default limits. A modified model is a folder of links to the original's
-files beside the changed one. Where the target has no chat template it gets one that writes the
-content alone, and plain prompts become messages. Only acceptance is measured, no times.
+One sweep is saved as the baseline. Then one thing at a time is changed, and judged by the command
+line with the default limits. A modified model is a folder with links to the original's files and
+the changed one. A target without a chat template gets one that writes the messages' content alone,
+and plain prompts become messages. Only acceptance is measured, no times.
 
-Exits 1 where a verdict is not one of those that are right for its change.
+Exits with 1 if a verdict is not right for its change.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Bench:
             raise SystemExit(f"draftbench {' '.join(words)}\n{done.stderr}")
 
     def with_template(self, source: Path, name: str, template: str) -> Path:
-        """Links to the model's files, and another chat template."""
+        """The model with another chat template."""
         copy = self.folder / name / source.name
         copy.mkdir(parents=True)
         for file in source.iterdir():
@@ -95,7 +94,7 @@ def random_copy(source: Path, folder: Path) -> Path:
 
 
 def first_token(tokenizer: Any) -> str:
-    """The special token that a prompt begins with; the one that the model knows where none does."""
+    """The special token that a prompt begins with, or else the tokenizer's BOS or EOS."""
     ids = tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hello"}], add_generation_prompt=True, return_dict=False
     )
@@ -106,7 +105,7 @@ def first_token(tokenizer: Any) -> str:
 
 
 def as_messages(source: str, file: Path, count: int) -> None:
-    """A sample of the traffic as chat requests that keep their own settings."""
+    """A sample of the traffic as chat requests, each with its settings."""
     query = TrafficQuery(source, count, 0, None, None, None, False, request_key())
     rows = []
     for request in load(query).requests:

@@ -1,12 +1,12 @@
-"""Records what a running vLLM or llama-server answers, for the tests of the adapters:
+"""Records what a running vLLM or llama-server answers, for the tests of the adapters.
 
     python scripts/record_engines.py URL FILE
 
-asks the server at URL everything that an adapter asks and writes the raw exchanges to FILE
-(tests/engines/recorded/NAME.json). The tests read them as if the server answered once more, so
-after an engine's update record again and run `pytest tests/engines/test_recorded.py`.
+Asks the server at URL everything that an adapter asks and writes the raw exchanges to FILE
+(tests/engines/recorded/NAME.json). The tests read them as if the server answered again, so record
+anew when an engine changes, and run `pytest tests/engines/test_recorded.py`.
 
-The recordings of the project are made of (see the names of the files):
+The project's recordings were made with these servers (see the names of the files):
 
     llama-server -m T.gguf -md D.gguf --spec-type draft-simple --spec-draft-n-max 4 --metrics -np 1
     python -m vllm.entrypoints.openai.api_server --model draftbench/embedded/target --dtype float32
@@ -47,7 +47,7 @@ TEXTS = (
 
 @dataclass
 class Scene:
-    """What one visit to a server yields."""
+    """What an adapter gets from one visit to a server."""
 
     facts: ServerFacts
     prompts: list[list[int]]
@@ -130,7 +130,7 @@ class Recorder(httpx2.AsyncBaseTransport):
 
 
 def shortened(path: str, content: str) -> str:
-    """What was answered without what no adapter reads, such as the server's environment."""
+    """An answer without parts that no adapter reads, as the server's environment."""
     if path == "/server_info" and "vllm_config" in content:
         return json.dumps({"vllm_config": json.loads(content)["vllm_config"]})
     if path == "/metrics":

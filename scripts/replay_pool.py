@@ -1,6 +1,5 @@
-"""Requests with their replays → paired runs of the gate, drawn from them again and again.
-
-See `calibrate_gate.py` for what a draw is and why.
+"""Draws pairs of baselines for the gate from a pool of requests with their replays; see
+`calibrate_gate.py` for how.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ class Pool:
         self._mean = np.mean([self._near(every, np.array(shift)) for shift in shifts], axis=0)
 
     def replayed(self, metric: str) -> float:
-        """The figure of the pool as it was measured."""
+        """The measured figure of the pool."""
         return self._figure(metric, self._accept)
 
     def truth(self, metric: str, kept: float) -> float:
-        """The population's figure where every position is kept with the probability `kept`."""
+        """The population's figure if every position is kept with the probability `kept`."""
         return self._figure(metric, kept * self._mean)
 
     def draw(
@@ -92,7 +91,7 @@ class Pool:
         return value
 
     def _baseline(self, rows: Sequence[int], names: Sequence[str], accept: Floats) -> Baseline:
-        """What `make_baseline` makes of these responses, with `accept` for the replayed a_j."""
+        """The baseline of these responses, with `accept` as the replayed a_j."""
         ends = np.cumsum([len(self._spans[row]) for row in rows])
         parts = np.split(accept, ends[:-1])
         laws, responses = [], []
@@ -121,7 +120,7 @@ class Pool:
 
 
 def question(k: int) -> BaselineQuestion:
-    """Any question: both arms are asked the same."""
+    """The question of both arms; any will do, as long as it is the same."""
     return BaselineQuestion(
         key_id="",
         metric_version=METRIC_VERSION,

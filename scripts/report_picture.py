@@ -1,4 +1,4 @@
-"""The picture of the README: the head of the page of the run that it shows, as a browser shows it.
+"""Writes the picture of the README: the head of the HTML page of the run that the README shows.
 
 python scripts/report_picture.py            # writes docs/report.png; needs chromium
 """

@@ -1,8 +1,8 @@
-"""Requests and a serving engine of known truth → run folders in memory, as a sweep on an engine
-measures them: the plain server answers first; in every turn servers that draft answer, each k as a
-sweep chooses it by what was answered before, and then the plain one again.
+"""Simulates sweeps on a serving engine whose true speed-ups are known, as run folders in memory.
 
-See `coverage.py` for what is true and what is noise.
+As in a real sweep, the server without a draft answers first. In every turn servers with a draft
+follow, each k chosen by the answers so far, and then the one without a draft again. `coverage.py`
+says what is true and what is noise.
 """
 
 from __future__ import annotations
@@ -24,35 +24,31 @@ FIRST = 1.0
 
 @dataclass(frozen=True)
 class Starts(Scenario):
-    """A sweep on an engine: every server is started `restarts` times, each start faster or slower
-    than the last by `start` (sd), and each of its answers by `answer` besides; with a draft the
-    rounds of one request take longer or shorter than those of another by `request` (sd) at every k.
-    The machine slows down by `drift` from one start to the next. Where `plain_last` the starts of
-    each k follow one another and all starts of the plain server but one come last, as earlier
-    versions did. Of `decoded` the largest is how many requests every server answers. With these
-    knees the rounds between the smallest and the largest k are 3.8 % (root mean square) off the
-    line through both, as those of three drafts on llama.cpp were.
-    """
+    """A sweep on an engine. Every server answers as many requests as the largest of `decoded`."""
 
     constant: float = 0.1
     in_decoder: float = 0.0
+    # Between the smallest and the largest k, rounds are then 3.8 % (root mean square) off the line
+    # through both, as measured with three drafts on llama.cpp.
     knees: tuple[float, float] = (3.0, 20.0)
     ks: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
-    start: float = 0.0
-    answer: float = 0.03
-    request: float = 0.0
-    restarts: int = 1
-    drift: float = 0.0
+    start: float = 0.0  # how much starts of a server differ (sd, relative)
+    answer: float = 0.03  # how much answers of a start differ (sd, relative)
+    request: float = 0.0  # how much requests differ at every k with a draft (sd, relative)
+    restarts: int = 1  # of every server
+    drift: float = 0.0  # how much slower each start is than the one before
+    # Whether all starts of a k follow one another, and those without a draft come last, as in
+    # earlier versions.
     plain_last: bool = False
 
 
 class EngineWorld(World):
-    """One trial's truth, and what an engine answers in it."""
+    """One trial: its true times, and what an engine answers under them."""
 
     scenario: Starts
 
     def run(self, requests: int, decoded: Sequence[int], processes: int | None = None) -> Run:
-        """Ask so many fresh requests of servers that are started `processes` times."""
+        """A run over so many newly drawn requests, with every server started `processes` times."""
         restarts = processes or self.scenario.restarts
         self.starts = 0
         asked = manifest(self.scenario)
@@ -99,23 +95,23 @@ class EngineWorld(World):
         k: int = 0,
         accepted: dict[str, list[bool]] | None = None,
     ) -> list[Served]:
-        """What one start answers, at every load."""
+        """The answers of one start at every load; of the server without a draft if that is None."""
         (start,) = self.factors(self.scenario.start, 1)
         start *= (1 + self.scenario.drift) ** self.starts
         self.starts += 1
-        server, found = f"{draft} {k} {repeat}", []
+        server, answers = f"{draft} {k} {repeat}", []
         for rows in self.scenario.batches:
-            each = self.target(rows) if draft is None else self.round_seconds(draft, k, rows)
-            own = self.factors(self.scenario.answer, len(responses))
-            for response, factor in zip(responses, own, strict=True):
+            one = self.target(rows) if draft is None else self.round_seconds(draft, k, rows)
+            factors = self.factors(self.scenario.answer, len(responses))
+            for response, factor in zip(responses, factors, strict=True):
                 tokens, rounds = response.output_tokens - 1, None
                 pieces = [1] * tokens
                 if accepted is not None:
                     rounds = tuple(rounds_of(accepted[response.request], k))
-                    pieces = [each + 1 for each in rounds]
+                    pieces = [count + 1 for count in rounds]
                     pieces[-1] = tokens - sum(pieces[:-1])
-                seconds = each * start * factor * (self.longer[response.request] if k else 1.0)
-                found.append(
+                seconds = one * start * factor * (self.longer[response.request] if k else 1.0)
+                answers.append(
                     Served(
                         request=response.request,
                         sample=0,
@@ -139,4 +135,4 @@ class EngineWorld(World):
                         accepted=rounds,
                     )
                 )
-        return found
+        return answers

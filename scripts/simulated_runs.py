@@ -1,6 +1,8 @@
-"""Requests, models and a machine of known truth → run folders in memory, as a sweep measures them.
+"""Simulates sweeps with the built-in decoder whose true speed-ups are known, as run folders in
+memory.
 
-See `coverage.py` for what is true and what is noise.
+Requests, their acceptance and the times of passes are drawn at random; the program's own functions
+read the result like a real run. `coverage.py` says what is true and what is noise.
 """
 
 from __future__ import annotations
@@ -36,74 +38,70 @@ from draftbench.run_folder.manifest import (
 from draftbench.run_folder.run import Run, run_of, to_decode
 
 DRAFTS = tuple(Candidate(draft=name) for name in ("small", "big", "d3", "d4", "d5", "d6"))
-# Visits to every pass of one row and of several, where timing does not stop by itself.
+# How often each pass is visited, with one row and with several, unless timing stops by itself.
 VISITS, BATCH_VISITS = 6, 3
+# Requests to draw from, the longest response, and tokens that a draft may propose beyond its end.
 POPULATION, LONGEST, ROOM = 4000, 1000, 64
-# Of four kinds of requests: mean length, and log odds that the first draft's token is accepted.
+# Of four kinds of requests, the mean length and the log odds that a draft's token is accepted.
 MEANS, ODDS = np.array([8.0, 20.0, 40.0, 80.0]), np.array([0.0, 0.4, 0.8, 1.7])
-# Seconds that target and draft read a prompt, in target steps; of the shortest stall.
+# In target steps: the prefills of target and draft, and the shortest stall.
 PREFILL, DRAFT_PREFILL, STALL = 1.0, 0.1, 5.0
-# By shape, how lengths of a kind vary (sd over mean).
+# Standard deviation over mean of the lengths of a kind, by shape.
 SPREADS = {"mild": 0.3, "mixed": 0.4, "heavy": 1.6}
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is measured in which world; `decoded` and `promise` have an entry for each draft.
-
-    `decoded` says how many requests are decoded, `speedup` (drawn from its `spread` around it)
-    times `promise` what the best k of the draft is truly worth before `in_decoder` is drawn,
-    `knees` from where to where the target's knee is drawn. In the decoder a round takes `constant`
-    seconds beyond its passes, which is true too. Decoded outputs that have `parted` accept other
-    tokens than the replayed responses.
-    `by_k` is the sd of what the rounds at a k take more or less whatever the draft, which is true.
-    Of the decoded runs the share `stalls` stands still in one round, for STALL steps or for many
-    more (Pareto's law, at 1.5 of no variance); `alike` requests in a row are of one kind. Where
-    `prefills` are timed they count in what is true.
-    Where timing `stops` by itself there are as many visits as a sweep would make that decodes
-    `cells` configurations, of whose time it may take a third.
+    """What is measured, and the machine that it is measured on. Noise is a standard deviation,
+    relative to the time.
     """
 
     requests: int = 48
-    decoded: tuple[int, ...] = (24, 24)
-    shape: str = "mixed"
+    decoded: tuple[int, ...] = (24, 24)  # requests that are decoded, for each draft
+    shape: str = "mixed"  # of the lengths, see `population`
+    # The true speed-up of a draft's best k is `speedup` times its `promise`, before `in_decoder` is
+    # drawn; `speedup` is drawn within ± `spread` of it.
     speedup: float = 1.3
     spread: float = 0.0
-    noise: float = 0.0
-    visits: float = 0.01
-    in_decoder: float = 0.04
-    constant: float = 0.0
+    promise: tuple[float, ...] = (1.0, 0.97)
+    noise: float = 0.0  # of a decoded configuration's speed-up
+    visits: float = 0.01  # of a visit to the timed passes
+    in_decoder: float = 0.04  # true: how much longer passes take in the decoder, by draft
+    constant: float = 0.0  # true: seconds of a round beyond its passes
+    by_k: float = 0.0  # true: how much longer rounds at a k take, whatever the draft
     processes: int = 1
-    parted: bool = False
-    by_k: float = 0.0
-    stalls: float = 0.0
-    alike: int = 1
-    prefills: bool = False
+    parted: bool = False  # whether decoding accepts other tokens than replay
+    stalls: float = 0.0  # share of decoded runs with a stall (Pareto-distributed, shape 1.5)
+    alike: int = 1  # so many requests in a row are of one kind
+    prefills: bool = False  # whether prefills are timed, and part of the true speed-up
+    # Whether timing stops by itself: after as many visits as in a sweep that decodes `cells`
+    # configurations, since timing may take a third of a sweep's time.
     stops: bool = False
     cells: int = 10**6
-    promise: tuple[float, ...] = (1.0, 0.97)
     ks: tuple[int, ...] = (2, 4, 6)
     batches: tuple[int, ...] = (1,)
-    knees: tuple[float, float] = (20.0, 20.0)
+    knees: tuple[float, float] = (20.0, 20.0)  # the target's knee is drawn between them
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """`lengths` [requests], `rates` [drafts, requests]: the probability of acceptance."""
+    """All requests that can be drawn: `lengths` [requests] of their responses, and `rates` [drafts,
+    requests], the probability that a draft's token is accepted.
+    """
 
     lengths: Ints
     rates: Floats
     _rounds: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
 
     def rounds(self, draft: int, k: int) -> tuple[float, float]:
-        """The expected rounds and accepted tokens of all responses."""
+        """Rounds and accepted tokens expected for all responses together."""
         if (draft, k) not in self._rounds:
             laws = [
                 PositionLaw(length, length + ROOM, np.full(length - 1, rate), length + ROOM)
                 for length, rate in zip(self.lengths.tolist(), self.rates[draft], strict=True)
             ]
-            found = expected_rounds(laws, k)
-            self._rounds[draft, k] = float(found.rounds.sum()), float(found.accepted.sum())
+            expected = expected_rounds(laws, k)
+            self._rounds[draft, k] = float(expected.rounds.sum()), float(expected.accepted.sum())
         return self._rounds[draft, k]
 
     @property
@@ -114,8 +112,8 @@ class Population:
 
 @lru_cache
 def population(shape: str) -> Population:
-    """Mild: lengths near each other (cv .3) of one kind of request. Mixed: four kinds, the longer
-    ones accepted more often (cv .9). Heavy: the same with a long tail (cv 2).
+    """4000 requests. Mild: of one kind, lengths with a coefficient of variation of .3. Mixed: of
+    four kinds, the longer ones accepted more often (.9). Heavy: the same with a long tail (2).
     """
     generator = np.random.default_rng(0)
     kinds = generator.integers(4, size=POPULATION)
@@ -124,15 +122,15 @@ def population(shape: str) -> Population:
         means, odds = np.full(POPULATION, 48.0), np.full(POPULATION, 0.7)
     width = np.log(1 + spread**2) ** 0.5
     lengths = means * np.exp(width * generator.standard_normal(POPULATION) - width**2 / 2)
-    odds = odds + generator.normal(0, 0.4, POPULATION)  # what the drafts have in common
-    own = generator.normal(0, 0.3, (2, POPULATION)) + np.array([[0.0], [0.4]])
-    more = generator.normal(0, 0.3, (len(DRAFTS) - 2, POPULATION))
-    rates = 1 / (1 + np.exp(-(odds + np.concatenate([own, more]))))
+    odds = odds + generator.normal(0, 0.4, POPULATION)  # the same for all drafts
+    first_two = generator.normal(0, 0.3, (2, POPULATION)) + np.array([[0.0], [0.4]])
+    others = generator.normal(0, 0.3, (len(DRAFTS) - 2, POPULATION))
+    rates = 1 / (1 + np.exp(-(odds + np.concatenate([first_two, others]))))
     return Population(np.clip(lengths, 2, LONGEST).astype(np.int64), rates)
 
 
 class World:
-    """One trial's truth, and the runs that can be measured in it."""
+    """One trial: its true times, and the runs that are measured under them."""
 
     def __init__(self, scenario: Scenario, generator: np.random.Generator) -> None:
         self.scenario, self.generator = scenario, generator
@@ -155,11 +153,11 @@ class World:
         self.by_k = dict(zip(scenario.ks, factors, strict=False))
 
     def target(self, tokens: float) -> float:
-        """Seconds of a target pass over so many tokens of all rows."""
+        """Seconds of a target pass over so many tokens, those of all rows together."""
         return max(1.0, tokens / self.knee)
 
     def round_seconds(self, draft: int, k: int, rows: int) -> float:
-        """Seconds of a round of all rows in the decoder."""
+        """True seconds of a round in the decoder; it takes as long for all rows."""
         passes = k * self.steps[draft] + self.target(rows * (k + 1))
         spent = passes * self.in_decoder[draft] + self.scenario.constant
         return spent * self.by_k.get(k, 1.0)
@@ -172,7 +170,7 @@ class World:
         return plain / (count * (PREFILL + DRAFT_PREFILL) + rounds)
 
     def speedup_of(self, configuration: Configuration) -> float:
-        """The same by the names that the program gives."""
+        """The true speed-up of a configuration that the program names."""
         draft = self.drafts.index(configuration.candidate)
         return self.speedup(draft, configuration.k, configuration.concurrency)
 
@@ -182,7 +180,7 @@ class World:
         return max(self.speedup(draft, k, rows) for draft in drafts for k in self.scenario.ks)
 
     def run(self, requests: int, decoded: Sequence[int], processes: int | None = None) -> Run:
-        """Measure so many fresh requests, of which some are decoded."""
+        """A run over so many newly drawn requests; `decoded` has how many are decoded, by draft."""
         responses, rates = self.drawn(requests)
         records: list[AnyObservation] = [*responses]
         for at, (draft, count) in enumerate(zip(self.drafts, decoded, strict=True)):
@@ -201,10 +199,10 @@ class World:
         return run_of(manifest(self.scenario), records)
 
     def drawn(self, requests: int) -> tuple[list[Trajectory], dict[str, Floats]]:
-        """Responses to so many fresh requests, and by request what each draft's acceptance is."""
+        """Responses to so many newly drawn requests, and by request the rate of each draft."""
         chosen = self.generator.integers(POPULATION, size=-(-requests // self.scenario.alike))
         if self.scenario.alike > 1:
-            # Those whose tokens are accepted about as often.
+            # Neighbours are those whose tokens are accepted about as often.
             ranks = np.repeat(chosen, self.scenario.alike)[:requests]
             ranks = np.clip(ranks + self.generator.integers(-20, 21, requests), 0, POPULATION - 1)
             chosen = np.argsort(self.population.rates[0])[ranks]
@@ -216,16 +214,17 @@ class World:
         return responses, rates
 
     def _emitted(self, draft: int, k: int) -> float:
-        """Tokens per round."""
+        """True tokens per round."""
         return self.population.tokens / self.population.rounds(draft, k)[0]
 
     def factors(self, sd: float, count: int) -> list[float]:
+        """Random factors around 1 (log-normal)."""
         return np.exp(sd * self.generator.standard_normal(count)).tolist()
 
     def accepted(
         self, responses: Sequence[Trajectory], rates: dict[str, Floats], draft: int
     ) -> dict[str, list[bool]]:
-        """Whether the draft's token is accepted, by position of each response."""
+        """By request, whether the draft's token is accepted at each position of the response."""
         return {
             each.request: (
                 self.generator.random(each.output_tokens - 1) < rates[each.request][draft]
@@ -239,7 +238,7 @@ class World:
         step: float,
         enough: Callable[[Sequence[CostPoint]], bool] | None,
     ) -> Iterator[CostPoint]:
-        """Timed passes at both ends of the contexts, all of one visit disturbed alike."""
+        """Timed passes at the shortest and the longest context; noise is shared within a visit."""
         for rows in self.scenario.batches:
             visits = VISITS if rows == 1 else BATCH_VISITS
             factors = self.factors(self.scenario.visits, visits if enough is None else LEAST_TURNS)
@@ -284,16 +283,16 @@ class World:
         accepted: dict[str, list[bool]],
         processes: int,
     ) -> Iterator[Decode]:
-        """Runs with and without the draft, all rows of a batch active in every round."""
+        """Decoding with and without the draft, all rows of a batch active in every round."""
         for process in range(processes if responses else 0):
             for rows in self.scenario.batches:
                 ks = (0, *self.scenario.ks)
                 noise = self.factors(self.scenario.noise / 2**0.5, len(ks))
                 for k, factor in zip(ks, noise, strict=True):
-                    each = self.round_seconds(draft, k, rows) if k else self.target(rows)
+                    one = self.round_seconds(draft, k, rows) if k else self.target(rows)
                     for response in responses:
                         rounds = rounds_of(accepted[response.request], k)
-                        seconds = [each * factor] * len(rounds)
+                        seconds = [one * factor] * len(rounds)
                         if self.scenario.stalls and self.generator.random() < self.scenario.stalls:
                             seconds[-1] += STALL * (1 + self.generator.pareto(1.5))
                         yield decode(
@@ -302,19 +301,19 @@ class World:
 
 
 def rounds_of(accepted: Sequence[bool], k: int) -> list[int]:
-    """Draft tokens accepted by round."""
-    found, at = [], 0
+    """Accepted draft tokens of each round at k."""
+    rounds, at = [], 0
     while at < len(accepted):
-        own = 0
-        while own < k and at + own < len(accepted) and accepted[at + own]:
-            own += 1
-        found.append(own)
-        at += own + 1
-    return found
+        count = 0
+        while count < k and at + count < len(accepted) and accepted[at + count]:
+            count += 1
+        rounds.append(count)
+        at += count + 1
+    return rounds
 
 
 def response(name: str, length: int) -> Trajectory:
-    """A response that ends by itself, with room for the drafts behind its end."""
+    """A response that ends before its limit, so that drafts may propose beyond its end."""
     return Trajectory(
         request=name,
         sample=0,
@@ -333,7 +332,7 @@ def response(name: str, length: int) -> Trajectory:
 
 
 def replay(draft: Candidate, response: Trajectory, accepted: Sequence[bool]) -> Replay:
-    """A greedy draft's replay: accepted or not, by position."""
+    """The replay of a greedy draft that is `accepted` or not at each position."""
     positions = len(accepted)
     return Replay(
         request=response.request,
@@ -357,7 +356,7 @@ def decode(
     rows: int,
     process: int,
 ) -> Decode:
-    """A run whose rounds took so many `seconds`."""
+    """Decoding of a response; `accepted` and `seconds` are of each round, k = 0 is no draft."""
     rounds = len(accepted)
     left = response.output_tokens - 1 - sum(accepted[:-1]) - (rounds - 1)
     cut = (0,) * (rounds - 1) + ((k - accepted[-1]) if accepted[-1] == left else 0,)
@@ -388,7 +387,7 @@ def decode(
 
 
 def manifest(scenario: Scenario) -> Manifest:
-    """What was asked."""
+    """The manifest of a simulated run."""
     question = Question(
         target="target",
         target_quant="none",

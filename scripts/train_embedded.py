@@ -152,7 +152,7 @@ class Run:
 
 
 def train(name: str, work: Path, seconds: float) -> None:
-    """Trains one model for `seconds` of its own time and leaves {name}.pt; resumes from it."""
+    """Trains one model for `seconds` and writes {name}.pt; resumes from it."""
     run, spec = Run(name, work), SPECS[name]
     if run.seconds >= seconds:
         return

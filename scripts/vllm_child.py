@@ -1,10 +1,10 @@
-"""vLLM behind a pipe: one JSON line in, one out; run by the interpreter that has vLLM, never by
-hand.
+"""Runs vLLM behind a pipe, a line of JSON in and one out; `bench_peers.py` starts it with the
+Python that has vLLM.
 
     python scripts/vllm_child.py '{"target": DIR, "draft": DIR or null, "k": 4, "room": 1024}'
 
 Says `{"ready": seconds}` once loaded; then for every `{"prompt": ids, "limit": n}` decodes greedily
-and says `{"tokens": ids, "seconds": s}`. The library's own output goes to stderr.
+and says `{"tokens": ids, "seconds": s}`. vLLM's output goes to stderr.
 """
 
 import json
