@@ -92,12 +92,12 @@ def test_a_dry_run_counts_the_files_of_a_checkpoint_that_is_stored_quantized(
 
 
 def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
-    words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 5]
-    words += ["--traffic", "suite:completion", "--max-new-tokens", 8, "--k", 2, "--threads", 1]
+    words = ["--target", embedded / "draft", "--drafts", "ngram", "--no-controls", "--sample", 8]
+    words += ["--traffic", "suite:completion", "--max-new-tokens", 24, "--k", 2, "--threads", 1]
     outcome = command(
         "sweep", *words, "--measure", "none", "--verbose", "--out", tmp_path / "run", "-o", "-"
     )
-    assert ": 5 of 5" in outcome.err
+    assert ": 8 of 8" in outcome.err
     assert "τ" in outcome.err
 
 
