@@ -284,9 +284,9 @@ def check(run: Run) -> int:
 
 
 def _tie_margin(run: Run) -> float:
-    """How near two logits of the draft must be to tie: by the type that it is computed in here and in
-    the engine, which takes the checkpoint's unless it was started with another. Quantized weights
-    are multiplied with 8-bit activations, which are coarser than bfloat16.
+    """How near two logits of the draft must be to tie: by the type that it is computed in here and
+    in the engine, which takes the checkpoint's unless it was started with another. Quantized
+    weights are multiplied with 8-bit activations, which are coarser than bfloat16.
     """
     asked = run.manifest.question
     exact = asked.dtype == "float32" and "--dtype float32" in asked.engine_args.replace("=", " ")
