@@ -1,8 +1,8 @@
-"""A run and its ranking → what a reader must know before trusting the figures: one list of caveats,
+"""A run and a decision → what a reader must know before trusting the figures: one list of caveats,
 one threshold each, and sentences on what was checked.
 
-A decisive caveat says that a longer or quieter run could change the decision. What every run has in
-common (all times are from one process, so restarts can differ by more than an interval says) is
+A decisive caveat says that a longer or quieter run could change the decision. What holds for every
+run (all times are from one process, so restarts can differ by more than an interval says) is
 documented once and is not listed here.
 """
 
@@ -39,28 +39,30 @@ from draftbench.run_folder.served import seconds_of
 LOAD = 0.75
 """Load of each core when a run begins, from which its times are noisy."""
 
-# Other processes keep more than this share of the cores busy, in more than this share of the time.
+# A machine is busy where other processes use more than this share of its cores for more than this
+# share of the run.
 _BUSY_CORES, _BUSY_TIME = 0.25, 0.1
-# An interval of a speed-up is about a tenth wide to either side at thirty requests: a machine that
-# drifts by more moves it, and so do rounds that far from what their passes take.
+# At thirty requests the interval of a speed-up reaches about a tenth to either side: a machine that
+# drifts by more moves it, and so do rounds that differ by more from their passes.
 _DRIFT = _OVERHEAD = 0.1
+# Shares of positions, and of output tokens.
 _DISAGREEMENT, _LOOPING = 0.02, 0.05
 # A decoding run stalled where one of its rounds took so many times the median round.
 _STALL, _ROUNDS_TO_JUDGE = 20.0, 5
 # A larger share of stalled runs moves a speed-up by more than its interval.
 _STALLED = 0.02
-# c is unknown where its interval ends so many times higher than it begins, unless the difference in
-# target steps hardly matters.
-_UNKNOWN, _HARDLY = 3.0, 0.1
-# Near ties aside, the target as its own draft is always accepted at temperature 0.
-_ALWAYS = 0.98
-# Differences in tokens per round that are printed as none.
+# c is uncertain where the end of its interval is so many times its beginning, and so many target
+# steps above it.
+_UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
+# At temperature 0 the target as its own draft has a higher α, near ties aside.
+_ALWAYS_ACCEPTED = 0.98
+# Smaller relative differences in tokens per round are printed as none.
 _NO_LUCK = 0.0005
 
 
 def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
-    """Every caveat once, the decisive ones first; a text that holds for several candidates
-    names them all.
+    """Every caveat once, the decisive ones first; one that holds for several candidates names them
+    all.
     """
     run, timing = evaluator.run, evaluator.source.run
     target = run.facts_of(None)
@@ -69,7 +71,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
         *engine_caveats(evaluator, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
-        *_of_decoding(decided),
+        *_of_modelled_rounds(decided),
         *(_of_machine(timing) if timing else ()),
         *_of_outputs(run),
         *_of_candidates(evaluator, decided),
@@ -109,9 +111,9 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         short = f"{leader.name} was not measured: treat its speed-up as a prediction"
         yield Caveat("not-measured", _unmeasured(decided, leader), short=short)
     elif (scatter := decided.ranking.time_doubt.scatter).usual and scatter.cells and decided.doubt:
-        cells = (
-            "1 configuration was" if scatter.cells == 1 else f"{scatter.cells} configurations were"
-        )
+        cells = f"{scatter.cells} configurations were"
+        if scatter.cells == 1:
+            cells = "1 configuration was"
         yield Caveat(
             "few-configurations",
             f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
@@ -129,7 +131,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             f"for an error of {_percent(decided)}; {advice}",
         )
     predicted, expected = estimate(leader.predicted), estimate(leader.expected)
-    least = decided.min_speedup
+    asked = decided.min_speedup
     if decided.deciding is None:
         sample, few = leader.speedup(decided.ranking.by), ""
         if sample and len(sample.requests) >= MIN_REQUESTS:
@@ -137,7 +139,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             few += f"{sample.equal_requests:.0f}"
         text = f"{leader.name}: {few + ', too few' if few else 'too few requests'} to decide by"
         yield Caveat("too-few", text, decisive=bool(few), short=few)
-    elif predicted and expected and decide(predicted, least) != decide(expected, least):
+    elif predicted and expected and decide(predicted, asked) != decide(expected, asked):
         yield Caveat(
             "revised",
             f"{leader.name}: {predicted.value:.2f}× was predicted, but measuring brought it to "
@@ -146,8 +148,8 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
 
 
 def _starts_tell_little(served: RoundCosts) -> bool:
-    """Whether neither its draft nor all its servers together were started again often enough to
-    show how much starts differ.
+    """Whether neither the draft's server nor all servers together were started often enough to show
+    how much starts differ.
     """
     return served.turns < FEW_PROCESSES and served.repeats < 2 * USUAL_FREEDOM
 
@@ -158,16 +160,15 @@ def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
     if any(each.breaks for each in known):
         return "none of the timed candidates keeps the limits"
     unknown = "no candidate's speed is known"
-    loads = {b for c in evaluator.run.candidates for b in evaluator.source.batches(c)}
+    loads = {rows for c in evaluator.run.candidates for rows in evaluator.source.batches(c)}
     if evaluator.run.manifest.question.engine and not loads:
         return f"{unknown}: {_not_timed_on_engine(evaluator.run)}"
     if any(each.measured for each in decided.alternatives):
         return f"{unknown}: too few requests were decoded"
     if loads and decided.concurrency not in loads:
-        measured = ", ".join(map(str, sorted(loads)))
-        where = evaluator.source.origin
-        how = f"timed in {where}" if where else "measured"
-        return f"concurrency {decided.concurrency} was not {how}, only {measured}"
+        origin, timed = evaluator.source.origin, ", ".join(map(str, sorted(loads)))
+        how = f"timed in {origin}" if origin else "measured"
+        return f"concurrency {decided.concurrency} was not {how}, only {timed}"
     return f"{unknown}: nothing was timed, or no quantization level has a fast kernel here"
 
 
@@ -176,7 +177,7 @@ def _times(count: int) -> str:
 
 
 def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
-    """What the speed-up of a leader rests on that was decoded on too few requests or none."""
+    """What the speed-up rests on of a leader that was decoded on too few requests or none."""
     errors, allowed = decided.ranking.errors_of(leader), ""
     if decided.doubt:
         allowed = f"; its interval allows for an error of {_percent(decided)}"
@@ -205,6 +206,7 @@ def _percent(decided: LoadDecision) -> str:
 
 
 def _not_timed_on_engine(run: Run) -> str:
+    """Why no candidate was timed on a serving engine."""
     drafted = any(row.candidate is not None for row in run.served)
     if drafted and all(row.candidate is not None for row in run.served):
         return NO_BASELINE
@@ -243,9 +245,10 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         yield Caveat("logged-responses", text)
 
 
-def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
-    """Rounds that took more or less time than their passes: predictions without decoding count the
-    passes alone. What slowed the baseline's steps as much cancels in a speed-up.
+def _of_modelled_rounds(decided: LoadDecision) -> Iterator[Caveat]:
+    """Where rounds differ from how they are modelled. Predictions without decoding count passes
+    alone; where rounds took longer than these, only what did not slow the baseline's steps as much
+    affects a speed-up.
     """
     served = any(each.predictor.served for each in decided.alternatives)
     if decided.concurrency > 1 and not served:
@@ -253,15 +256,15 @@ def _of_decoding(decided: LoadDecision) -> Iterator[Caveat]:
         if any(each.measured for each in decided.alternatives):
             text += ", and requests of a batch share rounds, so measured intervals are approximate"
         yield Caveat("concurrency", text)
-    known = [
+    overheads = [
         (abs(rounds / plain - 1), rounds, plain, each.name)
         for each in decided.alternatives
         if (rounds := each.round_overhead) and (plain := each.plain_overhead)
     ]
-    far = [each for each in known if each[0] > _OVERHEAD]
+    far = [overhead for overhead in overheads if overhead[0] > _OVERHEAD]
     if far:
-        _, rounds, plain, name = max(far, key=lambda each: each[0])
-        where = f"in {len(far)} of {len(known)} measured configurations"
+        _, rounds, plain, name = max(far, key=lambda overhead: overhead[0])
+        where = f"in {len(far)} of {len(overheads)} measured configurations"
         short = f"pass timings alone mispredict the speed-up by over {_OVERHEAD:.0%} {where}"
         advice = "rely on what was decoded (--measure all)"
         yield Caveat(
@@ -310,10 +313,9 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         yield Caveat("busy-machine", text, decisive=True, short="the machine was busy")
     throttled = sum(state.throttled or 0 for state in run.states)
     if throttled:
-        often = "once" if throttled == 1 else f"{throttled} times"
-        text = f"cores were throttled for heat {often}: timings are unsteady"
+        text = f"cores were throttled for heat {_times(throttled)}: timings are unsteady"
         yield Caveat("throttled", text)
-    if not run.served:  # an engine tells no seconds of a round
+    if not run.served:  # an engine does not report the seconds of a round
         yield from _of_rounds(run)
     decodes = run.decodes
     if run.served:  # the baseline is one for all, and a copy stands in the block of each candidate
@@ -326,9 +328,9 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
         for row in run.served:
             turns[row.candidate, row.k].add(row.repeat)
-        # What a server that was started once met of the drift is in its speed-up.
-        in_turns = bool(turns) and all(len(each) > 1 for each in turns.values())
-        met = (
+        # The speed-up of a server that was started once includes the drift until then.
+        in_turns = bool(turns) and all(len(turns_of) > 1 for turns_of in turns.values())
+        effect = (
             "; every server was started in several turns, and what changed for all of them alike "
             "is taken out of the speed-ups"
             if in_turns
@@ -336,7 +338,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         )
         yield Caveat(
             "drift",
-            f"plain decoding became {change} during the run{met}",
+            f"plain decoding became {change} during the run{effect}",
             decisive=not in_turns,
             short=f"the machine became {change} during the run",
         )
@@ -365,25 +367,21 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
     names: defaultdict[Caveat, list[Candidate]] = defaultdict(list)
     predictors = {each.candidate: each.predictor for each in decided.alternatives}
     for candidate, predictor in predictors.items():
-        own = [each for each in decided.alternatives if each.candidate == candidate]
-        for caveat in dict.fromkeys(_of_candidate(evaluator, predictor, own)):
+        at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
+        for caveat in dict.fromkeys(_of_candidate(evaluator, predictor, at_every_k)):
             names[caveat].append(candidate)
     for caveat, candidates in names.items():
         named = candidate_names(candidates)
         short = caveat.short and f"{named}: {caveat.short}"
         yield Caveat(caveat.kind, f"{named}: {caveat.text}", short=short)
-    # A level that is worse by more than the noise of its timings, so that no other sweep helps it.
-    ratios = {
-        candidate: predictor.costs.draft_cost_ratio(predictor.context)
-        for candidate, predictor in predictors.items()
-        if predictor.costs is not None
-    }
-    for candidate, ratio in ratios.items():
-        plain = ratios.get(Candidate(draft=candidate.draft))
-        if candidate.quant != "none" and plain is not None and ratio.low > plain.high:
+    # A level that is slower by more than the noise of its timings, so that no other sweep helps it.
+    for candidate, predictor in predictors.items():
+        unquantized = predictors.get(Candidate(draft=candidate.draft))
+        c, plain = predictor.draft_cost_ratio, unquantized and unquantized.draft_cost_ratio
+        if candidate.quant != "none" and c and plain and c.low > plain.high:
             yield Caveat(
                 "no-fast-kernel",
-                f"{candidate} is slower than unquantized (c {ratio.value:.2f} instead of "
+                f"{candidate} is slower than unquantized (c {c.value:.2f} instead of "
                 f"{plain.value:.2f}): {candidate.quant} saves it no time here",
             )
 
@@ -410,15 +408,14 @@ def _of_candidate(
             "partly-replayed",
             f"replayed on only {len(predictor.replays)} of {replayable} responses",
         )
-    if predictor.costs is not None:
-        c = predictor.costs.draft_cost_ratio(predictor.context)
-        if c.high > _UNKNOWN * c.low and c.high - c.low > _HARDLY:
-            unknown = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
+    if c := predictor.draft_cost_ratio:
+        if c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
+            uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
             advice = "repeat the sweep on a quiet machine, in another --out"
             yield Caveat(
                 "uncertain-cost",
-                f"{unknown}, because repeats of one pass took very different times: {advice}",
-                short=f"{unknown}: {advice}",
+                f"{uncertain}, because repeats of one pass took very different times: {advice}",
+                short=f"{uncertain}: {advice}",
             )
         decoded = any(each.measured is not None for each in alternatives)
         if predictor.note is not None:
@@ -438,15 +435,15 @@ def _of_candidate(
 
 
 def checks(answer: Recommendation) -> tuple[str, ...]:
-    """What was checked, and what the figures are of: prediction against measurement, output against
-    target.
+    """Sentences on what was checked, prediction against measurement and output against target, and
+    on what was measured.
     """
     found = []
     error, outputs = answer.prediction_error, answer.audit
     if error is not None:
-        alone = ""
+        passes_only = ""
         if error.passes_only_median is not None and error.passes_only_worst is not None:
-            alone = (
+            passes_only = (
                 ". From pass timings alone, as where nothing was decoded, they are off by "
                 f"{error.passes_only_median:.1%} and at most {error.passes_only_worst:.1%}"
             )
@@ -455,7 +452,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             measured = f"{error.configurations} measured configurations"
         found.append(
             f"Over {measured}, predictions are off by {error.median:.1%} in the median and at "
-            f"most {error.worst:.1%}{alone}."
+            f"most {error.worst:.1%}{passes_only}."
         )
     rounds = [e.round_overhead for e in answer.evaluations if e.round_overhead is not None]
     plain = [e.plain_overhead for e in answer.evaluations if e.plain_overhead is not None]
@@ -489,10 +486,11 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             f"{same} identical to the target's{differing}."
         )
     found += [sentence for level in answer.levels for sentence in texts_changed(level)]
-    own = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
-    if own is not None and own.value < _ALWAYS and answer.drafting_mode is DraftingMode.GREEDY:
+    perfect = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
+    greedy = answer.drafting_mode is DraftingMode.GREEDY
+    if perfect is not None and perfect.value < _ALWAYS_ACCEPTED and greedy:
         found.append(
-            f"Upper bound: even a perfect greedy draft reaches only α = {own.value:.2f} here, "
+            f"Upper bound: even a perfect greedy draft reaches only α = {perfect.value:.2f} here, "
             "because some requests sample."
         )
     requests = "1 request" if answer.requests == 1 else f"{answer.requests} requests"
@@ -505,16 +503,18 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
 
 
 def _luck(fewest: float, most: float) -> str:
-    """The tokens of decoded rounds against those that replay expects, as relative differences."""
+    """How many more tokens decoded rounds gave than replay expects, from `fewest` to `most` as
+    relative differences, in words.
+    """
     if max(-fewest, most) < _NO_LUCK:
         return "Decoded rounds gave as many tokens as replay expects of the same requests."
     ends = [
-        f"{abs(each):.1%} {'fewer' if each < 0 else 'more'}"
-        for each in dict.fromkeys((fewest, most))
-        if abs(each) >= _NO_LUCK
+        f"{abs(end):.1%} {'fewer' if end < 0 else 'more'}"
+        for end in dict.fromkeys((fewest, most))
+        if abs(end) >= _NO_LUCK
     ]
-    most_of = "up to " if len(ends) == 1 and fewest != most else ""
+    up_to = "up to " if len(ends) == 1 and fewest != most else ""
     return (
-        f"Decoded rounds gave {most_of}{' to '.join(ends)} tokens than replay expects of the same "
+        f"Decoded rounds gave {up_to}{' to '.join(ends)} tokens than replay expects of the same "
         "requests: chance, which the expected speed-up leaves out."
     )
