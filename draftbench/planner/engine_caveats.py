@@ -1,5 +1,5 @@
 """The caveats of a run on a serving engine: servers that differ, drafts that were not timed, rounds
-that are not those of replay, stalls, texts that change with speculation, and cached prompts.
+that differ from replay's, stalls, texts that change with speculation, and cached prompts.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, at_load, cached_share
 
-# Tokens a round of an engine's, off replay's by a larger share.
+# An engine whose tokens per round are off replay's by a larger share accepts by other rules.
 _OTHER_ACCEPTANCE = 0.2
-# A change of a speed-up by less is hardly seen in two decimals.
+# A smaller change of a speed-up is hardly seen in two decimals.
 _SHOWN = 0.005
-# An answer stalled whose rounds took so many times the median of its arm's. The slowest took up to
-# 3.6 times as long (13 runs on vLLM and llama.cpp, of a busy machine too).
+# An answer stalled where its rounds took so many times the median of the same server's. Without a
+# stall the slowest took 3.6 times as long (13 runs on vLLM and llama.cpp, of a busy machine too).
 _STALL, _ROUNDS_TO_JUDGE = 10.0, 5
 # A larger share of stalled answers moves a speed-up by more than its interval.
 _STALLED = 0.02
-# A smaller share of a log's load is another one.
+# Requests that came at a smaller share of the log's load say little of that load.
 _WHOLE_LOAD = 0.9
 
 
 def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
-    """None of a run of the built-in decoder, and of loads and times none where costs come from
-    elsewhere.
+    """The caveats of a run on a serving engine; those of loads and times only where costs are its
+    own.
     """
     run = evaluator.run
     if run.manifest.question.engine is None:
@@ -47,7 +47,7 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         yield from _of_two_servers(run)
         yield from _of_a_thinned_log(run)
         yield from _of_untimed(run, decided)
-        yield from _of_untold_rounds(run, decided)
+        yield from _of_unreported_rounds(run, decided)
         yield from _of_other_acceptance(run, decided)
         yield from _of_corrected_starts(decided)
         yield from _of_stalls(run)
@@ -56,7 +56,7 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
 
 
 def _of_two_servers(run: Run) -> Iterator[Caveat]:
-    """The user's servers, with speculation and without, as far as both tell how they are set up."""
+    """The user's servers, with and without speculation, as far as both report their settings."""
     given = [facts for facts in run.engines if not facts.started]
     plain, drafting = (
         [_settings(facts) for facts in given if (facts.candidate is None) is without]
@@ -78,14 +78,14 @@ def _of_two_servers(run: Run) -> Iterator[Caveat]:
 
 
 def _settings(facts: EngineFacts) -> dict[str, str]:
-    """What servers that are compared should have in common."""
-    told = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
-    shared = {name: str(value) for name, value in told.items() if value is not None}
+    """The settings that servers which are compared should have in common."""
+    limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
+    shared = {name: str(value) for name, value in limits.items() if value is not None}
     return shared | {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
 
 
 def _of_a_thinned_log(run: Run) -> Iterator[Caveat]:
-    """Requests at the log's times are a lighter load than the log where they are fewer."""
+    """A sample of the log, sent at the log's times, is a lighter load than the log."""
     question, rows = run.manifest.question, run.manifest.traffic.rows
     answers, scale = len(run.trajectories), question.time_scale or 1.0
     if question.arrivals == "log" and answers * scale < _WHOLE_LOAD * rows:
@@ -100,10 +100,10 @@ def _of_a_thinned_log(run: Run) -> Iterator[Caveat]:
 
 
 def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
-    """Drafts that a serving engine was not started with, beside others that it was."""
-    every = decided.alternatives
-    timed = {each.candidate for each in every if each.predicted or each.measured}
-    names = dict.fromkeys(str(each.candidate) for each in every if each.candidate not in timed)
+    """Drafts that the engine was not started with, where it was with others."""
+    shown = decided.alternatives
+    timed = {each.candidate for each in shown if each.predicted or each.measured}
+    names = dict.fromkeys(str(each.candidate) for each in shown if each.candidate not in timed)
     if timed and names:
         yield Caveat(
             "not-timed",
@@ -112,8 +112,8 @@ def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
         )
 
 
-def _of_untold_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
-    """A black box: its speed is measured, and its k is what the user says."""
+def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
+    """An engine that reports no drafting: its speed is measured, its k is what the user says."""
     for each in decided.alternatives:
         runs = each.measured.runs if each.measured else ()
         if runs and each.k and not any(row.proposed for _, row in runs):
@@ -125,18 +125,18 @@ def _of_untold_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
 
 
 def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
-    """An engine that does not accept what replay says is not what the answer is about."""
+    """An engine that accepts more or fewer tokens than replay, by more than chance."""
     for each in decided.alternatives:
         if each.measured is None or not each.predictor.replays:
             continue
-        rows = each.measured.runs
-        told = tokens_per_round([t for t, _ in rows], counted_rounds([row for _, row in rows]))
+        runs = each.measured.runs
+        counted = tokens_per_round([t for t, _ in runs], counted_rounds([row for _, row in runs]))
         replayed = tokens_per_round(each.prediction.trajectories, each.prediction.rounds)
-        gap = estimate(paired_difference(told, replayed))
+        gap = estimate(paired_difference(counted, replayed))
         luck = each.acceptance_luck
         if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
-            less = "fewer" if luck < 0 else "more"
-            short = f"{engine_name(run)} gave {abs(luck):.0%} {less} tokens per round than replay"
+            more = "fewer" if luck < 0 else "more"
+            short = f"{engine_name(run)} gave {abs(luck):.0%} {more} tokens per round than replay"
             yield Caveat(
                 "other-acceptance",
                 f"{each.name}: {short}, more than chance explains: suspect the engine or its "
@@ -147,7 +147,7 @@ def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
 
 
 def _of_corrected_starts(decided: LoadDecision) -> Iterator[Caveat]:
-    """Why what was measured and what is expected disagree."""
+    """Why the expected speed-up differs from the measured one."""
     leader = decided.leader
     served = leader.predictor.served if leader else None
     if leader is None or served is None or leader.k not in served.started:
@@ -173,7 +173,7 @@ def _of_corrected_starts(decided: LoadDecision) -> Iterator[Caveat]:
 
 
 def _of_stalls(run: Run) -> Iterator[Caveat]:
-    """Of answers as a whole: a client sees the rounds of a server late, and several at once."""
+    """Stalls are judged by whole answers: a client sees a server's rounds late, several at once."""
     arms = defaultdict[Any, dict[Any, float]](dict)
     for row in run.decodes:
         if len(row.proposed) >= _ROUNDS_TO_JUDGE:
@@ -210,7 +210,7 @@ def _of_texts(run: Run) -> Iterator[Caveat]:
 
 
 def _of_cached_prompts(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
-    """Prefills count where requests wait for each other's, or where latency is ranked by."""
+    """Decisive where requests wait for each other's prefills, or where latency is ranked by."""
     run, concurrency = evaluator.run, decided.concurrency
     rows = at_load(run.served, run.manifest.question.arrivals, concurrency)
     shares = {

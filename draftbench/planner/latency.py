@@ -1,10 +1,10 @@
 """Decoding runs → how long users wait: distributions with and without speculation.
 
-Two quantities are shown: a request's time per output token, and the gap between the chunks of a
-stream. Each round delivers one chunk, so the gap is the seconds of a round, or on a serving engine
-the time between two deliveries. Gaps between tokens are not shown: with several tokens a round most
-are 0. A percentile is given where the sample supports it (p99 needs 100 values); below, the largest
-value stands in, and is called so.
+Besides the time to the first token, two quantities are shown: a request's time per output token,
+and the gap between the chunks of a stream. Each round delivers one chunk, so the gap is the seconds
+of a round, or on a serving engine the time between two deliveries. Gaps between tokens are not
+shown: with several tokens a round most are 0. A percentile is given where the sample supports it
+(p99 needs 100 values); below, the largest value stands in, and is called so.
 
 The built-in decoder has no queue, no network and no prompts of other requests between two rounds.
 Answers of a serving engine have all of these, so only they are held against limits (`slo_kept`).
@@ -39,12 +39,12 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
         for rows in _answers(run, alternative, alternative.predictor.batch)
     )
     plain, speculative = (
-        _side([row for _, row in rows], own)
-        for rows, own in zip((measured.baseline, measured.runs), answers, strict=True)
+        _side([row for _, row in rows], of_engine)
+        for rows, of_engine in zip((measured.baseline, measured.runs), answers, strict=True)
     )
     if plain is None or speculative is None:
         return None
-    ratio, of = _tail(plain.time_per_output_token, speculative.time_per_output_token)
+    ratio, compared = _tail(plain.time_per_output_token, speculative.time_per_output_token)
     return Latency(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
@@ -53,14 +53,13 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
         plain=plain,
         speculative=speculative,
         p99_ratio=ratio,
-        p99_ratio_of=of,
+        p99_ratio_of=compared,
     )
 
 
 def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
-    """The p99 of a request's time per output token with speculation over without, and in words
-    which value it compares: as measured, else as expected for all requests; None where neither is
-    known.
+    """The p99 of a request's time per output token with speculation over without, as measured, else
+    as expected for all requests, and in words which values are compared; None where unknown.
     """
     measured = alternative.measured
     if measured is not None:
@@ -68,31 +67,33 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
             _paces([row for _, row in rows]) for rows in (measured.baseline, measured.runs)
         )
         if plain and speculative:
-            ratio, of = _tail(_distribution("", plain), _distribution("", speculative))
-            return ratio, f"{of}, measured"
+            ratio, compared = _tail(_distribution("", plain), _distribution("", speculative))
+            return ratio, f"{compared}, measured"
     decoding, tokens = alternative.prediction.decoding, alternative.prediction.rounds.tokens
     if decoding is None or not tokens.any():
         return None
     paces = decoding[tokens > 0] / tokens[tokens > 0][:, None]
-    ratio, of = _tail(*(_distribution("", column) for column in paces.T))
+    ratio, compared = _tail(*(_distribution("", column) for column in paces.T))
     predicted, expected = (
         s.value if s else None for s in (alternative.predicted, alternative.expected)
     )
     slower = predicted / expected if predicted and expected else 1.0
-    return ratio * slower, f"{of}, predicted"
+    return ratio * slower, f"{compared}, predicted"
 
 
 def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[list[Served], ...]:
-    """The answers of a serving engine at a load: without speculation, and with the leader."""
+    """The answers of a serving engine at a load: without speculation, and with the leader, or where
+    no speed-up is known with the only draft that answered.
+    """
     answered = at_their_load(run.served)
     here = [row for row in answered if row.load == "open" or row.concurrency == concurrency]
     drafted = {(row.candidate, row.k) for row in here if row.candidate is not None}
-    own = (leader.candidate, leader.k) if leader else None
-    if leader is None and len(drafted) == 1:  # a server without one beside it has no speed-up
-        own = drafted.pop()
+    shown = (leader.candidate, leader.k) if leader else None
+    if leader is None and len(drafted) == 1:
+        shown = drafted.pop()
     return (
         [row for row in here if row.candidate is None],
-        [row for row in here if (row.candidate, row.k) == own],
+        [row for row in here if (row.candidate, row.k) == shown],
     )
 
 
@@ -140,6 +141,7 @@ def _distribution(of: str, values: npt.ArrayLike) -> Distribution:
 
 
 def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:
+    """The ratio of the p99s, or of the largest values where there are too few, and which it is."""
     if plain.p99 is not None and speculative.p99 is not None:
         return speculative.p99 / plain.p99, "p99"
     values = min(plain.values, speculative.values)
@@ -152,10 +154,10 @@ def slo_kept(
     """The share of the requests to an engine that kept the limits, without speculation and with the
     leader; None where no engine answered or no limits are given.
     """
-    plain, own = _answers(run, leader, concurrency)
-    if slo is None or not (plain or own):
+    plain, speculative = _answers(run, leader, concurrency)
+    if slo is None or not (plain or speculative):
         return None
-    return SloKept(slo=slo, plain=_share(plain, slo), speculative=_share(own, slo))
+    return SloKept(slo=slo, plain=_share(plain, slo), speculative=_share(speculative, slo))
 
 
 def _share(rows: Iterable[Served], slo: Slo) -> Estimate | None:
