@@ -12,12 +12,13 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.records import SELF, Candidate, DraftingMode, Failure, Record
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
-# One noisy request of so few would decide what the predictions of all others are corrected by.
+# Fewer decoded requests correct no prediction: one noisy request of so few would decide it.
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
-# What settles an open decision: decoding the leader, timing this load, or a larger sweep.
+# What settles an open decision: timing a server without speculation, decoding the leader, timing
+# this load, or a larger sweep.
 Remedy = Literal["baseline", "decoding", "load", "sample"]
-# A sweep that settles an open decision so often is advised.
+# A larger sweep is advised where it settles an open decision with this probability.
 SETTLES = 0.9
 
 
@@ -36,7 +37,7 @@ class Configuration(Record, frozen=True):
 
     @property
     def configuration(self) -> Configuration:
-        """What figures are of, without the figures."""
+        """The configuration without figures."""
         return Configuration(self.draft, self.quant, self.k, self.concurrency)
 
     def __str__(self) -> str:
@@ -47,15 +48,15 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     """A configuration with its figures: predicted, measured and expected.
 
     Intervals of `draft_cost_ratio` and `verify_ratio` are over timing repeats, all others over
-    requests; those of what is expected hold the doubt in its timing too. Speed-ups count what
-    follows the first token, except `…_end_to_end…`, which include both prefills.
+    requests; those of expected speed-ups include errors of timing too. Speed-ups count what follows
+    the first token, except `…_end_to_end…`, which include both prefills.
 
-    Candidates are ranked by the expected one: the prediction from passes for all requests,
-    corrected by the time that decoding took over them (`plain_overhead`, `round_overhead`), alike
-    for all measured k's of the draft. So `acceptance_luck` of the measured requests is not in it.
-    Where no k of the draft was measured on at least five requests it is the prediction; where
-    others of its k's were and this one was not this k does not compete, and it is None, on an
-    engine the prediction from its other starts.
+    Candidates are ranked by the expected speed-up: the prediction from passes for all requests,
+    corrected by how much longer than its passes decoding took (`plain_overhead`, `round_overhead`),
+    by one correction for all measured k's of the draft. So `acceptance_luck` of the measured
+    requests is not in it. Where no k of the draft was measured on at least five requests it is the
+    prediction. Where other k's were and this one was not, this k does not compete: it is None, on
+    an engine the prediction from the other starts.
     """
 
     alpha: Estimate | None
@@ -63,9 +64,9 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     draft_cost_ratio: Estimate | None  # c at the traffic's mean context
     verify_ratio: Estimate | None  # v(k+1) at the traffic's mean context
     speedup_predicted: Estimate | None  # replay times timed passes, over all replayed requests
-    speedup_measured: Estimate | None  # from decoding, a drift of the machine left in
-    best: bool  # whether this is the candidate's best k; of no k where its speed is unknown
-    alpha_basis: str | None  # which definition of α this is
+    speedup_measured: Estimate | None  # from decoding; includes a drift of the machine
+    best: bool  # whether this is the candidate's best k; false for all where its speed is unknown
+    alpha_basis: str | None  # by which definition α was computed
     tokens_per_round: Estimate | None  # from replay
     accepted_per_drafted: Estimate | None  # from replay
     mean_accepted_length_measured: Estimate | None  # counted while decoding
@@ -77,16 +78,18 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     reason: str | None  # why it was not chosen
     speedup_end_to_end_expected: Estimate | None  # expected, both prefills included
     requests_measured: int  # how many were decoded
-    probability_best: float | None = None  # of being the best or as good, plain decoding included
+    probability_best: float | None = (
+        None  # of being the best or within noise of it, plain decoding included
+    )
     round_overhead: float | None = None  # seconds of decoding rounds over those of their passes
-    plain_overhead: float | None = None  # the same of the target steps decoded beside them
+    plain_overhead: float | None = None  # the same for steps without speculation
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
     requests_served: int = 0  # that a serving engine answered at this k, with a baseline or none
 
     @property
     def any_k(self) -> bool:
-        """Whether nothing speaks for this k: no speed is known at any, and it did not run."""
+        """Whether this k stands for all: no speed is known at any k, and this one did not run."""
         return not (self.best or self.requests_served or self.requests_measured)
 
     @property
@@ -96,25 +99,24 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
 
     @property
     def replayed(self) -> bool:
-        """Whether acceptance comes from replay: of a draft that only an engine runs what was
-        measured is not compared with it, and what was not has no tokens per round.
-        """
+        """Whether acceptance comes from replay; a draft that only an engine runs has none."""
+        # Without replay a measured k has no luck, and one that did not run no tokens per round.
         figure = self.acceptance_luck if self.requests_measured else self.tokens_per_round
         return figure is not None
 
 
 class CheckedPrediction(Configuration, frozen=True, kw_only=True):
-    """One measured configuration: `error` is predicted over measured speed-up less 1."""
+    """A measured configuration: `error` is predicted over measured speed-up less 1."""
 
     error: float
 
 
 class PredictionError(Record, frozen=True):
-    """Size of the relative error of predicted against measured speed-ups, over the measured
-    configurations at all concurrencies.
+    """How far predicted speed-ups are off measured ones, as absolute relative errors over the
+    measured configurations at all concurrencies.
 
-    Predictions know a round's overhead from the candidate's other decoded k's; `passes_only_…` are
-    from timed passes alone, as for a candidate that was not decoded.
+    Predictions use the overhead of rounds from the candidate's other decoded k's; those of
+    `passes_only_…` use timed passes alone, as for a candidate that was not decoded.
     """
 
     median: float  # over the configurations
@@ -130,7 +132,7 @@ class TextsAtLoad(Record, frozen=True):
     it wrote without speculation one request at a time.
     """
 
-    load: str  # closed: always so many in flight; open: at their times of arrival
+    load: str  # closed: a constant number in flight; open: requests at their times of arrival
     answers: int  # with speculation
     differ: int  # of these
     plain_answers: int  # without speculation
@@ -140,9 +142,9 @@ class TextsAtLoad(Record, frozen=True):
 class LoadLevel(Record, frozen=True):
     """The answer at one concurrency (active decoding rows). Speed-ups are the leader's.
 
-    Rates and times without speculation are one figure, whatever leads; with speculation they are
-    that and the leader's speed-up: tokens per second of all rows while they decode, seconds per
-    output token of a request, including its prefills where those were timed.
+    Rates are tokens per second of all rows while they decode, times are seconds per output token of
+    a request, with its prefills where those were timed. Without speculation they are the same
+    whatever leads; with it they follow from these and the leader's speed-up.
     """
 
     concurrency: int
@@ -152,7 +154,7 @@ class LoadLevel(Record, frozen=True):
     leader: Configuration | None  # ranks first
     runner_up: Configuration | None
     speedup_predicted: Estimate | None  # from replay and timed passes
-    speedup_measured: Estimate | None  # from decoding, a drift of the machine left in
+    speedup_measured: Estimate | None  # from decoding; includes a drift of the machine
     speedup_expected: Estimate | None  # predicted, corrected by what was measured
     prediction_error: float | None
     tokens_per_second_plain: float | None  # without speculation, all rows
@@ -161,10 +163,10 @@ class LoadLevel(Record, frozen=True):
     seconds_per_token: float | None  # of one request, with speculation
     tokens_per_dollar_plain: float | None  # at the given price, without speculation
     tokens_per_dollar: float | None  # at the given price, with speculation
-    costs: str | None  # why they are unknown, interpolated between what, or of passes alone
-    speedup_deciding: Estimate | None  # what the decision goes by
+    costs: str | None  # why costs are unknown, between which loads interpolated, or uncorrected
+    speedup_deciding: Estimate | None  # the one that the decision is made by
     plain_range: tuple[float, float] | None = None  # tokens per second without, over the drafts
-    texts: TextsAtLoad | None = None  # whether speculation changes them there; None: unknown
+    texts: TextsAtLoad | None = None  # how many texts speculation changes there; None: unknown
 
 
 class ScheduleEntry(Record, frozen=True):
@@ -178,27 +180,27 @@ class ScheduleEntry(Record, frozen=True):
 class Audit(Record, frozen=True):
     """Requests decoded with speculation at temperature 0, by how the output first differs from the
     target's: not at all, at a near tie (its two best tokens are within numeric noise), or at
-    another place (`faults`). Of a serving engine one request at a time.
+    another place (`faults`). On a serving engine only requests that were alone count.
     """
 
     requests: int
     identical: int  # requests decoded to the target's own output
     near_ties: int  # requests whose output differs at a near tie only
     faults: int
-    unknown: int = 0  # where a server gives no log-probabilities to tell a near tie by
+    unknown: int = 0  # where a server reports no log-probabilities, which show near ties
 
 
 class BreakEven(Record, frozen=True):
     """How much acceptance may fall before speculation stops paying."""
 
-    scaling: float | None  # factor on every acceptance at which the speed-up is 1; None: none does
+    scaling: float | None  # factor on all acceptance at which the speed-up is 1; None: no factor
     margin: float | None  # 1 - scaling; negative where acceptance would have to grow
 
 
 class Distribution(Record, frozen=True):
     """Seconds; a percentile is None where fewer than one value lies beyond it."""
 
-    of: str  # what the values are of
+    of: str  # what was measured
     values: int  # how many
     p50: float | None  # median
     p90: float | None  # 90th percentile
@@ -215,12 +217,12 @@ class Side(Record, frozen=True):
 
 
 class Latency(Configuration, frozen=True, kw_only=True):
-    """Measured waits of one configuration beside its baseline."""
+    """Measured waits of one configuration, with speculation and without."""
 
     plain: Side  # without speculation
     speculative: Side  # with speculation
     p99_ratio: float  # p99 of a request's time per output token, with speculation over without
-    p99_ratio_of: str  # whether that is of p99 or of the largest value
+    p99_ratio_of: str  # whether p99s or the largest values are compared
 
 
 class Slo(Record, frozen=True):
@@ -245,7 +247,7 @@ class Caveat(Record, frozen=True):
     kind: str
     text: str  # the whole sentence
     decisive: bool = False  # a longer or quieter run could change the decision
-    short: str = ""  # the same in few words, with its advice; of a decisive one the reason alone
+    short: str = ""  # the same in few words, with its advice; a decisive one gives the reason alone
 
 
 class Advice(Record, frozen=True):
@@ -258,12 +260,12 @@ class Advice(Record, frozen=True):
 
 
 class LargerSweep(Record, frozen=True):
-    """A fresh sweep that may settle an open decision."""
+    """A new sweep that may settle an open decision."""
 
     requests: int
-    processes: int  # of a serving engine starts
+    processes: int  # on a serving engine: starts
     chance: float  # how often such sweeps settle it
-    rows: int | None = None  # that the traffic has, where fewer than these requests
+    rows: int | None = None  # rows of the traffic, where these are fewer than the requests
 
     @property
     def enough(self) -> bool:
@@ -276,11 +278,11 @@ class Recommendation(Record, frozen=True):
 
     The best of several looks better than it is, so the speed-ups here are cross-validated: chosen
     on some requests, evaluated on the others. `speedup_deciding` is the expected one, with both
-    prefills where the objective is latency. To speculate its interval must lie above `min_speedup`
-    and 2% more, not to speculate below that: interleaved runs of one process differ by as much.
-    `schedule` gives k by concurrency with the leader's draft, since an engine loads one: where it
-    leads, that of `levels`; where another draft does, its own decision, but never to speculate
-    where that of `levels` is not to.
+    prefills where the objective is latency. The decision is to speculate where its whole interval
+    lies above `min_speedup` and 2% more, and not to where it lies below: interleaved runs of one
+    process differ by 2%. `schedule` gives k by concurrency for the leader's draft, since an engine
+    loads one draft: the k of `levels` where it leads, elsewhere that of a decision on it alone, but
+    never to speculate where `levels` say not to.
     """
 
     decision: Decision  # speculate, do_not_speculate or inconclusive
@@ -294,14 +296,14 @@ class Recommendation(Record, frozen=True):
     runner_up: Configuration | None
     speedup_predicted_cross_fitted: Estimate | None  # of what follows the first token
     speedup_measured_cross_fitted: Estimate | None  # of what follows the first token
-    speedup_deciding: Estimate | None  # held against `min_speedup`; None: too few requests
-    speedup_without_interval: float | None  # the bare value where there is no interval
-    probability_best: float | None  # of the decision, over resampled requests and timings
+    speedup_deciding: Estimate | None  # compared with `min_speedup`; None: too few requests
+    speedup_without_interval: float | None  # the value alone, where there is no interval
+    probability_best: float | None  # that the decision is best, over resampled requests and timings
     expected_regret: float | None  # share of the best's speed lost on average, by the same draws
-    requests_needed: int | None  # settle it in nine of ten cases; None where no number is known to
-    audit: Audit | None  # decoded output against the target's own
+    requests_needed: int | None  # that settle it in nine of ten cases; None where none are known to
+    audit: Audit | None  # decoded output compared with the target's
     near_tie_share: float | None  # of output positions: two best tokens within numeric noise
-    caveats: tuple[Caveat, ...]  # what speaks against the figures
+    caveats: tuple[Caveat, ...]  # reasons to trust figures less
     runner: str | None
     machine: str  # digest of platform, processor, cores, threads and accelerator
     drafting_mode: DraftingMode  # greedy, sampled or sampled-temperature-only
@@ -312,22 +314,22 @@ class Recommendation(Record, frozen=True):
     crossover: int | None  # largest concurrency that clearly pays; 0: none, None: the largest timed
     break_even: BreakEven | None  # the leader's
     latency: Latency | None  # the leader's
-    crossover_between: tuple[int, int] | None = None  # the timed ones around an interpolated one
-    crossover_gaps: tuple[tuple[int, int], ...] = ()  # from where to where it does not, below that
+    crossover_between: tuple[int, int] | None = None  # the timed loads around an interpolated one
+    crossover_gaps: tuple[tuple[int, int], ...] = ()  # ranges below it that do not clearly pay
     failures: tuple[Failure, ...] = ()  # what could not be measured, and why
     checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
     advice: tuple[Advice, ...] = ()  # at most three rules of thumb
     engine: str | None = None  # the serving engine with its version; None: built-in decoder
     arrivals: str | None = None  # when requests came, in words; None: a constant number in flight
-    costs_from: str | None = None  # the runner whose times `--costs` gave; None: this run's own
+    costs_from: str | None = None  # the runner of the times that `--costs` gave; None: this run
     slo_kept: SloKept | None = None  # by the leader; None where no limits were given
-    timing_doubt: float | None = None  # of the deciding speed-up: ± what no more requests narrow
-    settled_by: Remedy | None = None  # what would settle what is inconclusive
-    larger_sweep: LargerSweep | None = None  # the one that would, or the next worth trying
+    timing_doubt: float | None = None  # relative error of the deciding speed-up due to timing, ±
+    settled_by: Remedy | None = None  # what would settle an inconclusive decision
+    larger_sweep: LargerSweep | None = None  # the sweep that would, or the next worth trying
 
     @property
     def decisive_caveats(self) -> tuple[Caveat, ...]:
-        """Why the decision is provisional; empty where nothing is known to speak against it."""
+        """Why the decision is provisional; empty where it is not."""
         return tuple(caveat for caveat in self.caveats if caveat.decisive)
 
     @property
@@ -337,17 +339,17 @@ class Recommendation(Record, frozen=True):
 
     @property
     def by_candidate(self) -> list[Evaluation]:
-        """One evaluation per candidate: its best k; where the speed is unknown the one that a
-        server drafted, or else the largest. The leader first, the others by the speed-up that
-        they are ranked by, the control last.
+        """One evaluation per candidate: its best k; where the speed is unknown the one at which a
+        server answered most requests, or else the largest. The leader first, the others by the
+        speed-up that they are ranked by, the control last.
         """
 
-        def known(each: Evaluation) -> tuple[bool, int]:
+        def preference(each: Evaluation) -> tuple[bool, int]:
             return each.best, each.requests_served
 
         best: dict[Candidate, Evaluation] = {}
         for each in self.evaluations:
-            if each.candidate not in best or known(each) >= known(best[each.candidate]):
+            if each.candidate not in best or preference(each) >= preference(best[each.candidate]):
                 best[each.candidate] = each
 
         def order(each: Evaluation) -> tuple[bool, bool, float]:
