@@ -239,7 +239,9 @@ def _corrected(
     if predictor.served is not None:
         # The rounds of replay, each with the seconds of whole rounds at this k.
         seconds = predictor.served.decoding(alternative.prediction.rounds)
-        expected = replace(alternative.prediction, decoding=seconds).speedup() or expected
+        by_rounds = replace(alternative.prediction, decoding=seconds).speedup()
+        if by_rounds is not None:
+            expected = predictor.served.with_requests(by_rounds, alternative.k)
     return replace(alternative, expected=expected, end_to_end=end_to_end)
 
 

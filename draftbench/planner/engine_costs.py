@@ -21,8 +21,9 @@ where each was started once, nearly nothing shows by how much. So all starts are
   noise. It is fitted where drafts were started several times, in turns between starts of the plain
   server; after a single turn it looks like noise and counts as noise.
 
-A round's seconds also vary with the requests that were answered. That error counts at each k, but
-not as one of its own: the same requests were answered at every k, so the errors are correlated.
+A round's seconds also vary with the requests that were answered. Of a k that was started that is
+drawn with the requests (`with_requests`); to a k that was not it is one more error, correlated
+between the started k's, since all of them answered the same requests.
 
 Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were off the
 line by 3.7 % (root mean square), 180 below them by 11 %.
@@ -42,6 +43,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import RESAMPLES, student_quantile
 from draftbench.acceptance.rounds import Floats, Ints, Rounds
 from draftbench.planner.recommendation import FEW_DECODED
@@ -73,13 +75,12 @@ class RoundCosts:
     """Seconds of a round of one candidate at one concurrency, from the starts of each k and those
     of the plain server at k = 0.
 
-    `errors` are the standard errors of their logarithms over requests, by k; between two k's with a
-    draft they have one `correlation`.
+    `influences` are, by k, how far each request moves the logarithm of the seconds of a round: the
+    longer their contexts, and the more often something is drafted, the longer rounds take.
     """
 
     starts: Mapping[int, Sequence[Start]]
-    errors: Mapping[int, float] = field(default_factory=dict)
-    correlation: float = 0.0
+    influences: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     candidate: str = ""
     concurrency: int = 1
     # Servers that were running, which a sweep does not start again.
@@ -89,6 +90,42 @@ class RoundCosts:
     # Fitted up to a largest k, and without a k.
     _curves: dict[int, _Curve] = field(default_factory=dict, init=False)
     _without: dict[int, RoundCosts] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def of_starts(self) -> RoundCosts:
+        """As if requests did not differ: only starts leave a doubt."""
+        return replace(self, influences={})
+
+    @cached_property
+    def errors(self) -> dict[int, float]:
+        """Standard errors of the logarithm over requests, by k."""
+        return {k: _error(list(each.values())) for k, each in self.influences.items()}
+
+    @cached_property
+    def correlation(self) -> float:
+        """How alike these errors are at two k's with a draft: 0 not at all, 1 the same."""
+        together = apart = 0.0
+        drafted = [each for k, each in self.influences.items() if k]
+        for one, other in combinations(drafted, 2):
+            together += sum(each * other.get(request, 0.0) for request, each in one.items())
+            squares = (sum(each**2 for each in side.values()) for side in (one, other))
+            apart += math.sqrt(math.prod(squares))
+        return max(together / apart, 0.0) if apart else 0.0
+
+    def with_requests(self, speedup: Sample, k: int) -> Sample:
+        """The speed-up at a started k whose seconds, without and with the draft, differ between
+        requests as they were measured; its value stays.
+        """
+        requests = {request: at for at, request in enumerate(speedup.requests)}
+        influences = np.zeros((len(requests), 2))
+        for side, at_k in enumerate((0, k)):
+            for request, influence in self.influences.get(at_k, {}).items():
+                if request in requests:
+                    influences[requests[request], side] = influence
+        weights = speedup.weights[:, None]
+        seconds = (weights * speedup.addends).sum(axis=0)
+        influences -= influences.sum(axis=0) * weights * speedup.addends / seconds
+        return replace(speedup, addends=speedup.addends + influences * seconds / weights)
 
     @cached_property
     def started(self) -> tuple[int, ...]:
@@ -376,14 +413,12 @@ def _alone(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
     for concurrency, rows in sorted(by_load.items()):
         kinds = {k: started for k, each in rows.items() if (started := _starts(each, running))}
         if 0 in kinds and len(kinds) > 1:
-            influences = {k: _influences(list(chain(*each))) for k, each in kinds.items()}
             costs[concurrency] = RoundCosts(
                 {
                     k: [Start(places[start[0].process], _log_seconds(start)) for start in each]
                     for k, each in kinds.items()
                 },
-                {k: _error(list(each.values())) for k, each in influences.items()},
-                _correlation([each for k, each in influences.items() if k]),
+                {k: _influences(list(chain(*each))) for k, each in kinds.items()},
                 str(candidate),
                 concurrency,
                 given=bool(running),
@@ -400,8 +435,8 @@ def _requests(rows: list[Decode]) -> dict[str, Floats]:
 
 
 def _influences(rows: list[Decode]) -> dict[str, float]:
-    """How far each request moves the logarithm of the seconds of a round: the longer their
-    contexts, and the more often something is drafted, the longer rounds take.
+    """How far each request moves the logarithm of the seconds of a round: its share of all seconds
+    less that of all rounds.
     """
     sums = _requests(rows)
     table = np.array(list(sums.values()))
@@ -414,16 +449,6 @@ def _error(influences: Sequence[float]) -> float:
     freedom = len(influences) - 1
     error = math.sqrt((1 + 1 / freedom) * sum(each**2 for each in influences))
     return error * student_quantile(0.975, freedom) / 1.96
-
-
-def _correlation(influences: Sequence[Mapping[str, float]]) -> float:
-    """How alike what requests do is at two k's: 0 not at all, 1 the same."""
-    together = apart = 0.0
-    for one, other in combinations(influences, 2):
-        together += sum(each * other.get(request, 0.0) for request, each in one.items())
-        squares = (sum(each**2 for each in side.values()) for side in (one, other))
-        apart += math.sqrt(math.prod(squares))
-    return max(together / apart, 0.0) if apart else 0.0
 
 
 def _starts(rows: list[Decode], running: Set[str]) -> list[list[Decode]]:

@@ -456,20 +456,73 @@ def test_requests_whose_rounds_differ_are_a_doubt_of_what_a_round_takes():
     error = 2.776 / 1.96 * np.sqrt(5 / 4 * off)
     assert costs.errors == pytest.approx({0: error, 1: 0}, rel=0.01)
     low, high = drawn(costs, 0, 0.16, 0.84)
-    alike = drawn(replace(costs, errors={}), 0, 0.16, 0.84)
+    alike = drawn(costs.of_starts, 0, 0.16, 0.84)
     assert high - low > alike[1] - alike[0]
 
 
 def test_errors_that_the_same_requests_make_at_every_k_do_not_average_out():
-    """Five k's on a line, each off by a tenth (sd) because of its requests."""
+    """Five k's on a line, each off by a tenth (sd) because of its requests: half of eight take
+    longer than the others.
+    """
     line = costs_of({0: 1.0, **{k: 1 + 0.2 * k for k in range(1, 6)}})
-    apart, alike = (
-        spread(replace(line, errors=dict.fromkeys(range(1, 6), 0.1), correlation=each), 3)
-        for each in (0.0, 0.999)
-    )
+    # Halves that have half in common with each other half.
+    halves = np.array([[(-1) ** (at & row).bit_count() for at in range(8)] for row in range(1, 6)])
+    # By t of seven degrees of freedom, 2.365 for 1.96.
+    each = 0.1 * 1.96 / 2.365 / 8**0.5 / np.sqrt(8 / 7)
+
+    def of(rows):
+        requests = {k: dict(zip("abcdefgh", each * row, strict=True)) for k, row in rows.items()}
+        return replace(line, influences=requests)
+
+    apart, alike = of(dict(enumerate(halves, 1))), of(dict.fromkeys(range(1, 6), halves[0]))
+    assert apart.errors == pytest.approx(dict.fromkeys(range(1, 6), 0.1), rel=0.01)
+    assert (apart.correlation, alike.correlation) == pytest.approx((0, 1))
     # In the middle of a line through five points the errors of one are divided by √5.
-    assert apart == pytest.approx(0.1 / 5**0.5, rel=0.3)
-    assert alike == pytest.approx(0.1, rel=0.1)
+    assert spread(apart, 3) == pytest.approx(0.1 / 5**0.5, rel=0.3)
+    assert spread(alike, 3) == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_started_k_is_as_sure_as_its_requests_are_alike_in_speed():
+    """Ten requests of eight steps of .1 s and four rounds: of .08 s for five, of .16 s for five."""
+    rows, names = [], [f"r{n}" for n in range(10)]
+    for at, name in enumerate(names):
+        plain = answers(0, 0.5, 0.1, (1,) * 9)[0]
+        drafted = answers(1, 0.5, 0.16 if at % 2 else 0.08, (1, 2, 2, 2, 2))[0]
+        rows += [msgspec.structs.replace(row, request=name) for row in (plain, drafted)]
+    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
+    replays = [replay((1.0,) * 8, request=name) for name in names]
+    run = run_of(manifest(engine="vllm", ks=(1,)), [*along, *replays, *rows])
+    (found,) = recommend(run).evaluations
+    assert found.speedup_expected.value == pytest.approx(0.8 / 0.48)
+    # Shares of .32 or .64 of 4.8 s against a tenth of the rounds: a third of a tenth, ten times.
+    # By t of nine degrees of freedom; of one start, the prior's 9.8 % √2 as well.
+    requests = 2.262 * np.sqrt(10 / 9) * (1 / 30) * 10**0.5
+    half, measured = (
+        np.log(each.high / each.low) / 2
+        for each in (found.speedup_expected, found.speedup_measured)
+    )
+    assert measured == pytest.approx(requests, rel=0.12)
+    assert half == pytest.approx(np.hypot(requests, 0.098 * 2**0.5), rel=0.12)
+
+
+def test_requests_that_take_longer_in_fewer_rounds_leave_little_doubt():
+    """Half of ten requests have eight rounds of .1 s, half four of .2 s: all take .8 s."""
+    rows, along, replays = [], [], []
+    for at in range(10):
+        name, accepted = f"r{at}", at % 2
+        pieces = (1,) + (1 + accepted,) * (8 // (1 + accepted))
+        told = {"accepted": (accepted,) * (len(pieces) - 1)}
+        plain = answers(0, 0.5, 0.1, (1,) * 9)[0]
+        drafted = answers(1, 0.5, 0.1 * (1 + accepted), pieces, **told)[0]
+        rows += [msgspec.structs.replace(row, request=name) for row in (plain, drafted)]
+        along.append(trajectory(name, 9, origin="engine", margins=(), argmax=()))
+        replays.append(replay((float(accepted),) * 8, request=name))
+    (found,) = recommend(
+        run_of(manifest(engine="vllm", ks=(1,)), [*along, *replays, *rows])
+    ).evaluations
+    assert found.speedup_expected.value == pytest.approx(1.0)
+    ends = np.log([found.speedup_expected.high, found.speedup_expected.low])
+    assert np.abs(ends) == pytest.approx(0.098 * 2**0.5, rel=0.1)  # of starts alone
 
 
 @pytest.mark.parametrize(
