@@ -78,9 +78,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     reason: str | None  # why it was not chosen
     speedup_end_to_end_expected: Estimate | None  # expected, both prefills included
     requests_measured: int  # how many were decoded
-    probability_best: float | None = (
-        None  # of being the best or within noise of it, plain decoding included
-    )
+    probability_best: float | None = None  # of being the best or as good; plain decoding competes
     round_overhead: float | None = None  # seconds of decoding rounds over those of their passes
     plain_overhead: float | None = None  # the same for steps without speculation
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
