@@ -28,8 +28,8 @@ ROWS_FROM = 8 << 20
 SEVERAL = 8
 # Up to so many rows oneDNN's product is made at its exact size.
 EXACT_SIZE_ROWS = 32
-# What 16 bits may change of a weight: half the step of float16's smallest numbers, and at most this
-# part of the largest weight. So small a part of a bfloat16 number changes no sum with others.
+# What float16 may change of a weight: half the step of its smallest numbers, and at most this part
+# of the largest weight. bfloat16 has smaller numbers, but they change no sum with larger ones.
 LOST, LOST_OF_LARGEST = 2.0**-25, 2.0**-16
 # How a layer holds its weights: as float16; as oneDNN's packed copy; in rows as they came; as both.
 IN_16_BITS, PACKED, IN_ROWS, TWICE = "16-bit weights", "packed", "rows", "two layouts"

@@ -186,7 +186,8 @@ class ModelSource:
             for place in (layer[1], f"{model.base_model_prefix}.{layer[1]}"):
                 held[place] = max(held[place], int(layer[2]) + 1)
         for place in asked.keys() & held.keys():
-            if held[place] > asked[place] and held[place] > asked[place] + self._drafting_layers:
+            more = held[place] - asked[place]
+            if more > 0 and more > self._drafting_layers:
                 raise ModelError(
                     f"the weights of `{self.spec}` hold {held[place]} layers, and its "
                     f"configuration asks for {asked[place]}: the others would be left out",

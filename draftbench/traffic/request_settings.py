@@ -18,7 +18,8 @@ from draftbench.records import Sampling
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off
-# Fields of request bodies that do not change what the target writes.
+# Fields of request bodies that set nothing: the content, which is read elsewhere, and what does not
+# change the target's text.
 HARMLESS = frozenset({
     "messages", "prompt", "model", "user", "metadata", "store", "stream", "stream_options",
     "logprobs", "top_logprobs", "prompt_logprobs", "echo", "service_tier", "safety_identifier",
