@@ -196,10 +196,10 @@ def _resample_counts(requests: int, resamples: int) -> Floats | npt.NDArray[np.u
     counts = np.empty((resamples, requests), dtype=np.float64 if small else np.uint8)
     rows = max(1, _COUNTS_AT_ONCE // requests)
     for at in range(0, resamples, rows):
-        some = counts[at : at + rows]
-        drawn = generator.integers(requests, size=some.shape)
-        drawn += requests * np.arange(len(some))[:, None]
-        some[:] = np.bincount(drawn.ravel(), minlength=some.size).reshape(some.shape)
+        group = counts[at : at + rows]
+        drawn = generator.integers(requests, size=group.shape)
+        drawn += requests * np.arange(len(group))[:, None]
+        group[:] = np.bincount(drawn.ravel(), minlength=group.size).reshape(group.shape)
     counts.flags.writeable = False
     return counts
 

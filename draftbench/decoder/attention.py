@@ -144,8 +144,8 @@ class EvenRows:
         device = starts.device
         places = starts.unsqueeze(1) + torch.arange(width, device=device)
         self.place = places.flatten()
-        known = self.place.clamp(max=len(rotary.cos) - 1)
-        self.rotary = Rotary(*(table.index_select(0, known) for table in rotary))
+        position = self.place.clamp(max=len(rotary.cos) - 1)
+        self.rotary = Rotary(*(table.index_select(0, position) for table in rotary))
         rows = torch.arange(self.rows, device=device)
         self.row = rows.unsqueeze(1).expand(-1, width).reshape(-1)
         self.mask = _mask(torch.arange(reach, device=device), places, group, slabs)

@@ -230,8 +230,8 @@ def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal 
             p = distribution(some, sampling)
             nothing, no_token = p.new_zeros(1, p.shape[1]), some.new_zeros(1, dtype=torch.long)
             drafted = [proposal for at in members if (proposal := proposals[at])]
-            q = torch.cat([piece for one in drafted for piece in (*one.q, nothing)])
-            proposed = torch.cat([piece for one in drafted for piece in (*one.tokens, no_token)])
+            q = torch.cat([piece for draft in drafted for piece in (*draft.q, nothing)])
+            proposed = torch.cat([t for draft in drafted for t in (*draft.tokens, no_token)])
             accept, residual, bonus = (
                 _uniforms(group, wanted, purpose) for purpose in ("accept", "residual", "target")
             )

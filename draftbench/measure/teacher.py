@@ -56,18 +56,18 @@ def teacher_forced(
         ModelError: NaN logits.
     """
     most = min(runner.context_length, context or runner.context_length)
-    together: list[_Text] = []
+    group: list[_Text] = []
     for row, (prompt, response) in enumerate(texts):
         if len(prompt) > most:
             continue
         text = _Text(row, prompt, response[: min(len(response) - 1, most - len(prompt))])
-        longest = max(other.length for other in (*together, text))
-        if together and (len(together) + 1) * longest > TOKENS_AT_ONCE:
-            yield from _side_by_side(runner, together, first)
-            together = []
-        together.append(text)
-    if together:
-        yield from _side_by_side(runner, together, first)
+        longest = max(other.length for other in (*group, text))
+        if group and (len(group) + 1) * longest > TOKENS_AT_ONCE:
+            yield from _side_by_side(runner, group, first)
+            group = []
+        group.append(text)
+    if group:
+        yield from _side_by_side(runner, group, first)
 
 
 def _side_by_side(

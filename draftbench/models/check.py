@@ -93,8 +93,8 @@ def check_models(
         )
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table(device_of(None))
-    own = own_draft_of(target.raw_config)
-    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own)
+    own_draft = own_draft_of(target.raw_config)
+    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft)
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
@@ -145,13 +145,14 @@ def _examined(
         ) from error
     source.check_layers(skeleton)
     obstacles, caveats, stored = [], [], stored_level(source)
-    kept = format_of(stored) if stored else None
+    stored_format = format_of(stored) if stored else None
+    computes = stored_format is not None and stored_format.computes
     if other := writing_obstacle(source):
         obstacles.append(other)
     if stateful := rewind_obstacle(skeleton):
         obstacles.append(f"`{source.name}` cannot speculate: {stateful}")
     if stored is not None:
-        how = "measured as it is" if kept and kept.computes else "unpacked here, its cost unknown"
+        how = "measured as it is" if computes else "unpacked here, its cost unknown"
         caveats.append(f"{source.name} is stored as {stored}: {how}")
         if missing := missing_packages(stored):
             obstacles.append(
@@ -171,7 +172,7 @@ def _examined(
     weight_bytes, second = ({level: two[at] for level, two in held.items()} for at in (0, 1))
     if stored is not None:
         weight_bytes = dict.fromkeys(LEVELS, stored_bytes(source) or weight_bytes["none"])
-        second = dict.fromkeys(LEVELS, 0 if kept and kept.computes else second["none"])
+        second = dict.fromkeys(LEVELS, 0 if computes else second["none"])
     sheet = ModelSheet(
         name=source.name,
         family=text.model_type,

@@ -157,7 +157,7 @@ def _check_gguf(header: _Header) -> None:
         numbers = math.prod(header.number() for _ in range(dimensions))
         kind, start = header.number("<I"), header.number()
         if kind in GGML_QUANT_SIZES:
-            together, stored = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-            end = max(end, start + numbers // together * stored)
+            block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+            end = max(end, start + numbers // block * block_bytes)
     if (missing := header.stream.tell() + end - header.size) > 0:
         raise UnreadableError(f"it is cut off: {missing:,} bytes or more are missing")

@@ -198,8 +198,10 @@ class ModelSource:
     @cached_property
     def _drafting_layers(self) -> float:
         """Layers that follow the others to draft for them, which transformers does not load."""
-        own = own_draft_of(self.raw_config)
-        return 0 if own is None else math.inf if own.layers is None else own.layers
+        own_draft = own_draft_of(self.raw_config)
+        if own_draft is None:
+            return 0
+        return math.inf if own_draft.layers is None else own_draft.layers
 
     def _folder(self) -> Path:
         """The model's folder or .gguf file; of a hub model the cache's folder, into which all but

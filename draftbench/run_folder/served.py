@@ -34,15 +34,15 @@ def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> li
     Where requests were sent at their times of arrival, only the last visit counts that asked for
     every response: after an interruption the load was lower.
     """
-    kept = [row for row in rows if row.error != OTHER_DRAFTING]
+    drafted_as_asked = [row for row in rows if row.error != OTHER_DRAFTING]
     visits = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
-    for row in kept:
+    for row in drafted_as_asked:
         if row.load == "open":
             visits[row.candidate, row.k, row.repeat][row.server].add(row.key)
     whole = set[str]()
     for asked in visits.values():
         whole.update([server for server, keys in asked.items() if keys.issuperset(responses)][-1:])
-    return [row for row in kept if row.load != "open" or row.server in whole]
+    return [row for row in drafted_as_asked if row.load != "open" or row.server in whole]
 
 
 def at_their_load(rows: Iterable[Served]) -> list[Served]:
@@ -94,7 +94,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
 
 
 def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decode:
-    kept, cut = _rounds_within(row) if counted else ([], ())
+    rounds, cut = _rounds_within(row) if counted else ([], ())
     concurrency = row.concurrency if row.load == "closed" else 1
     seconds = seconds_of(row) if by_server else row.arrivals[-1] - row.arrivals[0]
     return Decode(
@@ -104,11 +104,11 @@ def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decod
         k=row.k,
         mode=row.mode,
         repeat=row.repeat,
-        proposed=tuple(proposed for proposed, _ in kept),
-        accepted=tuple(accepted for _, accepted in kept),
+        proposed=tuple(proposed for proposed, _ in rounds),
+        accepted=tuple(accepted for _, accepted in rounds),
         cut=cut,
-        draft_seconds=(0.0,) * len(kept),  # part of the round's seconds, unknown which
-        verify_seconds=_by_round(row, len(kept), seconds),
+        draft_seconds=(0.0,) * len(rounds),  # part of the round's seconds, unknown which
+        verify_seconds=_by_round(row, len(rounds), seconds),
         prefill_seconds=max(row.arrivals[-1] - seconds, 0.0),
         draft_prefill_seconds=None,
         decode_seconds=seconds,
@@ -119,7 +119,7 @@ def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decod
         block=block,
         batch=concurrency,
         process=row.process,
-        active=() if concurrency == 1 else (concurrency,) * len(kept),
+        active=() if concurrency == 1 else (concurrency,) * len(rounds),
         summed=_summed(row),
     )
 
@@ -186,17 +186,17 @@ def _rounds_within(row: Served) -> tuple[list[Round], tuple[int, ...]]:
     draft past the limit and count what the target would have accepted there.
     """
     left = row.output_tokens - 1
-    rounds = rounds_of(row) if row.k else [(0, 0)] * left
-    kept, cut = list[Round](), list[int]()
-    for proposed, accepted in rounds:
+    counted = rounds_of(row) if row.k else [(0, 0)] * left
+    rounds, cut = list[Round](), list[int]()
+    for proposed, accepted in counted:
         if left <= 0:
             break
         within = min(accepted, left)
         ends_in_proposal = accepted >= left  # then the round adds no token of the target
-        kept.append((proposed, within))
+        rounds.append((proposed, within))
         cut.append(proposed - within if ends_in_proposal else 0)
         left -= within + 1
-    return kept, tuple(cut)
+    return rounds, tuple(cut)
 
 
 def chunk_gaps(row: Served) -> tuple[float, ...] | None:

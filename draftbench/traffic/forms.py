@@ -113,8 +113,8 @@ def _custom(call: Mapping[str, Any]) -> LoggedRequest | None:
     # Beside an answer or the prompt's count it is the answer's length, not a limit.
     if length is None or {"response", "completion", "output", "input_tokens"} & call.keys():
         return None
-    asked = _prompt(call)
-    return asked and replace(asked, settings={"max_tokens": call.get("max_tokens", length)})
+    request = _prompt(call)
+    return request and replace(request, settings={"max_tokens": call.get("max_tokens", length)})
 
 
 def _conversations(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -299,9 +299,9 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
         call = decoded(at(row, place))
         if not isinstance(call, Mapping):
             continue
-        if asked := _request_in(call, whole=place in BODIES):
-            asked = replace(asked, server=asked.server or place != "")
-            return _with_settings(row, asked) if place in PARTS else asked
+        if request := _request_in(call, whole=place in BODIES):
+            request = replace(request, server=request.server or place != "")
+            return _with_settings(row, request) if place in PARTS else request
         if place in BODIES and "input" in call:  # an embedding
             raise NotRepresentableError("input")
     if any(names <= row.keys() for names in _LENGTHS):
@@ -313,68 +313,68 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
     """The request whose prompt is at a path, with the settings that are around it."""
     around = {name: decoded(at(row, place)) for place, name in (("", path), *splits(path))}
     holders = {name: thing for name, thing in around.items() if isinstance(thing, Mapping)}
-    content, asked = decoded(at(row, path)), None
+    content, request = decoded(at(row, path)), None
     if isinstance(content, Mapping):
-        asked = _request_in(content)
-        asked = asked and replace(asked, server=True)
+        request = _request_in(content)
+        request = request and replace(request, server=True)
     for name, holder in holders.items():
-        if asked is None and name in _PROMPTS:
+        if request is None and name in _PROMPTS:
             others = _PROMPTS - {name}
-            asked = _request_in({key: holder[key] for key in holder if key not in others})
-    if asked is None:
+            request = _request_in({key: holder[key] for key in holder if key not in others})
+    if request is None:
         match content:
             case [{"role": _}, *_]:
-                asked = _answered(LoggedRequest(content))
+                request = _answered(LoggedRequest(content))
             case _:  # undecoded, since a prompt may happen to be JSON
-                asked = LoggedRequest(at(row, path))
+                request = LoggedRequest(at(row, path))
     calls = [decoded(at(row, place)) for place in BODIES]
     for holder in (*reversed(holders.values()), *calls):
         if isinstance(holder, Mapping):
-            asked = _with_settings(holder, asked)
-    if asked.server is None:
+            request = _with_settings(holder, request)
+    if request.server is None:
         wrapped = any(place in BODIES for place, _ in splits(path))
         models = (
             at(holder, "model") or at(holder, "gen_ai.request.model") for holder in holders.values()
         )
-        asked = replace(asked, server=wrapped or any(models))
-    return replace(asked, form="--prompt-field")
+        request = replace(request, server=wrapped or any(models))
+    return replace(request, form="--prompt-field")
 
 
 def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> LoggedRequest | None:
     """The request in an object; `whole` if that is the body of an API call and nothing else."""
     for form in FORMS:
         # A body that was sent to a server has none of the forms of data sets.
-        asked = None if whole and form.server is False else form.read(call)
-        if asked is None:
+        request = None if whole and form.server is False else form.read(call)
+        if request is None:
             continue
         if form.logged and not whole:
-            asked = _answered(asked)
-        asked = _with_settings(call, asked)
+            request = _answered(request)
+        request = _with_settings(call, request)
         return replace(
-            asked,
-            api=asked.settings.keys() if whole else asked.api,
+            request,
+            api=request.settings.keys() if whole else request.api,
             server=("model" in call or None) if form.server is None else form.server,
             form="OpenAI request" if whole and form.name in ("messages", "prompt") else form.name,
         )
     return None
 
 
-def _answered(asked: LoggedRequest) -> LoggedRequest:
+def _answered(request: LoggedRequest) -> LoggedRequest:
     """A conversation that ends with the assistant, as a request and its answer."""
-    match asked.content:
+    match request.content:
         case [_, *_, {"role": "assistant", **last}]:
             text = last.get("content")
             answer = text if isinstance(text, str) else None
-            return replace(asked, content=asked.content[:-1], answer=answer)
-    return asked
+            return replace(request, content=request.content[:-1], answer=answer)
+    return request
 
 
-def _with_settings(call: Mapping[str, Any], asked: LoggedRequest) -> LoggedRequest:
+def _with_settings(call: Mapping[str, Any], request: LoggedRequest) -> LoggedRequest:
     """The request with those settings of an object and its blocks that it does not have yet."""
     fields, in_blocks = _settings(call)
-    given = {name: value for name, value in asked.settings.items() if value is not None}
+    given = {name: value for name, value in request.settings.items() if value is not None}
     return replace(
-        asked, settings={**in_blocks, **fields, **given}, api=asked.api | in_blocks.keys()
+        request, settings={**in_blocks, **fields, **given}, api=request.api | in_blocks.keys()
     )
 
 

@@ -52,9 +52,9 @@ def find_suite(name: str) -> tuple[Suite, Path]:
     """
     paths = _paths()
     if name not in paths:
-        known = [f"suite:{stem}" for stem in paths]
-        asked = f"suite:{name.rpartition(':')[2]}"
-        hint = did_you_mean(asked, known, f"there are: {', '.join(paths)}", alike=0.8)
+        specs = [f"suite:{stem}" for stem in paths]
+        meant = f"suite:{name.rpartition(':')[2]}"
+        hint = did_you_mean(meant, specs, f"there are: {', '.join(paths)}", alike=0.8)
         raise TrafficError(f"`suite:{name}` is no built-in suite", hint=hint)
     path = paths[name]
     try:
