@@ -14,11 +14,15 @@ import psutil
 import pytest
 import torch
 
+from draftbench.engines.client import Fault
 from draftbench.engines.commands import ServerStart, speculation
+from draftbench.engines.connect import connect
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Ask
 from draftbench.engines.start import started
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.records import NEAR_TIE_MARGIN
+from draftbench.records import NEAR_TIE_MARGIN, Sampling
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
@@ -34,12 +38,35 @@ TEXTS = (
 LIMIT = 48
 
 pytestmark = pytest.mark.slow
+needs_llama = pytest.mark.skipif(
+    LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server"
+)
 
 
 @pytest.fixture(scope="module")
 def target():
     source = ModelSource(str(EMBEDDED / "target"))
     return source, build_runner(source, Build(torch.float32, "none", "cpu"), None)[0]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    """llama(drafts) is how to start it with the embedded models; `drafts` is a draft's name."""
+    folder = tmp_path_factory.mktemp("gguf")
+    write_family(folder)
+
+    def start(drafts=None):
+        name = f"{folder}/{drafts}.gguf" if drafts == "distilled" else drafts
+        return ServerStart(
+            *("llama.cpp", f"{folder}/target.gguf"),
+            drafts and speculation(name, 4, lookup=(4, 2)),
+            command=LLAMA,
+            context_length=512,
+            concurrency=2,
+            threads=1,
+        )
+
+    return start
 
 
 def asked(server, route, **body):
@@ -65,21 +92,11 @@ def of_group(server):
     return [p for p in psutil.process_iter(["cmdline"]) if port in (p.info["cmdline"] or [])]
 
 
-@pytest.mark.skipif(LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server")
+@needs_llama
 @pytest.mark.parametrize("draft", [None, "distilled", "ngram"])
-def test_llama_server_writes_the_built_in_decoders_tokens(tmp_path, target, draft):
+def test_llama_server_writes_the_built_in_decoders_tokens(tmp_path, target, llama, draft):
     source, runner = target
-    write_family(tmp_path)
-    name = f"{tmp_path}/{draft}.gguf" if draft == "distilled" else draft
-    drafts = draft and speculation(name, 4, lookup=(4, 2))
-    start = ServerStart(
-        *("llama.cpp", f"{tmp_path}/target.gguf", drafts),
-        command=LLAMA,
-        context_length=512,
-        concurrency=2,
-        threads=1,
-    )
-    with started(start, tmp_path) as server:
+    with started(llama(draft), tmp_path) as server:
         drafted = 0
         for text in TEXTS:
             prompt = source.tokenizer(text)["input_ids"]
@@ -93,6 +110,48 @@ def test_llama_server_writes_the_built_in_decoders_tokens(tmp_path, target, draf
         processes = of_group(server)
     assert processes
     assert not any(process.is_running() for process in processes)
+
+
+def driven(start, folder):
+    """The answers of one server, its facts and what it counted."""
+    with started(start, folder) as running:
+        server = connect(running.url)
+        prompts = [server.tokenize(text) for text in TEXTS[:2]]
+        server.echo(prompts)
+        before = server.counters()
+        asks = [Ask((str(n), 0), ids, 24, Sampling(seed=1)) for n, ids in enumerate(prompts)]
+        answers = list(drive(server, asks, concurrency=1))
+        counted, facts = server.counters().since(before), server.facts()
+        server.close()
+    return answers, facts, counted
+
+
+@needs_llama
+def test_llama_server_tells_the_rounds_of_what_it_wrote(tmp_path, llama):
+    plain, facts, _ = driven(llama(), tmp_path)
+    assert (facts.engine, facts.method, facts.k) == ("llama.cpp", "none", 0)
+    fast, facts, counted = driven(llama("distilled"), tmp_path)
+    assert (facts.method, facts.k) == ("draft-simple", 4)
+    for one, other in zip(plain, fast, strict=True):
+        assert one.error is other.error is None
+        assert one.output_tokens == len(one.tokens) == len(other.tokens)
+        assert one.tokens == other.tokens  # float32, temperature 0
+        assert one.rounds is None
+        assert sum(other.by_position) == other.kept
+        # A last token alone is not drafted for, and is no round.
+        assert -1 <= 1 + other.rounds + other.kept - other.output_tokens <= 4
+    assert counted.kept == sum(answer.kept for answer in fast)
+    assert counted.drafted == sum(answer.drafted for answer in fast)
+
+
+@needs_llama
+def test_a_llama_server_that_ended_is_unreachable(tmp_path, llama):
+    with started(llama(), tmp_path) as running:
+        server = connect(running.url)
+        ids = server.tokenize(TEXTS[0])
+    (answer,) = drive(server, [Ask(("r", 0), ids, 4, Sampling())], concurrency=1)
+    server.close()
+    assert answer.error is Fault.UNREACHABLE
 
 
 @pytest.mark.skipif(VLLM is None, reason="DRAFTBENCH_VLLM_PYTHON names no vLLM")
