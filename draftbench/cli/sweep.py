@@ -181,7 +181,7 @@ class Settings:
     )
 
     cell_timeout: float | None = in_safety(
-        None, "How long one candidate may take.", "SECONDS", min=1
+        None, "How long one candidate, or one start of an engine, may take.", "SECONDS", min=1
     )
 
 
