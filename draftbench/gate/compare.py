@@ -223,8 +223,9 @@ def _served(
     ]
     loads = [{row.batch for row in side} for side in rows]
     arrivals = [arrivals_of(run) for run in runs]
+    slots = {run.manifest.question.slots for run in runs} - {None}
     common = loads[0] & loads[1]
-    if all(loads) and (not common or arrivals[0] != arrivals[1]):
+    if all(loads) and (not common or arrivals[0] != arrivals[1] or len(slots) > 1):
         obstacle = obstacle or "not comparable: counted at different loads"
     samples = []
     for run, side, measured in zip(runs, rows, loads, strict=True):

@@ -91,6 +91,8 @@ def test_every_answer_names_its_runner_and_its_load():
             {"arrivals": "log", "time_scale": 2.0},
             True,
         ),
+        ({"arrivals": "poisson:2", "slots": 4}, {"arrivals": "poisson:2", "slots": 16}, False),
+        ({"arrivals": "poisson:2", "slots": 4}, {"arrivals": "poisson:2"}, True),
     ],
 )
 def test_rounds_and_speed_ups_at_other_arrivals_are_not_subtracted(a, b, comparable):
