@@ -52,7 +52,7 @@ from draftbench.run_folder.manifest import (
     portable,
 )
 from draftbench.sweep.engine_arms import REPLAYED, Serving, arrival_times
-from draftbench.sweep.engine_check import find_drafting
+from draftbench.sweep.engine_drafting import find_drafting
 from draftbench.sweep.engine_target import same_words, target_of, warm_up_prompts
 from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (

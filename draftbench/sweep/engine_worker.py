@@ -64,13 +64,15 @@ from draftbench.sweep.engine_arms import (
     sampling_of,
     turns,
 )
-from draftbench.sweep.engine_check import (
+from draftbench.sweep.engine_drafting import (
     check_drafting,
     contradiction,
     drafted_nothing,
+    other_drafting,
+)
+from draftbench.sweep.engine_identity import (
     facts_of,
     files_of,
-    other_drafting,
     refuse_another,
     refuse_other_files,
 )
