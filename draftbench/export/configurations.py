@@ -27,7 +27,7 @@ from draftbench.models.engine_rules import (
     refusal_by_size,
     shorter_context,
 )
-from draftbench.models.levels import facts_of, made_by
+from draftbench.models.levels import level_facts, made_by
 
 _WRITERS: dict[str, Callable[[Setting, Version], Written]] = {
     "vllm": for_vllm.write,
@@ -98,7 +98,7 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     differences = list(setting.differences)
     made = setting.quant == "none" or made_by(engine, setting.quant)
     if setting.draft is not None and not rules.converts and not made:
-        form = facts_of(setting.quant).checkpoint or setting.quant
+        form = level_facts(setting.quant).checkpoint or setting.quant
         differences.append(
             f"{rules.name} cannot quantize to {setting.quant} while loading, as the run did: make "
             f"a {form} checkpoint of the draft (llm-compressor, GPTQ or AWQ), name it with --draft "

@@ -12,7 +12,7 @@ from draftbench.export.setting import Setting
 from draftbench.export.written import NEWEST, Version, Written, match_taken, too_old
 from draftbench.hub import short_name
 from draftbench.models.engine_rules import ENGINE_RULES, too_short
-from draftbench.models.levels import facts_of
+from draftbench.models.levels import level_facts
 from draftbench.records import DraftingMode
 
 # Builds: the last known with the old flags, the first known with the new ones, with
@@ -118,7 +118,7 @@ def _of_draft_model(
             "measure again: `draftbench sweep --engine llama.cpp`"
         )
     for quant in dict.fromkeys((setting.quant, setting.target_quant)):
-        if arguments := facts_of(quant).llama_quantize:
+        if arguments := level_facts(quant).llama_quantize:
             notes.append(f"nearest to {quant} is `llama-quantize {arguments}`")
     file = _file(draft, setting.quant, "draft")
     return replace(setting.drafting, model=file, mode=mode), mode
@@ -137,4 +137,4 @@ def _file(name: str, quant: str, side: str) -> str:
     if name.endswith(".gguf"):
         return name
     stem = short_name(name).strip(".") or side
-    return f"{stem}-{facts_of(quant).gguf}.gguf"
+    return f"{stem}-{level_facts(quant).gguf}.gguf"

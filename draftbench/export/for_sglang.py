@@ -8,7 +8,7 @@ from draftbench.engines.commands import sglang_flags
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written
 from draftbench.models.engine_rules import ENGINE_RULES
-from draftbench.models.levels import facts_of, made_by
+from draftbench.models.levels import level_facts, made_by
 from draftbench.records import DraftingMode
 
 # What SGLang sets --max-running-requests to as soon as it speculates.
@@ -33,7 +33,7 @@ def write(setting: Setting, version: Version) -> Written:
         )
     elif setting.method == "draft-model":
         mode = DraftingMode.GREEDY
-        if facts_of(setting.quant).checkpoint and not made_by("sglang", setting.quant):
+        if level_facts(setting.quant).checkpoint and not made_by("sglang", setting.quant):
             to_do.append(
                 "with that checkpoint write its method, for example `awq`, in place of `unquant`"
             )

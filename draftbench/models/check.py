@@ -23,7 +23,7 @@ from draftbench.memory import CGROUP, LEVELS, fits_level, kv_bytes_per_token, ma
 from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import (
     caveats_of,
-    context_of,
+    context_length_of,
     pair_facts,
     refusal_of,
     writing_obstacle,
@@ -183,7 +183,7 @@ def _examined(
         weight_bytes=weight_bytes,
         second_layout_bytes=second,
         kv_bytes_per_token=kv_bytes_per_token(text, dtype.itemsize),
-        context=context_of(source),
+        context=context_length_of(source),
     )
     return sheet, obstacles, caveats
 

@@ -70,8 +70,8 @@ def pair_facts(
         target_tokenizer=_tokenizer_facts(target.tokenizer),
         draft_tokenizer=_tokenizer_facts(draft.tokenizer),
         template_difference=tuple(_unified(ours, theirs)) if ours and theirs else (),
-        target_context=context_of(target),
-        draft_context=context_of(draft),
+        target_context=context_length_of(target),
+        draft_context=context_length_of(draft),
         target_recurrent=_recurrent(target),
     )
 
@@ -153,7 +153,7 @@ def writing_obstacle(source: ModelSource) -> str | None:
     return f"`{source.name}` ({names[0]}) is {kind}"
 
 
-def context_of(source: ModelSource) -> int | None:
+def context_length_of(source: ModelSource) -> int | None:
     """Tokens of context; None for a recurrent model, which has no such limit."""
     context: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
     return context

@@ -60,11 +60,11 @@ LEVEL_FACTS = {
 }
 
 
-def facts_of(level: str) -> Level:
+def level_facts(level: str) -> Level:
     """The row of a level; for weights that are stored quantized (`gptq-int4`), that of `none`."""
     return LEVEL_FACTS.get(level, LEVEL_FACTS["none"])
 
 
 def made_by(engine: str, level: str) -> str | None:
     """An engine's name for a level that it can make while loading; None where it cannot."""
-    return facts_of(level).made_by.get(engine)
+    return level_facts(level).made_by.get(engine)

@@ -34,7 +34,7 @@ from draftbench.planner.time_factors import FEW_PROCESSES, USUAL_FREEDOM
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, DraftingMode, candidate_names
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import seconds_of
+from draftbench.run_folder.served import decode_seconds_of
 
 LOAD = 0.75
 """Load of each core when a run begins, from which its times are noisy."""
@@ -210,7 +210,7 @@ def _not_timed_on_engine(run: Run) -> str:
     drafted = any(row.candidate is not None for row in run.served)
     if drafted and all(row.candidate is not None for row in run.served):
         return NO_BASELINE
-    streamed = {row.k > 0 for row in run.served if row.output_tokens > 1 and seconds_of(row)}
+    streamed = {row.k > 0 for row in run.served if row.output_tokens > 1 and decode_seconds_of(row)}
     if drafted and len(streamed) < 2:
         return "the server sends its answers whole, so nothing after a first token can be timed"
     return "too few requests were timed" if drafted else "no server that drafts was timed"

@@ -96,7 +96,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
 def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decode:
     rounds, cut = _rounds_within(row) if counted else ([], ())
     concurrency = row.concurrency if row.load == "closed" else 1
-    seconds = seconds_of(row) if by_server else row.arrivals[-1] - row.arrivals[0]
+    seconds = decode_seconds_of(row) if by_server else row.arrivals[-1] - row.arrivals[0]
     return Decode(
         request=row.request,
         sample=row.sample,
@@ -220,7 +220,7 @@ def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
     return tuple(round(max(at[end] - at[begin], 0.0), 7) for begin, end in pairwise(ends))
 
 
-def seconds_of(row: Served) -> float:
+def decode_seconds_of(row: Served) -> float:
     """Seconds after the first token, by the server's clock if that is plausible."""
     if row.decode_seconds is not None and _by_server(row):
         return row.decode_seconds

@@ -12,7 +12,7 @@ from draftbench.engines.engine import Server, ServerFacts
 from draftbench.errors import EngineError, ModelError, PairError, TrafficError
 from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt, TextSide, fitted
-from draftbench.models.compatibility import check_writes, context_of
+from draftbench.models.compatibility import check_writes, context_length_of
 from draftbench.models.source import ModelSource
 from draftbench.records import Request
 from draftbench.sweep.options import SweepOptions, Watcher
@@ -70,7 +70,10 @@ def target_of(
     if spec and server is not None:
         _check_tokenizer(source, server, watcher)
     configured = bool(spec) and _configured(source)
-    lengths = [facts.context_length if facts else None, context_of(source) if configured else None]
+    lengths = [
+        facts.context_length if facts else None,
+        context_length_of(source) if configured else None,
+    ]
     context = min((length for length in lengths if length is not None), default=None)
     if context is None:
         if spec:

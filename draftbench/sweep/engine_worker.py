@@ -36,7 +36,7 @@ from draftbench.errors import (
     TrafficError,
 )
 from draftbench.measure.trajectories import PromptSample, ScoredResponse
-from draftbench.models.compatibility import context_of
+from draftbench.models.compatibility import context_length_of
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -442,7 +442,7 @@ class EngineWorker:
             EngineError: it does not start, or cannot score.
         """
         source = self.prepared.drafts[candidate.draft]
-        context = context_of(source) or self.serving.target.context_length
+        context = context_length_of(source) or self.serving.target.context_length
         start = replace(
             self.serving.start(Arm(None, 0), self.options),
             target=source.spec,

@@ -29,7 +29,7 @@ from draftbench.decoder.device import (
 from draftbench.engines.secrets import hidden_in
 from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
 from draftbench.measure.prompts import Prompt, TextSide
-from draftbench.models.compatibility import check_pair, check_writes, context_of
+from draftbench.models.compatibility import check_pair, check_writes, context_length_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -111,7 +111,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             watcher.note(f"{source.spec} is fetched from the model hub unless it is cached")
     check_writes(target)
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
-    context = context_of(target)
+    context = context_length_of(target)
     if context is None:
         raise ModelError(
             f"`{target.name}` names no context length, as recurrent models do",

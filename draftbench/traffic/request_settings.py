@@ -160,12 +160,12 @@ def request_fields(
     given: dict[str, Any] = {"temperature": 1.0 if server else 0.0}
     for alias, text in settings.items():
         name = _ALIASES.get(alias, alias)
-        value = plain(name, text) if name in SETTINGS else text
+        value = setting_value(name, text) if name in SETTINGS else text
         if value is None or (name != alias and settings.get(name) is not None):
             continue
         if name in ("max_tokens", "max_completion_tokens") and value in _ENDLESS:
             continue
-        if name == "tool_choice" and not plain("tools", settings.get("tools")):
+        if name == "tool_choice" and not setting_value("tools", settings.get("tools")):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
@@ -203,7 +203,7 @@ def request_fields(
     }
 
 
-def plain(name: str, value: Any) -> Any:
+def setting_value(name: str, value: Any) -> Any:
     """The value of a setting, which a table or a log may keep as text."""
     if not isinstance(value, str):
         return value

@@ -24,8 +24,8 @@ from draftbench.traffic.places import at, decoded
 from draftbench.traffic.request_settings import (
     BadRowError,
     NotRepresentableError,
-    plain,
     request_fields,
+    setting_value,
 )
 
 # Most bytes of a request as JSON, and of a logged response; a row with a longer one is bad.
@@ -96,7 +96,7 @@ def read_request(
     except UnicodeError:
         raise BadRowError("not UTF-8") from None
     form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
-    assumed = plain("temperature", asked.settings.get("temperature")) is None
+    assumed = setting_value("temperature", asked.settings.get("temperature")) is None
     return ReadRow(form, request, assumed)
 
 
