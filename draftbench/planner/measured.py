@@ -138,8 +138,6 @@ class Measurement:
     the `baseline`, each with its response.
     """
 
-    candidate: Candidate
-    k: int
     speedup: Sample
     runs: tuple[tuple[Trajectory, Decode], ...]
     keys: frozenset[Key]
@@ -176,7 +174,7 @@ def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measur
             for runs in (rows, baseline)
         )
         measured[candidate, k] = Measurement(
-            candidate, k, speedup, speculative, frozenset(both), end_to_end, plain
+            speedup, speculative, frozenset(both), end_to_end, plain
         )
     return measured
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -79,10 +79,7 @@ class Predictor(PricedBatch):
 
     def at(self, batch: int, source: CostSource) -> Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
-        priced = source.at(self.candidate, batch)
-        return replace(
-            self, batch=batch, **{f.name: getattr(priced, f.name) for f in fields(priced)}
-        )
+        return replace(self, batch=batch, **vars(source.at(self.candidate, batch)))
 
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:

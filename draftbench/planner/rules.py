@@ -35,18 +35,10 @@ class _Figures:
     alpha: Estimate | None = None
     size: float | None = None  # its parameters over the target's
     related: str | None = None  # how its name is related to the target's, where α is known
-    # The best one with a high α, unless the best of all or itself reaches the asked speed-up.
+    usual: tuple[float, float] = (0.0, 1.0)  # α of pairs so related
+    suspect: str = "files"  # what may be wrong with the draft, besides its template
+    # The best one with a high α, unless the best of all or itself surely reaches that speed-up.
     accepted: Evaluation | None = None
-
-    @property
-    def usual(self) -> tuple[float, float]:
-        """The α of pairs that are so `related`."""
-        return _USUAL_ALPHA[self.related or _SAME]
-
-    @property
-    def suspect(self) -> str:
-        """What may be wrong with the draft, besides its template."""
-        return "files" if self.draft and self.draft.quant == "none" else "quantization"
 
 
 # Name, condition, sentence, reason, source.
@@ -147,6 +139,7 @@ def _figures(answer: Recommendation, run: Run) -> _Figures:
         return figures
     draft = models[0]
     target, facts = run.facts_of(None), run.facts_of(draft.candidate)
+    related = _related(draft, run) if draft.alpha else None
     accepted = (
         each
         for each in models
@@ -158,7 +151,9 @@ def _figures(answer: Recommendation, run: Run) -> _Figures:
         draft=draft,
         alpha=draft.alpha,
         size=facts.parameters / target.parameters if target and facts else None,
-        related=_related(draft, run) if draft.alpha else None,
+        related=related,
+        usual=_USUAL_ALPHA[related or _SAME],
+        suspect="files" if draft.quant == "none" else "quantization",
         accepted=next(accepted, None),
     )
 

@@ -23,7 +23,7 @@ def option(draft, seconds, *, k=1, memory=1, measured=None):
     predicted = expected = sample_of(seconds)
     ran = None
     if measured is not None:
-        ran = Measurement(candidate, k, sample_of(measured), (), frozenset())
+        ran = Measurement(sample_of(measured), (), frozenset())
         expected = sample_of([*measured, *seconds[len(measured) :]])
     predictor = Predictor(candidate=candidate, replays=(), laws=(), memory_bytes=memory)
     return Alternative(predictor, k, None, predicted, ran, expected)

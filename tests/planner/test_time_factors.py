@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import ALL, NONE, SMALL, TARGET
+from scenes import ALL, BIG, DRAFT, NONE, SMALL, TARGET
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.at_concurrency import Evaluator
@@ -27,9 +27,6 @@ from draftbench.planner.time_factors import (
     time_doubt,
 )
 from draftbench.records import Candidate
-
-DRAFT = {1: 0.1, 2: 0.1}
-BIG = Candidate(draft="big")
 
 
 def alternatives(scene, *ks, **options):
