@@ -184,10 +184,10 @@ class LoadDecision:
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
     """Compare the interval of a speed-up with the asked one plus timing noise."""
-    least = min_speedup * (1 + TIMING_NOISE)
-    if expected is None or expected.low <= least < expected.high:
+    asked = min_speedup * (1 + TIMING_NOISE)
+    if expected is None or expected.low <= asked < expected.high:
         return "inconclusive"
-    return "speculate" if expected.low > least else "do_not_speculate"
+    return "speculate" if expected.low > asked else "do_not_speculate"
 
 
 class Evaluator:

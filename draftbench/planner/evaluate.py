@@ -93,7 +93,8 @@ def _evaluation(
     counted = None
     if rows:
         counted = [t for t, _ in rows], counted_rounds([row for _, row in rows])
-    # Of what cannot be replayed a start has the engine's own τ, other k's that of its positions.
+    # A draft that cannot be replayed has the engine's τ at k's that were started, at others that of
+    # the positions that it counted.
     along = prediction.trajectories, prediction.rounds
     replayed = along if predictor.replays else counted or along
 

@@ -1,4 +1,4 @@
-"""The options of a decision: least speed-up, objective, limits, loads and costs. `recommend`,
+"""The options of a decision: asked speed-up, objective, limits, loads and costs. `recommend`,
 `report`, `export` and `gate --save` take the same ones.
 
 At one concurrency every candidate decodes the same rows, so that speed-up, throughput and cost rank
@@ -24,13 +24,13 @@ RANKS_BY: dict[Objective, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionOptions:
-    """The question that `recommend` answers.
+    """What a user asks of `recommend`.
 
     Args:
         min_speedup: the speed-up from which speculation is worth having.
         objective: what candidates (and for throughput and cost: concurrencies) are ranked by.
         max_memory: bytes that target, draft, both caches and the logits of a verification pass may
-            take at the concurrency in question and the traffic's longest context; None: no limit.
+            take at a concurrency and the traffic's longest context; None: no limit.
         max_p99_ratio: how much the 99th percentile of a request's time per output token may grow
             by speculation (under 100 requests: the largest value); None: no limit.
         concurrency: numbers of active decoding rows to answer for; empty: the batch sizes of the
