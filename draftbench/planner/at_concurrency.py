@@ -79,8 +79,8 @@ def broken_limits(alternative: Alternative, limits: DecisionOptions, run: Run) -
 
 
 def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | None:
-    """Bytes of target and draft at a concurrency, the traffic's longest context and largest k; None
-    without the facts of both.
+    """Bytes that target and draft take at a concurrency, the traffic's longest context and the
+    largest k; None without the facts of both.
     """
     target, draft = run.facts_of(None), draft_footprint(run, candidate)
     if target is None or draft is None:
@@ -292,6 +292,7 @@ class Evaluator:
         return self._alternatives[concurrency, candidate]
 
     def _uncorrected_at(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
+        """The same without corrections."""
         if (concurrency, candidate) not in self._uncorrected:
             if candidate not in self._predictors:
                 self._predictors[candidate] = replayed(self.run, candidate)
@@ -305,7 +306,7 @@ class Evaluator:
         return self._uncorrected[concurrency, candidate]
 
     def _gains_by_k(self, concurrency: int) -> Mapping[Kind, Mapping[int, float]]:
-        """By how much rounds at a k are faster with every draft that was decoded there."""
+        """By how much rounds at each k are faster, whatever the draft (`gains_by_k`)."""
         if concurrency not in self._gains:
             drafts = [
                 self._uncorrected_at(concurrency, candidate)

@@ -188,12 +188,13 @@ def between(
 
     processes = min(fewer.processes, more.processes)
     repeats = min(each.samples.shape[-1] // each.processes for each in (fewer, more))
-    single = []
+    # Samples are mixed as the medians are: here `seconds` are [samples, sizes, contexts].
+    of_samples = []
     for each in (fewer, more):
         by_process = each.samples.reshape(*each.samples.shape[:2], each.processes, -1)
         chosen = by_process[..., :processes, :repeats].reshape(*each.samples.shape[:2], -1)
-        single.append(replace(each, seconds=np.moveaxis(chosen, -1, 0)))
-    one, other = single
+        of_samples.append(replace(each, seconds=np.moveaxis(chosen, -1, 0)))
+    one, other = of_samples
     samples = np.moveaxis(mixed(one, other, share[..., None, :, :]), -3, -1)
     return Surface(sizes, contexts, samples, _monotone(mixed(fewer, more, share)), processes)
 

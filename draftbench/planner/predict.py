@@ -266,7 +266,7 @@ def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = N
 
 
 def _beyond(predictor: Predictor, k: int) -> tuple[float, float]:
-    """Seconds of a target step and of a round at k beyond their passes, by the other k's."""
+    """Seconds of a target step and of a round beyond their passes, the round's by the other k's."""
     return predictor.overheads.of_others(0) or 0.0, predictor.overheads.of_others(k) or 0.0
 
 
@@ -280,7 +280,7 @@ def _decoding(rounds: Rounds, steps: Floats, passes: Floats, beyond: tuple[float
 
 
 def beyond_timed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:
-    """In words, every cost that a prediction takes from outside of what was timed."""
+    """In words, the costs that predictions take from outside of what was timed."""
     costs = predictor.costs
     if costs is None:
         return ()
@@ -315,7 +315,7 @@ def timing_factors(
     prefills: bool,
     started: bool = False,
 ) -> Floats:
-    """Speed-up under redrawn costs over that under their medians [draws]; 1 at unknown cost.
+    """Speed-ups under resampled costs over the one under their medians [draws]; 1 at unknown cost.
 
     Args:
         prefills: both prefills count too.
@@ -327,32 +327,33 @@ def timing_factors(
     weights, rounds = predictor.weights, prediction.rounds
     sums = {name: (weights @ count)[None] for name, count in rounds.counts.items()}
     all_rounds = Rounds(k=rounds.k, **sums)
-    prefill_seconds = np.zeros(2)
-    if prefills and prediction.prefills is not None:
-        prefill_seconds = weights @ prediction.prefills
-    context = np.array([predictor.context])
+
+    def speedup(seconds: Floats) -> Floats:
+        speeds: Floats = seconds[..., 0] / seconds[..., 1]
+        return speeds.reshape(-1)
+
     if predictor.served is not None:
         served = predictor.served.of_starts if started else predictor.served.without(rounds.k)
         redrawn, median = served.decoding_redrawn(all_rounds), served.decoding(all_rounds)
         if redrawn is None or median is None:
             return np.ones(draws)
-    else:
-        assert predictor.costs is not None
-        beyond = _beyond(predictor, rounds.k)
-        redrawn, median = (
-            _decoding(
-                all_rounds,
-                costs.target.at(1, context),
-                pass_seconds(costs, all_rounds, context, predictor.batch),
-                beyond,
-            )
-            + prefill_seconds
-            for costs in (predictor.costs.redrawn, predictor.costs)
+        return speedup(redrawn) / speedup(median)
+    assert predictor.costs is not None
+    prefill_seconds = np.zeros(2)
+    if prefills and prediction.prefills is not None:
+        prefill_seconds = weights @ prediction.prefills
+    context, beyond = np.array([predictor.context]), _beyond(predictor, rounds.k)
+    redrawn, median = (
+        _decoding(
+            all_rounds,
+            costs.target.at(1, context),
+            pass_seconds(costs, all_rounds, context, predictor.batch),
+            beyond,
         )
-    speeds, speed = redrawn[..., 0] / redrawn[..., 1], median[..., 0] / median[..., 1]
-    factors = speeds.reshape(-1) / speed
-    if predictor.served is not None:
-        return factors
+        + prefill_seconds
+        for costs in (predictor.costs.redrawn, predictor.costs)
+    )
+    factors = speedup(redrawn) / speedup(median)
     seed = zlib.crc32(str(predictor.candidate).encode())
     generator = np.random.Generator(np.random.Philox(key=seed))
     drawn: Floats = factors[generator.integers(len(factors), size=draws)]

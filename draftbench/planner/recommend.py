@@ -91,6 +91,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
 
 
 def _arrivals(run: Run) -> str | None:
+    """When requests came, in words; None where a constant number was in flight."""
     question = run.manifest.question
     if question.arrivals != "log":
         return None if question.arrivals == "closed" else f"{question.arrivals}/s"
@@ -106,8 +107,8 @@ def _answered_rate(level: LoadLevel) -> float:
 
 
 def _confidence(decided: LoadDecision) -> Confidence | None:
-    """How sure the decision is; unknown without an interval, and where speculation is turned down
-    although it is faster, since more was asked for: plain decoding is then not meant to be fastest.
+    """How sure the decision is; None without an interval, and where speculation is turned down as
+    more than 1× was asked for: plain decoding is then chosen without being the fastest.
     """
     if decided.leader is not None and decided.deciding is None:
         return None
