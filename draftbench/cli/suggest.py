@@ -49,13 +49,15 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     from draftbench.hub import hub_answers
     from draftbench.models.source import ModelSource
     from draftbench.planner.known_pairs import SuggestedDraft, Suggestion
+    from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
 
     source = ModelSource(target)
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
     remote = [model.spec for model in (source, *drafts.values()) if not model.local]
     if drafts and remote:
         where = "hub" if hub_answers() else "cache, because the hub cannot be reached"
-        note(f"note: reading configurations and tokenizers from the {where}: {', '.join(remote)}")
+        reading = f"note: reading configurations and tokenizers from the {where}: "
+        note(paragraph(reading + ", ".join(remote), min(width(), SCREEN_COLUMNS)))
     # Nothing is fetched for a target without known drafts.
     reason = _unreadable(source) if drafts or source.local else None
     own = _own_draft(source, read=bool(drafts) or source.local)

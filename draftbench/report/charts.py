@@ -217,7 +217,8 @@ def _curves(
 def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     """The speed-up of each concurrency's leader, where more than one is known."""
     levels = sorted(answer.levels, key=lambda level: level.concurrency)
-    speeds = [(level, speed) for level in levels if (speed := level.speedup_expected) is not None]
+    known = [(level, level.speedup_deciding or level.speedup_expected) for level in levels]
+    speeds = [(level, speed) for level, speed in known if speed is not None]
     if len(speeds) < 2:
         return None
     ends = [1.0, *(end for _, speed in speeds for end in (speed.low, speed.high))]
@@ -226,7 +227,8 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     load = "requests in flight" if run.manifest.question.engine else "active decoding rows"
     label = f"concurrency ({load})"
     rows = doublings_axis(label, [level.concurrency for level, _ in speeds])
-    plot = Plot(rows, values_axis(_SPEED_UP, ends))
+    prefills = answer.objective == "latency"
+    plot = Plot(rows, values_axis("end-to-end speed-up (×)" if prefills else _SPEED_UP, ends))
     plot.threshold(1.0)
     predicted = any(level.speedup_measured is None for level, _ in speeds)
     plot.line([(level.concurrency, speed) for level, speed in speeds], 0)

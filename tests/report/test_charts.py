@@ -98,6 +98,12 @@ def test_waits_are_drawn_from_the_median_to_the_longest(charts):
     assert {"344", "1026"} <= {cell for row in charts["latency"].table.rows for cell in row}
 
 
+def test_the_speed_ups_by_concurrency_are_those_that_decide_as_in_the_table(reference, charts):
+    deciding = [level.speedup_deciding.value for level in recommend(reference).levels]
+    lines = charts["speedup-by-concurrency"].plot.axes.lines
+    assert deciding in [list(line.get_ydata()) for line in lines]
+
+
 def test_the_leader_of_each_concurrency_is_named_by_its_k(hand, drawn, whole):
     assert "k = 2" in words(whole["speedup-by-concurrency"])
     assert "concurrency (active decoding rows)" in words(whole["speedup-by-concurrency"])
