@@ -22,12 +22,12 @@ SELF = Candidate(draft="self")
 Pairs = Sequence[tuple[Trajectory, Replay]]
 
 
-def found(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[SetupFault]:
+def faults_of(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[SetupFault]:
     return list(suspected_faults(candidate, pairs, rounds, near_tie=0.1))
 
 
 def whats(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[str]:
-    return [fault.what for fault in found(candidate, pairs, *rounds)]
+    return [fault.what for fault in faults_of(candidate, pairs, *rounds)]
 
 
 def rounds_of(accept: Sequence[float], k: int) -> Rounds:
@@ -44,7 +44,7 @@ def test_a_healthy_pair_raises_no_suspicion() -> None:
 def test_zero_acceptance_is_one_suspicion_and_needs_enough_tokens() -> None:
     none = [0.0] * 60
     pairs = [replayed(none)]
-    (fault,) = found(SMALL, pairs, rounds_of(none, 3))
+    (fault,) = faults_of(SMALL, pairs, rounds_of(none, 3))
     assert fault.candidate == "small"
     assert fault.message == "not one token in 60 positions was accepted"
     assert whats(SMALL, [replayed(none[:10])], rounds_of(none[:10], 3)) == []
@@ -75,23 +75,23 @@ def test_a_draft_that_is_right_too_often_is_suspected_and_the_control_is_not(
     accept: list[float], message: str | None
 ) -> None:
     rounds = rounds_of(accept, 4)
-    faults = [(fault.what, fault.message) for fault in found(SMALL, [], rounds)]
+    faults = [(fault.what, fault.message) for fault in faults_of(SMALL, [], rounds)]
     assert faults == ([] if message is None else [("nearly all accepted", message)])
     assert whats(SELF, [], rounds) == []
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_acceptance_near_zero_at_the_first_position_is_suspected(told: bool) -> None:
+@pytest.mark.parametrize("by_round", [True, False])
+def test_acceptance_near_zero_at_the_first_position_is_suspected(by_round: bool) -> None:
     # One round of two tokens, 118 of one, and a last token that nothing is drafted for.
     rounds = rounds_of([1.0] + [0.0] * 120, 2)
     # Three rounds of two tokens, 59 of one: 4.8%.
     better = rounds_of([1.0, 0.0] * 3 + [0.0] * 60, 1)
-    if not told:
+    if not by_round:
         rounds, better = (
-            replace(each, reached=each.reached * np.nan, survived=each.survived * np.nan)
-            for each in (rounds, better)
+            replace(counted, reached=counted.reached * np.nan, survived=counted.survived * np.nan)
+            for counted in (rounds, better)
         )
-    (fault,) = found(SMALL, [], rounds)
+    (fault,) = faults_of(SMALL, [], rounds)
     assert fault.what == "one token per round"
     assert fault.message == "only 0.8% of 119 rounds accepted a token at k = 2"
     assert whats(SMALL, [], better) == []
@@ -107,7 +107,7 @@ def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected() -
     # Two tokens right, then one wrong: with k = 4 the third of each round is always rejected,
     # in 39 of 40 rounds: the limit leaves no room to draft the very last position.
     rounds = rounds_of([1.0, 1.0, 0.0] * 40, 4)
-    (fault,) = found(SMALL, [], rounds, rounds_of([1.0, 1.0, 0.0] * 40, 3))
+    (fault,) = faults_of(SMALL, [], rounds, rounds_of([1.0, 1.0, 0.0] * 40, 3))
     assert fault.what == "hazard falls to zero"
     assert fault.message == (
         "draft position 3 was never accepted in 39 tries at k = 4; "

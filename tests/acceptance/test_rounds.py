@@ -85,9 +85,9 @@ def tally(rounds: list[Round], k: int, tokens: int) -> dict[str, Floats]:
     return count | {"tokens": np.array(float(tokens))}
 
 
-def assert_same(found: Rounds, row: int, wanted: dict[str, Floats]) -> None:
+def assert_same(rounds: Rounds, row: int, wanted: dict[str, Floats]) -> None:
     for name, value in wanted.items():
-        np.testing.assert_allclose(getattr(found, name)[row], value, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(getattr(rounds, name)[row], value, atol=1e-12, err_msg=name)
 
 
 probabilities = st.sampled_from([0.0, 1.0]) | st.floats(0, 1, allow_subnormal=False)
@@ -107,7 +107,7 @@ def position_laws(draw: st.DrawFn) -> PositionLaw:
 def test_expected_rounds_and_tries_equal_the_sum_over_all_outcomes(
     laws: list[PositionLaw], k: int
 ) -> None:
-    found, reached = expected_rounds(laws, k), tried_probabilities(laws, k)
+    expected, tried = expected_rounds(laws, k), tried_probabilities(laws, k)
     for row, law in enumerate(laws):
         total, at = 0.0, np.zeros(law.drafted)
         wanted: dict[str, Floats] = {}
@@ -120,8 +120,8 @@ def test_expected_rounds_and_tries_equal_the_sum_over_all_outcomes(
                 at[start : start + min(accepted + 1, proposed - cut)] += probability
                 start += accepted + 1
         assert total == pytest.approx(1)
-        assert_same(found, row, wanted)
-        np.testing.assert_allclose(reached[row], at, atol=1e-12)
+        assert_same(expected, row, wanted)
+        np.testing.assert_allclose(tried[row], at, atol=1e-12)
 
 
 @st.composite
@@ -135,7 +135,7 @@ def start_laws(draw: st.DrawFn) -> StartLaw:
 
 @given(laws=st.lists(start_laws(), min_size=1, max_size=4), k=st.integers(1, 6))
 def test_prompt_lookup_rounds_equal_a_walk_along_the_response(laws: list[StartLaw], k: int) -> None:
-    found = expected_rounds(laws, k)
+    expected = expected_rounds(laws, k)
     for row, law in enumerate(laws):
         rounds, start = [], 1
         while start < law.length:
@@ -144,7 +144,7 @@ def test_prompt_lookup_rounds_equal_a_walk_along_the_response(laws: list[StartLa
             accepted = min(inside, int(law.matched[start - 1]))
             rounds.append((proposed, accepted, proposed - inside if accepted == inside else 0))
             start += accepted + 1
-        assert_same(found, row, tally(rounds, k, law.length - 1))
+        assert_same(expected, row, tally(rounds, k, law.length - 1))
 
 
 P = np.array([[0.5, 0.3, 0.2, 0.0], [0.1, 0.6, 0.1, 0.2], [0.3, 0.3, 0.3, 0.1]])
@@ -187,8 +187,8 @@ def test_a_running_sampler_takes_the_expected_rounds_given_its_own_response(
         accept = likely if greedy else np.minimum(1, Q[before, token] / P[before, token])
         laws.append(PositionLaw(len(response), limit, accept, limit - 1))
         counted.append(rounds)
-    found = expected_rounds(laws, k)
-    surplus = np.array(counted) - (found.rounds + found.plain)
+    expected = expected_rounds(laws, k)
+    surplus = np.array(counted) - (expected.rounds + expected.plain)
     if greedy:  # given the response nothing is left to chance
         assert not surplus.any()
     else:  # a sound sampler fails this with a probability of 2 in 100,000
@@ -259,10 +259,10 @@ def run(k: int, rounds: list[Round]) -> Decode:
 def test_observed_rounds_are_counted_like_expected_ones() -> None:
     first: list[Round] = [(3, 3, 0), (2, 1, 0), (0, 0, 0), (3, 2, 1)]
     second: list[Round] = [(3, 0, 0), (1, 1, 0)]
-    found = counted_rounds([run(3, first), run(3, second)])
-    assert_same(found, 0, tally(first, 3, 9))
-    assert_same(found, 1, tally(second, 3, 3))
-    assert found.reached.tolist() == [[3, 3, 1], [2, 0, 0]]
+    counted = counted_rounds([run(3, first), run(3, second)])
+    assert_same(counted, 0, tally(first, 3, 9))
+    assert_same(counted, 1, tally(second, 3, 3))
+    assert counted.reached.tolist() == [[3, 3, 1], [2, 0, 0]]
 
 
 def test_runs_of_different_k_are_not_counted_together() -> None:
@@ -276,16 +276,16 @@ def whole(accept: list[float]) -> PositionLaw:
 
 
 def test_the_token_after_a_fully_accepted_round_is_the_targets() -> None:
-    (reached,) = tried_probabilities([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
+    (tried,) = tried_probabilities([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
     # Two accepted, one of the target, one accepted, one rejected, and one more.
-    assert reached.tolist() == [1, 1, 0, 1, 1, 1]
+    assert tried.tolist() == [1, 1, 0, 1, 1, 1]
 
 
 def test_long_responses_do_not_change_what_short_ones_beside_them_give() -> None:
     short, long = whole([0.5] * 3), whole([0.5] * 300)
     together = tried_probabilities([long, *[short] * 200], 1)
     # 1 - a(1 - 0), 1 - a(1 - a·1/2)
-    assert all(each.tolist() == [1.0, 0.5, 0.75] for each in together[1:])
+    assert all(tried.tolist() == [1.0, 0.5, 0.75] for tried in together[1:])
     assert len(together[0]) == 300
 
 

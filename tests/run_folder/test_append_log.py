@@ -88,8 +88,8 @@ def test_a_limit_on_file_sizes_is_named_and_the_file_stays_readable(path):
         except RunFolderError as error:
             print(error.message, "|", error.hint)
     """)
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "File too large | a limit on file sizes is set" in told.stdout, told.stderr
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "File too large | a limit on file sizes is set" in child.stdout, child.stderr
     assert read(path) == [RECORD]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4096  # this process is not limited
 

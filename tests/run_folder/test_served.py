@@ -116,8 +116,8 @@ def test_of_a_server_that_tells_nothing_of_its_drafting_no_rounds_are_known(
     candidate, others, rounds
 ):
     rows = [
-        served(candidate, 3, 0.5, 0.6, 0.7, request=name, **told)
-        for name, told in (("a", {}), ("b", others))
+        served(candidate, 3, 0.5, 0.6, 0.7, request=name, **reported)
+        for name, reported in (("a", {}), ("b", others))
     ]
     (first, _) = decodes_of(rows)
     assert (len(first.proposed), first.output_tokens) == (rounds, 3)
