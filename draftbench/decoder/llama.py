@@ -74,11 +74,6 @@ class SlabCache:
     def rewind(self, row: int, length: int) -> None:
         self.lengths[row] = length
 
-    def graphs_for(self, counts: Sequence[int]) -> RecordedPasses | None:
-        """The graphs, if they take passes of so many tokens a row; else None."""
-        graphs = self.graphs
-        return graphs if graphs is not None and max(counts) <= graphs.widest else None
-
 
 class LlamaRunner:
     """Runs the weights of a Llama-shaped model.
@@ -185,11 +180,11 @@ class LlamaRunner:
         in pieces.
         """
         counts = counts or [tokens.shape[0]]
-        row, graphs = only_row(counts), cache.graphs_for(counts)
-        if graphs is not None:
+        if cache.graphs is not None and max(counts) <= cache.graphs.widest:
             lengths = cache.lengths
             cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
-            return graphs.append(tokens, counts, lengths, every=every)
+            return cache.graphs.append(tokens, counts, lengths, every=every)
+        row = only_row(counts)
         if row is None:
             x = self._append_side_by_side(tokens, cache, counts)
             if not every and max(counts) > 1:
