@@ -1,5 +1,5 @@
 """Measured speed-ups from seconds that can be added by hand, the rounds of a batch that count, what
-rounds take beyond their passes, the audit of outputs, and the drift of plain decoding.
+rounds take beyond their passes, and the drift of plain decoding.
 """
 
 import math
@@ -16,9 +16,7 @@ from draftbench.planner.measured import (
     overheads,
     steady,
 )
-from draftbench.planner.output_check import audit
-from draftbench.planner.recommendation import Audit
-from draftbench.records import Decode, Sampling
+from draftbench.records import Decode
 
 
 def found_in(scene):
@@ -62,23 +60,9 @@ def test_repeats_of_a_request_are_averaged(scene):
     assert found_in(scene)[SMALL, 1].speedup.value == pytest.approx(2.0)
 
 
-def test_the_audit_counts_each_request_once_by_its_worst_difference(scene):
-    for name in ("same", "tie", "fault", "hot", "logged"):
-        changes = {"hot": {"sampling": Sampling(temperature=1.0)}}.get(name, {})
-        scene.request(name, origin="log" if name == "logged" else "target", **changes)
-        scene.decode(name, 1, 1.0)
-    scene.decode("tie", 2, 1.0, first_difference=3, tie=True)
-    scene.decode("fault", 1, 1.0, first_difference=3, tie=True)
-    scene.decode("fault", 2, 1.0, first_difference=5, tie=False)
-    scene.decode("logged", 2, 1.0, first_difference=0, tie=False)
-    scene.decode("same", 0, 1.0, first_difference=0, tie=False)
-    assert audit(scene.observed(1, 2)) == Audit(requests=3, identical=1, near_ties=1, faults=1)
-
-
-def test_without_speculative_runs_there_is_nothing_to_audit(scene):
+def test_without_speculative_runs_nothing_is_measured(scene):
     scene.request("a")
     scene.decode("a", 0, 1.0)
-    assert audit(scene.observed(1)) is None
     assert found_in(scene) == {}
 
 

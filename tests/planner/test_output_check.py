@@ -1,4 +1,4 @@
-"""Texts with speculation beside those without, by cause and by load."""
+"""Outputs with speculation compared with those without, by cause and by load."""
 
 import json
 
@@ -14,9 +14,30 @@ from draftbench.planner.output_check import (
     texts_at,
 )
 from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Audit
+from draftbench.records import Sampling
 from draftbench.report.page import page
 from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of
+
+
+def test_the_audit_counts_each_request_once_by_its_worst_difference(scene):
+    for name in ("same", "tie", "fault", "hot", "logged"):
+        changes = {"hot": {"sampling": Sampling(temperature=1.0)}}.get(name, {})
+        scene.request(name, origin="log" if name == "logged" else "target", **changes)
+        scene.decode(name, 1, 1.0)
+    scene.decode("tie", 2, 1.0, first_difference=3, tie=True)
+    scene.decode("fault", 1, 1.0, first_difference=3, tie=True)
+    scene.decode("fault", 2, 1.0, first_difference=5, tie=False)
+    scene.decode("logged", 2, 1.0, first_difference=0, tie=False)
+    scene.decode("same", 0, 1.0, first_difference=0, tie=False)
+    assert audit(scene.observed(1, 2)) == Audit(requests=3, identical=1, near_ties=1, faults=1)
+
+
+def test_without_speculative_runs_there_is_nothing_to_audit(scene):
+    scene.request("a")
+    scene.decode("a", 0, 1.0)
+    assert audit(scene.observed(1)) is None
 
 
 @pytest.mark.parametrize(
