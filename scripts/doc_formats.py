@@ -27,7 +27,7 @@ from draftbench.gate.compare import Comparison, SideBySide
 from draftbench.gate.result import GateResult, HistoryEntry
 from draftbench.models.check_result import CheckResult
 from draftbench.planner import cost_sources
-from draftbench.planner.formula import Table
+from draftbench.planner.formula import FormulaTable
 from draftbench.planner.known_pairs import Suggestion
 from draftbench.planner.recommendation import Advice, Recommendation
 from draftbench.records import AnyObservation, Request
@@ -73,7 +73,7 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     (
         "`estimate --format json`",
         "`basis` says that nothing was measured.",
-        (Table,),
+        (FormulaTable,),
     ),
     (
         "`sweep --dry-run --format json`",

@@ -21,8 +21,10 @@ def estimate(
     draftbench estimate --alpha 0.75 --draft-cost 0.05
     draftbench estimate --alpha 0.75 --draft-cost 0.05 --verify-ratio 1.1 --k 1-10
     """
-    from draftbench.planner.formula import table
+    from draftbench.planner.formula import formula_table
     from draftbench.report.terminal.estimate import render
 
-    output.write(render(table(alpha, draft_cost, k, verify=verify_ratio), output.style, width()))
+    output.write(
+        render(formula_table(alpha, draft_cost, k, verify=verify_ratio), output.style, width())
+    )
     return 0

@@ -76,9 +76,9 @@ class FormulaRow(msgspec.Struct, frozen=True):
     speedup_if_cost_were_the_whole_pass: float
 
 
-class Table(msgspec.Struct, frozen=True):
-    """The closed form over draft lengths, and the best of 0 … 64 with the α where it breaks even;
-    0 says: do not speculate, and has none.
+class FormulaTable(msgspec.Struct, frozen=True):
+    """The closed form over draft lengths, and the best of 0 … 64 with the α from which it pays; 0
+    says: do not speculate, and has no such α.
     """
 
     alpha: float
@@ -91,14 +91,16 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def misleading(self) -> FormulaRow:
-        """The row that dividing by c + v would have one choose; that form only rises with k."""
+        """The row that is best when dividing by c + v, which only rises with k."""
         return max(self.rows, key=lambda row: row.speedup_if_cost_were_the_whole_pass)
 
 
-def table(alpha: float, cost: float, ks: Sequence[int], *, verify: float = 1.0) -> Table:
+def formula_table(
+    alpha: float, cost: float, ks: Sequence[int], *, verify: float = 1.0
+) -> FormulaTable:
     """Everything that the closed form says of one α and c."""
     best = best_k(alpha, cost, verify=verify)
-    return Table(
+    return FormulaTable(
         alpha=alpha,
         draft_cost_ratio=cost,
         verify_ratio=verify,

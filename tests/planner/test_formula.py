@@ -9,8 +9,8 @@ from draftbench.planner.formula import (
     best_k,
     break_even_alpha,
     expected_tokens,
+    formula_table,
     speedup,
-    table,
 )
 
 rates = st.floats(0, 1)
@@ -119,7 +119,7 @@ def test_a_dear_verification_leaves_nothing_to_gain():
 
 
 def test_the_table_marks_where_one_plus_c_would_mislead():
-    found = table(0.8, 0.1, (1, 5, 20))
+    found = formula_table(0.8, 0.1, (1, 5, 20))
     assert (found.best_k, [row.k for row in found.rows]) == (6, [1, 5, 20])
     assert found.best_speedup == pytest.approx(2.47, abs=0.006)
     first, _, last = found.rows

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from draftbench.planner.formula import Table
+from draftbench.planner.formula import FormulaTable
 from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, render_sections
 
 BASIS = "closed form, positions alike (Leviathan et al. 2023); not measured"
 
 
-def render(table: Table, style: str, width: int) -> str:
+def render(table: FormulaTable, style: str, width: int) -> str:
     """The table as table, json or markdown."""
     if style == "json":
         return to_json({"basis": BASIS, **msgspec.to_builtins(table)})
