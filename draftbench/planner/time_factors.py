@@ -114,6 +114,7 @@ def time_factor(measured: Measurement, passes: Passes) -> TimeFactor | None:
     requests: defaultdict[str, Floats] = defaultdict(lambda: np.zeros((2, 2)))
     for (_, request), sums in seconds.items():
         requests[request] = requests[request] + sums
+    # The standard error of the logarithm over requests, by the influence of each.
     shares = np.array(list(requests.values())) / total
     influence = (shares * [[1, -1], [-1, 1]]).sum(axis=(1, 2))
     count = len(influence)
