@@ -367,6 +367,7 @@ RUNS: list[Case] = [
     ("A redacted run continued", lambda: begun(lambda run: shutil.rmtree(run / "private"))),
     ("A run continued elsewhere", lambda: begun(changed("run.json", draftbench="0.0.1"))),
     ("`runs list` of no folder", lambda: ["runs", "list", "nowhere"]),
+    ("`report` without a file to write", lambda: kept(nothing, "report", "run")),
     ("`report --html` where nothing can be", lambda: kept(
         nothing, "report", "run", "--html", "nowhere/x.html")),
 ]  # fmt: skip
@@ -422,7 +423,7 @@ ENGINES: list[Case] = [
     ("`--replay engine` of drawn drafts", lambda: served(
         "--replay", "engine", "--mode", "sampled-temperature-only")),
     ("A mode in which the engine cannot be measured", lambda: served(
-        "--mode", "sampled", draft="draft")),
+        "--mode", "sampled", "--measure", "all", draft=str(EMBEDDED / "draft"))),
     ("`--responses log` on an engine", lambda: served("--responses", "log")),
     ("`--target-quant` on an engine", lambda: served("--target-quant", "int8")),
     ("`--k` of a running server", lambda: without_drafts(running("--k", "2,4"))),

@@ -27,18 +27,18 @@ def table():
 def test_every_error_leaves_stdout_empty_and_says_what_to_do(table):
     _, found = table
     assert len(found) > 80
-    for told in found:
-        assert (told.code, told.out) == (CODES.get(told.done, 2), ""), told
-        assert told.error.startswith("error: "), told
-        assert told.hint.startswith("hint: "), told
+    for outcome in found:
+        assert (outcome.code, outcome.out) == (CODES.get(outcome.done, 2), ""), outcome
+        assert outcome.error.startswith("error: "), outcome
+        assert outcome.hint.startswith("hint: "), outcome
 
 
 def test_the_documentation_prints_what_a_user_sees(table):
     script, found = table
     page = (ROOT / "docs" / "errors.md").read_text()
     # What the libraries say of a broken file may change with their version.
-    ours = [told for told in found if told.done not in script.LIBRARIES]
-    missing = [told.done for told in ours if script.row(told) not in page]
+    ours = [outcome for outcome in found if outcome.done not in script.LIBRARIES]
+    missing = [outcome.done for outcome in ours if script.row(outcome) not in page]
     assert missing == [], "run scripts/error_table.py"
 
 
