@@ -9,9 +9,10 @@ anew when an engine changes, and run `pytest tests/engines/test_recorded.py`.
 The project's recordings were made with these servers (see the names of the files):
 
     llama-server -m T.gguf -md D.gguf --spec-type draft-simple --spec-draft-n-max 4 --metrics -np 1
-    python -m vllm.entrypoints.openai.api_server --model draftbench/embedded/target --dtype float32
+    cd draftbench/embedded; VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server
+        --model target --dtype float32
         --enable-per-request-metrics --per-request-spec-decode-metrics detailed
-        --speculative-config '{"method": "draft_model", "model": "…/distilled",
+        --speculative-config '{"method": "draft_model", "model": "distilled",
                                "num_speculative_tokens": 4}'
 """
 
