@@ -132,7 +132,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             serving=serving,
         )
         prepared = _comparable(baseline, prepare(options, "draftbench gate", watcher))
-        _check_server(prepared, asked.k)
+        _check_server(prepared, baseline)
         describe_load(prepared, watcher)
         watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
         run(prepared, out, watcher)
@@ -144,11 +144,20 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
     return out, str(candidate)
 
 
-def _check_server(prepared: Prepared, k: int) -> None:
-    """Raise an IncomparableError if a server drafts at another k than the baseline's."""
-    serving = prepared.serving
+def _check_server(prepared: Prepared, baseline: Baseline) -> None:
+    """Raise an IncomparableError if a server drafts at another k than the baseline's, or answers
+    another number of requests at once.
+    """
+    serving, slots = prepared.serving, prepared.manifest.question.slots
+    k, slots_before = baseline.question.k, baseline.question.slots
     if serving is None:
         return
+    if None not in (slots_before, slots) and slots != slots_before:
+        raise IncomparableError(
+            f"the baseline cannot be compared: its server answered {slots_before} requests at "
+            f"once, and this one answers {slots}",
+            hint="start the server as for the baseline, or save a new baseline",
+        )
     assert serving.drafting is not None  # `prepare` refuses a server that does not draft
     if serving.drafting.k != k:
         raise IncomparableError(

@@ -199,10 +199,13 @@ def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> 
 
 def with_dtype(serving: ServingOptions, dtype: str | None) -> ServingOptions:
     """With --dtype a vLLM that is started computes in that type as the replay here does, unless
-    --engine-args names one. The weights of llama.cpp have their type in the file.
+    --engine-args names one; a running server is taken to, where it does not tell. The weights of
+    llama.cpp have their type in the file.
     """
+    if serving.server is not None:
+        return replace(serving, dtype=dtype)
     named = "--dtype" in serving.args.replace("=", " ").split()
-    if dtype is None or named or serving.engine != "vllm" or serving.server is not None:
+    if dtype is None or named or serving.engine != "vllm":
         return serving
     return replace(serving, args=f"{serving.args} --dtype {dtype}".strip())
 

@@ -96,9 +96,11 @@ class Serving:
 
     @property
     def dtype(self) -> str:
-        """The type of computation in --engine-args; empty: the checkpoint's."""
+        """The type of computation, as the user names it; empty: the checkpoint's."""
         words = self.options.args.replace("=", " ").split()
-        return words[words.index("--dtype") + 1] if "--dtype" in words[:-1] else ""
+        if "--dtype" in words[:-1]:
+            return words[words.index("--dtype") + 1]
+        return self.options.dtype or ""
 
     def replays(self, candidate: Candidate) -> bool:
         """Whether the candidate can be replayed without the engine."""

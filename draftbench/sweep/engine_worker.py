@@ -473,21 +473,18 @@ class EngineWorker:
             self._keep(judged)
 
     def _type(self) -> str:
-        """The type that the servers compute in, as they say or were started with; of a running
-        server that does not say, as --dtype does. Empty: unknown.
-        """
+        """The type that the servers compute in, as they or else the user say. Empty: unknown."""
         for facts in reversed(self.measured.engines):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")
-        # llama.cpp rounds activations to 8 bits, whatever type --dtype names.
-        if self.serving.server is None or self.serving.engine == "llama.cpp":
-            return self.serving.dtype
-        if self.options.dtype is None:
+        if self.serving.engine == "llama.cpp":
+            return ""  # it rounds activations to 8 bits, whatever the type
+        if self.serving.server is not None and not self.serving.dtype:
             self.watcher.note(
                 "the server does not say in which number type it computes: its near ties are "
-                "judged as those of bfloat16, unless --dtype names the type"
+                "judged as those of bfloat16, unless a sweep's --dtype names the type"
             )
-        return self.options.dtype or ""
+        return self.serving.dtype
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
         """Record what was measured, and what else the machine did meanwhile, which is unknown with

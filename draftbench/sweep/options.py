@@ -33,6 +33,7 @@ class ServingOptions:
     slots: int | None = None  # requests answered at once at times of arrival; None: the default
     restarts: int = 1
     replay: str = "local"  # or engine: the engine serves the draft
+    dtype: str | None = None  # that the user's server computes in, where it does not tell
     drafts_with: str | None = None  # what the user's server does, where it does not tell
 
 

@@ -351,3 +351,22 @@ def test_a_log_is_sent_as_fast_as_for_the_baseline(command, tmp_path):
         outcome = command(*gate, "--out", tmp_path / "newer")
         assert (outcome.code, outcome.out, len(server.bodies)) == (4, "", asked)
     assert "save it again from its run folder" in outcome.err
+
+
+def test_a_server_that_answers_another_number_at_once_is_refused_before_it_is_measured(
+    command, tmp_path
+):
+    run, file = tmp_path / "run", tmp_path / "baseline.json"
+    with ScriptedServer("llama.cpp", k=4, accepts=(3, 2)) as server:
+        words = ["--server", server.url, *TRAFFIC, "--max-new-tokens", 24, "--out", run]
+        assert command("sweep", *words, "--arrivals", "poisson:50").code == 0
+        saving = ["--save", file, run, "--candidate", "draft-simple", "--k", 4]
+        assert command("gate", *saving).code == 0
+        document = json.loads(file.read_text())
+        assert document["question"]["slots"] == 2
+        document["question"]["slots"] = 16
+        file.write_text(json.dumps(document))
+        outcome = gated(command, file, tmp_path, server)
+    assert (outcome.code, outcome.out) == (4, "")
+    assert "its server answered 16 requests at once, and this one answers 2" in outcome.err
+    assert not (tmp_path / "new").exists()

@@ -277,9 +277,9 @@ def test_near_ties_of_servers_that_do_not_say_their_type_are_judged_by_dtype(
 
     silent = {"engine": engine, "says": {"settings": {}}}
     on = Untold(k=4, method="ngram", odd=3, **silent), Untold(**silent)
-    rows = rows_of(served("ngram", on=on, dtype=named).run, 4)
+    rows = rows_of(served("ngram", on=on, serving={"dtype": named}).run, 4)
     assert {row.tie for row in rows} == {tie}
-    assert any("unless --dtype names the type" in note for note in small.notes) is said
+    assert any("unless a sweep's --dtype names" in note for note in small.notes) is said
 
 
 def test_seeds_are_derived_sent_and_recorded_above_temperature_0(served):
