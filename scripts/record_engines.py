@@ -10,10 +10,12 @@ The project's recordings were made with these servers (see the names of the file
 
     llama-server -m T.gguf -md D.gguf --spec-type draft-simple --spec-draft-n-max 4 --metrics -np 1
     cd draftbench/embedded; VLLM_SERVER_DEV_MODE=1 python -m vllm.entrypoints.openai.api_server
-        --model target --dtype float32
+        --model target --dtype float32 --no-enable-prefix-caching
         --enable-per-request-metrics --per-request-spec-decode-metrics detailed
         --speculative-config '{"method": "draft_model", "model": "distilled",
                                "num_speculative_tokens": 4}'
+
+and the plain ones without what speculates; the plain vLLM with its prefix cache.
 """
 
 from __future__ import annotations
