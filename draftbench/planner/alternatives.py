@@ -170,8 +170,8 @@ def predicted_by(prediction: Prediction, kind: Kind) -> Sample | None:
 def uncorrected(
     predictor: Predictor, ks: Sequence[int], measured: Mapping[int, Measurement] | None = None
 ) -> tuple[Alternative, ...]:
-    """A candidate at every k, with the time factors of those that were `measured`; the expected
-    speed-ups are still the predicted ones.
+    """A candidate at every k, with the time factors of those that were `measured`. Except on an
+    engine, whose rounds need no correction, the expected speed-ups are still the predicted ones.
     """
     return tuple(_uncorrected(predictor, k, (measured or {}).get(k)) for k in ks)
 
@@ -179,7 +179,11 @@ def uncorrected(
 def _uncorrected(predictor: Predictor, k: int, measured: Measurement | None) -> Alternative:
     prediction = predict(predictor, k)
     predicted, end_to_end = prediction.speedup(), prediction.end_to_end()
-    alternative = Alternative(predictor, k, prediction, predicted, measured, predicted, end_to_end)
+    expected = predicted
+    if predictor.served is not None:
+        along = tokens_per_round(prediction.trajectories, prediction.rounds)
+        expected = predictor.served.speedup(along, k) or predicted
+    alternative = Alternative(predictor, k, prediction, predicted, measured, expected, end_to_end)
     if measured is None or predictor.costs is None or not alternative.corrected:
         return alternative
     passes = Passes(predictor.costs, predictor.batch, predictor.overheads.of_all)
@@ -237,11 +241,7 @@ def _corrected(
     expected = faster(prediction.speedup(), decoding_factor) or measured.speedup
     end_to_end = faster(prediction.end_to_end(), end_to_end_factor) or measured.end_to_end
     if predictor.served is not None:
-        # The rounds of replay, each with the seconds of whole rounds at this k.
-        seconds = predictor.served.decoding(alternative.prediction.rounds)
-        by_rounds = replace(alternative.prediction, decoding=seconds).speedup()
-        if by_rounds is not None:
-            expected = predictor.served.with_requests(by_rounds, alternative.k)
+        expected = alternative.expected or measured.speedup
     return replace(alternative, expected=expected, end_to_end=end_to_end)
 
 

@@ -21,9 +21,8 @@ where each was started once, nearly nothing shows by how much. So all starts are
   noise. It is fitted where drafts were started several times, in turns between starts of the plain
   server; after a single turn it looks like noise and counts as noise.
 
-A round's seconds also vary with the requests that were answered. Of a k that was started that is
-drawn with the requests (`with_requests`); to a k that was not it is one more error, correlated
-between the started k's, since all of them answered the same requests.
+A round's seconds also vary with the requests that were answered, so a speed-up draws both at once
+(`speedup`): where some requests take longer rounds but fewer of them, that is no doubt.
 
 Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were off the
 line by 3.7 % (root mean square), 180 below them by 11 %.
@@ -37,15 +36,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
-from draftbench.acceptance.definitions import Sample
-from draftbench.acceptance.intervals import RESAMPLES, student_quantile
+from draftbench.acceptance.definitions import Sample, quotient
+from draftbench.acceptance.intervals import RESAMPLES
 from draftbench.acceptance.rounds import Floats, Ints, Rounds
+from draftbench.planner.measured import SPEEDUP
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode
 from draftbench.run_folder.run import Run
@@ -75,12 +75,11 @@ class RoundCosts:
     """Seconds of a round of one candidate at one concurrency, from the starts of each k and those
     of the plain server at k = 0.
 
-    `influences` are, by k, how far each request moves the logarithm of the seconds of a round: the
-    longer their contexts, and the more often something is drafted, the longer rounds take.
+    `answers` are, by k, the seconds and rounds of each request.
     """
 
     starts: Mapping[int, Sequence[Start]]
-    influences: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    answers: Mapping[int, Mapping[str, Floats]] = field(default_factory=dict)
     candidate: str = ""
     concurrency: int = 1
     # Servers that were running, which a sweep does not start again.
@@ -90,42 +89,6 @@ class RoundCosts:
     # Fitted up to a largest k, and without a k.
     _curves: dict[int, _Curve] = field(default_factory=dict, init=False)
     _without: dict[int, RoundCosts] = field(default_factory=dict, init=False)
-
-    @cached_property
-    def of_starts(self) -> RoundCosts:
-        """As if requests did not differ: only starts leave a doubt."""
-        return replace(self, influences={})
-
-    @cached_property
-    def errors(self) -> dict[int, float]:
-        """Standard errors of the logarithm over requests, by k."""
-        return {k: _error(list(each.values())) for k, each in self.influences.items()}
-
-    @cached_property
-    def correlation(self) -> float:
-        """How alike these errors are at two k's with a draft: 0 not at all, 1 the same."""
-        together = apart = 0.0
-        drafted = [each for k, each in self.influences.items() if k]
-        for one, other in combinations(drafted, 2):
-            together += sum(each * other.get(request, 0.0) for request, each in one.items())
-            squares = (sum(each**2 for each in side.values()) for side in (one, other))
-            apart += math.sqrt(math.prod(squares))
-        return max(together / apart, 0.0) if apart else 0.0
-
-    def with_requests(self, speedup: Sample, k: int) -> Sample:
-        """The speed-up at a started k whose seconds, without and with the draft, differ between
-        requests as they were measured; its value stays.
-        """
-        requests = {request: at for at, request in enumerate(speedup.requests)}
-        influences = np.zeros((len(requests), 2))
-        for side, at_k in enumerate((0, k)):
-            for request, influence in self.influences.get(at_k, {}).items():
-                if request in requests:
-                    influences[requests[request], side] = influence
-        weights = speedup.weights[:, None]
-        seconds = (weights * speedup.addends).sum(axis=0)
-        influences -= influences.sum(axis=0) * weights * speedup.addends / seconds
-        return replace(speedup, addends=speedup.addends + influences * seconds / weights)
 
     @cached_property
     def started(self) -> tuple[int, ...]:
@@ -167,6 +130,35 @@ class RoundCosts:
         """Seconds of a round at k; None where nothing with a draft was started."""
         return float(self._curve(k).seconds[k]) if self.started else None
 
+    def speedup(self, tokens_per_round: Sample, k: int) -> Sample | None:
+        """The speed-up at k: tokens per round of all requests times the seconds of a step over
+        those of a round, of the requests that were answered with and without the draft. None
+        without any.
+
+        Both seconds are as fitted, and differ between requests as they did when answered, at a k
+        that was not started as at the nearest one.
+        """
+        nearest = min(self.started, key=lambda started: (abs(started - k), started))
+        plain, drafted = (self.answers.get(side, {}) for side in (0, nearest))
+        columns = np.zeros((len(tokens_per_round.requests), 4))
+        for row, request in enumerate(tokens_per_round.requests):
+            if request in plain and request in drafted:
+                columns[row] = (*plain[request], *drafted[request])
+        if not columns.any():
+            return None
+        for column, answers, fitted in ((0, plain, 0), (2, drafted, k)):
+            seconds, rounds = np.sum(list(answers.values()), axis=0)
+            columns[:, column] *= self._curve(k).seconds[fitted] * rounds / seconds
+        return Sample(
+            SPEEDUP,
+            tokens_per_round.requests,
+            tokens_per_round.weights,
+            np.concatenate([tokens_per_round.addends, columns], axis=1),
+            _speed,
+            # The requests that were answered are those that count.
+            denominator=4,
+        )
+
     def decoding(self, rounds: Rounds) -> Floats | None:
         """Seconds of decoding [responses, 2], without and with speculation."""
         return _decoding(self._curve(rounds.k).seconds, rounds) if self.started else None
@@ -206,6 +198,14 @@ class RoundCosts:
         if largest not in self._curves:
             self._curves[largest] = _fit(self, largest)
         return self._curves[largest]
+
+
+def _speed(sums: Floats) -> Floats:
+    """The speed-up from sums [..., 6] of tokens and their rounds, of seconds and steps without a
+    draft, and of seconds and rounds with it.
+    """
+    tokens, rounds, plain, steps, drafted, ran = np.moveaxis(sums, -1, 0)
+    return quotient(np.stack([tokens * plain * ran, rounds * steps * drafted], axis=-1))
 
 
 def _decoding(seconds: Floats, rounds: Rounds) -> Floats:
@@ -286,12 +286,8 @@ def _fit(costs: RoundCosts, largest: int) -> _Curve:
     basis, bends = _shape(costs, every, line, slope)
     places = np.array([start.place for start in starts], dtype=float)
     places -= places[ks == 0].mean()
-    errors = np.array([costs.errors.get(k, 0.0) for k in ks.tolist()])
-    related = costs.correlation * np.logical_and.outer(ks > 0, ks > 0)
-    related[np.equal.outer(ks, ks)] = 1.0
-    smooth = related * np.outer(errors, errors) + bends[np.ix_(ks, ks)]
     noisy = _NOISES[:, None, None] ** 2 * _noise(places, costs.turns)
-    fit = _krige(logs, basis[ks], smooth + noisy)
+    fit = _krige(logs, basis[ks], bends[np.ix_(ks, ks)] + noisy)
     cross = bends[:, ks]
     free = basis - cross @ fit.inverse @ basis[ks]
     spreads = (
@@ -418,7 +414,7 @@ def _alone(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
                     k: [Start(places[start[0].process], _log_seconds(start)) for start in each]
                     for k, each in kinds.items()
                 },
-                {k: _influences(list(chain(*each))) for k, each in kinds.items()},
+                {k: _requests(list(chain(*each))) for k, each in kinds.items()},
                 str(candidate),
                 concurrency,
                 given=bool(running),
@@ -432,23 +428,6 @@ def _requests(rows: list[Decode]) -> dict[str, Floats]:
     for row in rows:
         sums[row.request] += (row.decode_seconds, len(row.proposed))
     return sums
-
-
-def _influences(rows: list[Decode]) -> dict[str, float]:
-    """How far each request moves the logarithm of the seconds of a round: its share of all seconds
-    less that of all rounds.
-    """
-    sums = _requests(rows)
-    table = np.array(list(sums.values()))
-    shares = table / table.sum(axis=0)
-    return dict(zip(sums, (shares[:, 0] - shares[:, 1]).tolist(), strict=True))
-
-
-def _error(influences: Sequence[float]) -> float:
-    """Standard error of the logarithm over requests. Widened as Student's t is for few of them."""
-    freedom = len(influences) - 1
-    error = math.sqrt((1 + 1 / freedom) * sum(each**2 for each in influences))
-    return error * student_quantile(0.975, freedom) / 1.96
 
 
 def _starts(rows: list[Decode], running: Set[str]) -> list[list[Decode]]:

@@ -319,8 +319,7 @@ def timing_factors(
 
     Args:
         prefills: both prefills count too.
-        started: the rounds of an engine are those of its starts at this k, not of other k's, and
-            are drawn with the requests.
+        started: the rounds of an engine are those of its starts at this k, not of other k's.
     """
     if predictor.costs is None and predictor.served is None:
         return np.ones(draws)
@@ -333,7 +332,7 @@ def timing_factors(
         return speeds.reshape(-1)
 
     if predictor.served is not None:
-        served = predictor.served.of_starts if started else predictor.served.without(rounds.k)
+        served = predictor.served if started else predictor.served.without(rounds.k)
         redrawn, median = served.decoding_redrawn(all_rounds), served.decoding(all_rounds)
         if redrawn is None or median is None:
             return np.ones(draws)

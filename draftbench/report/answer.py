@@ -94,6 +94,8 @@ def to_settle(answer: Recommendation) -> str | None:
     if larger is None:
         return "Next: a larger --sample in another --out." if answer.settled_by else None
     again = f"--sample {larger.requests}"
+    if answer.engine:  # by default a draft is asked fewer than are replayed
+        again += f" --measure-requests {larger.requests}"
     if larger.processes > 1:
         again += f" {'--restarts' if answer.engine else '--processes'} {larger.processes}"
     more = "" if larger.rows is None else f"more traffic than these {counted(larger.rows, 'row')}"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import BIG, SMALL, manifest, replay, served, trajectory
 
+from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.rounds import Rounds
 from draftbench.planner.engine_costs import START_NOISE, RoundCosts, Start, round_costs
 from draftbench.planner.predict import predict, predictor_of
@@ -443,109 +444,94 @@ def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_i
     assert next_start(engine_run(*plain, *own), eagle) == 1
 
 
-def test_requests_whose_rounds_differ_are_a_doubt_of_what_a_round_takes():
-    # Rounds of .1 and .12 s by turns: shares of a fifth in rounds, and of .1 / .54 three times and
-    # .12 / .54 twice in seconds.
-    rows = [
-        served(None, 0, *(0.5 + each * at for at in range(9)), request=name, chunks=(1,) * 9)
-        for name, each in zip("abcde", (0.1, 0.12, 0.1, 0.12, 0.1), strict=True)
-    ]
-    costs = costs_at_one(engine_run(*rows, *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))))
-    off = 3 * (0.1 / 0.54 - 0.2) ** 2 + 2 * (0.12 / 0.54 - 0.2) ** 2
-    # By t of four degrees of freedom, 2.776 for 1.96.
-    error = 2.776 / 1.96 * np.sqrt(5 / 4 * off)
-    assert costs.errors == pytest.approx({0: error, 1: 0}, rel=0.01)
-    low, high = drawn(costs, 0, 0.16, 0.84)
-    alike = drawn(costs.of_starts, 0, 0.16, 0.84)
-    assert high - low > alike[1] - alike[0]
-
-
-def test_errors_that_the_same_requests_make_at_every_k_do_not_average_out():
-    """Five k's on a line, each off by a tenth (sd) because of its requests: half of eight take
-    longer than the others.
+def asked(
+    seconds, *, pieces=lambda at: (1, 2, 2, 2, 2), plain=lambda at: 0.1, replayed=0, often=()
+):
+    """A run of requests that take so many seconds a round at k = 1 (None: not answered), all of
+    eight steps without a draft; those up to `replayed` were only replayed. Request `at` stands for
+    `often[at]` rows of the log.
     """
-    line = costs_of({0: 1.0, **{k: 1 + 0.2 * k for k in range(1, 6)}})
-    # Halves that have half in common with each other half.
-    halves = np.array([[(-1) ** (at & row).bit_count() for at in range(8)] for row in range(1, 6)])
-    # By t of seven degrees of freedom, 2.365 for 1.96.
-    each = 0.1 * 1.96 / 2.365 / 8**0.5 / np.sqrt(8 / 7)
+    observations = []
+    for at in range(max(len(seconds), replayed)):
+        name, chunks = f"r{at:02}", pieces(at)
+        weight = float(often[at]) if often else 1.0
+        observations += [
+            trajectory(name, 9, origin="engine", margins=(), argmax=(), weight=weight),
+            replay((float(chunks[1] - 1),) * 8, request=name),
+        ]
+        if at >= len(seconds):
+            continue
+        rows = answers(0, 0.5, plain(at), (1,) * 9)[:1]
+        if seconds[at] is not None:
+            accepted = (chunks[1] - 1,) * (len(chunks) - 1)
+            rows += answers(1, 0.5, seconds[at], chunks, accepted=accepted)[:1]
+        observations += [msgspec.structs.replace(row, request=name) for row in rows]
+    return run_of(manifest(engine="vllm", ks=(1,)), observations)
 
-    def of(rows):
-        requests = {k: dict(zip("abcdefgh", each * row, strict=True)) for k, row in rows.items()}
-        return replace(line, influences=requests)
 
-    apart, alike = of(dict(enumerate(halves, 1))), of(dict.fromkeys(range(1, 6), halves[0]))
-    assert apart.errors == pytest.approx(dict.fromkeys(range(1, 6), 0.1), rel=0.01)
-    assert (apart.correlation, alike.correlation) == pytest.approx((0, 1))
-    # In the middle of a line through five points the errors of one are divided by √5.
-    assert spread(apart, 3) == pytest.approx(0.1 / 5**0.5, rel=0.3)
-    assert spread(alike, 3) == pytest.approx(0.1, rel=0.1)
+def at_one(run):
+    return next(each for each in recommend(run).evaluations if each.k == 1)
+
+
+def half(interval):
+    return np.log(interval.high / interval.low) / 2
+
+
+# Of one start of each server by the prior alone, as of its quotient.
+OF_STARTS = 0.098 * 2**0.5
 
 
 def test_a_started_k_is_as_sure_as_its_requests_are_alike_in_speed():
     """Ten requests of eight steps of .1 s and four rounds: of .08 s for five, of .16 s for five."""
-    rows, names = [], [f"r{n}" for n in range(10)]
-    for at, name in enumerate(names):
-        plain = answers(0, 0.5, 0.1, (1,) * 9)[0]
-        drafted = answers(1, 0.5, 0.16 if at % 2 else 0.08, (1, 2, 2, 2, 2))[0]
-        rows += [msgspec.structs.replace(row, request=name) for row in (plain, drafted)]
-    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
-    replays = [replay((1.0,) * 8, request=name) for name in names]
-    run = run_of(manifest(engine="vllm", ks=(1,)), [*along, *replays, *rows])
-    (found,) = recommend(run).evaluations
+    found = at_one(asked([0.08, 0.16] * 5))
     assert found.speedup_expected.value == pytest.approx(0.8 / 0.48)
     # Shares of .32 or .64 of 4.8 s against a tenth of the rounds: a third of a tenth, ten times.
-    # By t of nine degrees of freedom; of one start, the prior's 9.8 % √2 as well.
+    # By t of nine degrees of freedom.
     requests = 2.262 * np.sqrt(10 / 9) * (1 / 30) * 10**0.5
-    half, measured = (
-        np.log(each.high / each.low) / 2
-        for each in (found.speedup_expected, found.speedup_measured)
-    )
-    assert measured == pytest.approx(requests, rel=0.12)
-    assert half == pytest.approx(np.hypot(requests, 0.098 * 2**0.5), rel=0.12)
+    assert half(found.speedup_measured) == pytest.approx(requests, rel=0.12)
+    assert half(found.speedup_expected) == pytest.approx(np.hypot(requests, OF_STARTS), rel=0.12)
 
 
 def test_requests_that_take_longer_in_fewer_rounds_leave_little_doubt():
     """Half of ten requests have eight rounds of .1 s, half four of .2 s: all take .8 s."""
-    rows, along, replays = [], [], []
-    for at in range(10):
-        name, accepted = f"r{at}", at % 2
-        pieces = (1,) + (1 + accepted,) * (8 // (1 + accepted))
-        told = {"accepted": (accepted,) * (len(pieces) - 1)}
-        plain = answers(0, 0.5, 0.1, (1,) * 9)[0]
-        drafted = answers(1, 0.5, 0.1 * (1 + accepted), pieces, **told)[0]
-        rows += [msgspec.structs.replace(row, request=name) for row in (plain, drafted)]
-        along.append(trajectory(name, 9, origin="engine", margins=(), argmax=()))
-        replays.append(replay((float(accepted),) * 8, request=name))
-    (found,) = recommend(
-        run_of(manifest(engine="vllm", ks=(1,)), [*along, *replays, *rows])
-    ).evaluations
+    rounds = asked([0.1, 0.2] * 5, pieces=lambda at: (1,) + (1 + at % 2,) * (8 // (1 + at % 2)))
+    found = at_one(rounds)
     assert found.speedup_expected.value == pytest.approx(1.0)
-    ends = np.log([found.speedup_expected.high, found.speedup_expected.low])
-    assert np.abs(ends) == pytest.approx(0.098 * 2**0.5, rel=0.1)  # of starts alone
+    assert half(found.speedup_expected) == pytest.approx(OF_STARTS, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("others", "correlation"),
-    [((0.24, 0.26, 0.24, 0.26, 0.24), 1.0), ((0.26, 0.24, 0.26, 0.24, 0.26), 0.0)],
-    ids=["the same requests take longer", "others do"],
-)
-def test_how_alike_requests_are_at_two_ks_is_measured(others, correlation):
-    def of_requests(k, each, pieces):
-        rows = zip(answers(k, 0.5, 1.0, pieces), each, strict=True)
-        return [
-            msgspec.structs.replace(
-                row, arrivals=tuple(0.5 + seconds * at for at in range(len(pieces)))
-            )
-            for row, seconds in rows
-        ]
+def test_few_answered_requests_leave_the_doubt_of_few_however_many_were_replayed():
+    """Six of sixty answered: half in rounds of .08 s, half of .16 s."""
+    found = at_one(asked([0.08, 0.16] * 3, replayed=60))
+    assert found.speedup_expected.value == pytest.approx(0.8 / 0.48)
+    # A third of a sixth, six times; by t of five degrees of freedom.
+    requests = 2.571 * np.sqrt(6 / 5) * (1 / 18) * 6**0.5
+    assert half(found.speedup_expected) > 0.9 * np.hypot(requests, OF_STARTS)
 
-    rows = [
-        *answers(0, 0.5, 0.1, (1,) * 9),
-        *of_requests(1, (0.12, 0.13, 0.12, 0.13, 0.12), (1, 2, 2, 2, 2)),
-        *of_requests(4, others, (1, 5, 3)),
-    ]
-    assert costs_at_one(engine_run(*rows)).correlation == pytest.approx(correlation, abs=1e-9)
+
+def test_requests_count_as_often_as_the_log_has_them():
+    """One of ten stands for 91 rows and takes twice as long: .92 s in the mean of 100."""
+    found = at_one(asked([0.24] + [0.12] * 9, often=[91] + [1] * 9))
+    mean = (91 * 0.96 + 9 * 0.48) / 100
+    assert found.speedup_measured.value == pytest.approx(0.8 / mean)
+    assert found.speedup_expected.value == pytest.approx(0.8 / mean)
+
+
+def test_a_slow_request_that_was_not_answered_with_the_draft_does_not_make_it_fast():
+    """One of ten takes four times as long both ways and failed with the draft: the others say 2."""
+    found = at_one(asked([None] + [0.1] * 9, plain=lambda at: 0.1 if at else 0.4))
+    assert found.speedup_expected.value == pytest.approx(2.0)
+
+
+def test_requests_differ_at_a_k_that_was_not_started_as_at_the_nearest_started():
+    predictor = predictor_of(asked([0.08, 0.16] * 5), SMALL)
+    at_two = predictor.served.speedup(
+        tokens_per_round(predictor.trajectories, predictor.rounds(2)), 2
+    )
+    # From a step of .1 s through .12 s to .14 s; 8 tokens in three rounds.
+    assert at_two.value == pytest.approx(0.8 / (3 * 0.14))
+    seconds = at_two.addends[:, 4]
+    assert seconds / seconds.sum() == pytest.approx([1 / 15, 2 / 15] * 5)
 
 
 def test_starts_of_another_draft_tell_how_much_starts_differ_on_this_machine():
@@ -642,8 +628,6 @@ def test_a_start_that_answered_few_requests_is_none():
     costs = costs_at_one(engine_run(*rows))
     assert costs.at(1) == pytest.approx(0.12)
     assert costs.starts_at(1) == 1
-    # Requests that were left out with their start say nothing of how far requests differ.
-    assert costs.errors[1] == pytest.approx(0, abs=1e-9)
 
 
 def test_under_five_answered_requests_tell_no_costs():

@@ -248,7 +248,12 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
         ("sample", None, None, "Next: a larger --sample in another --out."),
         ("sample", (120, 1, 0.93), None, "To settle it: a sweep with --sample 120 in another"),
         ("sample", (60, 3, 0.9), None, "To settle it: a sweep with --sample 60 --processes 3 in"),
-        ("sample", (60, 3, 0.9), "vllm 0.32.0", "a sweep with --sample 60 --restarts 3 in"),
+        (
+            "sample",
+            (60, 3, 0.9),
+            "vllm 0.32.0",
+            "--sample 60 --measure-requests 60 --restarts 3 in",
+        ),
         (
             "sample",
             (100, 3, 0.66),
