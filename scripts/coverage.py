@@ -66,7 +66,7 @@ from draftbench.gate.pin import make_baseline
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import SETTLES, Objective, Recommendation
+from draftbench.planner.recommendation import SETTLES, Evaluation, Objective, Recommendation
 from draftbench.records import SAMPLES_PER_VISIT
 from draftbench.run_folder.run import Run
 
@@ -180,6 +180,7 @@ CELLS = {
         aim=0.85,
     ),
     "engine-2-requests-differ": replace(_ENGINE, start=0.02, request=0.2),
+    "engine-4-latency": replace(_ENGINE, start=0.04, prefills=True, objective="latency", aim=0.85),
     "engine-4-loads": replace(_ENGINE, start=0.04, batches=(1, 8), loads=(1, 8), aim=0.85),
     "engine-plain-last": replace(_ENGINE, start=0.04, restarts=3, plain_last=True),
     "engine-drift": replace(_ENGINE, start=0.02, drift=0.02),
@@ -276,7 +277,7 @@ def simulate(name: str, number: int) -> Trial:
     if isinstance(cell, EngineCell):
         for each in found.evaluations:
             if not each.requests_measured:
-                shown = each.speedup_expected or each.speedup_predicted
+                shown = speed_of(each, found) or each.speedup_predicted
                 intervals.append(covered("line", shown, world.speedup_of(each)))
     probability, loss = stated(world, found)
     return Trial(
@@ -324,14 +325,18 @@ def figures(world: World, found: Recommendation) -> Iterator[Covered]:
 def expected(world: World, found: Recommendation) -> Iterator[Covered]:
     """What is expected at the first load; the best of many is flattered by chance."""
     for each in found.evaluations:
-        speed = each.speedup_expected
-        if found.objective == "latency":
-            speed = each.speedup_end_to_end_expected
-        if speed is not None:
+        if speed := speed_of(each, found):
             true = world.speedup_of(each)
             yield covered("any", speed, true)
             if found.leader == each.configuration:
                 yield covered("leader", speed, true)
+
+
+def speed_of(each: Evaluation, found: Recommendation) -> Estimate | None:
+    """What is expected of a configuration by the objective."""
+    if found.objective == "latency":
+        return each.speedup_end_to_end_expected
+    return each.speedup_expected
 
 
 def covered(of: str, estimate: Estimate | None, true: float) -> Covered:

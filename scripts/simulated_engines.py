@@ -12,14 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
-from simulated_runs import Scenario, World, manifest, replay, rounds_of
+from simulated_runs import DRAFT_PREFILL, PREFILL, Scenario, World, manifest, replay, rounds_of
 
 from draftbench.planner.what_to_measure import next_start
 from draftbench.records import AnyObservation, DraftingMode, Served, Trajectory
 from draftbench.run_folder.run import Run, run_of, to_decode
-
-# Seconds until the first token.
-FIRST = 1.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +97,7 @@ class EngineWorld(World):
         start *= (1 + self.scenario.drift) ** self.starts
         self.starts += 1
         server, answers = f"{draft} {k} {repeat}", []
+        first = PREFILL + (0.0 if draft is None else DRAFT_PREFILL)
         for rows in self.scenario.batches:
             one = self.target(rows) if draft is None else self.round_seconds(draft, k, rows)
             factors = self.factors(self.scenario.answer, len(responses))
@@ -124,7 +122,7 @@ class EngineWorld(World):
                         load="closed",
                         concurrency=rows,
                         sent=0.0,
-                        arrivals=tuple(FIRST + seconds * at for at in range(len(pieces) + 1)),
+                        arrivals=tuple(first + seconds * at for at in range(len(pieces) + 1)),
                         chunks=(1, *pieces),
                         prompt_tokens=response.prompt_tokens,
                         cached_tokens=None,

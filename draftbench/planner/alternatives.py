@@ -182,7 +182,7 @@ def _uncorrected(predictor: Predictor, k: int, measured: Measurement | None) -> 
     expected = predicted
     if predictor.served is not None:
         along = tokens_per_round(prediction.trajectories, prediction.rounds)
-        expected = predictor.served.speedup(along, k) or predicted
+        expected, end_to_end = predictor.served.speedups(along, k) or (predicted, None)
     alternative = Alternative(predictor, k, prediction, predicted, measured, expected, end_to_end)
     if measured is None or predictor.costs is None or not alternative.corrected:
         return alternative
@@ -242,6 +242,7 @@ def _corrected(
     end_to_end = faster(prediction.end_to_end(), end_to_end_factor) or measured.end_to_end
     if predictor.served is not None:
         expected = alternative.expected or measured.speedup
+        end_to_end = alternative.end_to_end or measured.end_to_end
     return replace(alternative, expected=expected, end_to_end=end_to_end)
 
 

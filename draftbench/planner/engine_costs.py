@@ -75,7 +75,8 @@ class RoundCosts:
     """Seconds of a round of one candidate at one concurrency, from the starts of each k and those
     of the plain server at k = 0.
 
-    `answers` are, by k, the seconds and rounds of each request.
+    `answers` are, by k, of each request the seconds of decoding, its rounds, the seconds of
+    prefills, and how many answers that are.
     """
 
     starts: Mapping[int, Sequence[Start]]
@@ -130,34 +131,36 @@ class RoundCosts:
         """Seconds of a round at k; None where nothing with a draft was started."""
         return float(self._curve(k).seconds[k]) if self.started else None
 
-    def speedup(self, tokens_per_round: Sample, k: int) -> Sample | None:
-        """The speed-up at k: tokens per round of all requests times the seconds of a step over
-        those of a round, of the requests that were answered with and without the draft. None
-        without any.
+    def speedups(self, tokens_per_round: Sample, k: int) -> tuple[Sample, Sample] | None:
+        """The speed-up of decoding at k, and that with both prefills. None where no request was
+        answered with and without the draft.
 
-        Both seconds are as fitted, and differ between requests as they did when answered, at a k
+        Responses take their rounds, as in `tokens_per_round`, times the seconds of a step or of a
+        round. These are as fitted, and differ between requests as they did when answered, at a k
         that was not started as at the nearest one.
         """
         nearest = min(self.started, key=lambda started: (abs(started - k), started))
         plain, drafted = (self.answers.get(side, {}) for side in (0, nearest))
-        columns = np.zeros((len(tokens_per_round.requests), 4))
+        columns = np.zeros((len(tokens_per_round.requests), 8))
         for row, request in enumerate(tokens_per_round.requests):
             if request in plain and request in drafted:
                 columns[row] = (*plain[request], *drafted[request])
         if not columns.any():
             return None
-        for column, answers, fitted in ((0, plain, 0), (2, drafted, k)):
-            seconds, rounds = np.sum(list(answers.values()), axis=0)
+        for column, answers, fitted in ((0, plain, 0), (4, drafted, k)):
+            seconds, rounds, *_ = np.sum(list(answers.values()), axis=0)
             columns[:, column] *= self._curve(k).seconds[fitted] * rounds / seconds
-        return Sample(
+        once = np.ones((len(columns), 1))
+        # The requests that were answered are those that count: by their seconds with the draft.
+        decoding = Sample(
             SPEEDUP,
             tokens_per_round.requests,
             tokens_per_round.weights,
-            np.concatenate([tokens_per_round.addends, columns], axis=1),
-            _speed,
-            # The requests that were answered are those that count.
-            denominator=4,
+            np.concatenate([tokens_per_round.addends, columns, once], axis=1),
+            _decode_speed,
+            denominator=6,
         )
+        return decoding, replace(decoding, combine=_whole_speed)
 
     def decoding(self, rounds: Rounds) -> Floats | None:
         """Seconds of decoding [responses, 2], without and with speculation."""
@@ -200,12 +203,21 @@ class RoundCosts:
         return self._curves[largest]
 
 
-def _speed(sums: Floats) -> Floats:
-    """The speed-up from sums [..., 6] of tokens and their rounds, of seconds and steps without a
-    draft, and of seconds and rounds with it.
+def _decode_speed(sums: Floats) -> Floats:
+    """The speed-up of decoding from sums [..., 11]: tokens and rounds of all responses; of the
+    answered requests seconds, steps, prefills and answers without a draft, the same with rounds
+    with it; requests.
     """
-    tokens, rounds, plain, steps, drafted, ran = np.moveaxis(sums, -1, 0)
-    return quotient(np.stack([tokens * plain * ran, rounds * steps * drafted], axis=-1))
+    per_step, per_round = quotient(sums[..., 2:4]), quotient(sums[..., 6:8])
+    return quotient(np.stack([sums[..., 0] * per_step, sums[..., 1] * per_round], axis=-1))
+
+
+def _whole_speed(sums: Floats) -> Floats:
+    """The speed-up with both prefills, from the same sums."""
+    per_step, per_round = quotient(sums[..., 2:4]), quotient(sums[..., 6:8])
+    prefill, draft_prefill = (sums[..., 10] * quotient(sums[..., at : at + 2]) for at in (4, 8))
+    plain, drafted = sums[..., 0] * per_step + prefill, sums[..., 1] * per_round + draft_prefill
+    return quotient(np.stack([plain, drafted], axis=-1))
 
 
 def _decoding(seconds: Floats, rounds: Rounds) -> Floats:
@@ -423,10 +435,10 @@ def _alone(run: Run, candidate: Candidate) -> dict[int, RoundCosts]:
 
 
 def _requests(rows: list[Decode]) -> dict[str, Floats]:
-    """Seconds and rounds of each request."""
-    sums: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(2))
+    """Of each request the seconds of decoding, rounds, seconds of prefills, and answers."""
+    sums: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(4))
     for row in rows:
-        sums[row.request] += (row.decode_seconds, len(row.proposed))
+        sums[row.request] += (row.decode_seconds, len(row.proposed), row.prefills, 1)
     return sums
 
 
@@ -441,11 +453,11 @@ def _starts(rows: list[Decode], running: Set[str]) -> list[list[Decode]]:
         own
         for own in by_start.values()
         if len(_requests(own)) >= FEW_DECODED
-        and np.sum(list(_requests(own).values()), axis=0).all()
+        and np.sum(list(_requests(own).values()), axis=0)[:2].all()
     ]
 
 
 def _log_seconds(rows: list[Decode]) -> float:
     """Logarithm of the seconds of a round in one start."""
-    spent, rounds = np.sum(list(_requests(rows).values()), axis=0).tolist()
+    spent, rounds, *_ = np.sum(list(_requests(rows).values()), axis=0).tolist()
     return math.log(spent / rounds)

@@ -525,12 +525,13 @@ def test_a_slow_request_that_was_not_answered_with_the_draft_does_not_make_it_fa
 
 def test_requests_differ_at_a_k_that_was_not_started_as_at_the_nearest_started():
     predictor = predictor_of(asked([0.08, 0.16] * 5), SMALL)
-    at_two = predictor.served.speedup(
-        tokens_per_round(predictor.trajectories, predictor.rounds(2)), 2
-    )
+    along = tokens_per_round(predictor.trajectories, predictor.rounds(2))
+    at_two, whole = predictor.served.speedups(along, 2)
     # From a step of .1 s through .12 s to .14 s; 8 tokens in three rounds.
     assert at_two.value == pytest.approx(0.8 / (3 * 0.14))
-    seconds = at_two.addends[:, 4]
+    # Half a second until the first token, with a draft and without.
+    assert whole.value == pytest.approx((0.5 + 0.8) / (0.5 + 3 * 0.14))
+    seconds = at_two.addends[:, 6]
     assert seconds / seconds.sum() == pytest.approx([1 / 15, 2 / 15] * 5)
 
 
