@@ -22,7 +22,7 @@ where each was started once, nearly nothing shows by how much. So all starts are
   server; after a single turn it looks like noise and counts as noise.
 
 A round's seconds also vary with the requests that were answered, so a speed-up draws both at once
-(`speedup`): where some requests take longer rounds but fewer of them, that is no doubt.
+(`speedups`): where some requests take longer rounds but fewer of them, that is no doubt.
 
 Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were off the
 line by 3.7 % (root mean square), 180 below them by 11 %.
