@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
@@ -119,16 +121,23 @@ def references(
 
 
 def half_of(source: ModelSource, folder: Path) -> ModelSource:
-    """The model of the first half of the layers: the same files under a shorter configuration."""
+    """The model of the first half of the layers, as a checkpoint."""
     original = Path(source.spec).expanduser().resolve()
     config = json.loads((original / "config.json").read_text())
-    config["num_hidden_layers"] //= 2
+    layers = config["num_hidden_layers"] = config["num_hidden_layers"] // 2
     if config.get("layer_types"):
-        config["layer_types"] = config["layer_types"][: config["num_hidden_layers"]]
-    for file in original.iterdir():
-        if file.name != "config.json":
-            (folder / file.name).symlink_to(file)
+        config["layer_types"] = config["layer_types"][:layers]
     (folder / "config.json").write_text(json.dumps(config))
+    weights = {}
+    for file in original.iterdir():
+        if file.suffix == ".safetensors":
+            for name, tensor in load_file(file).items():
+                layer = re.search(r"\.(\d+)\.", name)
+                if layer is None or int(layer[1]) < layers:
+                    weights[name] = tensor
+        elif file.name not in ("config.json", "model.safetensors.index.json"):
+            (folder / file.name).symlink_to(file)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return ModelSource(str(folder))
 
 
