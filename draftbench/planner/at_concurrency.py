@@ -138,14 +138,16 @@ class LoadDecision:
             return None
         less = math.exp(-self.ranking.luck)
         reduced = Estimate(interval.value * less, interval.low * less, interval.high * less)
-        return self.ranking.doubted(reduced, self.leader)
+        return self.ranking.doubted(reduced, self.leader, leads=True)
 
     @property
     def doubt(self) -> tuple[float, float] | None:
         """The part of the deciding interval that is due to errors of time: how far the speed-up may
         be below and above its value, as distances of the logarithm.
         """
-        return self.ranking.doubt(self.leader) if self.leader and self.deciding else None
+        if self.leader is None or self.deciding is None:
+            return None
+        return self.ranking.doubt(self.leader, leads=True)
 
     @cached_property
     def impossible(self) -> str | None:

@@ -135,6 +135,22 @@ def test_the_best_of_several_drafts_of_an_engine_loses_its_luck_of_starts(other,
     assert found == pytest.approx(luck, rel=0.1, abs=1e-4)
 
 
+@pytest.mark.parametrize("drafts", [1, 2])
+def test_the_interval_of_the_leader_of_several_drafts_reaches_further(drafts):
+    pieces = (1, 2, 2, 2, 2)
+    rows = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, pieces)]
+    other = answers(1, 0.5, 0.12, pieces, server="s2", process="p2") if drafts > 1 else []
+    rows += [msgspec.structs.replace(row, candidate=BIG) for row in other]
+    facts = [replay((1.0,) * 8, BIG, request=request) for request in "abcde"] if other else []
+    deciding = recommend(engine_run(*facts, *rows)).speedup_deciding
+    # One start of two servers, by the prior of the noise alone.
+    generator = np.random.default_rng(0)
+    noise = START_NOISE / np.abs(generator.standard_normal(400_000))
+    errors = (noise * generator.standard_normal(400_000) * 2**0.5)[noise < 0.1]
+    reach = np.quantile(errors, 1 - 0.025 / drafts**0.5)
+    assert half(deciding) == pytest.approx(reach, rel=0.08)
+
+
 def test_rounds_that_got_quicker_with_k_are_taken_to_be_equal():
     # Both geometric means: √(1.3 · 1.2).
     costs = costs_of({0: 1.0, 1: 1.3, 8: 1.2})
