@@ -171,7 +171,9 @@ def certainty(answer: Recommendation) -> list[str]:
         )
     margin = answer.break_even.margin if answer.break_even else None
     if margin is not None and margin >= 0:
-        notes.append(f"Acceptance could fall by {margin:.0%} before speculation stops paying.")
+        # Of an open answer it is not known that speculation pays at all.
+        if answer.choice is not None:
+            notes.append(f"Acceptance could fall by {margin:.0%} before speculation stops paying.")
     elif margin is not None:
         notes.append(f"Acceptance would have to grow by {-margin:.0%} for speculation to pay.")
     elif answer.break_even is not None:

@@ -97,6 +97,12 @@ def test_break_even_and_waits_are_shown(command):
     assert "Worse with speculation: gap between chunks, p99 374 instead of 261 ms;" in out
 
 
+def test_an_open_answer_does_not_say_how_much_acceptance_could_fall(command):
+    out = " ".join(command("recommend", RUN, "--concurrency", "16", "--all").out.split())
+    assert "Inconclusive" in out
+    assert "Acceptance could fall" not in out
+
+
 def test_tokens_per_dollar(command, engine):
     words = ("--costs", engine, "--objective", "cost", "--price-per-hour", "3.6")
     outcome = command("recommend", RUN, *words, "--all")
