@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
@@ -199,8 +199,12 @@ def limits_kept(answer: Recommendation) -> list[str]:
     return [f"{served} with {limits}: {', '.join(shares) or 'none was served'}."]
 
 
-def candidates(answer: Recommendation, longest: int = 200) -> Section:
-    """The table of the first screen: each candidate at its best k; names are cut at `longest`."""
+def candidates(
+    answer: Recommendation, longest: int = 200, without: Collection[str] = ()
+) -> Section:
+    """The table of the first screen: each candidate at its best k; names are cut at `longest`, and
+    the columns named in `without` are left out.
+    """
     starred = any(answer.ranked_by(e) and not e.corrected for e in answer.by_candidate)
 
     def speed(each: Evaluation) -> Cell:
@@ -217,6 +221,7 @@ def candidates(answer: Recommendation, longest: int = 200) -> Section:
             "c": lambda each: each.draft_cost_ratio,
         },
         longest,
+        without,
     )
     legend = [
         words
@@ -234,7 +239,10 @@ def candidates(answer: Recommendation, longest: int = 200) -> Section:
 
 
 def _best_of_each(
-    answer: Recommendation, figures: Mapping[str, Callable[[Evaluation], Cell]], longest: int = 200
+    answer: Recommendation,
+    figures: Mapping[str, Callable[[Evaluation], Cell]],
+    longest: int = 200,
+    without: Collection[str] = (),
 ) -> tuple[list[str], list[list[Cell]]]:
     """Head and rows of a table with a row for each candidate, an arrow before the choice, and no
     column in which nothing is known. A candidate without a best k has α alone.
@@ -249,7 +257,11 @@ def _best_of_each(
         memory = None if each.memory_bytes is None else format_size(each.memory_bytes)
         rows.append([arrow, name, k, *shown, memory])
     head = ["", "draft", "k", *figures, "memory"]
-    columns = [at for at in range(len(head)) if any(row[at] is not None for row in rows)]
+    columns = [
+        at
+        for at, name in enumerate(head)
+        if name not in without and any(row[at] is not None for row in rows)
+    ]
     return [head[at] for at in columns], [[row[at] for at in columns] for row in rows]
 
 

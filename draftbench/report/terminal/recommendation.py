@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import product
 
 from draftbench.planner.recommendation import Caveat, Recommendation
 from draftbench.records import to_json
@@ -134,9 +135,12 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
 
 
 def _fitting_table(answer: Recommendation, width: int) -> list[str]:
-    """The first rows, with names as long as the width allows, and the legend."""
-    for longest in range(LONGEST_NAME, _SHORTEST_NAME - 1, -1):
-        table = candidates(answer, longest)
+    """The first rows, with names as long as the width allows, and the legend; on a narrow screen
+    without memory and c, which stand under --all.
+    """
+    names = range(LONGEST_NAME, _SHORTEST_NAME - 1, -1)
+    for without, longest in product(((), ("memory",), ("memory", "c")), names):
+        table = candidates(answer, longest, without)
         text = columns(table.head, table.rows[:_MOST_ROWS])
         if max(map(len, text.split("\n"))) <= width:
             break

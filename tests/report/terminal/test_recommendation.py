@@ -92,6 +92,15 @@ def test_the_screen_of_a_kept_run(answers):
     ]
 
 
+def test_a_narrow_screen_leaves_out_memory_and_then_c(answers):
+    for width, left_out in ((88, ()), (75, ("memory",)), (65, ("memory", " c "))):
+        lines = render(answers["qwen2.5-coder"], "table", width).split("\n")
+        (head,) = (line for line in lines if "expected ×" in line)
+        rows = lines[lines.index(head) : lines.index(head) + 6]
+        assert max(map(len, rows)) <= width
+        assert [name for name in ("memory", " c ") if name not in f"{head} "] == list(left_out)
+
+
 def test_many_candidates_and_long_names_fit_one_screen(crowded):
     assert_one_screen(crowded)
     lines = lines_of(crowded)
