@@ -1,5 +1,5 @@
 """Control-C, SIGTERM, a full disk and closed streams: says what is kept and how to resume, and
-exits with a code of its own for each.
+exits with a different code for each.
 
 Control-C comes as Python's KeyboardInterrupt. SIGTERM, which schedulers and containers send before
 they kill, would end a process silently: here it raises an exception too. A reader that closes

@@ -256,7 +256,7 @@ class Tokens(msgspec.Struct):
 class TokenServer(Server):
     """A server whose `/tokenize` takes texts and chats, and which returns the ids of the prompt."""
 
-    returns_since: ClassVar[str]  # since which version, in words
+    returns_since: ClassVar[str]  # the first version that does, as shown in a message
 
     @abstractmethod
     def prompt_ids(self, prompt: Sequence[int] | str) -> list[int] | None:

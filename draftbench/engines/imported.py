@@ -392,7 +392,7 @@ def _imported(
 
 
 def _impossible(counted: RecordedCounts) -> str | None:
-    """Why nothing can have been counted so, in words; None where it can."""
+    """Why these counts are impossible; None where they are possible."""
     try:
         msgspec.convert(msgspec.to_builtins(counted), RecordedCounts)
     except msgspec.ValidationError as error:

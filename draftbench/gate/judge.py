@@ -273,8 +273,8 @@ def _check(limit: Limit, segment: str | None, values: Sequence[FigureValue], gai
 
 
 def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[str, ...]:
-    """Messages of suspected faults that the old run did not have: kinds of its own faults, and
-    responses that newly loop or end at once.
+    """Messages of suspected faults of the new run alone: of a kind that the old run lacks, or
+    responses that loop or end at once and did not before.
     """
     known = {fault.kind for fault in old.faults}
     faults = [fault.message for fault in new.faults if fault.kind not in known]

@@ -46,7 +46,7 @@ class Alternative:
     """One configuration to choose: its speed-ups as samples over requests, and its time factors
     where it was decoded.
 
-    `breaks` are the limits that it does not keep, in words. `errors` are the relative errors that
+    `breaks` names the limits that it does not keep. `errors` are the relative errors that
     its prediction may have, None for those of any prediction from passes alone. `decoded_around`
     says whether its draft was decoded at the two timed loads around it.
     """

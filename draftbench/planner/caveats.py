@@ -503,8 +503,8 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
 
 
 def _luck(fewest: float, most: float) -> str:
-    """How many more tokens decoded rounds gave than replay expects, from `fewest` to `most` as
-    relative differences, in words.
+    """A phrase for how many more tokens decoded rounds gave than replay expects, from `fewest` to
+    `most` as relative differences.
     """
     if max(-fewest, most) < _NO_LUCK:
         return "Decoded rounds gave as many tokens as replay expects of the same requests."

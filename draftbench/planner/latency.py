@@ -59,7 +59,7 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
 
 def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     """The p99 of a request's time per output token with speculation over without, as measured, else
-    as expected for all requests, and in words which values are compared; None where unknown.
+    as expected for all requests, and the name of the values compared; None where unknown.
     """
     measured = alternative.measured
     if measured is not None:

@@ -91,7 +91,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
 
 
 def _arrivals(run: Run) -> str | None:
-    """When requests came, in words; None where a constant number was in flight."""
+    """A phrase for when requests came; None where a constant number was in flight."""
     question = run.manifest.question
     if question.arrivals != "log":
         return None if question.arrivals == "closed" else f"{question.arrivals}/s"

@@ -176,7 +176,7 @@ def other_drafting(arm: Arm, what: str) -> EngineError:
 
 
 def contradiction(answer: Answer, k: int) -> str | None:
-    """Why an answer cannot come from a server that drafts k tokens, in words; else None."""
+    """Why an answer cannot come from a server that drafts k tokens; None where it can."""
     most = drafted_at_once(answer)
     if not k:
         return "it drafted" if most or answer.drafted else None
