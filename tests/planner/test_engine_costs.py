@@ -517,12 +517,12 @@ def test_requests_that_take_longer_in_fewer_rounds_leave_little_doubt():
 
 
 def test_few_answered_requests_leave_the_doubt_of_few_however_many_were_replayed():
-    """Six of sixty answered: half in rounds of .08 s, half of .16 s."""
-    found = at_one(asked([0.08, 0.16] * 3, replayed=60))
+    """Twelve of 120 answered: half in rounds of .08 s, half of .16 s."""
+    found = at_one(asked([0.08, 0.16] * 6, replayed=120))
     assert found.speedup_expected.value == pytest.approx(0.8 / 0.48)
-    # A third of a sixth, six times; by t of five degrees of freedom.
-    requests = 2.571 * np.sqrt(6 / 5) * (1 / 18) * 6**0.5
-    assert half(found.speedup_expected) > 0.9 * np.hypot(requests, OF_STARTS)
+    # A third of a twelfth, twelve times; by t of eleven degrees of freedom.
+    requests = 2.201 * np.sqrt(12 / 11) * (1 / 36) * 12**0.5
+    assert half(found.speedup_expected) > 0.97 * np.hypot(requests, OF_STARTS)
 
 
 def test_requests_count_as_often_as_the_log_has_them():
