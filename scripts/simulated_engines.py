@@ -1,8 +1,8 @@
 """Simulates sweeps on a serving engine whose true speed-ups are known, as run folders in memory.
 
 As in a real sweep, the server without a draft answers first. In every turn servers with a draft
-follow, each k chosen by the answers so far, and then the one without a draft again. `coverage.py`
-says what is true and what is noise.
+follow, each k chosen by the answers so far, and then the one without a draft again.
+`check_intervals.py` says what is true and what is noise.
 """
 
 from __future__ import annotations

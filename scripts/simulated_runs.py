@@ -2,7 +2,7 @@
 memory.
 
 Requests, their acceptance and the times of passes are drawn at random; the program's own functions
-read the result like a real run. `coverage.py` says what is true and what is noise.
+read the result like a real run. `check_intervals.py` says what is true and what is noise.
 """
 
 from __future__ import annotations

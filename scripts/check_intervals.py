@@ -1,9 +1,9 @@
 """Measures how often the intervals and decisions of `recommend` are right, on simulated runs whose
 true speed-ups are known.
 
-    python scripts/coverage.py --out coverage.jsonl                   # 400 trials of every cell
-    python scripts/coverage.py --out coverage.jsonl --cell noise-4    # one cell; resumes
-    python scripts/coverage.py --cell few-decoded --trials 50         # nothing is kept
+    python scripts/check_intervals.py --out coverage.jsonl  # 400 trials of every cell
+    python scripts/check_intervals.py --out coverage.jsonl --cell noise-4  # one cell; resumes
+    python scripts/check_intervals.py --cell few-decoded --trials 50  # nothing is kept
 
 A trial draws requests from a population, makes the records that a sweep would have kept, and hands
 them to `recommend`. What is true is computed from the whole population:
