@@ -221,6 +221,8 @@ class _Guardian:
 
     def ended(self, wait: float = 0.0) -> str | None:
         """How the server ended; None if it still runs after `wait` seconds."""
+        # Asked first: what a guardian that is gone wrote is then all in the pipe.
+        gone = self._process.poll() is not None
         self._listen(wait)
         for line in self._heard.splitlines():
             kind, _, rest = line.partition(" ")
@@ -230,7 +232,7 @@ class _Guardian:
                 self.refused = rest
             elif kind == "exited":
                 return f"exit code {rest}" if int(rest) >= 0 else _signal_name(-int(rest))
-        return None if self._process.poll() is None else "the process that guards it is gone"
+        return "the process that guards it is gone" if gone else None
 
     def _listen(self, wait: float) -> None:
         pipe = self._process.stdout

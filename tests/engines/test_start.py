@@ -110,6 +110,22 @@ def test_a_server_that_dies_says_how(engine):
         assert server.ended() == "SIGKILL"
 
 
+def test_how_a_server_ended_is_not_lost_if_it_ends_just_after_it_was_asked(engine, monkeypatch):
+    with engine() as server:
+        guardian = server._guardian
+        listen = guardian._listen
+
+        def ends_afterwards(seconds):
+            listen(seconds)
+            os.kill(of_group(port_of(server))[0].pid, 9)
+            guardian._process.wait(10)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(guardian, "_listen", ends_afterwards)
+            assert server.ended() is None
+        assert server.ended() == "SIGKILL"
+
+
 def test_an_error_of_a_server_that_died_says_so_without_its_log(engine):
     def dying():
         with engine() as server:
