@@ -238,7 +238,7 @@ def _token_curve(timed: tuple[tuple[int, Surface], ...], context: int) -> _Token
     of_passes = np.concatenate([rows * surface.sizes for rows, surface in timed])
     seconds = np.concatenate([surface.at(surface.sizes, context) for _, surface in timed])
     tokens, at = np.unique(of_passes, return_inverse=True)
-    return _TokenCurve(tokens, _isotonic(np.bincount(at, seconds) / np.bincount(at)))
+    return _TokenCurve(tokens, isotonic(np.bincount(at, seconds) / np.bincount(at)))
 
 
 def _common(one: Ints, other: Ints) -> Ints:
@@ -267,29 +267,24 @@ def _without_stalls(samples: Floats) -> Floats:
 
 def _monotone(seconds: Floats) -> Floats:
     """Least-squares monotone [..., sizes, contexts] along sizes, then along contexts."""
-    return _isotonic(np.swapaxes(_isotonic(np.swapaxes(seconds, -1, -2)), -1, -2))
+    return isotonic(np.swapaxes(isotonic(np.swapaxes(seconds, -1, -2)), -1, -2))
 
 
-def _isotonic(values: Floats) -> Floats:
+def isotonic(values: Floats) -> Floats:
     """The non-decreasing sequence nearest to each row: max over starts of min over ends of means.
 
     It keeps the order of two rows, so a second axis does not undo the first (Barlow et al. 1972).
     """
     rising, falls = values.copy(), (np.diff(values, axis=-1) < 0).any(axis=-1)
-    rows = values[falls]
+    rows, length = values[falls], values.shape[-1]
     sums = np.concatenate([np.zeros((*rows.shape[:-1], 1)), np.cumsum(rows, axis=-1)], axis=-1)
-    counts, forward = _spans(rows.shape[-1])
-    means = np.where(forward, (sums[..., None, 1:] - sums[..., :-1, None]) / counts, np.inf)
-    lowest = np.minimum.accumulate(means[..., ::-1], axis=-1)[..., ::-1]
-    rising[falls] = np.where(forward, lowest, -np.inf).max(axis=-2)
+    nearest = np.full_like(rows, -np.inf)
+    for start in range(length):
+        means = (sums[..., start + 1 :] - sums[..., start, None]) / np.arange(1, length - start + 1)
+        lowest = np.minimum.accumulate(means[..., ::-1], axis=-1)[..., ::-1]
+        nearest[..., start:] = np.maximum(nearest[..., start:], lowest)
+    rising[falls] = nearest
     return rising
-
-
-@lru_cache(maxsize=64)
-def _spans(length: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """How many values each span has [start, end], and whether it ends at or after its start."""
-    start, end = np.ogrid[:length, :length]
-    return np.maximum(end - start + 1, 1), end >= start
 
 
 def _neighbours(axis: Ints, wanted: npt.ArrayLike) -> tuple[Ints, Ints, Floats]:

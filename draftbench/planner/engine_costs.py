@@ -45,6 +45,7 @@ import numpy as np
 from draftbench.acceptance.definitions import Sample, quotient
 from draftbench.acceptance.intervals import RESAMPLES
 from draftbench.acceptance.rounds import Floats, Ints, Rounds
+from draftbench.planner.costs import isotonic
 from draftbench.planner.measured import SPEEDUP
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode
@@ -263,21 +264,13 @@ class _Curve:
 
     def _monotone(self, off: Floats) -> Floats:
         """Seconds [ks, ...] from logarithms over those of the line. Those with a draft never fall
-        with k: of started k's the nearest such values count (the largest over all first k's of the
-        smallest mean up to a last one), of others what lies between those. They take no less than
-        a target step where k was not started.
+        with k: of started k's the nearest such values count, of others what lies between those.
+        They take no less than a target step where k was not started.
         """
         logs = off + np.log(self.line).reshape(-1, *[1] * (off.ndim - 1))
         plain, found, started = logs[0], logs[1:].copy(), self.costs.started
-        known = found[np.array(started) - 1]
-        sums = np.concatenate([np.zeros_like(known[:1]), np.cumsum(known, axis=0)])
-        nearest = np.full_like(known, -np.inf)
-        for first in range(len(started)):
-            counts = np.arange(1, len(started) - first + 1).reshape(-1, *[1] * (off.ndim - 1))
-            means = (sums[first + 1 :] - sums[first]) / counts
-            least = np.minimum.accumulate(means[::-1], axis=0)[::-1]
-            nearest[first:] = np.maximum(nearest[first:], least)
-        found[np.array(started) - 1] = nearest
+        at = np.array(started) - 1
+        found[at] = isotonic(found[at].T).T
         for k in sorted(set(range(1, len(logs))) - set(started)):
             least = np.maximum(found[k - 2], plain) if k > 1 else plain
             found[k - 1] = np.maximum(found[k - 1], least)

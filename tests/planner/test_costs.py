@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SELF_DRAFT, SMALL
 
-from draftbench.planner.costs import Surface, _isotonic, between, block_costs
+from draftbench.planner.costs import Surface, between, block_costs, isotonic
 from draftbench.records import Candidate
 
 
@@ -44,10 +44,18 @@ def test_a_longer_pass_is_never_cheaper(scene):
 
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=8))
 def test_the_monotone_curve_keeps_the_mean_and_is_unchanged_where_it_was_monotone(values):
-    curve = _isotonic(np.array(values))
+    curve = isotonic(np.array(values))
     assert all(a <= b + 1e-9 for a, b in pairwise(curve))
     assert curve.mean() == pytest.approx(np.mean(values))
-    assert _isotonic(np.sort(values)) == pytest.approx(np.sort(values))
+    assert isotonic(np.sort(values)) == pytest.approx(np.sort(values))
+
+
+def test_values_that_fall_become_their_mean_in_every_row_alone():
+    # 3, 1, 2 have the mean 2 and 5, 4 the mean 4.5; 4, 3, 2 have the mean 3, below the 5 before it,
+    # so that all four become 3.5.
+    rows = np.array([[3.0, 1.0, 2.0, 5.0, 4.0], [5.0, 4.0, 3.0, 2.0, 6.0]])
+    nearest = [[2.0, 2.0, 2.0, 4.5, 4.5], [3.5, 3.5, 3.5, 3.5, 6.0]]
+    assert isotonic(rows) == pytest.approx(np.array(nearest))
 
 
 def test_points_of_other_blocks_do_not_count(scene):
