@@ -1,5 +1,5 @@
-"""Progress of a sweep on stderr: a live view on a terminal, elsewhere only notes (and with
-`--verbose` a line for each unit of work).
+"""Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line a minute
+while a stage takes long (with `--verbose` one for each unit of work).
 
 No thread draws: the view is redrawn between two measurements, never beside a timed region.
 """
@@ -20,6 +20,8 @@ from draftbench.records import Observation
 from draftbench.report.terminal.text import plain, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
+# Without a terminal: how long a sweep is silent at most, if its units take no longer.
+_SECONDS_BETWEEN_LINES = 60.0
 # Drawing may cost this share of the time, however many requests the running figures cover.
 _SHARE_OF_TIME = 0.02
 
@@ -38,7 +40,7 @@ class TerminalWatcher:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._next_draw = 0.0
+        self._next_draw = self._next_line = 0.0
         self._stage, self._begun, self._units, self._done = "", 0.0, 0, 0
         self._candidates: tuple[str, ...] = ()
         self._figures: RunningFigures | None = None
@@ -73,6 +75,7 @@ class TerminalWatcher:
         if total == 0:
             return
         self._stage, self._begun, self._units, self._done = name, now, total, 0
+        self._next_line = now + _SECONDS_BETWEEN_LINES
         self._shown_before = self._known_figures()
         self._draw(at_once=True)
 
@@ -84,8 +87,11 @@ class TerminalWatcher:
     def advance(self, units: int = 1) -> None:
         """Count units of the stage as done."""
         self._done += units
-        if self._stage and self._verbose and not self._live:
+        late = not self._quiet and time.monotonic() > self._next_line
+        if self._stage and not self._live and (self._verbose or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
+            if late and self._done < self._units:
+                words[0] += f", about {_duration(self._left())} left"
             self._print("   ".join(words))
         self._draw()
 
@@ -96,6 +102,7 @@ class TerminalWatcher:
             self._print(text)
 
     def _print(self, text: str) -> None:
+        self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
         self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
 
     def _draw(self, *, at_once: bool = False) -> None:
@@ -134,11 +141,14 @@ class TerminalWatcher:
         speed = f"tokens/s{rows}: {rates}" if rates else ""
         return [line for line in ("   ".join(acceptance), speed) if line]
 
+    def _left(self) -> float:
+        """Seconds until the stage is done, if its units to come take as long as those done."""
+        return (time.monotonic() - self._begun) / self._done * (self._units - self._done)
+
     def _drawing(self) -> RenderableType:
         if not self._stage:
             return Text("")
-        seconds = time.monotonic() - self._begun
-        left = seconds / self._done * (self._units - self._done) if self._done else None
+        left = self._left() if self._done else None
         row = Table.grid(padding=(0, 2, 0, 0))
         row.add_row(
             Text(plain(self._stage), no_wrap=True, overflow="ellipsis"),

@@ -60,6 +60,29 @@ def test_without_a_terminal_only_notes_are_printed_and_quietly_nothing(console, 
     assert text() == printed
 
 
+def test_without_a_terminal_a_long_stage_prints_a_line_a_minute(console, clock):
+    watcher, text = console()
+    with watcher:
+        watcher.stage("small: replay", 10)
+        for clock[0] in (20.0, 40.0, 61.0, 80.0, 125.0):
+            watcher.advance()
+    assert text().splitlines() == [
+        "small: replay: 3 of 10, about 2:22 min left",  # 61 s / 3 * 7
+        "small: replay: 5 of 10, about 2:05 min left",
+    ]
+
+
+def test_a_note_counts_as_the_line_of_its_minute(console, clock):
+    watcher, text = console()
+    with watcher:
+        clock[0] = 50.0
+        watcher.note("loading small")
+        watcher.stage("small: replay", 10)
+        clock[0] = 100.0
+        watcher.advance()
+    assert text() == "loading small\n"
+
+
 def test_what_has_to_be_known_is_printed_quietly_too(console):
     watcher, text = console(quiet=True)
     watcher.note("device: cpu, 2 threads", always=True)
