@@ -37,7 +37,7 @@ def describe(check: Check) -> str:
     """A check with its figures, limit and verdict, in a line."""
     segment = f" [{check.segment}]" if check.segment is not None else ""
     return _line(
-        f"{check.metric}{segment}: {check.old.value:.4g} → {check.new.value:.4g}, "
+        f"{check.metric}{segment}: {_number(check.old.value)} → {_number(check.new.value)}, "
         f"{_difference(check)}, limit {check.amount(check.limit.value)}: {check.verdict}"
     )
 
@@ -238,8 +238,13 @@ def _table(checks: tuple[Check, ...], *, by_segment: bool) -> list[str]:
 
 def _value(figure: FigureValue) -> str:
     if figure.low is None or figure.high is None:
-        return f"{figure.value:.3f}"
-    return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
+        return _number(figure.value)
+    return f"{_number(figure.value)} [{_number(figure.low)}, {_number(figure.high)}]"
+
+
+def _number(value: float) -> str:
+    """Three decimals, or three digits of what is smaller than 0.1: a cost ratio may be 0.002."""
+    return f"{value:.3f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
 
 
 def _difference(check: Check) -> str:

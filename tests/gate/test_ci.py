@@ -8,11 +8,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
 
 from draftbench.errors import IncomparableError, RunFolderError
-from draftbench.gate.ci import append_to_history, to_github, to_junit, to_markdown
+from draftbench.gate.ci import append_to_history, describe, to_github, to_junit, to_markdown
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
+from draftbench.gate.result import FigureValue
 
 HOSTILE = "a|b <img src=x>`@all` \x1b[31m\n::error::%0A]]>&"
 WHEN = "2026-01-31T12:00:00Z"
@@ -56,6 +58,20 @@ def test_markdown_shows_the_verdict_and_its_tables(failed):
     assert rows == [1, 2, len(failed.changes)]
     assert "<details><summary>By segment</summary>" in html
     assert html.count("<li>") == len(failed.notes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (2.0785, 0.632, "alpha: 2.079 → 0.632"),
+        (0.5, 0.1, "alpha: 0.500 → 0.100"),
+        (0.0021349, 0.0, "alpha: 0.00213 → 0.000"),
+    ],
+)
+def test_figures_have_three_decimals_and_small_ones_three_digits(run, old, new, line):
+    (check, *_) = judge(run(), run()).checks
+    figures = {"old": FigureValue(old, None, None), "new": FigureValue(new, None, None)}
+    assert describe(replace(check, metric="alpha", **figures)).startswith(line)
 
 
 def test_markdown_of_a_hostile_name_is_only_text(failed):
@@ -126,7 +142,7 @@ def test_there_is_a_case_per_check_with_its_outcome_and_changes_are_properties(f
         "mean_accepted_length [chat]",
     ]
     assert [[outcome.tag for outcome in case] for case in cases] == [["skipped"], ["failure"], []]
-    assert "2.5 → 2.3" in (cases[1][0].get("message") or "")
+    assert "2.500 → 2.300" in (cases[1][0].get("message") or "")
     assert "would settle it" in (suite.findtext("system-out") or "")
 
     properties = {p.get("name"): p.get("value") for p in suite.findall("properties/property")}
