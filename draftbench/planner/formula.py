@@ -21,6 +21,9 @@ import msgspec
 
 from draftbench.errors import UsageError
 
+# Longer drafts are not looked for.
+_KS = range(1, 65)
+
 
 def expected_tokens(alpha: float, k: int) -> float:
     """Tokens of a round, (1 - α^(k+1)) / (1 - α) (eq. 1), k+1 at α = 1.
@@ -39,12 +42,11 @@ def speedup(alpha: float, k: int, cost: float, *, verify: float = 1.0) -> float:
     return expected_tokens(alpha, k) / (k * cost + verify) if k else 1.0
 
 
-def best_k(alpha: float, cost: float, *, largest: int = 64, verify: float = 1.0) -> int:
-    """The k in 0 … `largest` with the highest speed-up, the smallest of equals; 0 says: do not
+def best_k(alpha: float, cost: float, ks: Sequence[int] = _KS, *, verify: float = 1.0) -> int:
+    """The k of 0 and `ks` with the highest speed-up, the smallest of equals; 0 says: do not
     speculate.
     """
-    speeds = [speedup(alpha, k, cost, verify=verify) for k in range(largest + 1)]
-    return speeds.index(max(speeds))
+    return max((0, *sorted(ks)), key=lambda k: speedup(alpha, k, cost, verify=verify))
 
 
 def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | None:
@@ -77,16 +79,18 @@ class FormulaRow(msgspec.Struct, frozen=True):
 
 
 class FormulaTable(msgspec.Struct, frozen=True):
-    """The closed form over draft lengths, and the best of 0 … 64 with the α from which it pays; 0
-    says: do not speculate, and has no such α.
+    """The closed form over draft lengths, and the best of them with the α from which it pays; 0
+    says: none is faster than decoding without a draft, and has no such α.
     """
 
     alpha: float
     draft_cost_ratio: float  # c, per draft token
     verify_ratio: float  # v(k+1)
-    best_k: int  # 0: do not speculate
+    best_k: int  # 0: none of the rows pays
     best_speedup: float  # S at that k
     best_break_even_alpha: float | None  # α from which it pays
+    faster_k: int | None  # the best of 1 … 64, where it is faster than all rows
+    faster_speedup: float | None  # S at that k
     rows: tuple[FormulaRow, ...]  # one entry per k
 
     @property
@@ -99,14 +103,17 @@ def formula_table(
     alpha: float, cost: float, ks: Sequence[int], *, verify: float = 1.0
 ) -> FormulaTable:
     """Everything that the closed form says of one α and c."""
-    best = best_k(alpha, cost, verify=verify)
+    best, anywhere = (best_k(alpha, cost, among, verify=verify) for among in (ks, _KS))
+    reached, possible = (speedup(alpha, k, cost, verify=verify) for k in (best, anywhere))
     return FormulaTable(
         alpha=alpha,
         draft_cost_ratio=cost,
         verify_ratio=verify,
         best_k=best,
-        best_speedup=speedup(alpha, best, cost, verify=verify),
+        best_speedup=reached,
         best_break_even_alpha=break_even_alpha(best, cost, verify=verify) if best else None,
+        faster_k=anywhere if possible > reached else None,
+        faster_speedup=possible if possible > reached else None,
         rows=tuple(
             FormulaRow(
                 k=k,

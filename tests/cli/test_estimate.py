@@ -19,6 +19,28 @@ def test_the_closed_form_as_a_table(command):
     assert "would promise 3.65× at k = 10" in outcome.out
 
 
+@pytest.mark.parametrize(
+    ("alpha", "cost", "ks", "best", "faster"),
+    [
+        # 2.73 tokens for 1.15 steps; 3.60 for 1.35 at k = 7, where it is fastest.
+        ("0.75", "0.05", "1-3", "Best k = 3: 2.38×", "k = 7 would be faster: 2.67×."),
+        # 3.70 tokens for 1.4 steps.
+        ("0.75", "0.05", "8-10", "Best k = 8: 2.64×", "k = 7 would be faster: 2.67×."),
+        # 1.43 tokens for 2 steps; 1.3 for 1.2 at k = 1.
+        ("0.3", "0.2", "5", "None of these k is faster than", "k = 1 would be faster: 1.08×."),
+        ("0.75", "0.05", "6,7", "Best k = 7: 2.67×", None),
+        ("0.75", "0.05", "6", "Best k = 6: 2.67×", None),  # 2.666 against 2.667
+    ],
+)
+def test_the_best_k_is_one_that_was_asked_for_and_a_faster_one_is_named(
+    command, alpha, cost, ks, best, faster
+):
+    words = ["--alpha", alpha, "--draft-cost", cost, "--k", ks]
+    out = command("estimate", *words).out
+    assert out.startswith(best)
+    assert faster in out if faster else "would be faster" not in out
+
+
 def test_the_verify_ratio_reaches_the_formula(command):
     words = ["--alpha", "0.5", "--draft-cost", "0.1", "--verify-ratio", "1.55"]
     found = json.loads(command("estimate", *words, "--k", "2", "--format", "json").out)

@@ -57,7 +57,7 @@ def test_a_perfect_draft_gives_every_token_and_the_added_one():
     assert expected_tokens(1.0, 7) == 8
     assert speedup(1.0, 7, 0.5) == pytest.approx(8 / 4.5)
     assert expected_tokens(1 - 1e-12, 7) == pytest.approx(8)
-    assert best_k(1.0, 0.0, largest=9) == 9
+    assert best_k(1.0, 0.0, range(1, 10)) == 9
 
 
 @given(rates, lengths)
@@ -85,7 +85,7 @@ def test_one_drafted_token_breaks_even_at_its_cost():
 @given(rates, costs)
 def test_no_draft_length_is_best_exactly_where_acceptance_does_not_exceed_cost(alpha, cost):
     if abs(alpha - cost) > 1e-9:
-        assert (best_k(alpha, cost, largest=20) > 0) == (alpha > cost)
+        assert (best_k(alpha, cost, range(1, 21)) > 0) == (alpha > cost)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,11 @@ def test_a_dear_verification_leaves_nothing_to_gain():
 
 def test_the_table_marks_where_one_plus_c_would_mislead():
     found = formula_table(0.8, 0.1, (1, 5, 20))
-    assert (found.best_k, [row.k for row in found.rows]) == (6, [1, 5, 20])
-    assert found.best_speedup == pytest.approx(2.47, abs=0.006)
+    # 3.69 tokens for 1.5 steps. At k = 6, which has no row, it is 3.95 for 1.6.
+    assert (found.best_k, [row.k for row in found.rows]) == (5, [1, 5, 20])
+    assert found.best_speedup == pytest.approx(2.46, abs=0.006)
+    assert found.faster_k == 6
+    assert found.faster_speedup == pytest.approx(2.47, abs=0.006)
     first, _, last = found.rows
     # At k = 1 both forms are the same; at k = 20 (1 - 0.8^21) / 0.2 tokens cost 3 steps, not 1.1.
     assert first.speedup == pytest.approx(first.speedup_if_cost_were_the_whole_pass)

@@ -28,13 +28,17 @@ def render(table: FormulaTable, style: str, width: int) -> str:
     ]
     given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
     given += "" if table.verify_ratio == 1 else f", v = {table.verify_ratio:g}"
-    title = f"Do not speculate: no k is faster than decoding without a draft ({given})"
+    none = "None of these k is" if table.faster_k else "Do not speculate: no k is"
+    title = f"{none} faster than decoding without a draft ({given})"
     if table.best_k:
         title = (
             f"Best k = {table.best_k}: {table.best_speedup:.2f}× ({given}); it pays from "
             f"α = {table.best_break_even_alpha:.2f} on"
         )
     notes, row = [], table.misleading
+    # Not where both speed-ups are the same in print.
+    if table.faster_speedup and f"{table.faster_speedup:.2f}" != f"{table.best_speedup:.2f}":
+        notes.append(f"k = {table.faster_k} would be faster: {table.faster_speedup:.2f}×.")
     if row.speedup_if_cost_were_the_whole_pass > row.speedup:
         notes.append(
             f"Dividing by 1 + c would promise {row.speedup_if_cost_were_the_whole_pass:.2f}× at "
