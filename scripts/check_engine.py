@@ -46,7 +46,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Response:
+class ReplayedResponse:
     """A response with one candidate's replay of it, on an engine that drafts k tokens."""
 
     trajectory: Trajectory
@@ -88,7 +88,7 @@ class Response:
         return self.replay.margin[at] <= self.tie_margin and self.replay.rank[at] <= 1
 
 
-def compare_rounds(answer: Served, response: Response, tally: Tally) -> None:
+def compare_rounds(answer: Served, response: ReplayedResponse, tally: Tally) -> None:
     """Compare an engine's rounds with replay's, one by one, up to where the texts differ."""
     assert answer.proposed is not None
     assert answer.accepted is not None
@@ -117,7 +117,7 @@ def compare_rounds(answer: Served, response: Response, tally: Tally) -> None:
         start += accepted + 1
 
 
-def compare_sums(answer: Served, response: Response, tally: Tally) -> None:
+def compare_sums(answer: Served, response: ReplayedResponse, tally: Tally) -> None:
     """Compare an engine's sums with replay's, and with all that near ties could make of these."""
     if answer.first_difference is not None:
         return
@@ -153,7 +153,7 @@ def _among(
     )
 
 
-def _sums(response: Response, ties: bool) -> set[tuple[int, int, range]]:
+def _sums(response: ReplayedResponse, ties: bool) -> set[tuple[int, int, range]]:
     """The sums that replay gives: rounds that proposed, proposed tokens, and accepted ones, more
     where a round ran past the end; with `ties`, for either outcome of every near tie.
     """
@@ -177,7 +177,7 @@ def _sums(response: Response, ties: bool) -> set[tuple[int, int, range]]:
     return ended
 
 
-def _outcomes(response: Response, start: int, proposed: int, ties: bool) -> set[int]:
+def _outcomes(response: ReplayedResponse, start: int, proposed: int, ties: bool) -> set[int]:
     """How many tokens a round from here may accept."""
     found = response.accepted(start, proposed)
     if not ties:
@@ -258,7 +258,7 @@ def check(run: Run) -> int:
                 # With one seed the draws may be the same.
                 if replay is None or (drawn and answer.digest != trajectory.digest):
                     continue
-                response = Response(trajectory, replay, k, engine == "llama.cpp", margin)
+                response = ReplayedResponse(trajectory, replay, k, engine == "llama.cpp", margin)
                 tally.requests += 1
                 tally.left += answer.first_difference is not None
                 if answer.accepted is not None:
