@@ -411,11 +411,13 @@ def require_measured(run: Run) -> Run:
     Raises:
         UsageError: no candidate was measured.
     """
-    if not run.candidates:
-        raise UsageError(
-            "no candidate was measured in this run", hint="look at its failures, then sweep again"
-        )
-    return run
+    if run.candidates:
+        return run
+    failed = [f"{each.candidate or 'the target'}: {each.reason}" for each in run.failures]
+    raise UsageError(
+        f"no candidate was measured in this run{f' ({failed[0]})' if failed else ''}",
+        hint="start the same sweep again: it resumes, or ends with what is wrong",
+    )
 
 
 def candidate_named(run: Run, name: str) -> Candidate:

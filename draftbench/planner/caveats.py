@@ -21,6 +21,7 @@ from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.engine_costs import RoundCosts
+from draftbench.planner.evaluate import why_unknown
 from draftbench.planner.measured import baseline_drift
 from draftbench.planner.output_check import audit, texts_changed
 from draftbench.planner.predict import Predictor, beyond_timed
@@ -157,19 +158,28 @@ def _starts_tell_little(served: RoundCosts) -> bool:
 def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
     """Why no candidate's speed is known."""
     known = [each for each in decided.alternatives if each.predicted or each.measured]
-    if any(each.breaks for each in known):
-        return "none of the timed candidates keeps the limits"
+    if breaking := [each for each in known if each.breaks]:
+        sizes = [(each.predictor.memory_bytes, each) for each in breaking]
+        least = min(sizes, key=lambda pair: math.inf if pair[0] is None else pair[0])[1]
+        named = f"{least.name}: {'; '.join(least.breaks)}"
+        return f"none of the timed candidates keeps the limits ({named})"
     unknown = "no candidate's speed is known"
     loads = {rows for c in evaluator.run.candidates for rows in evaluator.source.batches(c)}
     if evaluator.run.manifest.question.engine and not loads:
         return f"{unknown}: {_not_timed_on_engine(evaluator.run)}"
-    if any(each.measured for each in decided.alternatives):
-        return f"{unknown}: too few requests were decoded"
     if loads and decided.concurrency not in loads:
         origin, timed = evaluator.source.origin, ", ".join(map(str, sorted(loads)))
         how = f"timed in {origin}" if origin else "measured"
         return f"concurrency {decided.concurrency} was not {how}, only {timed}"
-    return f"{unknown}: nothing was timed, or no quantization level has a fast kernel here"
+    if missing := unfinished(evaluator.run, None if evaluator.foreign else evaluator.source):
+        return f"{unknown} yet: {missing}"
+    whys: dict[str, list[str]] = defaultdict(list)
+    for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
+        if candidate.draft != SELF:
+            one = next(each for each in decided.alternatives if each.candidate == candidate)
+            whys[why_unknown(one, evaluator.run)].append(str(candidate))
+    named = "; ".join(f"{', '.join(names)}: {why}" for why, names in whys.items())
+    return f"{unknown} ({named})"
 
 
 def _times(count: int) -> str:

@@ -155,7 +155,7 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
     if alternative.breaks:
         return "; ".join(alternative.breaks)
     if speed is None or leader is None or (best := _value(leader, ranking)) is None:
-        return f"its speed is unknown: {_unknown_speed(alternative, run)}"
+        return f"its speed is unknown: {why_unknown(alternative, run)}"
     if alternative not in ranking.alternatives:
         where = "on too few requests" if alternative.measured else "at this k"
         return f"not decoded {where}: this draft is judged by its other k's"
@@ -223,7 +223,8 @@ def _economy(
     )
 
 
-def _unknown_speed(alternative: Alternative, run: Run) -> str:
+def why_unknown(alternative: Alternative, run: Run) -> str:
+    """Why the speed of a configuration is unknown."""
     candidate, predictor = alternative.candidate, alternative.predictor
     if predictor.costs is not None:
         return "its prefill was not timed"

@@ -16,7 +16,6 @@ from draftbench.report.answer import (
     every_section,
     headline,
     limits_kept,
-    losers,
     named,
     reasons,
     schedule,
@@ -152,9 +151,6 @@ def _fitting_table(answer: Recommendation, width: int) -> list[str]:
 def _below(answer: Recommendation) -> list[str]:
     """What stands below the table, before the caveats."""
     lines = []
-    # On an engine the headline says why.
-    if answer.leader is None and not answer.engine:
-        lines += losers(answer)[:1]
     if answer.runner_up is not None:
         reason = answer.evaluation_of(answer.runner_up).reason
         lines += [f"Runner-up: {named(answer.runner_up)}, {reason}."] if reason else []
@@ -162,8 +158,15 @@ def _below(answer: Recommendation) -> list[str]:
 
 
 def _urgent(answer: Recommendation) -> list[Caveat]:
-    """The two most urgent caveats, without those that make the answer provisional."""
-    rest = [caveat for caveat in answer.caveats if not caveat.decisive and caveat.kind in _URGENT]
+    """The two most urgent caveats, without those that make the answer provisional and, where no
+    speed is known, those that say why not.
+    """
+    known = answer.leader is not None
+    rest = [
+        caveat
+        for caveat in answer.caveats
+        if not caveat.decisive and caveat.kind in _URGENT and (known or caveat.kind != "failed")
+    ]
     return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
 
 

@@ -6,6 +6,7 @@ import shlex
 
 import msgspec
 import pytest
+import scenes
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Caveat
@@ -143,6 +144,16 @@ def test_an_odd_case_fits_one_screen(hand, case):
     elif case == "limited":
         asked = {"max_memory": 1}
     assert_one_screen(hand.answer(records, asked=asked))
+
+
+def test_where_no_speed_is_known_the_cause_is_named_once_in_the_second_line(hand):
+    late = scenes.failure("small", "it took longer than 1 s", stage="measure")
+    text = render(hand.answer([*hand.untimed(), late]), "table", 88)
+    assert text.splitlines()[:2] == [
+        "Inconclusive",
+        "No candidate's speed is known (small: it took longer than 1 s).",
+    ]
+    assert text.count("it took longer") == 1
 
 
 def test_what_was_never_decoded_is_starred(hand):
