@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,10 @@ def without_key() -> list[str]:
 
 
 BOMB = b'{"num_hidden_layers": 1000000000, "model_type": "llama"}'
+# Of a GGUF file: the number `block_count` 2, and a tensor of one float.
+ONE_OF_TWO_LAYERS = struct.pack(
+    "<QQ Q17sII Q7sIIQ 4x", 1, 1, 17, b"llama.block_count", 4, 2, 7, b"blk.0.w", 0, 0, 0
+)
 WORDS: list[Case] = [
     ("An unknown command", lambda: ["swep"]),
     ("An unknown flag", lambda: ["sweep", "--tagret", "x"]),
@@ -337,6 +342,7 @@ MODELS: list[Case] = [
     ("A configuration that asks for fewer layers than the weights hold", lambda: target(
         changed("config.json", num_hidden_layers=1))),
     ("A GGUF file whose header never ends", lambda: sweep(draft=_gguf(b"\xff" * 64))),
+    ("A GGUF file of fewer layers than it says", lambda: sweep(draft=_gguf(ONE_OF_TWO_LAYERS))),
     ("A file that is not GGUF", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
     ("A name that no path can have", lambda: ["suggest", "--target", "a" * 300]),
     ("A folder without a model, to `suggest` for", lambda: ["suggest", "--target", "."]),

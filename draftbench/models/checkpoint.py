@@ -1,4 +1,5 @@
-"""Refuses a checkpoint whose files could point out of its folder, fill the memory, or never end.
+"""Refuses a checkpoint whose files could point out of its folder, fill the memory, or never end;
+and a .gguf file that holds other layers than it says.
 
 Looks at names, sizes and headers before any library reads the files; whether the model works is for
 the libraries to say. Links are followed, since the hub's cache is made of them, but only to plain
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -36,11 +38,15 @@ MOST = 1 << 40
 # Numbers of config.json that are at least 1 in every model.
 _AT_LEAST_ONE = ("hidden_size", "max_position_embeddings", "num_hidden_layers", "vocab_size")
 
-# GGUF's numbers for kinds of values, and the bytes of those that have a fixed size.
+# GGUF's numbers for kinds of values, and how those of a fixed size are stored.
 _STRING, _ARRAY, _DEEPEST = 8, 9, 4
-_SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _LEAST_TENSOR_BYTES = 8 + 4 + 4 + 8
-_MOST_DIMENSIONS = 4
+_MOST_DIMENSIONS, _LONGEST_NAME = 4, 1 << 16
+# A tensor of one of a GGUF file's layers; the last parts of names of metadata that say how many of
+# something there are, `split.count` of files.
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.")
+_COUNTS = ("block_count", "expert_count", "nextn_predict_layers", "count")
 
 
 def check_files(path: Path) -> None:
@@ -122,20 +128,29 @@ class _Header:
             raise UnreadableError(f"its header promises {count} entries, more than the file holds")
         return iter(range(count))
 
-    def value(self, kind: int, depth: int = 0) -> None:
-        if kind in _SCALAR_BYTES:
-            self.skip(_SCALAR_BYTES[kind])
-        elif kind == _STRING:
+    def name(self) -> str:
+        """A name, or the beginning of a long one."""
+        length = self.number()
+        name = self.stream.read(min(length, _LONGEST_NAME))
+        self.skip(length - len(name))
+        return name.decode(errors="replace")
+
+    def value(self, kind: int, depth: int = 0) -> float | None:
+        """A number; None, and skipped, if it is anything else."""
+        if kind in _SCALARS:
+            return self.number(f"<{_SCALARS[kind]}")
+        if kind == _STRING:
             self.skip(self.number())
         elif kind == _ARRAY and depth < _DEEPEST:
             inner, count = self.number("<I"), self.number()
-            if inner in _SCALAR_BYTES:
-                self.skip(_SCALAR_BYTES[inner] * count)
+            if inner in _SCALARS:
+                self.skip(struct.calcsize(f"<{_SCALARS[inner]}") * count)
             else:
                 for _ in self.counted(count, 8):
                     self.value(inner, depth + 1)
         else:
             raise UnreadableError(f"its header holds a value of the unknown kind {kind}")
+        return None
 
 
 def _check_gguf(header: _Header) -> None:
@@ -145,12 +160,17 @@ def _check_gguf(header: _Header) -> None:
         raise UnreadableError("no GGUF file")
     header.number("<I")
     tensors, fields = header.number(), header.number()
+    counts: dict[str, float] = {}
     for _ in header.counted(fields, 8 + 4):
-        header.skip(header.number())
-        header.value(header.number("<I"))
+        key, value = header.name().rpartition(".")[2], header.value(header.number("<I"))
+        if value is not None and key in _COUNTS:
+            counts[key] = value
+    _check_numbers("", counts)
+    layers = 0
     end = 0  # of the tensors, which follow the header
     for _ in header.counted(tensors, _LEAST_TENSOR_BYTES):
-        header.skip(header.number())
+        if found := _BLOCK.match(header.name()):
+            layers = max(layers, int(found[1]) + 1)
         dimensions = header.number("<I")
         if dimensions > _MOST_DIMENSIONS:
             raise UnreadableError(f"its header holds a tensor of {dimensions} dimensions")
@@ -161,3 +181,8 @@ def _check_gguf(header: _Header) -> None:
             end = max(end, start + numbers // block * block_bytes)
     if (missing := header.stream.tell() + end - header.size) > 0:
         raise UnreadableError(f"it is cut off: {missing:,} bytes or more are missing")
+    # A tokenizer alone has no layers, one file of several not all. Those that draft for the others
+    # may have been left out, or not counted.
+    asked, drafting = counts.get("block_count", layers), counts.get("nextn_predict_layers", 0)
+    if layers and abs(layers - asked) > drafting and counts.get("count", 1) <= 1:
+        raise UnreadableError(f"it holds {layers} layers, and its `block_count` asks for {asked}")

@@ -136,6 +136,7 @@ def tensor(*shape: int, kind: int, start: int) -> bytes:
 ENDLESS = (1 << 60).to_bytes(8, "little")
 KEY = (1).to_bytes(8, "little") + b"k"
 ARRAY = (9).to_bytes(4, "little")
+BLOCKS = (17).to_bytes(8, "little") + b"llama.block_count" + (4).to_bytes(4, "little")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,8 @@ ARRAY = (9).to_bytes(4, "little")
         (header(KEY + ARRAY + (4).to_bytes(4, "little") + ENDLESS, fields=1), "beyond the end"),
         (header(KEY + ARRAY + ARRAY + ENDLESS, fields=1), "more than the file holds"),
         (header(KEY + (77).to_bytes(4, "little"), fields=1), "unknown kind 77"),
+        # A tokenizer alone, whose model would be built of a billion layers.
+        (header(BLOCKS + (10**9).to_bytes(4, "little"), fields=1), "`block_count` is more than"),
         (header(KEY + (5).to_bytes(4, "little") + b"\0" * 64, tensors=1), "tensor of 5 dimensions"),
         # 3 × 4 float32 from byte 8 on, of which 50 bytes are there.
         (header(tensor(3, 4, kind=0, start=8) + b"\0" * 50, tensors=1), "cut off: 6 bytes"),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gguf
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
@@ -94,3 +95,41 @@ def test_a_damaged_gguf_file_is_refused(gguf_file, tmp_path):
     broken.write_bytes(gguf_file.read_bytes()[:5000])
     with pytest.raises(ModelError, match="cannot load the configuration"):
         _ = ModelSource(str(broken)).config
+
+
+def stating(path, embedded, blocks, more):
+    """The embedded draft, which has two layers, with another `block_count` and `more` numbers."""
+
+    class Writer(gguf.GGUFWriter):
+        def add_block_count(self, _):
+            super().add_block_count(blocks)
+            for name, number in more.items():
+                self.add_uint32(name, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf, "GGUFWriter", Writer)
+        write(path, embedded / "draft", Kind.F32)
+    return ModelSource(str(path))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "more"),
+    [
+        (3, {}),  # a layer is missing
+        (1, {}),  # a layer would be left out without a word
+        (4, {"llama.nextn_predict_layers": 1}),
+        (3, {"split.count": 1}),
+    ],
+)
+def test_a_gguf_file_must_hold_the_layers_that_its_metadata_says(tmp_path, embedded, blocks, more):
+    source = stating(tmp_path / "draft.gguf", embedded, blocks, more)
+    words = f"holds 2 layers, and its `block_count` asks for {blocks}"
+    with pytest.raises(ModelError, match=words) as caught:
+        _ = source.config
+    assert "download the checkpoint again" in caught.value.hint
+
+
+@pytest.mark.parametrize("more", [{"llama.nextn_predict_layers": 1}, {"split.count": 2}])
+def test_layers_that_draft_or_are_in_other_files_may_be_missing(tmp_path, embedded, more):
+    source = stating(tmp_path / "draft.gguf", embedded, 3, more)
+    assert source.config.num_hidden_layers == 3
