@@ -41,6 +41,7 @@ from draftbench.planner.rank import TIMING_NOISE, Ranking
 from draftbench.planner.recommendation import Decision
 from draftbench.planner.time_factors import TimeDoubt, TimeFactor, gains_by_k, time_doubt
 from draftbench.records import SELF, Candidate
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
@@ -203,37 +204,28 @@ class Evaluator:
         self.source = options.costs or costs_in(run)
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = draft_lengths(run)
-        # What was computed before, by concurrency.
-        self._decisions: dict[tuple[int, Candidate | None], LoadDecision] = {}
-        self._measured: dict[int, dict[tuple[Candidate, int], Measurement]] = {}
-        self._doubts: dict[int, TimeDoubt] = {}
-        self._alternatives: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
-        self._uncorrected: dict[tuple[int, Candidate], tuple[Alternative, ...]] = {}
-        self._gains: dict[int, Mapping[Kind, Mapping[int, float]]] = {}
-        self._predictors: dict[Candidate, Predictor] = {}
 
+    @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
         """The decision with so many active rows, among all candidates or the k's of one."""
-        if (concurrency, only) not in self._decisions:
-            # The target as its own draft is shown where it is asked for, and never chosen.
-            shown = concurrency in (*self.options.concurrency, *self.concurrencies())
-            candidates = [c for c in self.run.candidates if shown or c.draft != SELF]
-            alternatives = tuple(
-                each
-                for candidate in ([only] if only else candidates)
-                for each in self._at_every_k(concurrency, candidate)
-            )
-            considered = [each for each in alternatives if only or each.candidate.draft != SELF]
-            traffic = self.run.manifest.traffic
-            self._decisions[concurrency, only] = LoadDecision(
-                concurrency,
-                alternatives,
-                Ranking(considered, self.by, self._doubt_at(concurrency)),
-                self.options.min_speedup,
-                self.foreign,
-                rows=traffic.rows - traffic.merged - sum(traffic.dropped.values()),
-            )
-        return self._decisions[concurrency, only]
+        # The target as its own draft is shown where it is asked for, and never chosen.
+        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
+        candidates = [c for c in self.run.candidates if shown or c.draft != SELF]
+        alternatives = tuple(
+            each
+            for candidate in ([only] if only else candidates)
+            for each in self._at_every_k(concurrency, candidate)
+        )
+        considered = [each for each in alternatives if only or each.candidate.draft != SELF]
+        traffic = self.run.manifest.traffic
+        return LoadDecision(
+            concurrency,
+            alternatives,
+            Ranking(considered, self.by, self._doubt_at(concurrency)),
+            self.options.min_speedup,
+            self.foreign,
+            rows=traffic.rows - traffic.merged - sum(traffic.dropped.values()),
+        )
 
     def concurrencies(self) -> tuple[int, ...]:
         """Those that the run asked about; with costs from elsewhere, those timed there."""
@@ -243,30 +235,27 @@ class Evaluator:
             return (1,)  # requests that came at their times are of one load, which counts as 1
         return tuple(sorted(self.run.manifest.question.batches))
 
+    @remembered
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
         """What was decoded by the runner that costs come from."""
-        if concurrency not in self._measured:
-            decoded = {} if self.foreign else measurements(self.run, concurrency)
-            self._measured[concurrency] = decoded
-        return self._measured[concurrency]
+        return {} if self.foreign else measurements(self.run, concurrency)
 
+    @remembered
     def _doubt_at(self, concurrency: int) -> TimeDoubt:
         """The errors of time that decoding there showed, or where nothing was decoded, decoding at
         the loads next to it.
         """
-        if concurrency not in self._doubts:
-            decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
-            below = [rows for rows in decoded if rows <= concurrency][-1:]
-            above = [rows for rows in decoded if rows >= concurrency][:1]
-            factors: dict[tuple[Candidate, int], list[TimeFactor]] = {}
-            for rows in dict.fromkeys(below + above):
-                for candidate in self._timed_and_decoded(rows):
-                    at_every_k = self._at_every_k(rows, candidate)
-                    times = [time for each in at_every_k if (time := each.time_factor(self.by))]
-                    if times:
-                        factors[candidate, rows] = times
-            self._doubts[concurrency] = time_doubt(factors)
-        return self._doubts[concurrency]
+        decoded = [] if self.foreign else sorted({row.batch for row in self.run.decodes})
+        below = [rows for rows in decoded if rows <= concurrency][-1:]
+        above = [rows for rows in decoded if rows >= concurrency][:1]
+        factors: dict[tuple[Candidate, int], list[TimeFactor]] = {}
+        for rows in dict.fromkeys(below + above):
+            for candidate in self._timed_and_decoded(rows):
+                at_every_k = self._at_every_k(rows, candidate)
+                times = [time for each in at_every_k if (time := each.time_factor(self.by))]
+                if times:
+                    factors[candidate, rows] = times
+        return time_doubt(factors)
 
     def _timed_and_decoded(self, concurrency: int) -> list[Candidate]:
         """The candidates whose passes were timed and that were decoded with so many rows. (One that
@@ -276,48 +265,47 @@ class Evaluator:
         timed = (c for c in self.run.candidates if concurrency in self.source.batches(c))
         return [candidate for candidate in timed if candidate in decoded]
 
+    @remembered
     def _at_every_k(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
         """A candidate at every k that the run asked about, corrected by what was decoded."""
-        if (concurrency, candidate) not in self._alternatives:
-            found: Sequence[Alternative] = corrected(
-                self._uncorrected_at(concurrency, candidate), self._gains_by_k(concurrency)
-            )
-            if found and found[0].predictor.spread:
-                batches = self.source.batches(candidate)
-                low, high = next((a, b) for a, b in pairwise(batches) if a < concurrency < b)
-                fewer, more = (self._at_every_k(rows, candidate) for rows in (low, high))
-                errors = self._doubt_at(concurrency).errors
-                found = carried_over(found, fewer, more, self.by, errors)
-            self._alternatives[concurrency, candidate] = tuple(
-                replace(each, breaks=broken_limits(each, self.options, self.run)) for each in found
-            )
-        return self._alternatives[concurrency, candidate]
+        found: Sequence[Alternative] = corrected(
+            self._uncorrected(concurrency, candidate), self._gains_by_k(concurrency)
+        )
+        if found and found[0].predictor.spread:
+            batches = self.source.batches(candidate)
+            low, high = next((a, b) for a, b in pairwise(batches) if a < concurrency < b)
+            fewer, more = (self._at_every_k(rows, candidate) for rows in (low, high))
+            errors = self._doubt_at(concurrency).errors
+            found = carried_over(found, fewer, more, self.by, errors)
+        return tuple(
+            replace(each, breaks=broken_limits(each, self.options, self.run)) for each in found
+        )
 
-    def _uncorrected_at(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
+    @remembered
+    def _uncorrected(self, concurrency: int, candidate: Candidate) -> tuple[Alternative, ...]:
         """The same without corrections."""
-        if (concurrency, candidate) not in self._uncorrected:
-            if candidate not in self._predictors:
-                self._predictors[candidate] = replayed(self.run, candidate)
-            predictor = self._predictors[candidate].at(concurrency, self.source)
-            measured = self.measured(concurrency)
-            self._uncorrected[concurrency, candidate] = uncorrected(
-                predictor,
-                [k for k in self.ks if predictor.reaches(k)],
-                {k: decoded for (of, k), decoded in measured.items() if of == candidate},
-            )
-        return self._uncorrected[concurrency, candidate]
+        predictor = self._replayed(candidate).at(concurrency, self.source)
+        measured = self.measured(concurrency)
+        return uncorrected(
+            predictor,
+            [k for k in self.ks if predictor.reaches(k)],
+            {k: decoded for (of, k), decoded in measured.items() if of == candidate},
+        )
 
+    @remembered
+    def _replayed(self, candidate: Candidate) -> Predictor:
+        return replayed(self.run, candidate)
+
+    @remembered
     def _gains_by_k(self, concurrency: int) -> Mapping[Kind, Mapping[int, float]]:
         """By how much rounds at each k are faster, whatever the draft (`gains_by_k`)."""
-        if concurrency not in self._gains:
-            drafts = [
-                self._uncorrected_at(concurrency, candidate)
-                for candidate in self._timed_and_decoded(concurrency)
-            ]
-            self._gains[concurrency] = {
-                kind: gains_by_k(
-                    [{a.k: time for a in ks if (time := a.time_factor(kind))} for ks in drafts]
-                )
-                for kind in KINDS
-            }
-        return self._gains[concurrency]
+        drafts = [
+            self._uncorrected(concurrency, candidate)
+            for candidate in self._timed_and_decoded(concurrency)
+        ]
+        return {
+            kind: gains_by_k(
+                [{a.k: time for a in ks if (time := a.time_factor(kind))} for ks in drafts]
+            )
+            for kind in KINDS
+        }

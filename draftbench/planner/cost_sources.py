@@ -36,6 +36,7 @@ from draftbench.planner.engine_costs import RoundCosts, round_costs
 from draftbench.planner.measured import Overheads, overheads
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import LOOKUP, Candidate
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import UnreadableError, read_yaml
 
@@ -74,12 +75,12 @@ class CostSource:
     served: Mapping[Candidate, Mapping[int, RoundCosts]] = field(default_factory=dict)
     origin: str | None = None
     caveats: tuple[str, ...] = ()
-    _timed: dict[tuple[Candidate, int], PricedBatch] = field(default_factory=dict)
 
     def batches(self, candidate: Candidate) -> tuple[int, ...]:
         """The batch sizes that were timed, ascending."""
         return (*self.served.get(candidate, ()), *self.blocks.get(candidate, ()))
 
+    @remembered
     def at(self, candidate: Candidate, batch: int) -> PricedBatch:
         """Costs as timed, interpolated between two timed batch sizes, or unknown."""
         timed = self.batches(candidate)
@@ -91,7 +92,9 @@ class CostSource:
             sizes = ", ".join(map(str, timed))
             return PricedBatch(note=f"{batch} requests in flight were not served, only {sizes}")
         if batch in timed:
-            return self._at_timed(candidate, batch)
+            costs, run = self.blocks[candidate][batch], self.run
+            beyond = overheads(run, candidate, batch, costs) if run else Overheads()
+            return PricedBatch(costs, beyond)
         around = next(((a, b) for a, b in pairwise(timed) if a < batch < b), None)
         if around is None:
             if timed:
@@ -111,14 +114,6 @@ class CostSource:
         if all(row.candidate is not None for row in rows):
             return NO_BASELINE
         return f"fewer than {FEW_DECODED} requests were timed with it"
-
-    def _at_timed(self, candidate: Candidate, batch: int) -> PricedBatch:
-        if (candidate, batch) not in self._timed:
-            costs = self.blocks[candidate][batch]
-            run = self.run
-            beyond = overheads(run, candidate, batch, costs) if run else Overheads()
-            self._timed[candidate, batch] = PricedBatch(costs, beyond)
-        return self._timed[candidate, batch]
 
 
 def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSource:

@@ -33,6 +33,7 @@ from draftbench.acceptance.rounds import Floats, Ints
 from draftbench.planner.alternatives import Alternative, Kind, predicted_by
 from draftbench.planner.predict import timing_factors
 from draftbench.planner.time_factors import TimeDoubt, stretched
+from draftbench.remembered import remembered
 
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
@@ -74,7 +75,6 @@ class Ranking:
         self.by: Kind = by
         self.time_doubt = doubt
         self.considered = tuple(considered)
-        self._factors_of: dict[Alternative, Floats] = {}
         measured = {each.candidate for each in considered if each.corrected}
         known = [
             (each, sample)
@@ -249,6 +249,7 @@ class Ranking:
         """A speed-up of an alternative, its interval over requests widened by those errors."""
         return stretched(speed, *self.doubt(alternative, leads=leads)) if speed else None
 
+    @remembered
     def _factors(self, alternative: Alternative) -> Floats:
         """Factors by which a speed-up may differ because of errors of time [draws].
 
@@ -257,11 +258,6 @@ class Ranking:
         the errors that such predictions had, and how far its draft may differ from others, or the
         scatter of the decoded cells around it. For an engine's rounds, other starts and bends.
         """
-        if alternative not in self._factors_of:
-            self._factors_of[alternative] = self._drawn_factors(alternative)
-        return self._factors_of[alternative]
-
-    def _drawn_factors(self, alternative: Alternative) -> Floats:
         if alternative.predictor.served is not None:
             return self._redrawn(alternative)
         scatter, draft = self.time_doubt.scatter, _normal(str(alternative.candidate))
