@@ -13,32 +13,20 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-import msgspec
-
-from draftbench.errors import EngineError, UsageError, did_you_mean
-from draftbench.hub import split_revision
-from draftbench.models.engine_rules import (
-    llama_cpp_draft,
-    llama_cpp_lengths,
-    llama_cpp_lookup,
-    sglang_chain,
-    sglang_draft,
-    sglang_lookup,
-    tensorrt_llm_draft,
-    tensorrt_llm_lookup,
-    vllm_draft,
-    vllm_lookup,
+from draftbench.errors import UsageError, did_you_mean
+from draftbench.models.drafting import (
+    Speculation,
+    check_method,
+    llama_cpp_flags,
+    revision_flags,
+    sglang_flags,
+    tensorrt_llm_fields,
+    vllm_fields,
 )
-from draftbench.models.levels import made_by
-from draftbench.records import LOOKUP, DraftingMode
-from draftbench.safe_files import UnreadableError, read_limited
+from draftbench.records import DraftingMode
 
-Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
-_ALONE: dict[str, Method] = {LOOKUP: "ngram", "mtp": "mtp", "suffix": "suffix"}
-_WITH_WEIGHTS: dict[str, Method] = {"eagle3": "eagle3", "dflash": "dflash"}
-_MOST_RAW_BYTES = 64 << 10
 # Placeholders are replaced in a word; `${name}` is a variable of some shell.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 # Requests that an engine takes at once unless a flag allows more: vLLM's default, and what SGLang
@@ -46,19 +34,6 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 _VLLM_REQUESTS, _SGLANG_REQUESTS = 256, 48
 # Programs that run a server in another process tree.
 _ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")
-
-
-@dataclass(frozen=True)
-class Speculation:
-    """How a server drafts, and how many tokens a round."""
-
-    method: Method
-    model: str | None  # the drafter's weights; None where it has none
-    k: int
-    lookup: tuple[int, int] = (4, 2)  # ngram: its longest and its shortest match
-    raw: dict[str, Any] | None = None  # the content of `spec:FILE.json`
-    quant: str = "none"  # of a draft model, made while the engine loads it
-    mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
 
 
 @dataclass(frozen=True)
@@ -91,73 +66,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class _Program:
-    """How an engine is started: its usual command and flags, its methods of drafting, the flags
-    that the user must not set, the --mode other than greedy that can be measured on it, and its
-    configuration file.
+    """How an engine is started: its usual command and flags, the flags that the user must not set,
+    the --mode other than greedy that can be measured on it, and its configuration file.
     """
 
     command: str
     flags: Callable[[ServerStart], list[str]]
-    methods: tuple[Method, ...]
     taken: tuple[str, ...]
     draws: DraftingMode | None
     configuration: Callable[[ServerStart], dict[str, Any]] | None = None
-
-
-def speculation(
-    draft: str,
-    k: int,
-    *,
-    lookup: tuple[int, int] = (4, 2),
-    quant: str = "none",
-    mode: DraftingMode = DraftingMode.GREEDY,
-) -> Speculation:
-    """An entry of `--drafts`: `ngram`, `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`,
-    `spec:FILE.json`, or a draft model.
-
-    Raises:
-        UsageError: the model is missing, or the file is no JSON object.
-    """
-    kind, colon, rest = draft.partition(":")
-    if draft in _ALONE:
-        return Speculation(_ALONE[draft], None, k, lookup)
-    if kind in _WITH_WEIGHTS:
-        if not rest:
-            raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
-        return Speculation(_WITH_WEIGHTS[kind], rest, k)
-    if kind == "spec" and colon:
-        return Speculation("raw", None, k, raw=_raw(rest))
-    return Speculation("draft-model", draft, k, quant=quant, mode=mode)
-
-
-def _raw(file: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(read_limited(Path(file), _MOST_RAW_BYTES), type=dict[str, Any])
-    except UnreadableError as error:
-        raise UsageError(f"cannot read `{file}`: {error}", hint=_RAW_HINT) from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"`{file}` is no JSON object", hint=_RAW_HINT) from error
-
-
-_RAW_HINT = (
-    "spec:FILE.json holds vLLM's or TensorRT-LLM's speculative configuration, or flags of "
-    'llama.cpp or SGLang with their values; "{k}" stands for the draft length'
-)
-_TAKES_FLAGS = ("llama.cpp", "sglang")
-# What --speculative-config may hold, by the fields of vllm/config/speculative.py.
-VLLM_FIELDS_OF = "0.32"
-VLLM_FIELDS = (
-    *("num_speculative_tokens", "model", "method", "revision", "code_revision", "quantization"),
-    *("draft_tensor_parallel_size", "max_model_len", "kv_cache_dtype", "draft_load_config"),
-    *("moe_backend", "attention_backend", "enforce_eager", "index_share_for_mtp_iteration"),
-    *("disable_padded_drafter_batch", "disable_eagle_block_drop", "use_local_argmax_reduction"),
-    *("use_heterogeneous_vocab", "prompt_lookup_max", "prompt_lookup_min", "parallel_drafting"),
-    *("num_speculative_tokens_per_batch_size", "suffix_decoding_max_tree_depth"),
-    *("suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor"),
-    *("suffix_decoding_min_token_prob", "rejection_sample_method", "draft_sample_method"),
-    *("synthetic_acceptance_rates", "synthetic_acceptance_length"),
-    *("enable_adaptive_verification", "dspark_draft_topk"),
-)
 
 
 def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
@@ -194,42 +111,6 @@ def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     may_survive = runs_elsewhere(start.command) and not stop
     return Launch(tuple(command), tuple(stop), environment, file, may_survive)
-
-
-def check_method(engine: str, drafts: Speculation) -> None:
-    """Raise an EngineError where an engine lacks this method of drafting, a UsageError where it
-    cannot draft as a `spec:FILE.json` says.
-    """
-    methods = _PROGRAMS[engine].methods
-    if drafts.method not in methods:
-        raise EngineError(
-            f"{engine} is not known to draft by `{drafts.method}`",
-            hint=f"it drafts by {', '.join(methods[:-1])}, or as spec:FILE.json says",
-        )
-    flags = engine in _TAKES_FLAGS
-    for name in drafts.raw or {}:
-        if name.startswith("-") is not flags:
-            meant = f"--{name}" if flags else name.lstrip("-").replace("-", "_")
-            raise UsageError(
-                f"`{name}` in spec:FILE.json is no {'flag' if flags else 'field'} of {engine}",
-                hint=f"write `{meant}`: {_RAW_HINT}",
-            )
-    if engine == "vllm" and drafts.raw is not None:
-        vllm_fields(drafts)
-
-
-def doubtful_fields(engine: str, drafts: Speculation) -> list[str]:
-    """A sentence for each field of a speculative configuration that the version of vLLM known here
-    does not have. Other versions have others, so it is no error.
-    """
-    if engine != "vllm":
-        return []
-    return [
-        f"vLLM {VLLM_FIELDS_OF} has no field `{name}` in its speculative configuration: "
-        + did_you_mean(name, VLLM_FIELDS, "see what your version calls it")
-        for name in drafts.raw or {}
-        if name not in VLLM_FIELDS
-    ]
 
 
 def runs_elsewhere(command: str | None) -> bool:
@@ -287,28 +168,8 @@ def _split(flag: str, text: str) -> list[str]:
         ) from error
 
 
-def _revision(model: str, flag: str) -> tuple[str, list[str]]:
-    """A model without its `@revision`, and the flags for that revision."""
-    name, revision = split_revision(model)
-    return name, [] if revision is None else [flag, revision]
-
-
-def _passed_through(drafts: Speculation) -> dict[str, Any]:
-    """The content of `spec:FILE.json`, with the draft length in place of `{k}`."""
-    return {
-        name: drafts.k if value == "{k}" else value for name, value in (drafts.raw or {}).items()
-    }
-
-
-def _passed_flags(drafts: Speculation) -> list[str]:
-    words: list[str] = []
-    for name, value in _passed_through(drafts).items():
-        words += [name] if value is True else [name, str(value)]
-    return words
-
-
 def _vllm(start: ServerStart) -> list[str]:
-    target, revision = _revision(start.target, "--revision")
+    target, revision = revision_flags(start.target, "--revision")
     words = ["--model", target, *revision, "--no-enable-prefix-caching"]
     words += ["--logprobs-mode", "processed_logprobs", "--enable-per-request-metrics"]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
@@ -323,32 +184,6 @@ def _vllm(start: ServerStart) -> list[str]:
     return words
 
 
-def vllm_fields(drafts: Speculation) -> dict[str, Any]:
-    """The fields of vLLM's `--speculative-config`."""
-    length = {"num_speculative_tokens": drafts.k}
-    if drafts.method == "raw":
-        fields = length | _passed_through(drafts)
-        if fields["num_speculative_tokens"] != drafts.k:
-            raise UsageError(
-                f"spec:FILE.json drafts {fields['num_speculative_tokens']} tokens, not {drafts.k}",
-                hint='write "num_speculative_tokens": "{k}"',
-            )
-        return fields
-    if drafts.method == "ngram":
-        return vllm_lookup(*drafts.lookup, **length)
-    if drafts.model is None:
-        return {"method": drafts.method, **length}
-    model, revision = _revision(drafts.model, "revision")
-    named: dict[str, Any] = {"revision": revision[1]} if revision else {}
-    if drafts.method != "draft-model":
-        return {"method": drafts.method, "model": model, **named, **length}
-    if level := made_by("vllm", drafts.quant):
-        named["quantization"] = level
-    if drafts.mode is not DraftingMode.GREEDY:
-        named["draft_sample_method"] = "probabilistic"
-    return {**vllm_draft(model), **length, **named}
-
-
 def _llama_cpp(start: ServerStart) -> list[str]:
     requests = start.concurrency
     # The context is shared out evenly; without -np there are four places.
@@ -360,47 +195,14 @@ def _llama_cpp(start: ServerStart) -> list[str]:
     return words if start.speculation is None else [*words, *llama_cpp_flags(start.speculation)]
 
 
-def llama_cpp_flags(drafts: Speculation) -> list[str]:
-    """llama-server's flags for drafting."""
-    if drafts.method == "raw":
-        return _passed_flags(drafts)
-    if drafts.method == "ngram":
-        return llama_cpp_lookup(drafts.lookup[1], drafts.k)
-    if drafts.method == "draft-model":
-        words = llama_cpp_draft(str(drafts.model))
-        if drafts.mode is not DraftingMode.GREEDY:
-            words += ["--spec-draft-sampling", "probabilistic"]
-    else:
-        words = [] if drafts.model is None else ["-md", drafts.model]
-        words += ["--spec-type", f"draft-{drafts.method}"]
-    return [*words, *llama_cpp_lengths(drafts.k)]
-
-
 def _sglang(start: ServerStart) -> list[str]:
-    target, revision = _revision(start.target, "--revision")
+    target, revision = revision_flags(start.target, "--revision")
     words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
     if start.context_length is not None:
         words += ["--context-length", str(start.context_length)]
     if start.slots is not None or start.concurrency > _SGLANG_REQUESTS:
         words += ["--max-running-requests", str(start.concurrency)]
     return words if start.speculation is None else [*words, *sglang_flags(start.speculation)]
-
-
-def sglang_flags(drafts: Speculation) -> list[str]:
-    """SGLang's flags for drafting."""
-    if drafts.method == "raw":
-        return _passed_flags(drafts)
-    if drafts.method == "ngram":
-        return sglang_lookup(drafts.k)
-    model, pinned = _revision(drafts.model or "", "--speculative-draft-model-revision")
-    if drafts.method == "draft-model":
-        return [*sglang_draft(model, drafts.quant, drafts.k), *pinned]
-    algorithm = {"eagle3": "EAGLE3", "mtp": "NEXTN", "dflash": "DFLASH"}[drafts.method]
-    words = ["--speculative-algorithm", algorithm]
-    words += ["--speculative-draft-model-path", model, *pinned] if model else []
-    if drafts.method == "dflash":  # its block holds the last accepted token too
-        return [*words, "--speculative-dflash-block-size", str(drafts.k + 1)]
-    return [*words, *sglang_chain(drafts.k)]
 
 
 def _tensorrt_llm(start: ServerStart) -> list[str]:
@@ -423,28 +225,10 @@ def _tensorrt_llm_file(start: ServerStart) -> dict[str, Any]:
     return fields | {"speculative_config": tensorrt_llm_fields(drafts)}
 
 
-def tensorrt_llm_fields(drafts: Speculation) -> dict[str, Any]:
-    """The fields of TensorRT-LLM's `speculative_config`."""
-    length = {"max_draft_len": drafts.k}
-    if drafts.method == "raw":
-        return _passed_through(drafts)
-    if drafts.method == "ngram":
-        return tensorrt_llm_lookup(drafts.lookup[0], **length)
-    if drafts.method == "draft-model":
-        fields = tensorrt_llm_draft(str(drafts.model), **length)
-        if drafts.mode is not DraftingMode.GREEDY:
-            fields["use_rejection_sampling"] = True
-        return fields
-    if drafts.method == "eagle3":
-        return {"decoding_type": "Eagle3", **length, "speculative_model": drafts.model}
-    return {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
-
-
 _PROGRAMS = {
     "vllm": _Program(
         "{python} -m vllm.entrypoints.openai.api_server {args}",
         _vllm,
-        get_args(Method),
         (
             *("--model", "--port", "--speculative-config", "-sc"),
             *("--spec-method", "--spec-model", "--spec-tokens"),
@@ -454,7 +238,6 @@ _PROGRAMS = {
     "llama.cpp": _Program(
         "llama-server {args}",
         _llama_cpp,
-        ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
         (
             *("-m", "--model", "--port", "-np", "--parallel"),
             *("-md", "--model-draft", "--spec-draft-model", "--draft", "--draft-n", "--draft-max"),
@@ -465,7 +248,6 @@ _PROGRAMS = {
     "sglang": _Program(
         "{python} -m sglang.launch_server {args}",
         _sglang,
-        ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
         (
             *("--model-path", "--model", "--port", "--speculative-algorithm"),
             *("--speculative-num-steps", "--speculative-num-draft-tokens"),
@@ -476,7 +258,6 @@ _PROGRAMS = {
     "tensorrt-llm": _Program(
         "trtllm-serve {args}",
         _tensorrt_llm,
-        ("draft-model", "ngram", "eagle3", "mtp", "raw"),
         ("--port", "--config", "--extra-llm-api-options"),
         DraftingMode.SAMPLED,
         _tensorrt_llm_file,

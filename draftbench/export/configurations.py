@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from draftbench.engines.commands import check_method
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.export import (
     for_llama_cpp,
@@ -19,6 +18,7 @@ from draftbench.export import (
 )
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written, version_of
+from draftbench.models.drafting import check_method
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
     STARTED,

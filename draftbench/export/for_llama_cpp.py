@@ -6,12 +6,12 @@ import re
 import shlex
 from dataclasses import replace
 
-from draftbench.engines.commands import Speculation, llama_cpp_flags
 from draftbench.errors import UsageError
 from draftbench.export.setting import Setting
 from draftbench.export.written import NEWEST, Version, Written, match_taken, too_old
 from draftbench.hub import short_name
-from draftbench.models.engine_rules import ENGINE_RULES, too_short
+from draftbench.models.drafting import Speculation, llama_cpp_flags, too_short
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.levels import level_facts
 from draftbench.records import DraftingMode
 

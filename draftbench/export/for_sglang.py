@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from draftbench.engines.commands import sglang_flags
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written
+from draftbench.models.drafting import sglang_flags
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.levels import level_facts, made_by
 from draftbench.records import DraftingMode

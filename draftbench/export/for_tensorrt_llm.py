@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from draftbench.engines.commands import tensorrt_llm_fields
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written, match_taken, too_old
+from draftbench.models.drafting import tensorrt_llm_fields
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written, match_taken, too_old
-from draftbench.models.engine_rules import ENGINE_RULES, transformers_draft
+from draftbench.models.drafting import transformers_arguments
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 
@@ -44,7 +45,7 @@ def write(setting: Setting, version: Version) -> Written:
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
-        arguments = transformers_draft(two_tokenizers=setting.sizes is not None)
+        arguments = transformers_arguments(two_tokenizers=setting.sizes is not None)
         if setting.sizes:
             lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
             notes.append(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 
-from draftbench.engines.commands import vllm_fields
 from draftbench.errors import UsageError
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written, match_taken, too_old
+from draftbench.models.drafting import vllm_fields
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from draftbench.acceptance.definitions import survival
-from draftbench.engines.commands import Speculation, speculation
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import short_name, split_revision
+from draftbench.models.drafting import Speculation, speculation
 from draftbench.planner.predict import replayed
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Sampling

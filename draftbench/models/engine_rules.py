@@ -13,7 +13,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -23,8 +22,14 @@ from draftbench.models.check_result import (
     Standing,
     TokenDifference,
 )
-from draftbench.models.levels import made_by
-from draftbench.records import LOOKUP
+from draftbench.models.drafting import (
+    Speculation,
+    llama_cpp_flags,
+    sglang_flags,
+    tensorrt_llm_fields,
+    transformers_arguments,
+    vllm_fields,
+)
 
 # The engines that draftbench can start, as commands and records name them.
 STARTED = ("vllm", "llama.cpp", "sglang", "tensorrt-llm")
@@ -111,98 +116,13 @@ def refusal_by_size(engine: EngineRules, target: int, draft: int) -> str | None:
     return None
 
 
-def vllm_draft(draft: str, *, translated: bool = False) -> dict[str, Any]:
-    """The fields of `--speculative-config` that name a draft; `translated` if the vocabularies
-    differ, so that tokens are mapped by their text and the draft must be greedy.
-    """
-    fields: dict[str, Any] = {"method": "draft_model", "model": draft}
-    if translated:
-        fields |= {"use_heterogeneous_vocab": True, "draft_sample_method": "greedy"}
-    return fields
-
-
-def vllm_lookup(longest: int, shortest: int, **lengths: Any) -> dict[str, Any]:
-    """The fields of prompt lookup, with those of its draft length after its method."""
-    sizes = {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
-    return {"method": "ngram", **lengths, **sizes}
-
-
-def sglang_draft(draft: str, quant: str = "none", k: int | None = None) -> list[str]:
-    """The flags of a draft and its draft length. Its quantization is always written out: by default
-    it is the target's.
-    """
-    words = ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", draft]
-    level = made_by("sglang", quant) or "unquant"
-    chain = [] if k is None else sglang_chain(k)
-    return [*words, *chain, "--speculative-draft-model-quantization", level]
-
-
-def sglang_chain(k: int) -> list[str]:
-    """The flags of k tokens drafted one after another, where SGLang could draft a tree."""
-    steps = ["--speculative-num-steps", str(k), "--speculative-eagle-topk", "1"]
-    return [*steps, "--speculative-num-draft-tokens", str(k + 1)]
-
-
-def sglang_lookup(k: int) -> list[str]:
-    """The flags of n-gram lookup as a chain, not a tree."""
-    words = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(k + 1)]
-    return [*words, "--speculative-ngram-max-bfs-breadth", "1"]
-
-
-def llama_cpp_draft(file: str) -> list[str]:
-    """The flags of a draft, since their renaming in April 2026."""
-    return ["-md", file, "--spec-type", "draft-simple"]
-
-
-def llama_cpp_lengths(k: int) -> list[str]:
-    """The flags of k tokens in every round, however sure the draft is."""
-    return ["--spec-draft-n-max", str(k), "--spec-draft-n-min", "0", "--spec-draft-p-min", "0"]
-
-
-def llama_cpp_lookup(size: int, k: int) -> list[str]:
-    """The flags of prompt lookup, which takes n-grams of one size."""
-    words = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(size)]
-    return [*words, "--spec-ngram-simple-size-m", str(k)]
-
-
-def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
-    """The smallest k at which an engine proposes anything: prompt lookup of llama.cpp proposes no
-    fewer tokens than its n-gram has.
-    """
-    return shortest if engine == "llama.cpp" and draft == LOOKUP else 1
-
-
-def too_short(fewest: int) -> str:
-    """Why nothing is drafted at a k below the fewest."""
-    return f"llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
-
-
-def tensorrt_llm_draft(draft: str, **lengths: Any) -> dict[str, Any]:
-    """The fields that name a draft, with those of its draft length before its name."""
-    return {"decoding_type": "Draft_Target", **lengths, "speculative_model": draft}
-
-
-def tensorrt_llm_lookup(longest: int, **lengths: Any) -> dict[str, Any]:
-    """The fields of prompt lookup; by default it takes the oldest match in the texts of all
-    requests.
-    """
-    fields = {"decoding_type": "NGram", **lengths, "max_matching_ngram_size": longest}
-    return {**fields, "is_public_pool": False, "is_use_oldest": False}
-
-
-def transformers_draft(*, two_tokenizers: bool = False) -> str:
-    """The arguments of `generate` for a draft; vocabularies that differ need both tokenizers."""
-    both = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" if two_tokenizers else ""
-    return f"assistant_model=draft{both}"
-
-
 def _vllm_option(facts: PairFacts, special: bool) -> str:
-    fields = vllm_draft(facts.draft, translated=special) | {"num_speculative_tokens": 1}
+    fields = vllm_fields(_drafting(facts.draft), translated=special)
     return f"--speculative-config '{json.dumps(fields, separators=(',', ':'))}'"
 
 
 def _llama_cpp_option(facts: PairFacts, special: bool) -> str:
-    option = shlex.join(llama_cpp_draft(f"{facts.draft}.gguf"))
+    option = shlex.join(llama_cpp_flags(_drafting(f"{facts.draft}.gguf")))
     if special:
         bos = facts.target_tokenizer.ids["bos_token"]
         option += f" --override-kv tokenizer.ggml.bos_token_id=int:{bos}"
@@ -210,9 +130,14 @@ def _llama_cpp_option(facts: PairFacts, special: bool) -> str:
 
 
 def _tensorrt_llm_option(facts: PairFacts, special: bool) -> str:
-    fields = tensorrt_llm_draft(facts.draft, max_draft_len=1)
+    fields = tensorrt_llm_fields(_drafting(facts.draft))
     words = ", ".join(f"{name}: {value}" for name, value in fields.items())
     return f"speculative_config: {{{words}}}"
+
+
+def _drafting(draft: str) -> Speculation:
+    """With a draft model, one token a round."""
+    return Speculation("draft-model", draft, 1)
 
 
 def _size_findings(target: int, draft: int) -> dict[str, str]:
@@ -317,7 +242,7 @@ ENGINE_RULES = {
             ("other_vocabulary", "refuses", "it needs the same tokens in both, and {}"),
             ("always", "accepts", "the same vocabulary in both"),
         ),
-        option=lambda facts, special: shlex.join(sglang_draft(facts.draft)),
+        option=lambda facts, special: shlex.join(sglang_flags(_drafting(facts.draft))),
         sampling="SGLang samples by the checkpoint's generation_config.json",
         short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
         "target's {}",
@@ -410,7 +335,7 @@ ENGINE_RULES = {
             ),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
-        option=lambda facts, special: f"generate({transformers_draft(two_tokenizers=special)})",
+        option=lambda facts, special: f"generate({transformers_arguments(two_tokenizers=special)})",
         sampling=None,
         short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
         "target's {}",

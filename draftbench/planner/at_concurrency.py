@@ -17,7 +17,7 @@ from itertools import pairwise
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.memory import Footprint, bytes_to_serve, format_size
-from draftbench.models.engine_rules import fewest_drafted, too_short
+from draftbench.models.drafting import fewest_drafted, too_short
 from draftbench.planner.alternatives import (
     KINDS,
     Alternative,

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from draftbench.engines.commands import ServerStart, Speculation
+from draftbench.engines.commands import ServerStart
 from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.start import server_threads
 from draftbench.errors import TrafficError
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.models.engine_rules import fewest_drafted, too_short
+from draftbench.models.drafting import Speculation, fewest_drafted, too_short
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Failure, Key, Sampling, Served
 from draftbench.sweep.options import ServingOptions, SweepOptions
 

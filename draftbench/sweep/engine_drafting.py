@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from draftbench.engines.client import AnswerError
-from draftbench.engines.commands import Method, Speculation
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
 from draftbench.errors import EngineError
 from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt
+from draftbench.models.drafting import Method, Speculation
 from draftbench.records import (
     LOOKUP,
     Candidate,

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from draftbench.engines.commands import Speculation
 from draftbench.engines.engine import ServerFacts
 from draftbench.engines.start import Running
 from draftbench.errors import RunFolderError
+from draftbench.models.drafting import Speculation
 from draftbench.models.source import ModelSource
 from draftbench.records import (
     DRAFTING_SETTINGS,

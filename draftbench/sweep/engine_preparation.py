@@ -15,13 +15,7 @@ from pathlib import Path
 import msgspec
 
 from draftbench.decoder.device import card_names, device_of, device_words, dtype_of, set_threads
-from draftbench.engines.commands import (
-    ServerStart,
-    Speculation,
-    doubtful_fields,
-    launch,
-    speculation,
-)
+from draftbench.engines.commands import ServerStart, launch
 from draftbench.engines.connect import connect
 from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.secrets import hidden_in
@@ -37,7 +31,14 @@ from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS
 from draftbench.models.compatibility import check_pair
-from draftbench.models.engine_rules import ENGINE_RULES, fewest_drafted, too_short
+from draftbench.models.drafting import (
+    Speculation,
+    doubtful_fields,
+    fewest_drafted,
+    speculation,
+    too_short,
+)
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource

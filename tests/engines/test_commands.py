@@ -3,8 +3,9 @@ import sys
 
 import pytest
 
-from draftbench.engines.commands import ServerStart, doubtful_fields, launch, speculation
+from draftbench.engines.commands import ServerStart, launch
 from draftbench.errors import EngineError, UsageError
+from draftbench.models.drafting import doubtful_fields, speculation
 from draftbench.records import DraftingMode
 
 VLLM = (

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from draftbench.engines.client import Fault
-from draftbench.engines.commands import ServerStart, speculation
+from draftbench.engines.commands import ServerStart
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
 from draftbench.engines.start import started
+from draftbench.models.drafting import speculation
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, Sampling

@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from draftbench.engines import start as starting
-from draftbench.engines.commands import ServerStart, speculation
+from draftbench.engines.commands import ServerStart
 from draftbench.engines.start import server_threads, started
 from draftbench.errors import EngineError
+from draftbench.models.drafting import speculation
 
 ENGINE = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("scripted_engine.py"))])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import scenes
 
-from draftbench.engines.commands import speculation
 from draftbench.export.setting import Setting
+from draftbench.models.drafting import speculation
 from draftbench.records import Candidate
 from draftbench.run_folder.folder import RunFolder
 

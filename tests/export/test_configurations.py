@@ -9,9 +9,9 @@ from importlib.resources import files
 import pytest
 import yaml
 
-from draftbench.engines.commands import Speculation
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure
+from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Sampling
 

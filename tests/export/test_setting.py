@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from draftbench.engines.commands import vllm_fields
 from draftbench.errors import UsageError
 from draftbench.export.setting import drafting_of, schedule_of, setting_of
+from draftbench.models.drafting import vllm_fields
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
 from draftbench.run_folder.folder import RunFolder

@@ -17,8 +17,8 @@ from importlib.resources import files
 
 import pytest
 
-from draftbench.engines.commands import VLLM_FIELDS
 from draftbench.export.configurations import configure
+from draftbench.models.drafting import VLLM_FIELDS
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 

@@ -1,0 +1,268 @@
+"""How an engine drafts: an entry of `--drafts` → the flags or fields of each engine.
+
+`sweep` starts servers with them, `export` writes them, and `check` names them for a pair. Those of
+vLLM and llama.cpp were tried; those of SGLang and TensorRT-LLM come from their sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from draftbench.errors import EngineError, UsageError, did_you_mean
+from draftbench.hub import split_revision
+from draftbench.models.levels import made_by
+from draftbench.records import LOOKUP, DraftingMode
+from draftbench.safe_files import UnreadableError, read_limited
+
+Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
+_WITHOUT_WEIGHTS: dict[str, Method] = {LOOKUP: "ngram", "mtp": "mtp", "suffix": "suffix"}
+_WITH_WEIGHTS: dict[str, Method] = {"eagle3": "eagle3", "dflash": "dflash"}
+# By which methods an engine drafts.
+METHODS: dict[str, tuple[Method, ...]] = {
+    "vllm": get_args(Method),
+    "llama.cpp": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+    "sglang": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
+    "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp", "raw"),
+}
+_TAKES_FLAGS = ("llama.cpp", "sglang")
+_MOST_RAW_BYTES = 64 << 10
+_RAW_HINT = (
+    "spec:FILE.json holds vLLM's or TensorRT-LLM's speculative configuration, or flags of "
+    'llama.cpp or SGLang with their values; "{k}" stands for the draft length'
+)
+# What --speculative-config may hold, by the fields of vllm/config/speculative.py.
+VLLM_FIELDS_OF = "0.32"
+VLLM_FIELDS = (
+    *("num_speculative_tokens", "model", "method", "revision", "code_revision", "quantization"),
+    *("draft_tensor_parallel_size", "max_model_len", "kv_cache_dtype", "draft_load_config"),
+    *("moe_backend", "attention_backend", "enforce_eager", "index_share_for_mtp_iteration"),
+    *("disable_padded_drafter_batch", "disable_eagle_block_drop", "use_local_argmax_reduction"),
+    *("use_heterogeneous_vocab", "prompt_lookup_max", "prompt_lookup_min", "parallel_drafting"),
+    *("num_speculative_tokens_per_batch_size", "suffix_decoding_max_tree_depth"),
+    *("suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor"),
+    *("suffix_decoding_min_token_prob", "rejection_sample_method", "draft_sample_method"),
+    *("synthetic_acceptance_rates", "synthetic_acceptance_length"),
+    *("enable_adaptive_verification", "dspark_draft_topk"),
+)
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How a server drafts, and how many tokens a round."""
+
+    method: Method
+    model: str | None  # the drafter's weights; None where it has none
+    k: int
+    lookup: tuple[int, int] = (4, 2)  # ngram: its longest and its shortest match
+    raw: dict[str, Any] | None = None  # the content of `spec:FILE.json`
+    quant: str = "none"  # of a draft model, made while the engine loads it
+    mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
+
+
+def speculation(
+    draft: str,
+    k: int,
+    *,
+    lookup: tuple[int, int] = (4, 2),
+    quant: str = "none",
+    mode: DraftingMode = DraftingMode.GREEDY,
+) -> Speculation:
+    """An entry of `--drafts`: `ngram`, `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`,
+    `spec:FILE.json`, or a draft model.
+
+    Raises:
+        UsageError: the model is missing, or the file is no JSON object.
+    """
+    kind, colon, rest = draft.partition(":")
+    if draft in _WITHOUT_WEIGHTS:
+        return Speculation(_WITHOUT_WEIGHTS[draft], None, k, lookup)
+    if kind in _WITH_WEIGHTS:
+        if not rest:
+            raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
+        return Speculation(_WITH_WEIGHTS[kind], rest, k)
+    if kind == "spec" and colon:
+        return Speculation("raw", None, k, raw=_raw(rest))
+    return Speculation("draft-model", draft, k, quant=quant, mode=mode)
+
+
+def _raw(file: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(read_limited(Path(file), _MOST_RAW_BYTES), type=dict[str, Any])
+    except UnreadableError as error:
+        raise UsageError(f"cannot read `{file}`: {error}", hint=_RAW_HINT) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"`{file}` is no JSON object", hint=_RAW_HINT) from error
+
+
+def check_method(engine: str, drafts: Speculation) -> None:
+    """Raise an EngineError where an engine lacks this method of drafting, a UsageError where it
+    cannot draft as a `spec:FILE.json` says.
+    """
+    methods = METHODS[engine]
+    if drafts.method not in methods:
+        raise EngineError(
+            f"{engine} is not known to draft by `{drafts.method}`",
+            hint=f"it drafts by {', '.join(methods[:-1])}, or as spec:FILE.json says",
+        )
+    flags = engine in _TAKES_FLAGS
+    for name in drafts.raw or {}:
+        if name.startswith("-") is not flags:
+            meant = f"--{name}" if flags else name.lstrip("-").replace("-", "_")
+            raise UsageError(
+                f"`{name}` in spec:FILE.json is no {'flag' if flags else 'field'} of {engine}",
+                hint=f"write `{meant}`: {_RAW_HINT}",
+            )
+    if engine == "vllm" and drafts.raw is not None:
+        vllm_fields(drafts)
+
+
+def doubtful_fields(engine: str, drafts: Speculation) -> list[str]:
+    """A sentence for each field of a speculative configuration that the version of vLLM known here
+    does not have. Other versions have others, so it is no error.
+    """
+    if engine != "vllm":
+        return []
+    return [
+        f"vLLM {VLLM_FIELDS_OF} has no field `{name}` in its speculative configuration: "
+        + did_you_mean(name, VLLM_FIELDS, "see what your version calls it")
+        for name in drafts.raw or {}
+        if name not in VLLM_FIELDS
+    ]
+
+
+def vllm_fields(drafts: Speculation, *, translated: bool = False) -> dict[str, Any]:
+    """The fields of vLLM's `--speculative-config`; `translated` if the vocabularies differ, so that
+    tokens are mapped by their text and the draft must be greedy.
+    """
+    length = {"num_speculative_tokens": drafts.k}
+    if drafts.method == "raw":
+        fields = length | _passed_through(drafts)
+        if fields["num_speculative_tokens"] != drafts.k:
+            raise UsageError(
+                f"spec:FILE.json drafts {fields['num_speculative_tokens']} tokens, not {drafts.k}",
+                hint='write "num_speculative_tokens": "{k}"',
+            )
+        return fields
+    if drafts.method == "ngram":
+        longest, shortest = drafts.lookup
+        sizes = {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
+        return {"method": "ngram", **length, **sizes}
+    if drafts.model is None:
+        return {"method": drafts.method, **length}
+    model, revision = split_revision(drafts.model)
+    method = drafts.method.replace("draft-model", "draft_model")
+    fields = {"method": method, "model": model, **length}
+    if revision is not None:
+        fields["revision"] = revision
+    if drafts.method != "draft-model":
+        return fields
+    if level := made_by("vllm", drafts.quant):
+        fields["quantization"] = level
+    if translated:
+        fields |= {"use_heterogeneous_vocab": True, "draft_sample_method": "greedy"}
+    elif drafts.mode is not DraftingMode.GREEDY:
+        fields["draft_sample_method"] = "probabilistic"
+    return fields
+
+
+def llama_cpp_flags(drafts: Speculation) -> list[str]:
+    """llama-server's flags for drafting, since their renaming in April 2026: k tokens in every
+    round, however sure the draft is; prompt lookup takes n-grams of one size.
+    """
+    if drafts.method == "raw":
+        return _passed_flags(drafts)
+    if drafts.method == "ngram":
+        words = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(drafts.lookup[1])]
+        return [*words, "--spec-ngram-simple-size-m", str(drafts.k)]
+    kind = "simple" if drafts.method == "draft-model" else drafts.method
+    words = [] if drafts.model is None else ["-md", drafts.model]
+    words += ["--spec-type", f"draft-{kind}"]
+    if drafts.mode is not DraftingMode.GREEDY:
+        words += ["--spec-draft-sampling", "probabilistic"]
+    words += ["--spec-draft-n-max", str(drafts.k), "--spec-draft-n-min", "0"]
+    return [*words, "--spec-draft-p-min", "0"]
+
+
+def sglang_flags(drafts: Speculation) -> list[str]:
+    """SGLang's flags for drafting: a chain of k tokens, where SGLang could draft a tree. A draft's
+    quantization is always written out: by default it is the target's.
+    """
+    if drafts.method == "raw":
+        return _passed_flags(drafts)
+    draft_tokens = ["--speculative-num-draft-tokens", str(drafts.k + 1)]
+    if drafts.method == "ngram":
+        words = ["--speculative-algorithm", "NGRAM", *draft_tokens]
+        return [*words, "--speculative-ngram-max-bfs-breadth", "1"]
+    algorithms = {"draft-model": "STANDALONE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
+    words = ["--speculative-algorithm", algorithms.get(drafts.method, drafts.method.upper())]
+    model, pinned = revision_flags(drafts.model or "", "--speculative-draft-model-revision")
+    words += ["--speculative-draft-model-path", model] if model else []
+    chain = ["--speculative-num-steps", str(drafts.k), "--speculative-eagle-topk", "1"]
+    if drafts.method == "draft-model":
+        level = made_by("sglang", drafts.quant) or "unquant"
+        quantization = ["--speculative-draft-model-quantization", level]
+        return [*words, *chain, *draft_tokens, *quantization, *pinned]
+    if drafts.method == "dflash":  # its block holds the last accepted token too
+        return [*words, *pinned, "--speculative-dflash-block-size", str(drafts.k + 1)]
+    return [*words, *pinned, *chain, *draft_tokens]
+
+
+def tensorrt_llm_fields(drafts: Speculation) -> dict[str, Any]:
+    """The fields of TensorRT-LLM's `speculative_config`. Its prompt lookup by default takes the
+    oldest match in the texts of all requests.
+    """
+    length = {"max_draft_len": drafts.k}
+    if drafts.method == "raw":
+        return _passed_through(drafts)
+    if drafts.method == "mtp":
+        return {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
+    if drafts.method == "ngram":
+        fields = {"decoding_type": "NGram", **length, "max_matching_ngram_size": drafts.lookup[0]}
+        return {**fields, "is_public_pool": False, "is_use_oldest": False}
+    kind = "Draft_Target" if drafts.method == "draft-model" else "Eagle3"
+    fields = {"decoding_type": kind, **length, "speculative_model": drafts.model}
+    if drafts.mode is not DraftingMode.GREEDY:
+        fields["use_rejection_sampling"] = True
+    return fields
+
+
+def transformers_arguments(*, two_tokenizers: bool = False) -> str:
+    """The arguments of `generate` for a draft; vocabularies that differ need both tokenizers."""
+    both = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" if two_tokenizers else ""
+    return f"assistant_model=draft{both}"
+
+
+def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
+    """The smallest k at which an engine proposes anything: prompt lookup of llama.cpp proposes no
+    fewer tokens than its n-gram has.
+    """
+    return shortest if engine == "llama.cpp" and draft == LOOKUP else 1
+
+
+def too_short(fewest: int) -> str:
+    """Why nothing is drafted at a k below the fewest."""
+    return f"llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
+
+
+def revision_flags(model: str, flag: str) -> tuple[str, list[str]]:
+    """A model without its `@revision`, and the flags for that revision."""
+    name, revision = split_revision(model)
+    return name, [] if revision is None else [flag, revision]
+
+
+def _passed_through(drafts: Speculation) -> dict[str, Any]:
+    """The content of `spec:FILE.json`, with the draft length in place of `{k}`."""
+    return {
+        name: drafts.k if value == "{k}" else value for name, value in (drafts.raw or {}).items()
+    }
+
+
+def _passed_flags(drafts: Speculation) -> list[str]:
+    words: list[str] = []
+    for name, value in _passed_through(drafts).items():
+        words += [name] if value is True else [name, str(value)]
+    return words
