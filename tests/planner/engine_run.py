@@ -1,6 +1,6 @@
 """Runs on a serving engine of five requests, each answered in nine tokens."""
 
-from scenes import SMALL, manifest, served, trajectory
+from scenes import SMALL, manifest, replay, served, trajectory
 
 from draftbench.run_folder.run import run_of
 
@@ -26,3 +26,23 @@ def run(*rows, **question):
         for request in "abcde"
     ]
     return run_of(manifest(**{"engine": "vllm", "ks": (1, 2)} | question), [*responses, *rows])
+
+
+def in_pieces(k: int, first: float, each: float, pieces: tuple[int, ...], **changes):
+    """Five requests answered in pieces, `each` seconds after the last."""
+    times = [first + each * at for at in range(len(pieces))]
+    rounds = len(pieces) - 1
+    told = {"proposed": (k,) * rounds, "accepted": (k,) * rounds} if k else {}
+    return [
+        served(SMALL if k else None, k, *times, request=request, chunks=pieces, **(told | changes))
+        for request in "abcde"
+    ]
+
+
+def replayed_run(*rows, accept=(1.0,) * 8):
+    question = {"engine": "vllm", "ks": (1, 2, 4)}
+    responses = [
+        trajectory(request, 9, origin="engine", margins=(), argmax=()) for request in "abcde"
+    ]
+    replays = [replay(tuple(map(float, accept)), request=request) for request in "abcde"]
+    return run_of(manifest(**question), [*responses, *replays, *rows])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planner.engine_run import in_pieces, replayed_run
 from scenes import BIG, SMALL, manifest, replay, served, trajectory
 
 from draftbench.acceptance.definitions import tokens_per_round
@@ -17,7 +18,6 @@ from draftbench.acceptance.rounds import Rounds
 from draftbench.planner.engine_costs import START_NOISE, RoundCosts, Start, round_costs
 from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import recommend
-from draftbench.planner.what_to_measure import next_start
 from draftbench.records import Candidate, EngineFacts
 from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of
@@ -105,12 +105,12 @@ def test_a_start_off_the_line_is_believed_the_more_the_oftener_it_was_repeated()
 )
 def test_what_is_put_down_to_luck_of_a_start_is_said(two, four, words):
     rows = [
-        *answers(0, 0.5, 0.1, (1,) * 9),
-        *answers(1, 0.5, 0.13, (1, 2, 2, 2, 2)),
-        *answers(2, 0.5, two, (1, 3, 3, 2)),
-        *answers(4, 0.5, four, (1, 5, 3)),
+        *in_pieces(0, 0.5, 0.1, (1,) * 9),
+        *in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2)),
+        *in_pieces(2, 0.5, two, (1, 3, 3, 2)),
+        *in_pieces(4, 0.5, four, (1, 5, 3)),
     ]
-    found = [c.text for c in recommend(engine_run(*rows)).caveats if c.kind == "lucky-start"]
+    found = [c.text for c in recommend(replayed_run(*rows)).caveats if c.kind == "lucky-start"]
     assert [words in text for text in found] == ([] if words is None else [True])
 
 
@@ -121,12 +121,12 @@ def test_what_is_put_down_to_luck_of_a_start_is_said(two, four, words):
 )
 def test_the_best_of_several_drafts_of_an_engine_loses_its_luck_of_starts(other, share):
     pieces, facts = (1, 2, 2, 2, 2), []
-    rows = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, pieces)]
+    rows = [*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.12, pieces)]
     if other:
-        own = answers(1, 0.5, other, pieces, server="s2", process="p2")
+        own = in_pieces(1, 0.5, other, pieces, server="s2", process="p2")
         rows += [msgspec.structs.replace(row, candidate=BIG) for row in own]
         facts = [replay((1.0,) * 8, BIG, request=request) for request in "abcde"]
-    answer = recommend(engine_run(*facts, *rows))
+    answer = recommend(replayed_run(*facts, *rows))
     # The higher of two equal ones is 1 / sqrt(pi) of the noise of a start too high, by the prior.
     noise = START_NOISE / np.abs(np.random.default_rng(0).standard_normal(400_000))
     luck = share * noise[noise < 0.1].mean() / np.pi**0.5
@@ -138,11 +138,11 @@ def test_the_best_of_several_drafts_of_an_engine_loses_its_luck_of_starts(other,
 @pytest.mark.parametrize("drafts", [1, 2])
 def test_the_interval_of_the_leader_of_several_drafts_reaches_further(drafts):
     pieces = (1, 2, 2, 2, 2)
-    rows = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, pieces)]
-    other = answers(1, 0.5, 0.12, pieces, server="s2", process="p2") if drafts > 1 else []
+    rows = [*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.12, pieces)]
+    other = in_pieces(1, 0.5, 0.12, pieces, server="s2", process="p2") if drafts > 1 else []
     rows += [msgspec.structs.replace(row, candidate=BIG) for row in other]
     facts = [replay((1.0,) * 8, BIG, request=request) for request in "abcde"] if other else []
-    deciding = recommend(engine_run(*facts, *rows)).speedup_deciding
+    deciding = recommend(replayed_run(*facts, *rows)).speedup_deciding
     # One start of two servers, by the prior of the noise alone.
     generator = np.random.default_rng(0)
     noise = START_NOISE / np.abs(generator.standard_normal(400_000))
@@ -200,30 +200,10 @@ def test_a_k_that_was_not_started_may_also_bend_off_the_line():
     assert middle**2 == pytest.approx(bend**2 + ends**2 / 2, rel=0.4)
 
 
-def engine_run(*rows, accept=(1.0,) * 8):
-    question = {"engine": "vllm", "ks": (1, 2, 4)}
-    responses = [
-        trajectory(request, 9, origin="engine", margins=(), argmax=()) for request in "abcde"
-    ]
-    replays = [replay(tuple(map(float, accept)), request=request) for request in "abcde"]
-    return run_of(manifest(**question), [*responses, *replays, *rows])
-
-
-def answers(k: int, first: float, each: float, pieces: tuple[int, ...], **changes):
-    """Five requests answered in pieces, `each` seconds after the last."""
-    times = [first + each * at for at in range(len(pieces))]
-    rounds = len(pieces) - 1
-    told = {"proposed": (k,) * rounds, "accepted": (k,) * rounds} if k else {}
-    return [
-        served(SMALL if k else None, k, *times, request=request, chunks=pieces, **(told | changes))
-        for request in "abcde"
-    ]
-
-
 def test_speed_is_predicted_from_rounds_of_replay_and_seconds_of_whole_rounds():
-    plain = answers(0, 0.5, 0.1, (1,) * 9)  # 8 steps of 0.1 s
-    at_one = answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))  # 4 rounds of 0.12 s
-    run = engine_run(*plain, *at_one)
+    plain = in_pieces(0, 0.5, 0.1, (1,) * 9)  # 8 steps of 0.1 s
+    at_one = in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2))  # 4 rounds of 0.12 s
+    run = replayed_run(*plain, *at_one)
     costs = costs_at_one(run)
     assert [costs.at(k) for k in (0, 1)] == pytest.approx([0.1, 0.12])
     # k = 4 accepts everything: rounds of 5 and 3 tokens, each 0.1 + 4 · 0.02 s.
@@ -244,12 +224,12 @@ def of_visit(process, **changes):
 def test_visits_of_one_running_server_are_one_start():
     """Eight steps of .1 s in the first visit and of .12 s in the second, beside speculation."""
     rows = [
-        *answers(0, 0.5, 0.1, (1,) * 9),
-        *answers(0, 0.5, 0.12, (1,) * 9, repeat=1, server="s2", process="p2"),
-        *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2), process="p2"),
+        *in_pieces(0, 0.5, 0.1, (1,) * 9),
+        *in_pieces(0, 0.5, 0.12, (1,) * 9, repeat=1, server="s2", process="p2"),
+        *in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2), process="p2"),
     ]
     given = [of_visit(process, started=False) for process in ("p1", "p2")]
-    costs = costs_at_one(engine_run(*rows, *given))
+    costs = costs_at_one(replayed_run(*rows, *given))
     assert [costs.at(k) for k in (0, 1)] == pytest.approx([0.11, 0.12])
     assert [costs.starts_at(k) for k in (0, 1)] == [1, 1]
 
@@ -260,8 +240,8 @@ def test_only_what_a_sweep_can_do_is_advised_of_starts(started):
     names = [f"r{n:02}" for n in range(20)]
     rows = []
     for at, name in enumerate(names):
-        one = answers(1, 0.5, 0.21 - 0.03 * (at % 2), (1, 2, 2, 2, 2), process="p2")[0]
-        plain = answers(0, 0.5, 0.1, (1,) * 9)[0]
+        one = in_pieces(1, 0.5, 0.21 - 0.03 * (at % 2), (1, 2, 2, 2, 2), process="p2")[0]
+        plain = in_pieces(0, 0.5, 0.1, (1,) * 9)[0]
         rows += [msgspec.structs.replace(row, request=name) for row in (plain, one)]
     along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
     replays = [replay((1.0,) * 8, request=name) for name in names]
@@ -281,8 +261,8 @@ def test_two_starts_of_many_servers_show_how_much_starts_differ(ks, few):
     rows, ran = [], [(0, 0), *((k, 0) for k in ks), (0, 1), *((k, 1) for k in ks), (0, 2)]
     for place, (k, repeat) in enumerate(ran):
         own = {"repeat": repeat, "server": f"s{place}", "process": f"p{place}"}
-        rows += answers(k, 0.5, 0.1 + 0.02 * k, (1, 2, 2, 2, 2) if k else (1,) * 9, **own)
-    found = [caveat.kind for caveat in recommend(engine_run(*rows)).caveats]
+        rows += in_pieces(k, 0.5, 0.1 + 0.02 * k, (1, 2, 2, 2, 2) if k else (1,) * 9, **own)
+    found = [caveat.kind for caveat in recommend(replayed_run(*rows)).caveats]
     assert ("few-starts" in found) is few
 
 
@@ -297,7 +277,7 @@ def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_swee
                 4: (0.5, (1, 5, 3)),
             }
             own = {"repeat": repeat, "server": f"s{place}", "process": f"p{place}"}
-            one = answers(k, 0.5, *shown[k], **own)[0]
+            one = in_pieces(k, 0.5, *shown[k], **own)[0]
             rows.append(msgspec.structs.replace(one, request=f"r{at:02}"))
     along = [trajectory(f"r{at:02}", 9, origin="engine", margins=(), argmax=()) for at in range(20)]
     replays = [replay((1.0,) * 8, request=f"r{at:02}") for at in range(20)]
@@ -310,7 +290,7 @@ def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_swee
 
 
 def test_a_load_that_was_not_served_is_unknown_in_words():
-    run = engine_run(*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
+    run = replayed_run(*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
     predictor = predictor_of(run, SMALL, batch=4)
     assert predictor.served is None
     assert predictor.note == "4 requests in flight were not served, only 1"
@@ -320,10 +300,10 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
     """Ten requests alike: 0.8 s without, 0.48 s with k = 1, so 1.67×."""
     names = [f"r{n}" for n in range(10)]
     plain = [
-        msgspec.structs.replace(answers(0, 0.5, 0.1, (1,) * 9)[0], request=name) for name in names
+        msgspec.structs.replace(in_pieces(0, 0.5, 0.1, (1,) * 9)[0], request=name) for name in names
     ]
     at_one = [
-        msgspec.structs.replace(answers(1, 0.5, 0.12, (1, 2, 2, 2, 2))[0], request=name)
+        msgspec.structs.replace(in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2))[0], request=name)
         for name in names
     ]
     responses = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
@@ -372,10 +352,10 @@ def test_an_engine_that_accepts_other_than_replay_says_is_suspected(accepted, wo
 
 
 def test_a_draft_that_was_replayed_beside_timed_ones_is_said_not_to_be_timed():
-    timed = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.2, (1, 2, 2, 2, 2))]
-    alone = recommend(engine_run(*timed))
+    timed = [*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.2, (1, 2, 2, 2, 2))]
+    alone = recommend(replayed_run(*timed))
     other = [replay((0.0,) * 8, BIG, request=request) for request in "ab"]
-    answer = recommend(engine_run(*timed, *other))
+    answer = recommend(replayed_run(*timed, *other))
     said = "big: replayed but not timed in vllm, so whether it pays there is unknown"
     assert [c.text for c in answer.caveats if c.kind == "not-timed"] == [said]
     assert said in " ".join(render(answer, "table", 88).split())
@@ -400,64 +380,16 @@ def test_what_only_an_engine_drafts_has_the_accepted_length_that_its_starts_coun
     assert length.low < length.value < length.high
 
 
-def test_the_smallest_k_and_the_largest_are_started_then_the_best_predicted():
-    # By rounds of replay 4, 3 and 2 of .13, .14 and .16 s: k = 4 is the best.
-    plain, at_one = answers(0, 0.5, 0.1, (1,) * 9), answers(1, 0.5, 0.13, (1, 2, 2, 2, 2))
-    assert next_start(engine_run(*plain), SMALL) == 1
-    assert next_start(engine_run(*plain, *at_one), SMALL) == 4
-    cheap = answers(4, 0.5, 0.16, (1, 5, 3))
-    assert next_start(engine_run(*plain, *at_one, *cheap), SMALL) is None
-    # With .30 s at k = 4 the line says .187 at k = 2: .56 against .52 and .60 s. With .13 and .23
-    # it says .163: .49.
-    one, dear = answers(1, 0.5, 0.13, (1, 2, 2, 2, 2)), answers(4, 0.5, 0.30, (1, 5, 3))
-    assert next_start(engine_run(*plain, *one, *dear), SMALL) is None
-    # Two of three tokens accepted: 5 and 3 rounds of .12 and .20 s; at k = 2 three of .147 s.
-    some = [
-        *answers(1, 0.5, 0.12, (1, 2, 1, 2, 1, 2), accepted=(1, 0, 1, 0, 1)),
-        *answers(4, 0.5, 0.20, (1, 3, 3, 2), accepted=(2, 2, 2)),
-    ]
-    assert next_start(engine_run(*plain, *some, accept=(1, 1, 0, 1, 1, 0, 1, 1)), SMALL) == 2
-    assert next_start(engine_run(*plain, *at_one), SMALL, ks=(1, 2)) == 2
-
-
 def test_a_k_that_was_not_started_may_be_the_best_and_says_how_sure_that_is():
     # With .30 s at k = 4 the line says .187 at k = 2: 8 tokens in .56 s, in .52 s at k = 1. A bend
     # may be .0106 s (5.7 %), and starts differ: k = 2 is better by 2 % in about one of fifteen.
-    one, dear = answers(1, 0.5, 0.13, (1, 2, 2, 2, 2)), answers(4, 0.5, 0.30, (1, 5, 3))
-    answer = recommend(engine_run(*answers(0, 0.5, 0.1, (1,) * 9), *one, *dear))
+    one, dear = in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2)), in_pieces(4, 0.5, 0.30, (1, 5, 3))
+    answer = recommend(replayed_run(*in_pieces(0, 0.5, 0.1, (1,) * 9), *one, *dear))
     assert (answer.leader.k, answer.decision) == (1, "speculate")
     assert 0.9 < answer.probability_best < 0.97
     at_two = next(each for each in answer.evaluations if each.k == 2).speedup_expected
     assert at_two.value == pytest.approx(0.8 / (3 * (0.13 + 0.17 / 3)))
     assert at_two.low < 0.8 / 0.6 < 0.8 / 0.5 < at_two.high
-
-
-def test_what_cannot_reach_plain_decoding_is_not_started():
-    # At k = 2 the line says .333 s, three times, where eight target steps take .8: .8, better than
-    # .71 and .73. A bend may be .013 s (4 %), and starts differ by 3 %: at most about .9.
-    plain, one = answers(0, 0.5, 0.1, (1,) * 9), answers(1, 0.5, 0.28, (1, 2, 2, 2, 2))
-    dear = answers(4, 0.5, 0.44, (1, 5, 3))
-    run = engine_run(*plain, *one, *dear)
-    assert predict(predictor_of(run, SMALL), 2).speedup().value == pytest.approx(0.8)
-    assert next_start(run, SMALL) is None
-
-
-def test_a_k_that_answered_few_requests_was_started_all_the_same():
-    rows = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.13, (1, 2, 2, 2, 2))]
-    few = [row for row in rows if row.request in "abc"]
-    assert next_start(engine_run(*few), SMALL) == 4
-
-
-def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_its_hazards():
-    eagle = Candidate(draft="eagle3")
-    plain, own = answers(0, 0.5, 0.1, (1,) * 9), answers(4, 0.5, 0.14, (1, 5, 3))
-    own = [msgspec.structs.replace(row, candidate=eagle) for row in own]
-    assert next_start(engine_run(*plain), eagle) == 4
-    predictor = predictor_of(engine_run(*plain, *own), eagle)
-    # Everything is accepted: at k = 1 four rounds for 8 tokens.
-    assert predictor.rounds(1).rounds == pytest.approx([4.0] * 5)
-    assert not predictor.reaches(5)
-    assert next_start(engine_run(*plain, *own), eagle) == 1
 
 
 def asked(
@@ -477,10 +409,10 @@ def asked(
         ]
         if at >= len(seconds):
             continue
-        rows = answers(0, 0.5, plain(at), (1,) * 9)[:1]
+        rows = in_pieces(0, 0.5, plain(at), (1,) * 9)[:1]
         if seconds[at] is not None:
             accepted = (chunks[1] - 1,) * (len(chunks) - 1)
-            rows += answers(1, 0.5, seconds[at], chunks, accepted=accepted)[:1]
+            rows += in_pieces(1, 0.5, seconds[at], chunks, accepted=accepted)[:1]
         observations += [msgspec.structs.replace(row, request=name) for row in rows]
     return run_of(manifest(engine="vllm", ks=(1,)), observations)
 
@@ -575,7 +507,7 @@ def slowing(*ks, each=1.1):
     return [
         row
         for place, k in enumerate(ks)
-        for row in answers(
+        for row in in_pieces(
             k,
             0.5,
             (0.12 if k else 0.1) * each**place,
@@ -599,7 +531,7 @@ def slowing(*ks, each=1.1):
 )
 def test_what_all_starts_lose_alike_from_one_to_the_next_is_taken_out(ks, middle, squares):
     """Least squares with a drift as large as the noise: as if there were one square more."""
-    costs = costs_at_one(engine_run(*slowing(*ks)))
+    costs = costs_at_one(replayed_run(*slowing(*ks)))
     taken = (middle - 2) * squares / (squares + 1)
     assert costs.at(0) == pytest.approx(0.1 * 1.1**middle)
     assert costs.at(1) == pytest.approx(0.12 * 1.1 ** (2 + taken))
@@ -614,13 +546,15 @@ def test_one_odd_start_is_hardly_a_trend():
         else row
         for row in slowing(0, 1, 1, 1, 0, 0, each=1.0)
     ]
-    costs = costs_at_one(engine_run(*odd))
+    costs = costs_at_one(replayed_run(*odd))
     assert costs.at(0) == pytest.approx(0.1 * 1.1 ** (1 / 3))
     assert costs.at(1) == pytest.approx(0.12 * 1.1 ** (1 / 17))
 
 
 def test_what_changed_between_two_plain_starts_alone_is_doubt():
-    costs, steady = (costs_at_one(engine_run(*slowing(0, 1, 0, each=each))) for each in (1.1, 1.0))
+    costs, steady = (
+        costs_at_one(replayed_run(*slowing(0, 1, 0, each=each))) for each in (1.1, 1.0)
+    )
     assert [costs.at(k) for k in (0, 1)] == pytest.approx([0.11, 0.12 * 1.1])
     assert costs.slowed == {0: 0, 1: 0}
     assert np.ptp(drawn(costs, 1, 0.16, 0.84)) > 2 * np.ptp(drawn(steady, 1, 0.16, 0.84))
@@ -629,8 +563,8 @@ def test_what_changed_between_two_plain_starts_alone_is_doubt():
 def test_each_k_counts_its_own_starts():
     """As where a later turn began with another k."""
     rows = slowing(0, 1, 0, 1, 0)
-    late = answers(4, 0.5, 0.3, (1, 5, 3), repeat=1, server="late", process="late")
-    costs = costs_at_one(engine_run(*rows, *late))
+    late = in_pieces(4, 0.5, 0.3, (1, 5, 3), repeat=1, server="late", process="late")
+    costs = costs_at_one(replayed_run(*rows, *late))
     assert [costs.starts_at(k) for k in (0, 1, 4)] == [3, 2, 1]
 
 
@@ -638,11 +572,11 @@ def test_a_start_that_answered_few_requests_is_none():
     # One answer of a resumed arm, by another server and twice as slow.
     late = [
         row
-        for row in answers(1, 0.5, 0.24, (1, 2, 2, 2, 2), repeat=1, process="p2", server="s2")
+        for row in in_pieces(1, 0.5, 0.24, (1, 2, 2, 2, 2), repeat=1, process="p2", server="s2")
         if row.request == "a"
     ]
-    rows = [*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)), *late]
-    costs = costs_at_one(engine_run(*rows))
+    rows = [*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2)), *late]
+    costs = costs_at_one(replayed_run(*rows))
     assert costs.at(1) == pytest.approx(0.12)
     assert costs.starts_at(1) == 1
 
@@ -650,9 +584,9 @@ def test_a_start_that_answered_few_requests_is_none():
 def test_under_five_answered_requests_tell_no_costs():
     few = [
         row
-        for row in (*answers(0, 0.5, 0.1, (1,) * 9), *answers(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
+        for row in (*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
         if row.request != "e"
     ]
-    run = engine_run(*few)
+    run = replayed_run(*few)
     assert round_costs(run, [SMALL]) == {SMALL: {}}
     assert predictor_of(run, SMALL).note == "fewer than 5 requests were timed with it"

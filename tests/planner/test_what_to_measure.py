@@ -1,12 +1,17 @@
-"""Steps are timed until the decision no longer depends on how often; which k's are decoded."""
+"""Steps are timed until the decision no longer depends on how often; which k's are decoded, and
+which an engine is started with.
+"""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from planner.engine_run import in_pieces, replayed_run
 from scenes import ALL, BIG, CHEAP, DRAFT, NONE, SMALL, TARGET
 
-from draftbench.planner.what_to_measure import promising_ks, timed_enough
-from draftbench.records import CostPoint
+from draftbench.planner.predict import predict, predictor_of
+from draftbench.planner.what_to_measure import next_start, promising_ks, timed_enough
+from draftbench.records import Candidate, CostPoint
 
 
 @pytest.fixture
@@ -108,3 +113,51 @@ def test_the_ks_worth_measuring_depend_on_the_batch(loaded):
     run = loaded.observed(1, 2, 4)
     assert promising_ks(run, SMALL, 4) == [1, 2]
     assert promising_ks(run, SMALL, 64) == []
+
+
+def test_the_smallest_k_and_the_largest_are_started_then_the_best_predicted():
+    # By rounds of replay 4, 3 and 2 of .13, .14 and .16 s: k = 4 is the best.
+    plain, at_one = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2))
+    assert next_start(replayed_run(*plain), SMALL) == 1
+    assert next_start(replayed_run(*plain, *at_one), SMALL) == 4
+    cheap = in_pieces(4, 0.5, 0.16, (1, 5, 3))
+    assert next_start(replayed_run(*plain, *at_one, *cheap), SMALL) is None
+    # With .30 s at k = 4 the line says .187 at k = 2: .56 against .52 and .60 s. With .13 and .23
+    # it says .163: .49.
+    one, dear = in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2)), in_pieces(4, 0.5, 0.30, (1, 5, 3))
+    assert next_start(replayed_run(*plain, *one, *dear), SMALL) is None
+    # Two of three tokens accepted: 5 and 3 rounds of .12 and .20 s; at k = 2 three of .147 s.
+    some = [
+        *in_pieces(1, 0.5, 0.12, (1, 2, 1, 2, 1, 2), accepted=(1, 0, 1, 0, 1)),
+        *in_pieces(4, 0.5, 0.20, (1, 3, 3, 2), accepted=(2, 2, 2)),
+    ]
+    assert next_start(replayed_run(*plain, *some, accept=(1, 1, 0, 1, 1, 0, 1, 1)), SMALL) == 2
+    assert next_start(replayed_run(*plain, *at_one), SMALL, ks=(1, 2)) == 2
+
+
+def test_what_cannot_reach_plain_decoding_is_not_started():
+    # At k = 2 the line says .333 s, three times, where eight target steps take .8: .8, better than
+    # .71 and .73. A bend may be .013 s (4 %), and starts differ by 3 %: at most about .9.
+    plain, one = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(1, 0.5, 0.28, (1, 2, 2, 2, 2))
+    dear = in_pieces(4, 0.5, 0.44, (1, 5, 3))
+    run = replayed_run(*plain, *one, *dear)
+    assert predict(predictor_of(run, SMALL), 2).speedup().value == pytest.approx(0.8)
+    assert next_start(run, SMALL) is None
+
+
+def test_a_k_that_answered_few_requests_was_started_all_the_same():
+    rows = [*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2))]
+    few = [row for row in rows if row.request in "abc"]
+    assert next_start(replayed_run(*few), SMALL) == 4
+
+
+def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_its_hazards():
+    eagle = Candidate(draft="eagle3")
+    plain, own = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(4, 0.5, 0.14, (1, 5, 3))
+    own = [msgspec.structs.replace(row, candidate=eagle) for row in own]
+    assert next_start(replayed_run(*plain), eagle) == 4
+    predictor = predictor_of(replayed_run(*plain, *own), eagle)
+    # Everything is accepted: at k = 1 four rounds for 8 tokens.
+    assert predictor.rounds(1).rounds == pytest.approx([4.0] * 5)
+    assert not predictor.reaches(5)
+    assert next_start(replayed_run(*plain, *own), eagle) == 1
