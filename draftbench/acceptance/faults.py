@@ -8,12 +8,11 @@ that it cannot be chance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from draftbench.acceptance.rounds import Floats, Pairs, Rounds, model_pairs
-from draftbench.records import NEAR_TIE_MARGIN, SELF, Candidate
+from draftbench.records import NEAR_TIE_MARGIN, SELF, Candidate, Record
 from draftbench.run_folder.run import Run
 
 # A draft position is suspect if it accepted nothing where ten tokens were expected at half the
@@ -23,18 +22,37 @@ _EXPECTED = 10
 _MIN_TRIED = 50
 # Shares of drafted tokens accepted, and of rounds whose first token was, that no working pair has.
 _ALMOST_ALL, _ALMOST_NONE = 0.99, 0.02
+# Kinds of faults, with what to do.
+CONTROL_FAILED, ZERO, ONE_TOKEN = "control failed", "zero acceptance", "one token per round"
+NEARLY_ALL, CLIFF = "nearly all accepted", "hazard falls to zero"
+DOUBLED = "doubled first token"  # seen in prompts, by the gate
+_ADVICE = {
+    CONTROL_FAILED: "replay and decoding disagree; trust no acceptance figure of this run",
+    ZERO: "compare the tokenizers and, for chats, the templates; look for weights destroyed by "
+    "quantization",
+    ONE_TOKEN: "check that the draft sees the prompt and its cache, and that its proposals reach "
+    "the verifier",
+    NEARLY_ALL: "check that the target is not its own draft, and read some responses: repetition "
+    "is easy to draft",
+    CLIFF: "suspect the drafting loop: cache positions, the attention window, a repeated step",
+    DOUBLED: "let one of the two write it",
+}
 # Forms of traffic whose prompts are plain texts.
 _PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI"})
 
 
-@dataclass(frozen=True)
-class SetupFault:
-    """What looks broken about a candidate, and what to check first."""
+class SuspectedFault(Record, frozen=True):
+    """A sign of a broken set-up. Two faults are the same if their `kind` is; the message has counts
+    of the run.
+    """
 
-    candidate: str
-    what: str  # which check raised it
+    kind: str
     message: str
-    advice: str  # what to do
+
+    @property
+    def advice(self) -> str:
+        """What to do; empty for a kind that an older draftbench named otherwise."""
+        return _ADVICE.get(self.kind, "")
 
 
 def suspected_faults(
@@ -42,22 +60,20 @@ def suspected_faults(
     pairs: Pairs,
     rounds: Sequence[Rounds],
     near_tie: float,
-) -> tuple[SetupFault, ...]:
-    """List the suspected faults of one candidate.
+) -> tuple[SuspectedFault, ...]:
+    """The suspected faults of one candidate.
 
     Args:
         rounds: expected or counted, at any k's.
         near_tie: the logit margin within which numeric noise can swap two tokens.
     """
-    faults: list[tuple[str, str, str]] = []
+    faults: dict[str, str] = {}  # messages by kind
     wrong, compared = _rejected_itself(pairs, near_tie) if str(candidate) == SELF else (0, 0)
     if wrong:
-        faults.append((
-            "control failed",
+        faults[CONTROL_FAILED] = (
             f"the target rejects its greedy draft of itself at {wrong} of {compared} positions, "
-            "near ties not counted",
-            "replay and decoding disagree; trust no acceptance figure of this run",
-        ))  # fmt: skip
+            "near ties not counted"
+        )
     accepted = [replay.accept[: replay.draftable] for _, replay in model_pairs(pairs)]
     positions = sum(map(len, accepted))
     # NaN where an engine did not report its rounds.
@@ -66,34 +82,15 @@ def suspected_faults(
     longest = max(rounds, key=lambda at_k: at_k.k, default=None)
     perfect = longest and _almost_all(longest)
     if positions >= _MIN_TRIED and not any(map(any, accepted)):
-        faults.append((
-            "zero acceptance",
-            f"not one token in {positions} positions was accepted",
-            "compare the tokenizers and, for chats, the templates; look for weights destroyed by "
-            "quantization",
-        ))  # fmt: skip
+        faults[ZERO] = f"not one token in {positions} positions was accepted"
     elif fruitless:
-        faults.append((
-            "one token per round",
-            fruitless[0],
-            "check that the draft sees the prompt and its cache, and that its proposals reach the "
-            "verifier",
-        ))  # fmt: skip
+        faults[ONE_TOKEN] = fruitless[0]
     elif perfect and candidate.draft != SELF:
-        faults.append((
-            "nearly all accepted",
-            perfect,
-            "check that the target is not its own draft, and read some responses: repetition is "
-            "easy to draft",
-        ))  # fmt: skip
+        faults[NEARLY_ALL] = perfect
     cliffs = [cliff for at_k in rounds if (cliff := _cliff(at_k)) is not None]
     if cliffs:
-        faults.append((
-            "hazard falls to zero",
-            cliffs[0],
-            "suspect the drafting loop: cache positions, the attention window, a repeated step",
-        ))  # fmt: skip
-    return tuple(SetupFault(str(candidate), *fault) for fault in faults)
+        faults[CLIFF] = cliffs[0]
+    return tuple(SuspectedFault(kind=kind, message=faults[kind]) for kind in faults)
 
 
 def _almost_none(rounds: Rounds) -> str | None:

@@ -17,7 +17,7 @@ from draftbench.acceptance.breakdown import (
 )
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import (
-    SetupFault,
+    SuspectedFault,
     near_tie,
     near_tie_share,
     suspected_faults,
@@ -95,7 +95,7 @@ class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     breakdown: Breakdown | None  # α by group
     stopping: tuple[Stopping, ...]  # drafting that stops when unsure, by threshold
     trees: tuple[TreeFigures, ...]
-    faults: tuple[SetupFault, ...]  # suspected faults
+    faults: tuple[SuspectedFault, ...]  # suspected faults
     rounds_by_group: tuple[GroupRounds, ...] = ()
     counted: bool = False
     predicted: tuple[FigureEstimate, ...] = ()  # as `at_each_k`

@@ -241,7 +241,7 @@ def save_baseline(baseline: Baseline, file: Path) -> None:
         f"requests to {file}"
     )
     for fault in baseline.faults:
-        note(f"suspected fault in this baseline: {fault.message}")
+        note(f"suspected fault in this baseline: {fault.message}; {fault.advice}")
 
 
 def baseline_of(

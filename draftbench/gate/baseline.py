@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from draftbench.acceptance.faults import CLIFF, DOUBLED, ONE_TOKEN, ZERO, SuspectedFault
 from draftbench.errors import RunFolderError
 from draftbench.planner.output_check import Match
 from draftbench.records import DraftingMode, Record
@@ -37,13 +38,11 @@ _Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _MOST_TOKENS = 1_000_000_000
 # How far sums of saved counts, which have three digits, may be off.
 _ROUNDING = 0.01
-# A suspected fault that is seen in prompts; the others are those of `acceptance.faults`.
-DOUBLED = "doubled first token"
 # By words of their message, the kinds of faults in files before layout 3, which had messages alone.
 _KINDS = {
-    "not one token in": "zero acceptance",
-    "the mean accepted length is exactly 1": "one token per round",
-    "was never accepted in": "hazard falls to zero",
+    "not one token in": ZERO,
+    "the mean accepted length is exactly 1": ONE_TOKEN,
+    "was never accepted in": CLIFF,
     "begin with the same token twice": DOUBLED,
 }
 
@@ -120,15 +119,6 @@ class ProcessTimes(Record, frozen=True):
 
     draft_cost_ratio: Positive | None  # c, the median over its visits
     speedup: Positive | None  # decoding with the draft over without
-
-
-class SuspectedFault(Record, frozen=True):
-    """A sign of a broken set-up. Two faults are the same if their `kind` is; the message has counts
-    of the run.
-    """
-
-    kind: str
-    message: str
 
 
 class Baseline(Record, frozen=True):

@@ -22,7 +22,7 @@ from draftbench.acceptance.definitions import (
     survival,
     tokens_per_round,
 )
-from draftbench.acceptance.faults import suspected_faults
+from draftbench.acceptance.faults import DOUBLED, SuspectedFault, suspected_faults
 from draftbench.acceptance.rounds import (
     AnyReplay,
     Pairs,
@@ -34,14 +34,12 @@ from draftbench.acceptance.rounds import (
 )
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.baseline import (
-    DOUBLED,
     SCHEMA_VERSION,
     Baseline,
     BaselineQuestion,
     DecodingTimes,
     ProcessTimes,
     RequestCounts,
-    SuspectedFault,
 )
 from draftbench.planner.measured import measurements
 from draftbench.planner.output_check import (
@@ -108,10 +106,7 @@ def make_baseline(
         rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
         rate = alpha(pairs)
     # An infinite near tie leaves out the check of the target as its own draft, which sweeps make.
-    faults = [
-        SuspectedFault(kind=fault.what, message=fault.message)
-        for fault in suspected_faults(candidate, pairs, [rounds], math.inf)
-    ]
+    faults = suspected_faults(candidate, pairs, [rounds], math.inf)
     counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, rows))
     # None from the first position on that was never drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))

@@ -440,7 +440,7 @@ def _of_candidate(
         yield Caveat(
             "suspected-fault",
             f"suspected fault: {fault.message}; {fault.advice}",
-            short=f"{fault.what}: {fault.advice}",
+            short=f"{fault.kind}: {fault.advice}",
         )
 
 

@@ -12,7 +12,7 @@ import pytest
 from scenes import SMALL, facts, manifest, replayed
 
 from draftbench.acceptance.breakdown import RISING, TEMPLATE
-from draftbench.acceptance.faults import SetupFault, suspected_faults, template_may_differ
+from draftbench.acceptance.faults import SuspectedFault, suspected_faults, template_may_differ
 from draftbench.acceptance.rounds import PositionLaw, Rounds, StartLaw, expected_rounds
 from draftbench.acceptance.summary import acceptance_report
 from draftbench.records import Candidate, Replay, Sampling, Trajectory
@@ -22,12 +22,12 @@ SELF = Candidate(draft="self")
 Pairs = Sequence[tuple[Trajectory, Replay]]
 
 
-def faults_of(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[SetupFault]:
+def faults_of(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[SuspectedFault]:
     return list(suspected_faults(candidate, pairs, rounds, near_tie=0.1))
 
 
 def whats(candidate: Candidate, pairs: Pairs, *rounds: Rounds) -> list[str]:
-    return [fault.what for fault in faults_of(candidate, pairs, *rounds)]
+    return [fault.kind for fault in faults_of(candidate, pairs, *rounds)]
 
 
 def rounds_of(accept: Sequence[float], k: int) -> Rounds:
@@ -45,7 +45,6 @@ def test_zero_acceptance_is_one_suspicion_and_needs_enough_tokens() -> None:
     none = [0.0] * 60
     pairs = [replayed(none)]
     (fault,) = faults_of(SMALL, pairs, rounds_of(none, 3))
-    assert fault.candidate == "small"
     assert fault.message == "not one token in 60 positions was accepted"
     assert whats(SMALL, [replayed(none[:10])], rounds_of(none[:10], 3)) == []
 
@@ -75,7 +74,7 @@ def test_a_draft_that_is_right_too_often_is_suspected_and_the_control_is_not(
     accept: list[float], message: str | None
 ) -> None:
     rounds = rounds_of(accept, 4)
-    faults = [(fault.what, fault.message) for fault in faults_of(SMALL, [], rounds)]
+    faults = [(fault.kind, fault.message) for fault in faults_of(SMALL, [], rounds)]
     assert faults == ([] if message is None else [("nearly all accepted", message)])
     assert whats(SELF, [], rounds) == []
 
@@ -92,7 +91,7 @@ def test_acceptance_near_zero_at_the_first_position_is_suspected(by_round: bool)
             for counted in (rounds, better)
         )
     (fault,) = faults_of(SMALL, [], rounds)
-    assert fault.what == "one token per round"
+    assert fault.kind == "one token per round"
     assert fault.message == "only 0.8% of 119 rounds accepted a token at k = 2"
     assert whats(SMALL, [], better) == []
 
@@ -108,7 +107,7 @@ def test_a_draft_position_that_never_accepts_after_healthy_ones_is_suspected() -
     # in 39 of 40 rounds: the limit leaves no room to draft the very last position.
     rounds = rounds_of([1.0, 1.0, 0.0] * 40, 4)
     (fault,) = faults_of(SMALL, [], rounds, rounds_of([1.0, 1.0, 0.0] * 40, 3))
-    assert fault.what == "hazard falls to zero"
+    assert fault.kind == "hazard falls to zero"
     assert fault.message == (
         "draft position 3 was never accepted in 39 tries at k = 4; "
         "the positions before it have hazards of 1.00, 1.00"

@@ -119,4 +119,4 @@ def test_suspected_faults_are_reported() -> None:
     control = Candidate(draft="self")
     seen = run({control: [[1.0, 1.0, 0.0, 1.0]] * 3})
     faults = only(acceptance_report(seen, [control], (1,), 0.02)).faults
-    assert [fault.what for fault in faults] == ["control failed"]
+    assert [fault.kind for fault in faults] == ["control failed"]

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from draftbench.acceptance.faults import SuspectedFault
 from draftbench.errors import UsageError
-from draftbench.gate.baseline import DecodingTimes, ProcessTimes, SuspectedFault
+from draftbench.gate.baseline import DecodingTimes, ProcessTimes
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.noninferiority import Verdict

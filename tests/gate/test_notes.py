@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftbench.gate.baseline import SuspectedFault
+from draftbench.acceptance.faults import SuspectedFault
 from draftbench.gate.judge import judge
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import SPEED_NOT_JUDGED
