@@ -49,6 +49,15 @@ DROPPED: dict[str, list[str]] = {
     "recommend": [
         # At most three rules of thumb, from a smaller table.
         r"advice\[\d+\]\.rule",
+        # The speed-ups of the best predicted and of the best measured configuration on requests
+        # that did not choose it (that of the decision stays).
+        r"speedup_(predicted|measured)_cross_fitted.*",
+        # In `larger_sweep`.
+        "requests_needed",
+        # In the manifest of the run.
+        "machine",
+        # By `acceptance`.
+        r"candidates\[\d+\]\.alpha_basis",
     ],
     "acceptance": [
         # α by kind of token (words, numbers, punctuation): the last groups of the one run that has

@@ -35,9 +35,8 @@ from draftbench.planner.time_factors import (
 )
 from draftbench.records import Candidate
 
-# `end_to_end` is the expected speed-up with both prefills included, the others are of decoding.
-Kind = Literal["predicted", "measured", "expected", "end_to_end"]
-# The kinds that candidates are ranked by.
+# The expected speed-ups that candidates are ranked by, of decoding or with both prefills included.
+Kind = Literal["expected", "end_to_end"]
 KINDS: tuple[Kind, Kind] = ("expected", "end_to_end")
 
 
@@ -85,11 +84,8 @@ class Alternative:
         return self.measured is not None and len(self.measured.speedup.requests) >= FEW_DECODED
 
     def speedup(self, kind: Kind) -> Sample | None:
-        """The speed-up of a kind; None where it is unknown."""
-        if kind == "measured":
-            return self.measured.speedup if self.measured else None
-        sample: Sample | None = getattr(self, kind)
-        return sample
+        """The expected speed-up of a kind; None where it is unknown."""
+        return self.end_to_end if kind == "end_to_end" else self.expected
 
     def time_factor(self, by: Kind) -> TimeFactor | None:
         """How much faster than predicted it decoded, with both prefills or without."""

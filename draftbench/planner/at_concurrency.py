@@ -127,7 +127,7 @@ class LoadDecision:
             return None
         if round(of_leader.equal_requests) < MIN_REQUESTS:
             return None
-        return self.ranking.cross_fit(self.ranking.by) or of_leader
+        return self.ranking.cross_fit() or of_leader
 
     @cached_property
     def deciding(self) -> Estimate | None:

@@ -122,7 +122,6 @@ def _evaluation(
         speedup_predicted=estimate(alternative.predicted),
         speedup_measured=estimate(measured.speedup if measured else None),
         best=best,
-        alpha_basis=rate.figure.name if rate else None,
         tokens_per_round=figure(tokens_per_round, replayed),
         accepted_per_drafted=figure(accepted_per_drafted, replayed),
         mean_accepted_length_measured=figure(mean_accepted_length, counted),

@@ -62,7 +62,7 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
         leader=configuration_of(leader),
         runner_up=configuration_of(ranking.runner_up(leader) if leader else None),
         speedup_predicted=estimate(leader.predicted if leader else None),
-        speedup_measured=estimate(leader.speedup("measured") if leader else None),
+        speedup_measured=estimate(leader.measured.speedup if leader and leader.measured else None),
         speedup_expected=ranking.expected(leader, "expected") if leader else None,
         prediction_error=leader.prediction_error if leader else None,
         tokens_per_second_plain=plain_rate,

@@ -286,16 +286,15 @@ class Ranking:
             started=alternative.corrected,
         )
 
-    def cross_fit(self, kind: Kind) -> Sample | None:
+    def cross_fit(self) -> Sample | None:
         """The speed-up of choosing like this, from requests that did not choose.
 
         The requests are split in five; each part is evaluated with what the other parts choose, and
-        a request counts with its mean over many splits. None where no part has a figure of this
-        kind, or where a measurement without a prediction would be mixed with others. Where
-        predictions and measurements are mixed, the correction by a measurement is that of all
-        requests.
+        a request counts with its mean over many splits. None where a measurement without a
+        prediction would be mixed with others. Where predictions and measurements are mixed, the
+        correction by a measurement is that of all requests.
         """
-        samples = _summable(list(self._chosen_by_others), kind)
+        samples = _summable(list(self._chosen_by_others), self.by)
         if not samples:
             return None
         one = next(iter(samples.values()))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from draftbench.acceptance.faults import near_tie_share
-from draftbench.acceptance.intervals import estimate
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cost_sources import engine_name
@@ -38,12 +35,10 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     if evaluator.options.objective in ("throughput", "cost"):
         headline = max(levels, key=_answered_rate)
     decided = evaluator.at(headline.concurrency)
-    ranking, leader = decided.ranking, decided.leader
-    confidence = _confidence(decided)
+    leader, confidence = decided.leader, _confidence(decided)
     draft = leader.candidate if leader else None
     paying = crossover(evaluator, draft) if draft else None
-    larger = larger_sweep(decided)
-    alone = leader.speedup(ranking.by) if leader and decided.deciding is None else None
+    alone = leader.speedup(decided.ranking.by) if leader and decided.deciding is None else None
     answer = Recommendation(
         decision=decided.decision,
         choice=headline.choice,
@@ -54,19 +49,14 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         min_speedup=decided.min_speedup,
         leader=headline.leader,
         runner_up=headline.runner_up,
-        speedup_predicted_cross_fitted=estimate(ranking.cross_fit("predicted")),
-        speedup_measured_cross_fitted=estimate(ranking.cross_fit("measured")),
         speedup_deciding=decided.deciding,
         speedup_without_interval=alone.value if alone else None,
         probability_best=confidence.probability if confidence else None,
         expected_regret=confidence.regret if confidence else None,
-        requests_needed=larger.requests if larger and larger.enough else None,
-        timing_doubt=math.expm1(max(decided.doubt)) if decided.doubt else None,
         audit=audit(run),
         near_tie_share=near_tie_share(run),
         caveats=caveats(evaluator, decided),
         runner=evaluator.source.runner,
-        machine=run.manifest.environment.machine,
         drafting_mode=run.manifest.question.mode,
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
@@ -83,7 +73,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         costs_from=(evaluator.source.runner or "an unknown runner") if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=settled_by(decided),
-        larger_sweep=larger,
+        larger_sweep=larger_sweep(decided),
     )
     return msgspec.structs.replace(
         answer, checks=checks(answer), advice=rules_of_thumb(answer, run)

@@ -66,7 +66,6 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     speedup_predicted: Estimate | None  # replay times timed passes, over all replayed requests
     speedup_measured: Estimate | None  # from decoding; includes a drift of the machine
     best: bool  # whether this is the candidate's best k; false for all where its speed is unknown
-    alpha_basis: str | None  # by which definition α was computed
     tokens_per_round: Estimate | None  # from replay
     accepted_per_drafted: Estimate | None  # from replay
     mean_accepted_length_measured: Estimate | None  # counted while decoding
@@ -274,9 +273,9 @@ class LargerSweep(Record, frozen=True):
 class Recommendation(Record, frozen=True):
     """Whether to speculate and how, at `concurrency`.
 
-    The best of several looks better than it is, so the speed-ups here are cross-validated: chosen
-    on some requests, evaluated on the others. `speedup_deciding` is the expected one, with both
-    prefills where the objective is latency. The decision is to speculate where its whole interval
+    `speedup_deciding` is the expected one, with both prefills where the objective is latency. The
+    best of several looks better than it is, so it is cross-validated: chosen on some requests,
+    evaluated on the others. The decision is to speculate where its whole interval
     lies above `min_speedup` and 2% more, and not to where it lies below: interleaved runs of one
     process differ by 2%. `schedule` gives k by concurrency for the leader's draft, since an engine
     loads one draft: the k of `levels` where it leads, elsewhere that of a decision on it alone, but
@@ -292,18 +291,14 @@ class Recommendation(Record, frozen=True):
     min_speedup: float
     leader: Configuration | None  # ranks first, whatever the decision
     runner_up: Configuration | None
-    speedup_predicted_cross_fitted: Estimate | None  # of what follows the first token
-    speedup_measured_cross_fitted: Estimate | None  # of what follows the first token
     speedup_deciding: Estimate | None  # compared with `min_speedup`; None: too few requests
     speedup_without_interval: float | None  # the value alone, where there is no interval
     probability_best: float | None  # that the decision is best, over resampled requests and timings
     expected_regret: float | None  # share of the best's speed lost on average, by the same draws
-    requests_needed: int | None  # that settle it in nine of ten cases; None where none are known to
     audit: Audit | None  # decoded output compared with the target's
     near_tie_share: float | None  # of output positions: two best tokens within numeric noise
     caveats: tuple[Caveat, ...]  # reasons to trust figures less
     runner: str | None
-    machine: str  # digest of platform, processor, cores, threads and accelerator
     drafting_mode: DraftingMode  # greedy, sampled or sampled-temperature-only
     concurrency: int
     objective: Objective  # what candidates were ranked by
@@ -321,7 +316,6 @@ class Recommendation(Record, frozen=True):
     arrivals: str | None = None  # when requests came, in words; None: a constant number in flight
     costs_from: str | None = None  # the runner of the times that `--costs` gave; None: this run
     slo_kept: SloKept | None = None  # by the leader; None where no limits were given
-    timing_doubt: float | None = None  # relative error of the deciding speed-up due to timing, ±
     settled_by: Remedy | None = None  # what would settle an inconclusive decision
     larger_sweep: LargerSweep | None = None  # the sweep that would, or the next worth trying
 

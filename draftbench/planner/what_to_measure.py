@@ -92,8 +92,8 @@ def next_start(
     fastest_started = max((speeds[k] for k in started if k in speeds), default=0.0)
     if fastest_started >= (1 - TIMING_NOISE) * speeds[best]:
         return None
-    ranking = Ranking(uncorrected(predictor, (best,)))
-    predicted = ranking.expected(ranking.alternatives[0], "predicted")
+    (alternative,) = uncorrected(predictor, (best,))
+    predicted = Ranking([alternative]).doubted(estimate(alternative.predicted), alternative)
     return None if predicted and predicted.high < 1 + TIMING_NOISE else best
 
 

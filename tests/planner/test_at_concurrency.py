@@ -30,7 +30,7 @@ def test_a_speed_up_beyond_the_tokens_of_a_round_decides_nothing(scene):
         scene.decode(f"r{number}", 0, 80.0)
         scene.decode(f"r{number}", 1, 5.0)
     found = recommend(scene.observed(1))
-    assert (found.decision, found.choice, found.requests_needed) == ("inconclusive", None, None)
+    assert (found.decision, found.choice, found.larger_sweep) == ("inconclusive", None, None)
     caveat = next(caveat for caveat in found.caveats if caveat.kind == "impossible")
     assert caveat.decisive
     assert caveat.text.startswith("16.00× is impossible with 2.00 tokens per round")
@@ -236,7 +236,7 @@ def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(s
     asked = now.value * math.exp(-0.8 * reach) / 1.02
     found = recommend(run, DecisionOptions(min_speedup=asked))
     assert (found.decision, found.settled_by) == ("inconclusive", "sample")
-    then = reach * math.sqrt(24 / found.requests_needed)
+    then = reach * math.sqrt(24 / found.larger_sweep.requests)
     generator = np.random.default_rng(0)
     truth = 0.8 * reach + reach / 1.96 * generator.standard_normal(20000)
     seen = truth + then / 1.96 * generator.standard_normal(20000)

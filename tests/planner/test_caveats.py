@@ -99,7 +99,7 @@ def test_one_request_decides_nothing(scene):
     scene.requests(1, ALL)
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(2))
-    assert (found.decision, found.requests_needed) == ("inconclusive", None)
+    assert (found.decision, found.larger_sweep) == ("inconclusive", None)
     assert says(found, "small at k = 2: too few requests to decide by")
 
 

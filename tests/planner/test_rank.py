@@ -105,7 +105,7 @@ def test_cross_fitting_looks_at_each_request_through_what_the_others_choose():
     a, b = option("a", [1.0, 10, 10, 10, 10]), option("b", [10.0, 9, 9, 9, 9])
     ranking = Ranking([a, b])
     assert ranking.best is a
-    found = ranking.cross_fit("predicted")
+    found = ranking.cross_fit()
     assert found.value == pytest.approx(1.0)
     assert sorted(found.requests) == ["r0", "r1", "r2", "r3", "r4"]
 
@@ -115,7 +115,7 @@ def test_a_request_counts_with_the_mean_over_many_splits():
     # 10 s through a, unless they were left out together with r0 (in one of 15 splits each), when b
     # leads and takes 9 s. One split alone has 60/60 or 60/59.
     a, b = option("a", [1.0, 10, 10, 10, 10, 10]), option("b", [10.0, 9, 9, 9, 9, 9])
-    found = Ranking([a, b]).cross_fit("predicted")
+    found = Ranking([a, b]).cross_fit()
     assert found.value == pytest.approx(60 / (60 - 5 / 15), abs=0.002)
     assert found.value not in (1.0, pytest.approx(60 / 59))
 
@@ -128,24 +128,9 @@ def test_neither_the_order_of_requests_nor_their_names_decide():
         order = np.random.default_rng(seed).permutation(12)
         options = [option(name, own[order]) for name, own in zip("abcd", seconds, strict=True)]
         turned = [replace(each, expected=backwards(each.expected)) for each in options]
-        values.append(Ranking(options).cross_fit("expected").value)
-        assert Ranking(turned).cross_fit("expected").value == pytest.approx(values[-1], rel=1e-12)
+        values.append(Ranking(options).cross_fit().value)
+        assert Ranking(turned).cross_fit().value == pytest.approx(values[-1], rel=1e-12)
     assert max(values) < 1.015 * min(values)
-
-
-def test_cross_fitted_measurements_are_those_of_the_cells_chosen_by_measurement():
-    a = option("a", [2.0] * 5, measured=[1.0, 10, 10, 10, 10])
-    b = option("b", [4.0] * 5, measured=[10.0, 9, 9, 9, 9])
-    ranking = Ranking([a, b])
-    assert ranking.cross_fit("measured").value == pytest.approx(1.0)
-    assert ranking.cross_fit("predicted").value == pytest.approx(50 / (4 + 4 * 2))
-    assert Ranking([option("a", [5.0] * 5)]).cross_fit("measured") is None
-
-
-def test_requests_that_chose_nothing_are_predicted_too():
-    # Measured on two requests, predicted on six: all six have a prediction by the chosen cell.
-    found = Ranking([option("a", [5.0] * 6, measured=[4.0, 4.0])]).cross_fit("predicted")
-    assert len(found.requests) == 6
 
 
 def test_what_was_not_decoded_is_ranked_by_what_such_predictions_would_be_on_average():
@@ -188,7 +173,7 @@ def test_parts_that_choose_a_measurement_and_a_prediction_are_summed_alike():
     """
     a = option("a", [1.0, 10, 10, 10, 10], measured=[1.0, 10, 10, 10, 10])
     b = option("b", [10.0, 9, 9, 9, 9])
-    found = Ranking([a, b]).cross_fit("expected")
+    found = Ranking([a, b]).cross_fit()
     assert found.value == pytest.approx(1.0)
     assert sorted(found.requests) == ["r0", "r1", "r2", "r3", "r4"]
 
