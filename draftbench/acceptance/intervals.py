@@ -10,6 +10,7 @@ covers the sampling of requests, not timing noise or traffic that changes.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -88,6 +89,11 @@ def resampled(
         return None
     low, high = _quantiles_of_sorted(defined, _bca_quantiles(value, defined, left_out, level))
     return Estimate(value, low, high)
+
+
+def generator_of(name: str = "") -> np.random.Generator:
+    """The random draws that belong to a name, the same in every process and for every order."""
+    return np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))
 
 
 def quantiles(draws: Floats, shares: Sequence[float]) -> list[float]:
@@ -191,7 +197,7 @@ def _resample_counts(requests: int, resamples: int) -> Floats | npt.NDArray[np.u
     counts are bytes, to save memory: a request is drawn more than 255 times with a probability of
     about 1/255!.
     """
-    generator = np.random.Generator(np.random.Philox(key=0))
+    generator = generator_of()
     small = resamples * requests <= _COUNTS_AT_ONCE
     counts = np.empty((resamples, requests), dtype=np.float64 if small else np.uint8)
     rows = max(1, _COUNTS_AT_ONCE // requests)

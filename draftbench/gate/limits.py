@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 
 from draftbench.errors import UsageError, did_you_mean
+from draftbench.planner.formula import expected_tokens
 from draftbench.records import Record
 
 METRICS = ("alpha", "mean_accepted_length", "tokens_per_round", "speedup", "draft_cost_ratio")
@@ -43,14 +44,9 @@ def default_limits(rate: float | None, k: int) -> tuple[Limit, ...]:
     low, high = 0.0, rate
     while high - low > 1e-6:
         middle = (low + high) / 2
-        enough = _closed_form(middle, k) < (1 - _DROP) * _closed_form(rate, k)
+        enough = expected_tokens(middle, k) < (1 - _DROP) * expected_tokens(rate, k)
         low, high = (middle, high) if enough else (low, middle)
     return (*limits, Limit(metric="alpha", value=round(rate - low, 4), relative=False))
-
-
-def _closed_form(rate: float, k: int) -> float:
-    """Mean accepted length where every position is accepted alike (Leviathan 2023, eq. 1)."""
-    return sum(rate**i for i in range(k + 1))
 
 
 def limits_of(texts: Iterable[str], defaults: Iterable[Limit]) -> tuple[Limit, ...]:

@@ -33,7 +33,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.acceptance.intervals import Estimate, quantiles, widening
+from draftbench.acceptance.intervals import Estimate, generator_of, quantiles, widening
 from draftbench.acceptance.rounds import Floats, Ints, Rounds
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate, Trajectory
 from draftbench.run_folder.run import Run
@@ -108,7 +108,7 @@ class Surface:
         repeats = self.samples.shape[-1] // self.processes
         together = min(SAMPLES_PER_VISIT, repeats)
         visits = repeats // together
-        generator = np.random.Generator(np.random.Philox(key=0))
+        generator = generator_of()
         drawn = generator.integers(visits, size=(_DRAWS, self.processes, visits))
         units, first = self.processes * visits, np.arange(self.processes)
         if self.processes >= MIN_PROCESSES:

@@ -13,7 +13,6 @@ Intervals cover the sampling of requests alone; `timing_factors` draws the noise
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,7 +21,7 @@ import numpy as np
 
 from draftbench.acceptance.definitions import Requests, Sample, pooled
 from draftbench.acceptance.hazards import ServedRounds, served_rounds
-from draftbench.acceptance.intervals import Estimate
+from draftbench.acceptance.intervals import Estimate, generator_of
 from draftbench.acceptance.rounds import (
     AnyReplay,
     Floats,
@@ -353,7 +352,6 @@ def timing_factors(
         for costs in (predictor.costs.redrawn, predictor.costs)
     )
     factors = speedup(redrawn) / speedup(median)
-    seed = zlib.crc32(str(predictor.candidate).encode())
-    generator = np.random.Generator(np.random.Philox(key=seed))
+    generator = generator_of(str(predictor.candidate))
     drawn: Floats = factors[generator.integers(len(factors), size=draws)]
     return drawn

@@ -13,7 +13,6 @@ predictions had, and how far its draft may differ from others.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -26,6 +25,7 @@ from draftbench.acceptance.intervals import (
     RESAMPLES,
     Estimate,
     estimate,
+    generator_of,
     quantiles,
     student_quantile,
 )
@@ -152,7 +152,7 @@ class Ranking:
         every k that an engine was not started with [draws, 1 + all of them], without the luck of
         the best.
         """
-        generator = np.random.Generator(np.random.Philox(key=0))
+        generator = generator_of()
         requests = len(self.requests)
         alike = np.full(requests, 1 / requests)
         # Some draws at a time: counts of all of them grow with the traffic.
@@ -224,7 +224,7 @@ class Ranking:
         scatter, candidates = self.time_doubt.scatter, [a.candidate for a in self.alternatives]
         if len(set(candidates)) < 2:
             return 0.0
-        known = _generator("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
+        known = generator_of("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
         lucks = np.zeros((len(self.alternatives), RESAMPLES))
         fastest = {candidates[at]: self.alternatives[at] for at in np.argsort(self._pooled)}
         for at, each in enumerate(self.alternatives):
@@ -263,7 +263,7 @@ class Ranking:
         scatter, draft = self.time_doubt.scatter, _normal(str(alternative.candidate))
         spread = self.time_doubt.drafts_differ * draft
         if alternative.corrected or alternative.decoded_around:
-            known = _generator("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
+            known = generator_of("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
             sd = scatter.sd / np.sqrt(known * alternative.processes)
             spread = sd * (draft + _normal(alternative.name))
         if alternative.corrected:
@@ -273,7 +273,7 @@ class Ranking:
         # What rounds take beyond their passes is mostly the runner's: one draw for all. Sorted, so
         # that it does not depend on the order of the candidates.
         off = np.array(sorted(self.errors_of(alternative)) or (0.0,))
-        drawn = (_generator("errors").random(RESAMPLES) * len(off)).astype(int)
+        drawn = (generator_of("errors").random(RESAMPLES) * len(off)).astype(int)
         return np.asarray(self._redrawn(alternative) / (1 + off[drawn]) * np.exp(spread))
 
     def _redrawn(self, alternative: Alternative) -> Floats:
@@ -389,7 +389,7 @@ def _tied(values: Floats) -> npt.NDArray[np.bool_]:
 @lru_cache(maxsize=4)
 def _parts(requests: int) -> npt.NDArray[np.bool_]:
     """So many requests split in parts, again and again [splits · parts, requests]."""
-    generator = _generator("splits")
+    generator = generator_of("splits")
     splits = min(_SPLITS, max(_FEWEST_SPLITS, _SPLIT_REQUESTS // max(requests, 1)))
     folds = np.array([generator.permutation(requests) % _FOLDS for _ in range(splits)])
     parts: npt.NDArray[np.bool_] = (folds[:, None] == np.arange(_FOLDS)[:, None]).reshape(
@@ -426,9 +426,4 @@ def _placed(sample: Sample, addends: Floats, requests: Sequence[str]) -> Floats:
 
 def _normal(name: str) -> Floats:
     """Standard normal draws that belong to a name [draws]."""
-    return _generator(name).standard_normal(RESAMPLES)
-
-
-def _generator(name: str) -> np.random.Generator:
-    """Draws that belong to a name."""
-    return np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))
+    return generator_of(name).standard_normal(RESAMPLES)
