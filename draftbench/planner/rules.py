@@ -1,134 +1,38 @@
-"""Rules of thumb: a table of conditions on a run's figures, each with its sentence and source."""
+"""Rules of thumb: where a run's figures fit one, what it says of them, why, and who says so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
-from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.formula import speedup
 from draftbench.planner.recommendation import Advice, Evaluation, Recommendation
 from draftbench.records import LOOKUP, SELF
 from draftbench.run_folder.run import Run
 
 _MOST_SHOWN = 3
-_HIGH_ALPHA = 0.9
+_HIGH_ALPHA, _LOW_ALPHA = 0.9, 0.65
 _GUIDE = "generalcompute.com, Draft Model Selection for Speculative Decoding"
 _SAME = "same family and generation"
 # α that practice expects of such pairs.
 _USUAL_ALPHA = {_SAME: (0.75, 0.85), "another generation": (0.7, 0.8), "another family": (0.4, 0.6)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Figures:
-    """What the rules look at; None is unknown and fits no rule."""
-
-    speculate: bool  # the decision
-    most_measured: int  # largest concurrency of the sweep
-    most_asked: int  # largest concurrency that was measured or asked about
-    # A draft model of which no quantized level was measured: its speed-up now, and if quantized.
-    unquantized: str = ""
-    now: float | None = None
-    if_quantized: float = 0.0
-    # The best draft model, unless it surely reaches the asked speed-up.
-    draft: Evaluation | None = None
-    alpha: Estimate | None = None
-    size: float | None = None  # its parameters over the target's
-    related: str | None = None  # how its name is related to the target's, where α is known
-    usual: tuple[float, float] = (0.0, 1.0)  # α of pairs so related
-    suspect: str = "files"  # what may be wrong with the draft, besides its template
-    # The best one with a high α, unless the best of all or itself surely reaches that speed-up.
-    accepted: Evaluation | None = None
-
-
-# Name, condition, sentence, reason, source.
-_RULES: tuple[tuple[str, Callable[[_Figures], bool], str, str, str], ...] = (
-    (
-        "same-family",
-        lambda f: f.related == _SAME and f.alpha is not None and f.alpha.high < f.usual[0],
-        "α of {f.draft.candidate} is {f.alpha.value:.0%}, where {f.usual[0]:.0%} to "
-        "{f.usual[1]:.0%} is usual for the {f.related}: suspect its template or its {f.suspect}",
-        "models trained on the same data with the same tokens agree more often",
-        _GUIDE,
-    ),
-    (
-        "same-family",
-        lambda f: (
-            f.related not in (None, _SAME) and f.alpha is not None and f.alpha.low <= f.usual[1]
-        ),
-        "α of {f.draft.candidate} is {f.alpha.value:.0%}, where {f.usual[0]:.0%} to "
-        "{f.usual[1]:.0%} is usual for {f.related}: try a draft of the target's own family and "
-        "generation first",
-        "models trained on the same data with the same tokens agree more often",
-        _GUIDE,
-    ),
-    (
-        "low-alpha",
-        lambda f: f.alpha is not None and f.alpha.value < 0.65,
-        "α of {f.draft.candidate} is only {f.alpha.value:.0%}; below 65%, look for another draft "
-        "(`draftbench acceptance` shows where this one is rejected)",
-        "most rounds then end after a token or two, which hardly pays for drafting them",
-        f"{_GUIDE}; gianlucamazza/xllama pull request 202 (α 43%: 0.81×)",
-    ),
-    (
-        "size-ratio",
-        lambda f: f.size is not None and not 1 / 50 <= f.size <= 1 / 10,
-        "{f.draft.candidate} has {f.size:.1%} of the target's parameters; usual drafts are 10 to "
-        "30 times smaller than the target",
-        "a larger draft costs too much of a target step, a much smaller one is rejected too often",
-        _GUIDE,
-    ),
-    (
-        "high-alpha-without-speed",
-        lambda f: f.accepted is not None,
-        "α of {f.accepted.candidate} is {f.accepted.alpha.value:.0%} and its speed-up "
-        "{f.accepted.speedup_expected.value:.2f}× at k = {f.accepted.k}: the draft is too slow or "
-        "k too high",
-        "accepted tokens still cost their draft steps and their verification",
-        f"{_GUIDE}; nibor1896/Crow issue 29 (85% accepted, no faster)",
-    ),
-    (
-        "quantize-the-draft",
-        lambda f: f.now is not None and f.if_quantized > 1.02 * f.now,
-        "{f.unquantized} was measured unquantized only; quantized, c is usually 30 to 50% "
-        "lower and α 2 to 4 points, which would give about {f.if_quantized:.2f}× instead of "
-        "{f.now:.2f}×",
-        "a draft's errors cost some rounds, its bytes cost every step",
-        f"{_GUIDE}; alexziskind1/draftbench (1.5B: 2.80× in 16 bits, 2.96× in 4)",
-    ),
-    (
-        "many-requests-at-once",
-        lambda f: f.speculate and f.most_asked < 32,
-        "measured up to concurrency {f.most_measured}; from 32 on, speculation usually "
-        "stops paying: before serving such loads, sweep there too (`--concurrency 32`)",
-        "a full batch already uses the arithmetic that verifying needs",
-        f"{_GUIDE}; vllm-project/vllm issue 17984 (Llama 70B with 1B loses from 32 on)",
-    ),
-)
-
-
 def rules_of_thumb(answer: Recommendation, run: Run) -> tuple[Advice, ...]:
     """The first three rules that fit this run."""
-    figures = _figures(answer, run)
-    fitting = [
-        Advice(rule=name, sentence=sentence.format(f=figures), reason=reason, source=source)
-        for name, fits, sentence, reason, source in _RULES
-        if fits(figures)
-    ]
-    return tuple(fitting[:_MOST_SHOWN])
-
-
-def _figures(answer: Recommendation, run: Run) -> _Figures:
-    measured = max(run.manifest.question.batches)
     models = [each for each in answer.by_candidate if each.draft not in (LOOKUP, SELF)]
-    figures = _Figures(
-        speculate=answer.decision == "speculate",
-        most_measured=measured,
-        most_asked=max([measured, *(level.concurrency for level in answer.levels)]),
+    fitting = chain(
+        _of_slow_drafts(answer, run, models),
+        _of_unquantized(answer, models),
+        _of_many_requests(answer, run),
     )
-    plain = next((each for each in models if each.quant == "none"), None)
-    if plain and all(each.quant == "none" or each.draft != plain.draft for each in models):
-        figures = _with_quantized(figures, plain, {each.k for each in answer.evaluations})
+    return tuple(islice(fitting, _MOST_SHOWN))
+
+
+def _of_slow_drafts(
+    answer: Recommendation, run: Run, models: Sequence[Evaluation]
+) -> Iterator[Advice]:
+    """Unless the best draft model surely reaches the asked speed-up."""
 
     def pays(draft: Evaluation) -> bool:
         latency = answer.objective == "latency"
@@ -136,44 +40,107 @@ def _figures(answer: Recommendation, run: Run) -> _Figures:
         return speed is not None and speed.low > answer.min_speedup
 
     if not models or pays(models[0]):
-        return figures
+        return
     draft = models[0]
+    if alpha := draft.alpha:
+        yield from _of_kinship(draft, run)
+        if alpha.value < _LOW_ALPHA:
+            yield Advice(
+                rule="low-alpha",
+                sentence=f"α of {draft.candidate} is only {alpha.value:.0%}; below "
+                f"{_LOW_ALPHA:.0%}, look for another draft (`draftbench acceptance` shows where "
+                "this one is rejected)",
+                reason="most rounds then end after a token or two, which hardly pays for drafting "
+                "them",
+                source=f"{_GUIDE}; gianlucamazza/xllama pull request 202 (α 43%: 0.81×)",
+            )
     target, facts = run.facts_of(None), run.facts_of(draft.candidate)
-    related = _related(draft, run) if draft.alpha else None
-    accepted = (
-        each
-        for each in models
-        if each.alpha and each.alpha.value > _HIGH_ALPHA and each.speedup_expected
-        if not pays(each)
-    )
-    return replace(
-        figures,
-        draft=draft,
-        alpha=draft.alpha,
-        size=facts.parameters / target.parameters if target and facts else None,
-        related=related,
-        usual=_USUAL_ALPHA[related or _SAME],
-        suspect="files" if draft.quant == "none" else "quantization",
-        accepted=next(accepted, None),
-    )
+    size = facts.parameters / target.parameters if target and facts else None
+    if size is not None and not 1 / 50 <= size <= 1 / 10:
+        yield Advice(
+            rule="size-ratio",
+            sentence=f"{draft.candidate} has {size:.1%} of the target's parameters; usual drafts "
+            "are 10 to 30 times smaller than the target",
+            reason="a larger draft costs too much of a target step, a much smaller one is rejected "
+            "too often",
+            source=_GUIDE,
+        )
+    for each in models:
+        speed = each.speedup_expected
+        if each.alpha and each.alpha.value > _HIGH_ALPHA and speed and not pays(each):
+            yield Advice(
+                rule="high-alpha-without-speed",
+                sentence=f"α of {each.candidate} is {each.alpha.value:.0%} and its speed-up "
+                f"{speed.value:.2f}× at k = {each.k}: the draft is too slow or k too high",
+                reason="accepted tokens still cost their draft steps and their verification",
+                source=f"{_GUIDE}; nibor1896/Crow issue 29 (85% accepted, no faster)",
+            )
+            return
 
 
-def _related(draft: Evaluation, run: Run) -> str | None:
-    """How a draft is related to the target, by their names on the command line."""
+def _of_kinship(draft: Evaluation, run: Run) -> Iterator[Advice]:
+    """Of a draft that agrees less than its kin does, or is no kin, by the names of models."""
     from draftbench.planner.known_pairs import kinship  # with the pages of `suggest`
 
     specs = run.manifest.specs or {}
-    return kinship(run.manifest.question.target, specs.get(draft.draft, draft.draft))
+    related = kinship(run.manifest.question.target, specs.get(draft.draft, draft.draft))
+    if related is None or (alpha := draft.alpha) is None:
+        return
+    least, most = _USUAL_ALPHA[related]
+    known = f"α of {draft.candidate} is {alpha.value:.0%}, where {least:.0%} to {most:.0%} is usual"
+    suspect = "files" if draft.quant == "none" else "quantization"
+    sentence = None
+    if related == _SAME and alpha.high < least:
+        sentence = f"{known} for the {related}: suspect its template or its {suspect}"
+    elif related != _SAME and alpha.low <= most:
+        sentence = (
+            f"{known} for {related}: try a draft of the target's own family and generation first"
+        )
+    if sentence:
+        yield Advice(
+            rule="same-family",
+            sentence=sentence,
+            reason="models trained on the same data with the same tokens agree more often",
+            source=_GUIDE,
+        )
 
 
-def _with_quantized(figures: _Figures, draft: Evaluation, ks: set[int]) -> _Figures:
-    """With what quantizing a draft should make of its speed-up, by the closed form."""
+def _of_unquantized(answer: Recommendation, models: Sequence[Evaluation]) -> Iterator[Advice]:
+    """A draft model of which no quantized level was measured, where one should be faster by the
+    closed form.
+    """
+    draft = next((each for each in models if each.quant == "none"), None)
+    if draft is None or any(e.quant != "none" and e.draft == draft.draft for e in models):
+        return
     alpha, cost, verify = draft.alpha, draft.draft_cost_ratio, draft.verify_ratio
     if alpha is None or cost is None or verify is None or draft.speedup_expected is None:
-        return figures
+        return
+    ks = {each.k for each in answer.evaluations}
     quantized, plain = (
         max(speedup(max(rate, 0.0), k, c, verify=verify.value) for k in ks)
         for rate, c in ((alpha.value - 0.03, 0.6 * cost.value), (alpha.value, cost.value))
     )
     now = draft.speedup_expected.value
-    return replace(figures, unquantized=draft.draft, now=now, if_quantized=now * quantized / plain)
+    if_quantized = now * quantized / plain
+    if if_quantized > 1.02 * now:
+        yield Advice(
+            rule="quantize-the-draft",
+            sentence=f"{draft.draft} was measured unquantized only; quantized, c is usually 30 to "
+            f"50% lower and α 2 to 4 points, which would give about {if_quantized:.2f}× instead of "
+            f"{now:.2f}×",
+            reason="a draft's errors cost some rounds, its bytes cost every step",
+            source=f"{_GUIDE}; alexziskind1/draftbench (1.5B: 2.80× in 16 bits, 2.96× in 4)",
+        )
+
+
+def _of_many_requests(answer: Recommendation, run: Run) -> Iterator[Advice]:
+    measured = max(run.manifest.question.batches)
+    asked = max([measured, *(level.concurrency for level in answer.levels)])
+    if answer.decision == "speculate" and asked < 32:
+        yield Advice(
+            rule="many-requests-at-once",
+            sentence=f"measured up to concurrency {measured}; from 32 on, speculation usually "
+            "stops paying: before serving such loads, sweep there too (`--concurrency 32`)",
+            reason="a full batch already uses the arithmetic that verifying needs",
+            source=f"{_GUIDE}; vllm-project/vllm issue 17984 (Llama 70B with 1B loses from 32 on)",
+        )
