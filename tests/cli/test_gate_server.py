@@ -67,7 +67,7 @@ def test_alpha_is_judged_by_position_and_where_it_fell_is_said(command, saved, t
     with ScriptedServer("vllm", k=4, accepts=(1, 0)) as server:
         outcome = gated(command, saved, tmp_path, server, "--max-drop", "alpha:0.05")
     assert outcome.code == 1, outcome.err
-    assert "alpha: 0.7391 → 0.3478" in " ".join(outcome.out.split())
+    assert "alpha: 0.739 → 0.348" in " ".join(outcome.out.split())
     assert "largest drop by draft position: position 2 of 4" in " ".join(outcome.out.split())
 
 
