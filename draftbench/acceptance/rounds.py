@@ -119,30 +119,21 @@ def replays_of(
     candidate: Candidate,
     trajectories: Sequence[Trajectory],
     replays: Sequence[AnyReplay],
-    mode: DraftingMode | None = None,
+    mode: DraftingMode,
 ) -> tuple[tuple[Trajectory, AnyReplay], ...]:
-    """Pair each response with the candidate's replay along it, in the order of `trajectories`.
-
-    Responses without a replay (the candidate failed there) are left out. `mode` picks one drafting
-    mode; without it the replays must all be of one mode. Prompt lookup has no mode.
+    """Pair each response with the candidate's replay along it in a drafting mode, in the order of
+    `trajectories`. Responses without one (the candidate failed there) are left out. Prompt lookup
+    has no mode.
 
     Raises:
-        RunFolderError: a replay does not fit its response, or there are several modes and `mode`
-            does not pick one.
+        RunFolderError: a replay does not fit its response.
     """
-    chosen = [
-        replay
+    by_response = {
+        replay.key: replay
         for replay in replays
         if replay.candidate == candidate
-        and (mode is None or not isinstance(replay, Replay) or replay.mode is mode)
-    ]
-    modes = {replay.mode for replay in chosen if isinstance(replay, Replay)}
-    if len(modes) > 1:
-        raise RunFolderError(
-            f"{candidate} was replayed in several drafting modes: {', '.join(sorted(modes))}",
-            hint="choose one drafting mode; acceptance of different modes is not comparable",
-        )
-    by_response = {replay.key: replay for replay in chosen}
+        and (isinstance(replay, LookupReplay) or replay.mode is mode)
+    }
     pairs = []
     for trajectory in trajectories:
         replay = by_response.get(trajectory.key)

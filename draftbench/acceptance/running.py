@@ -9,9 +9,10 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import Sample, alpha, mean_accepted_length
 from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate
-from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
+from draftbench.acceptance.rounds import AnyReplay
 from draftbench.records import Decode, Key, LookupReplay, Observation, Replay, Trajectory
 
 _USUAL_K = 4
@@ -53,8 +54,8 @@ class RunningFigures:
                 case Decode():
                     self._add_decode(record)
         for name, pairs in replayed.items():
-            rounds = expected_rounds([law_of(*pair) for pair in pairs], self.k)
-            length = mean_accepted_length([trajectory for trajectory, _ in pairs], rounds)
+            along = CandidateRounds.of(pairs)
+            length = mean_accepted_length(along.trajectories, along.at(self.k))
             self._lengths.setdefault(name, []).append(length)
             rate = alpha(pairs)
             if rate is not None:

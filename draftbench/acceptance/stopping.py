@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import (
     ACCEPTED_PER_DRAFTED,
     Figure,
@@ -31,7 +32,6 @@ from draftbench.acceptance.rounds import (
     Pairs,
     PositionLaw,
     expected_rounds,
-    law_of,
     model_pairs,
     tried_probabilities,
 )
@@ -69,8 +69,8 @@ def stopping_rules(
     model = model_pairs(pairs)
     if not model or any(replay.accept and not replay.confidence for _, replay in model):
         return ()
-    trajectories = [trajectory for trajectory, _ in model]
-    rounds = expected_rounds([law_of(*pair) for pair in model], k)
+    along = CandidateRounds.of(model)
+    trajectories, rounds = along.trajectories, along.at(k)
     fixed = (
         tokens_per_round(trajectories, rounds),
         ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.rounds + rounds.plain),

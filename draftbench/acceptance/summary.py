@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -15,6 +14,7 @@ from draftbench.acceptance.breakdown import (
     breakdown,
     rounds_by_group,
 )
+from draftbench.acceptance.candidate_rounds import Along, counted_along, rounds_of, runs_at
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import (
     SuspectedFault,
@@ -23,25 +23,16 @@ from draftbench.acceptance.faults import (
     suspected_faults,
     template_may_differ,
 )
-from draftbench.acceptance.hazards import served_rounds
 from draftbench.acceptance.intervals import (
     Estimate,
     estimate,
     paired_difference,
     requests_needed,
 )
-from draftbench.acceptance.rounds import (
-    Pairs,
-    Rounds,
-    counted_rounds,
-    expected_rounds,
-    law_of,
-    model_pairs,
-    replays_of,
-)
+from draftbench.acceptance.rounds import Pairs, Rounds, model_pairs
 from draftbench.acceptance.stopping import Stopping, stopping_rules
 from draftbench.acceptance.trees import TreeFigures, best_trees
-from draftbench.records import Candidate, Decode, DraftingMode, LookupReplay, Trajectory
+from draftbench.records import Candidate, DraftingMode, Trajectory
 from draftbench.run_folder.run import Run
 
 # The figures that are computed at every k.
@@ -52,8 +43,6 @@ AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
     definitions.accepted_without_bonus,
     definitions.uncut_accepted_length,
 )
-# Responses, and the rounds along them.
-Along = tuple[Sequence[Trajectory], Rounds]
 
 
 class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,18 +134,17 @@ def acceptance_report(
     differences: list[FigureDifference] = []
     first: dict[int | None, Sample] = {}
     for candidate in candidates:
-        pairs = replays_of(candidate, run.trajectories, run.replays)
-        laws = [law_of(*pair) for pair in pairs]
-        windows = [replay.window for _, replay in pairs if isinstance(replay, LookupReplay)]
-        possible = [k for k in ks if laws and k <= min(windows, default=k)]
-        along = [trajectory for trajectory, _ in pairs]
-        rounds: Mapping[int, Along] = {k: (along, expected_rounds(laws, k)) for k in possible}
-        rate = definitions.alpha(pairs)
-        predicted: Mapping[int, Along] = {}
-        if not pairs and (rounds := _counted(run, candidate)):
-            rate = definitions.alpha_of_rounds(*rounds[max(rounds)])
-            predicted = _predicted(run, candidate, [k for k in ks if k not in rounds])
-        figures.append(_figures(run, candidate, pairs, rounds, predicted, rate, width))
+        along = rounds_of(run, candidate)
+        rounds = _counted(run, candidate) if along.served else {}
+        expected = {
+            k: (along.trajectories, along.at(k)) for k in ks if along.reaches(k) and k not in rounds
+        }
+        if along.served:
+            rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])
+            figures.append(_figures(run, candidate, (), rounds, expected, rate, width))
+        else:
+            rate, rounds = definitions.alpha(along.replays), expected
+            figures.append(_figures(run, candidate, along.replays, rounds, {}, rate, width))
         samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
         for k, at_k in rounds.items():
             samples[k] = definitions.tokens_per_round(*at_k)
@@ -186,22 +174,9 @@ def acceptance_report(
 
 def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
     """The rounds that an engine counted, by k, at its smallest load with that k."""
-    by_load: defaultdict[tuple[int, int], list[Decode]] = defaultdict(list)
-    for row in run.decodes:
-        if row.candidate == candidate:
-            by_load[row.k, -row.batch].append(row)
-    return {
-        k: ([run.responses[row.key] for row in rows], counted_rounds(rows))
-        for (k, _), rows in sorted(by_load.items())
-    }
-
-
-def _predicted(run: Run, candidate: Candidate, ks: Sequence[int]) -> dict[int, Along]:
-    """The expected rounds at those of the k's that are below the largest that was served."""
-    served = served_rounds(run, candidate)
-    if served is None:
-        return {}
-    return {k: (served.along, served.rounds(k)) for k in ks if k < len(served.hazards)}
+    loads = {(row.k, row.batch) for row in run.decodes if row.candidate == candidate}
+    smallest = dict(sorted(loads, reverse=True))
+    return {k: counted_along(runs_at(run, candidate, k, smallest[k])) for k in sorted(smallest)}
 
 
 def _figures(
@@ -225,9 +200,7 @@ def _figures(
         )
 
     longest = max(rounds, default=0)
-    trajectories = [trajectory for trajectory, _ in pairs]
-    if rounds and not pairs:
-        trajectories = list(rounds[longest][0])
+    trajectories = rounds[longest][0] if rounds else [trajectory for trajectory, _ in pairs]
     # Where an engine reported sums, nothing is known by position.
     positions = range(1, longest + 1) if pairs or (rate and rate.value is not None) else ()
     hazards, survivals = (

@@ -83,7 +83,7 @@ def _disagreements(
 ) -> dict[str, tuple[Disagreement, ...]]:
     """What each candidate lost most by; one whose drafted tokens were not kept is left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
-    from draftbench.acceptance.rounds import replays_of
+    from draftbench.acceptance.candidate_rounds import rounds_of
     from draftbench.run_folder.folder import RunFolder
 
     folder = RunFolder(run)
@@ -99,7 +99,7 @@ def _disagreements(
         )
     return {
         str(candidate): costliest_disagreements(
-            replays_of(candidate, observed.trajectories, observed.replays),
+            rounds_of(observed, candidate).replays,
             k,
             drafted[candidate],
             responses,

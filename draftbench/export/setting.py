@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
+from draftbench.acceptance.candidate_rounds import rounds_of
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import short_name, split_revision
 from draftbench.models.drafting import Speculation, speculation
-from draftbench.planner.predict import replayed
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Sampling
 from draftbench.run_folder.manifest import Manifest
@@ -190,9 +190,8 @@ def setting_of(
 
 def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float, ...]:
     """The share of rounds of k whose first 1, 2, … k draft tokens were all accepted."""
-    predictor = replayed(run, candidate)
-    trajectories, rounds = predictor.trajectories, predictor.rounds(k)
-    shares = (survival(trajectories, rounds, at).value or 0.0 for at in range(1, k + 1))
+    along = rounds_of(run, candidate)
+    shares = (survival(along.trajectories, along.at(k), at).value or 0.0 for at in range(1, k + 1))
     return tuple(round(share, 4) for share in shares)
 
 

@@ -165,16 +165,16 @@ def _figures(
 ) -> Iterable[FigureChange]:
     """α, tokens per round, c and measured speed-ups, as far as a run has them."""
     a, b = (predictor_of(run, candidate) for run in runs)
-    replays = [replay for predictor in (a, b) for _, replay in predictor.replays]
+    replays = [replay for predictor in (a, b) for _, replay in predictor.along.replays]
     windows = [replay.window for replay in replays if isinstance(replay, LookupReplay)]
     # Without replays in both runs the rounds that engines counted are compared, as in the gate.
-    counted = not (a.replays and b.replays)
+    counted = not (a.along.replays and b.along.replays)
     served = [{row.k for row in run.decodes if row.candidate == candidate} for run in runs]
     modes = [run.manifest.question.mode for run in runs]
     # Prompt lookup has no drafting mode.
     two_modes = modes[0] != modes[1] and not windows
     obstacle = f"two drafting modes: {modes[0]} and {modes[1]}" if two_modes else None
-    rates = alpha(a.replays), alpha(b.replays)
+    rates = alpha(a.along.replays), alpha(b.along.replays)
     if any(rates):
         yield _counted("α", (None, None), rates, obstacle)
     # First at a common k: A's best, else B's, else A's largest, but at most what prompt lookup was
@@ -191,8 +191,8 @@ def _figures(
             yield _served(runs, candidate, (k_a, k_b), obstacle)
             continue
         samples = (
-            tokens_per_round(a.trajectories, a.rounds(k_a)),
-            tokens_per_round(b.trajectories, b.rounds(k_b)),
+            tokens_per_round(a.along.trajectories, a.along.at(k_a)),
+            tokens_per_round(b.along.trajectories, b.along.at(k_b)),
         )
         yield _counted("tokens per round", (k_a, k_b), samples, obstacle)
     machines = [run.manifest.environment.machine for run in runs]

@@ -14,6 +14,12 @@ from statistics import fmean, median
 import msgspec
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import (
+    CandidateRounds,
+    counted_along,
+    rounds_of,
+    runs_at,
+)
 from draftbench.acceptance.definitions import (
     Sample,
     alpha,
@@ -27,10 +33,6 @@ from draftbench.acceptance.rounds import (
     AnyReplay,
     Pairs,
     Rounds,
-    counted_rounds,
-    expected_rounds,
-    law_of,
-    replays_of,
 )
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.baseline import (
@@ -102,8 +104,8 @@ def make_baseline(
         trajectories, rounds, rate = _counted_by_engine(run, candidate, k, load)
     else:
         pairs = _replays(run, candidate, k)
-        trajectories = [trajectory for trajectory, _ in pairs]
-        rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
+        along = CandidateRounds.of(pairs)
+        trajectories, rounds = along.trajectories, along.at(k)
         rate = alpha(pairs)
     # An infinite near tie leaves out the check of the target as its own draft, which sweeps make.
     faults = suspected_faults(candidate, pairs, [rounds], math.inf)
@@ -149,16 +151,14 @@ def make_baseline(
 
 def _counted_by_engine(
     run: Run, candidate: Candidate, k: int, load: int
-) -> tuple[list[Trajectory], Rounds, Sample | None]:
+) -> tuple[Sequence[Trajectory], Rounds, Sample | None]:
     """Responses, the rounds that the server counted for each, and α of the tokens that it tried,
     None if it does not report positions.
 
     Raises:
         UsageError: the server does not count its rounds.
     """
-    rows = [r for r in run.decodes if (r.candidate, r.k, r.batch) == (candidate, k, load)]
-    trajectories = [run.responses[row.key] for row in rows]
-    rounds = counted_rounds(rows)
+    trajectories, rounds = counted_along(runs_at(run, candidate, k, load))
     if rounds.tokens.any() and not (rounds.rounds + rounds.plain).any():
         raise UsageError(
             "the server tells nothing of its drafting, so its acceptance cannot be judged",
@@ -175,28 +175,27 @@ def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
         RunFolderError: there is no replay.
         UsageError: the candidate was not replayed for this k.
     """
-    pairs = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
+    along = rounds_of(run, candidate)
     served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
-    if not pairs and served:
+    if along.served:
         raise UsageError(
             f"k = {k} cannot be judged: {candidate} was served with "
             f"k = {', '.join(map(str, served))} alone, and cannot be replayed",
             hint=f"name a k that was served, e.g. --k {served[-1]}, or start the engine with "
             f"k = {k} (a sweep with --measure all)",
         )
-    if not pairs:
+    if not along.replays:
         measured = ", ".join(map(str, run.candidates)) or "nothing"
         raise RunFolderError(
             f"the run holds no replay of `{candidate}`; it measured {measured}",
             hint="choose one of these with --candidate, or sweep with that draft",
         )
-    largest = min((r.window for _, r in pairs if isinstance(r, LookupReplay)), default=k)
-    if k > largest:
+    if not along.reaches(k):
         raise UsageError(
-            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {largest}",
+            f"k = {k} cannot be judged: {candidate} was replayed for k = 1 to {along.longest}",
             hint="sweep again with that k among --k",
         )
-    return (*pairs, *_nothing_drafted(run.trajectories, pairs))
+    return (*along.replays, *_nothing_drafted(run.trajectories, along.replays))
 
 
 def _with_texts(

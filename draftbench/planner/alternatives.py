@@ -21,8 +21,8 @@ from typing import Literal
 
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import counted_along
 from draftbench.acceptance.definitions import Sample, quotient, tokens_per_round
-from draftbench.acceptance.rounds import counted_rounds
 from draftbench.planner.measured import Measurement
 from draftbench.planner.predict import Prediction, Predictor, predict
 from draftbench.planner.recommendation import FEW_DECODED
@@ -147,13 +147,13 @@ class Alternative:
 
         Not 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
-        if self.measured is None or not self.predictor.replays:
+        if self.measured is None or not self.predictor.along.replays:
             return None
-        counted, replayed = counted_rounds([row for _, row in self.measured.runs]), self.prediction
+        (_, rounds), replayed = counted_along(self.measured.runs), self.prediction
         both = [t.key in self.measured.keys for t in replayed.trajectories]
         decoded, expected = (
             quotient(np.array([rounds.tokens[at].sum(), (rounds.rounds + rounds.plain)[at].sum()]))
-            for rounds, at in ((counted, slice(None)), (replayed.rounds, np.array(both)))
+            for rounds, at in ((rounds, slice(None)), (replayed.rounds, np.array(both)))
         )
         return float(decoded / expected - 1) if expected > 0 else None
 

@@ -288,7 +288,7 @@ class Evaluator:
         measured = self.measured(concurrency)
         return uncorrected(
             predictor,
-            [k for k in self.ks if predictor.reaches(k)],
+            [k for k in self.ks if predictor.along.reaches(k)],
             {k: decoded for (of, k), decoded in measured.items() if of == candidate},
         )
 

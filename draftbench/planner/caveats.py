@@ -413,10 +413,11 @@ def _of_candidate(
                 "differ by as much",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    if predictor.replays and len(predictor.replays) < replayable:
+    replays = predictor.along.replays
+    if replays and len(replays) < replayable:
         yield Caveat(
             "partly-replayed",
-            f"replayed on only {len(predictor.replays)} of {replayable} responses",
+            f"replayed on only {len(replays)} of {replayable} responses",
         )
     if c := predictor.draft_cost_ratio:
         if c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
@@ -436,7 +437,7 @@ def _of_candidate(
     for text in beyond_timed(predictor, max(each.k for each in alternatives)):
         yield Caveat("outside-timed-range", text)
     rounds = [each.prediction.rounds for each in alternatives]
-    for fault in suspected_faults(candidate, predictor.replays, rounds, near_tie(run)):
+    for fault in suspected_faults(candidate, replays, rounds, near_tie(run)):
         yield Caveat(
             "suspected-fault",
             f"suspected fault: {fault.message}; {fault.advice}",

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+from draftbench.acceptance.candidate_rounds import counted_along
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.intervals import estimate, paired_difference
-from draftbench.acceptance.rounds import counted_rounds
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.output_check import audit
@@ -127,12 +127,11 @@ def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
 def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
     """An engine that accepts more or fewer tokens than replay, by more than chance."""
     for each in decided.alternatives:
-        if each.measured is None or not each.predictor.replays:
+        if each.measured is None or not each.predictor.along.replays:
             continue
-        runs = each.measured.runs
-        counted = tokens_per_round([t for t, _ in runs], counted_rounds([row for _, row in runs]))
+        served = tokens_per_round(*counted_along(each.measured.runs))
         replayed = tokens_per_round(each.prediction.trajectories, each.prediction.rounds)
-        gap = estimate(paired_difference(counted, replayed))
+        gap = estimate(paired_difference(served, replayed))
         luck = each.acceptance_luck
         if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
             more = "fewer" if luck < 0 else "more"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import counted_along, runs_at
 from draftbench.acceptance.definitions import (
     Sample,
     accepted_per_drafted,
@@ -19,7 +20,7 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.intervals import Estimate, estimate
-from draftbench.acceptance.rounds import PositionLaw, Rounds, counted_rounds
+from draftbench.acceptance.rounds import PositionLaw, Rounds
 from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.formula import break_even_alpha
@@ -48,7 +49,7 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
             keeping = [each for each in at_every_k if not each.breaks]
             limitless = [replace(each, breaks=()) for each in at_every_k]
             best = Ranking(keeping or limitless, ranking.by).best
-        rate = alpha(at_every_k[0].predictor.replays)
+        rate = alpha(at_every_k[0].predictor.along.replays)
         corrected = any(each.corrected for each in at_every_k)
         found += [
             _evaluation(
@@ -82,21 +83,14 @@ def _evaluation(
     """
     predictor, prediction, k = alternative.predictor, alternative.prediction, alternative.k
     measured, costs, ranking = alternative.measured, predictor.costs, decided.ranking
-    configuration = alternative.candidate, k, predictor.batch
     # Those of a serving engine, with or without a baseline.
-    answers = [
-        row
-        for row in (run.decodes if run.served else ())
-        if (row.candidate, row.k, row.batch) == configuration
-    ]
-    rows = measured.runs if measured else [(run.responses[row.key], row) for row in answers]
-    counted = None
-    if rows:
-        counted = [t for t, _ in rows], counted_rounds([row for _, row in rows])
+    answers = runs_at(run, alternative.candidate, k, predictor.batch) if run.served else []
+    runs = measured.runs if measured else answers
+    while_decoding = counted_along(runs) if runs else None
     # A draft that cannot be replayed has the engine's τ at k's that were started, at others that of
     # the positions that it counted.
     along = prediction.trajectories, prediction.rounds
-    replayed = along if predictor.replays else counted or along
+    replayed = along if predictor.along.replays else while_decoding or along
 
     def figure(of: Callable[..., Sample], rounds: tuple[Any, Rounds] | None) -> Estimate | None:
         return estimate(of(*rounds) if rounds else None)
@@ -124,15 +118,15 @@ def _evaluation(
         best=best,
         tokens_per_round=figure(tokens_per_round, replayed),
         accepted_per_drafted=figure(accepted_per_drafted, replayed),
-        mean_accepted_length_measured=figure(mean_accepted_length, counted),
-        accepted_per_drafted_measured=figure(accepted_per_drafted, counted),
+        mean_accepted_length_measured=figure(mean_accepted_length, while_decoding),
+        accepted_per_drafted_measured=figure(accepted_per_drafted, while_decoding),
         speedup_expected=expected,
         speedup_end_to_end=estimate(prediction.end_to_end()),
         prediction_error=alternative.prediction_error,
         memory_bytes=predictor.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=expected_end_to_end,
-        requests_served=len({row.request for row in answers}),
+        requests_served=len({row.request for _, row in answers}),
         requests_measured=len(measured.speedup.requests) if measured else 0,
         probability_best=confidence.probability if confidence else None,
         round_overhead=alternative.round_overhead,
@@ -283,15 +277,16 @@ def break_even(alternative: Alternative) -> BreakEven | None:
 
     None for prompt lookup, whose acceptance has no law per position, and at unknown speed.
     """
-    laws = [law for law in alternative.predictor.laws if isinstance(law, PositionLaw)]
+    along = alternative.predictor.along
+    laws = [law for law in along.laws if isinstance(law, PositionLaw)]
     expected = alternative.expected.value if alternative.expected else None
     predicted = alternative.predicted.value if alternative.predicted else None
-    if len(laws) < len(alternative.predictor.laws) or not expected or not predicted:
+    if len(laws) < len(along.laws) or not expected or not predicted:
         return None
 
     def pays(scaling: float) -> bool:
         scaled = tuple(replace(x, accept=np.minimum(1.0, scaling * x.accept)) for x in laws)
-        predictor = replace(alternative.predictor, laws=scaled, _rounds={})
+        predictor = replace(alternative.predictor, along=replace(along, laws=scaled))
         sample = predict(predictor, alternative.k).speedup()
         value = sample.value if sample else None
         return value is not None and value * expected / predicted >= 1

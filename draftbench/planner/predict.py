@@ -14,24 +14,15 @@ Intervals cover the sampling of requests alone; `timing_factors` draws the noise
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds, rounds_of
 from draftbench.acceptance.definitions import Requests, Sample, pooled
-from draftbench.acceptance.hazards import ServedRounds, served_rounds
 from draftbench.acceptance.intervals import Estimate, generator_of
-from draftbench.acceptance.rounds import (
-    AnyReplay,
-    Floats,
-    HazardLaw,
-    ResponseLaw,
-    Rounds,
-    expected_rounds,
-    law_of,
-    replays_of,
-)
+from draftbench.acceptance.rounds import Floats, Rounds
 from draftbench.memory import Footprint
 from draftbench.planner.cost_sources import CostSource, PricedBatch, costs_in
 from draftbench.planner.costs import context_of, pass_seconds
@@ -42,75 +33,43 @@ from draftbench.run_folder.run import Run
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Predictor(PricedBatch):
-    """What predicts one candidate: its `replays` of all responses, with their acceptance laws in
-    the same order, and its costs at `batch` active rows.
-
-    `memory_bytes` are the draft's. `counted` are the rounds of a draft that has no replays, since
-    only an engine runs it.
+    """What predicts one candidate: its rounds along all responses, and its costs at `batch` active
+    rows. `memory_bytes` are the draft's.
     """
 
     candidate: Candidate
-    replays: tuple[tuple[Trajectory, AnyReplay], ...]
-    laws: tuple[ResponseLaw, ...]
+    along: CandidateRounds
     memory_bytes: int | None
     batch: int = 1
-    counted: ServedRounds | None = None
-    # The rounds by k, the same at every batch size.
-    _rounds: dict[int, Rounds] = field(default_factory=dict)
-
-    def rounds(self, k: int) -> Rounds:
-        """Expected rounds of every response.
-
-        Raises:
-            ValueError: nothing was replayed, or k is beyond what was.
-        """
-        if k not in self._rounds:
-            counted = self.counted
-            self._rounds[k] = counted.rounds(k) if counted else expected_rounds(self.laws, k)
-        return self._rounds[k]
-
-    def reaches(self, k: int) -> bool:
-        """Whether the rounds at k are known: a draft that only an engine runs was served at a
-        largest k.
-        """
-        hazards = [law.hazards for law in self.laws if isinstance(law, HazardLaw)]
-        return bool(self.laws) and all(k <= len(of_response) for of_response in hazards)
 
     def at(self, batch: int, source: CostSource) -> Predictor:
         """The same candidate at another batch size, by the costs of `source`."""
         return replace(self, batch=batch, **vars(source.at(self.candidate, batch)))
 
     @cached_property
-    def trajectories(self) -> tuple[Trajectory, ...]:
-        """The responses that the candidate was replayed on, or served."""
-        if self.counted is not None:
-            return self.counted.along
-        return tuple(trajectory for trajectory, _ in self.replays)
-
-    @cached_property
     def prompts(self) -> Floats:
         """Tokens of every response's prompt [responses]."""
-        return np.array([t.prompt_tokens for t in self.trajectories])
+        return np.array([t.prompt_tokens for t in self.along.trajectories])
 
     @cached_property
     def lengths(self) -> Floats:
         """Tokens of every response [responses]."""
-        return np.array([t.output_tokens for t in self.trajectories])
+        return np.array([t.output_tokens for t in self.along.trajectories])
 
     @cached_property
     def contexts(self) -> Floats:
         """Cached tokens half-way through every response [responses]."""
-        return np.array([context_of(t) for t in self.trajectories])
+        return np.array([context_of(t) for t in self.along.trajectories])
 
     @cached_property
     def requests(self) -> Requests:
         """The request of every response."""
-        return Requests.of(self.trajectories)
+        return Requests.of(self.along.trajectories)
 
     @cached_property
     def weights(self) -> Floats:
         """How often every response occurs in the traffic [responses]."""
-        return np.array([t.weight for t in self.trajectories])
+        return np.array([t.weight for t in self.along.trajectories])
 
     @cached_property
     def prefills(self) -> Floats | None:
@@ -187,21 +146,13 @@ def predictor_of(
 
 
 def replayed(run: Run, candidate: Candidate) -> Predictor:
-    """A candidate's replays and laws, at unknown costs.
+    """A candidate's rounds, at unknown costs.
 
     Raises:
         RunFolderError: a replay does not fit its response.
     """
-    replays = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
-    laws: tuple[ResponseLaw, ...] = tuple(law_of(t, replay) for t, replay in replays)
-    counted = None if replays else served_rounds(run, candidate)
-    return Predictor(
-        candidate=candidate,
-        replays=replays,
-        laws=counted.laws() if counted else laws,
-        memory_bytes=_memory(run, candidate),
-        counted=counted,
-    )
+    along, memory = rounds_of(run, candidate), _memory(run, candidate)
+    return Predictor(candidate=candidate, along=along, memory_bytes=memory)
 
 
 def draft_lengths(run: Run) -> tuple[int, ...]:
@@ -245,8 +196,8 @@ def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = N
         beyond: seconds that a target step and a round take beyond their passes; None for those of
             the other k's, or 0 where these are unknown.
     """
-    rounds, costs = predictor.rounds(k), predictor.spread or predictor.costs
-    untimed = Prediction(predictor.trajectories, predictor.requests, rounds, None, None)
+    rounds, costs = predictor.along.at(k), predictor.spread or predictor.costs
+    untimed = Prediction(predictor.along.trajectories, predictor.requests, rounds, None, None)
     if predictor.served is not None:
         return replace(untimed, decoding=predictor.served.without(k).decoding(rounds))
     if costs is None or k + 1 > (costs.longest or k + 1):

@@ -48,7 +48,7 @@ def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
     cost is unknown or nothing was replayed.
     """
     predictor = predictor_of(replace(run, decodes=()), candidate, batch=batch)
-    ks = draft_lengths(run) if predictor.laws else ()
+    ks = draft_lengths(run) if predictor.along.laws else ()
     best = Ranking(uncorrected(predictor, ks)).best
     return _with_neighbours(ks, best.k) if best else []
 
@@ -78,10 +78,10 @@ def next_start(
         if len(started) < 2 and k not in started:
             return k
     speeds = {}
-    for k in filter(predictor.reaches, ks):
+    for k in filter(predictor.along.reaches, ks):
         served = predictor.served if k in started else None
         decoding = (
-            served.decoding(predictor.rounds(k)) if served else predict(predictor, k).decoding
+            served.decoding(predictor.along.at(k)) if served else predict(predictor, k).decoding
         )
         if decoding is not None:
             plain, speculative = predictor.weights @ decoding
@@ -113,13 +113,13 @@ def timed_enough(
         decoded: responses that will be decoded, at no more than so many `cells`, the baseline
             among them.
     """
-    along, ks = replayed(replace(run, decodes=()), candidate), draft_lengths(run)
+    unpriced, ks = replayed(replace(run, decodes=()), candidate), draft_lengths(run)
     tokens = sum(t.output_tokens for t in decoded)
 
     def enough(points: Sequence[CostPoint]) -> bool:
         source = costs_in(replace(run, costs=tuple(points), decodes=()), (candidate,))
-        predictor = along.at(batch, source)
-        if predictor.costs is None or not along.laws:
+        predictor = unpriced.at(batch, source)
+        if predictor.costs is None or not predictor.along.laws:
             return True
         if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
             return False

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftbench.acceptance.breakdown import rounds_by_group
+from draftbench.acceptance.candidate_rounds import rounds_of
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
-from draftbench.acceptance.rounds import expected_rounds, law_of, replays_of
 from draftbench.errors import UsageError
 from draftbench.planner.recommendation import Distribution, Evaluation, Recommendation
 from draftbench.records import SELF
@@ -313,9 +313,8 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     replayed = {each.candidate for each in run.replays}
     drafts = [each for each in drafts if each in replayed]
     for candidate in drafts:
-        pairs = replays_of(candidate, run.trajectories, run.replays, question.mode)
-        rounds = expected_rounds([law_of(*pair) for pair in pairs], k)
-        for g in rounds_by_group([trajectory for trajectory, _ in pairs], {k: rounds}):
+        along = rounds_of(run, candidate)
+        for g in rounds_by_group(along.trajectories, {k: along.at(k)}):
             rows.append([g.by, g.name, str(g.requests), str(candidate), g.tokens_per_round])
             if candidate == drafts[0]:
                 name = g.name if g.by == "segment" else f"{g.by} {g.name}"

@@ -307,7 +307,7 @@ def test_drafting_ends_at_the_limit_and_at_the_drafts_context(
 def test_replays_are_paired_in_the_order_of_the_responses() -> None:
     responses = [trajectory("a", 3, limit=9), trajectory("b", 2), trajectory("a", 2, sample=1)]
     replays = [replay([0.1], request="a", sample=1), replay([0.5, 0.25], request="a", draftable=7)]
-    pairs = replays_of(SMALL, responses, replays)
+    pairs = replays_of(SMALL, responses, replays, DraftingMode.GREEDY)
     assert [t.key for t, _ in pairs] == [("a", 0), ("a", 1)]
     law = law_of(*pairs[0])
     assert isinstance(law, PositionLaw)
@@ -317,22 +317,20 @@ def test_replays_are_paired_in_the_order_of_the_responses() -> None:
 
 def test_other_drafts_and_quantization_levels_are_left_out() -> None:
     others = [replay([1.0], candidate=Candidate(draft="big")), replay([1.0], candidate=INT8)]
-    assert replays_of(SMALL, [trajectory("r", 2)], others) == ()
-    assert len(replays_of(INT8, [trajectory("r", 2)], others)) == 1
+    assert replays_of(SMALL, [trajectory("r", 2)], others, DraftingMode.GREEDY) == ()
+    assert len(replays_of(INT8, [trajectory("r", 2)], others, DraftingMode.GREEDY)) == 1
 
 
 def test_prompt_lookup_becomes_a_law_per_start() -> None:
     record = lookup((4, 0), (1, 0))
-    (pair,) = replays_of(record.candidate, [trajectory("r", 3)], [record])
+    (pair,) = replays_of(record.candidate, [trajectory("r", 3)], [record], DraftingMode.GREEDY)
     law = law_of(*pair)
     assert isinstance(law, StartLaw)
     assert (law.proposed.tolist(), law.matched.tolist(), law.window) == ([4, 0], [1, 0], 4)
 
 
-def test_drafting_modes_are_not_mixed_but_one_can_be_chosen() -> None:
+def test_drafting_modes_are_not_mixed() -> None:
     both = [replay([1.0]), replay([0.5], mode=DraftingMode.SAMPLED)]
-    with pytest.raises(RunFolderError, match="greedy, sampled"):
-        replays_of(SMALL, [trajectory("r", 2)], both)
     ((_, chosen),) = replays_of(SMALL, [trajectory("r", 2)], both, DraftingMode.GREEDY)
     assert isinstance(chosen, Replay)
     assert chosen.accept == (1.0,)
@@ -340,7 +338,7 @@ def test_drafting_modes_are_not_mixed_but_one_can_be_chosen() -> None:
 
 def test_a_replay_of_another_length_is_refused() -> None:
     with pytest.raises(RunFolderError, match="1 positions of a response of 5 tokens"):
-        replays_of(SMALL, [trajectory("r", 5)], [replay([1.0])])
+        replays_of(SMALL, [trajectory("r", 5)], [replay([1.0])], DraftingMode.GREEDY)
 
 
 @given(

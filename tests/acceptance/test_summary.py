@@ -88,7 +88,7 @@ def test_the_first_candidate_is_compared_with_each_other_by_request() -> None:
 def test_alpha_of_another_basis_is_not_compared() -> None:
     sampled = {"mode": DraftingMode.SAMPLED}
     seen = run_of(
-        manifest(),
+        manifest(mode=DraftingMode.SAMPLED),
         [
             *(trajectory(r, 3) for r in "abc"),
             *(replay([0.5, 0.5], request=r, overlap=(0.5, 0.5), **sampled) for r in "abc"),

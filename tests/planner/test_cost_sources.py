@@ -174,7 +174,7 @@ batches:
 """,
     )
     run = scene.observed(4)
-    rounds = expected_rounds(predictor_of(run, SMALL).laws, 4)
+    rounds = expected_rounds(predictor_of(run, SMALL).along.laws, 4)
     assert rounds.accepted.sum() / rounds.proposed.sum() == pytest.approx(0.6)
     found = recommend(run, DecisionOptions(costs=source))
     assert found.decision == "do_not_speculate"

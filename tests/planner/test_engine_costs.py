@@ -473,7 +473,7 @@ def test_a_slow_request_that_was_not_answered_with_the_draft_does_not_make_it_fa
 
 def test_requests_differ_at_a_k_that_was_not_started_as_at_the_nearest_started():
     predictor = predictor_of(asked([0.08, 0.16] * 5), SMALL)
-    along = tokens_per_round(predictor.trajectories, predictor.rounds(2))
+    along = tokens_per_round(predictor.along.trajectories, predictor.along.at(2))
     at_two, whole = predictor.served.speedups(along, 2)
     # From a step of .1 s through .12 s to .14 s; 8 tokens in three rounds.
     assert at_two.value == pytest.approx(0.8 / (3 * 0.14))

@@ -154,7 +154,7 @@ def test_a_heavy_request_fills_the_rows_by_its_weight(scene):
 
 def test_a_batch_of_one_is_the_single_row(timed):
     found = predictor_of(timed.observed(1, 2), SMALL)
-    alone = pass_seconds(found.costs, found.rounds(2), np.array([14.5, 14.5]))
+    alone = pass_seconds(found.costs, found.along.at(2), np.array([14.5, 14.5]))
     assert alone == pytest.approx([4.1, 4.1])
 
 

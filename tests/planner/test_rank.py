@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scenes import ALL
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import Sample, quotient
 from draftbench.planner.alternatives import Alternative
 from draftbench.planner.measured import SPEEDUP, Measurement
@@ -25,7 +26,7 @@ def option(draft, seconds, *, k=1, memory=1, measured=None):
     if measured is not None:
         ran = Measurement(sample_of(measured), (), frozenset())
         expected = sample_of([*measured, *seconds[len(measured) :]])
-    predictor = Predictor(candidate=candidate, replays=(), laws=(), memory_bytes=memory)
+    predictor = Predictor(candidate=candidate, along=CandidateRounds(), memory_bytes=memory)
     return Alternative(predictor, k, None, predicted, ran, expected)
 
 

@@ -1,0 +1,96 @@
+"""A candidate's rounds: those that its replays lead to expect at any k, and those that were counted
+while it was decoded or served. A draft that only an engine runs has no replays; its rounds are
+expected from what the engine counted at the largest k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from draftbench.acceptance.hazards import ServedRounds, served_rounds
+from draftbench.acceptance.rounds import (
+    HazardLaw,
+    Pairs,
+    ResponseLaw,
+    Rounds,
+    StartLaw,
+    counted_rounds,
+    expected_rounds,
+    law_of,
+    replays_of,
+)
+from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.remembered import remembered
+from draftbench.run_folder.run import Run
+
+# Responses, and the rounds along them.
+Along = tuple[tuple[Trajectory, ...], Rounds]
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateRounds:
+    """The expected rounds of a candidate along its responses, from its `replays`, or where it has
+    none from those that an engine `served`; `laws` are in the order of the responses.
+    """
+
+    replays: Pairs = ()
+    laws: tuple[ResponseLaw, ...] = ()
+    served: ServedRounds | None = None
+
+    @classmethod
+    def of(cls, replays: Pairs) -> CandidateRounds:
+        """The rounds along replayed responses."""
+        return cls(replays, tuple(law_of(*pair) for pair in replays))
+
+    @cached_property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """The responses that were replayed, or served."""
+        return self.served.along if self.served else tuple(t for t, _ in self.replays)
+
+    @remembered
+    def at(self, k: int) -> Rounds:
+        """Expected rounds of every response.
+
+        Raises:
+            ValueError: there are no responses, or k is beyond what is known.
+        """
+        return self.served.rounds(k) if self.served else expected_rounds(self.laws, k)
+
+    def reaches(self, k: int) -> bool:
+        """Whether the rounds at k are known."""
+        return bool(self.laws) and k <= self.longest
+
+    @cached_property
+    def longest(self) -> float:
+        """The largest k that was looked up or served; infinite for the replays of a model."""
+        windows = [law.window for law in self.laws if isinstance(law, StartLaw)]
+        served = [len(law.hazards) for law in self.laws if isinstance(law, HazardLaw)]
+        return min((k for k in (*windows, *served) if k is not None), default=math.inf)
+
+
+def rounds_of(run: Run, candidate: Candidate) -> CandidateRounds:
+    """The rounds of a candidate along the run's responses.
+
+    Raises:
+        RunFolderError: a replay does not fit its response.
+    """
+    replays = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
+    served = None if replays else served_rounds(run, candidate)
+    return CandidateRounds((), served.laws(), served) if served else CandidateRounds.of(replays)
+
+
+def runs_at(run: Run, candidate: Candidate, k: int, batch: int) -> list[tuple[Trajectory, Decode]]:
+    """The decoding runs of a candidate at one k and load, each with its response."""
+    configuration = candidate, k, batch
+    rows = (row for row in run.decodes if (row.candidate, row.k, row.batch) == configuration)
+    return [(run.responses[row.key], row) for row in rows]
+
+
+def counted_along(
+    runs: Sequence[tuple[Trajectory, Decode]],
+) -> Along:
+    """The responses of decoding runs at one k, and the rounds that were counted along them."""
+    return tuple(response for response, _ in runs), counted_rounds([row for _, row in runs])
