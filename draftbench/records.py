@@ -416,6 +416,13 @@ class Served(OfResponse, Observation, frozen=True):
     error: str | None = None
     decode_seconds: Amount | None = None  # after the first token, by the server's own clock
 
+    @property
+    def batch(self) -> int:
+        """The load as that of decoding runs: the requests in flight; requests at their times of
+        arrival are of one load, which counts as 1.
+        """
+        return self.concurrency if self.load == "closed" else 1
+
     def __post_init__(self) -> None:
         _check_lengths(len(self.arrivals), chunks=self.chunks)
         if (self.proposed is None) != (self.accepted is None):

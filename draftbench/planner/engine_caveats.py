@@ -21,7 +21,7 @@ from draftbench.planner.recommendation import Caveat
 from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import MOST_CACHED, at_load, cached_share
+from draftbench.run_folder.served import MOST_CACHED, cached_share
 
 # An engine whose tokens per round are off replay's by a larger share accepts by other rules.
 _OTHER_ACCEPTANCE = 0.2
@@ -211,7 +211,7 @@ def _of_texts(run: Run) -> Iterator[Caveat]:
 def _of_cached_prompts(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     """Decisive where requests wait for each other's prefills, or where latency is ranked by."""
     run, concurrency = evaluator.run, decided.concurrency
-    rows = at_load(run.served, run.manifest.question.arrivals, concurrency)
+    rows = run.answers_at(concurrency)
     shares = {
         word: cached_share(row for row in rows if (row.k > 0) == drafting)
         for word, drafting in (("without", False), ("with", True))

@@ -26,7 +26,7 @@ from draftbench.planner.measured import steady
 from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
 from draftbench.records import Decode, Served
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import at_their_load, chunk_gaps
+from draftbench.run_folder.served import chunk_gaps
 
 
 def latency(alternative: Alternative, run: Run) -> Latency | None:
@@ -85,8 +85,7 @@ def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[li
     """The answers of a serving engine at a load: without speculation, and with the leader, or where
     no speed-up is known with the only draft that answered.
     """
-    answered = at_their_load(run.served)
-    here = [row for row in answered if row.load == "open" or row.concurrency == concurrency]
+    here = run.answers_at(concurrency)
     drafted = {(row.candidate, row.k) for row in here if row.candidate is not None}
     shown = (leader.candidate, leader.k) if leader else None
     if leader is None and len(drafted) == 1:

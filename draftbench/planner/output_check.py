@@ -14,7 +14,6 @@ from typing import Literal, TypeVar
 from draftbench.planner.recommendation import Audit, LoadLevel, TextsAtLoad
 from draftbench.records import Candidate, Decode, Key, Served
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import at_load
 
 # How an answer compares with the text without speculation: `unknown` is a difference whose margin
 # the server does not report, `other` one that is no near tie.
@@ -80,9 +79,8 @@ def texts_at(run: Run, concurrency: int) -> TextsAtLoad | None:
     """The shares that differ at one load of a serving engine; None without answers with speculation
     to compare. Requests that came at their times of arrival are the load 1 of their run.
     """
-    arrivals = run.manifest.question.arrivals
-    opened = arrivals != "closed"
-    rows = [row for row in at_load(run.served, arrivals, concurrency) if _is_whole(row)]
+    opened = run.manifest.question.arrivals != "closed"
+    rows = [row for row in run.answers_at(concurrency) if _is_whole(row)]
     wrote_the_text = not opened and concurrency == 1
     drafted = [row for row in rows if row.k > 0]
     plain = [row for row in rows if row.k == 0 and (row.repeat or not wrote_the_text)]

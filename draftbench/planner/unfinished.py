@@ -58,9 +58,7 @@ def _not_served(run: Run, candidate: Candidate) -> str | None:
     answered: defaultdict[tuple[int, int], set[Key]] = defaultdict(set)
     for row in run.served:
         if row.candidate == candidate:
-            # Requests that came at their times of arrival are of one load, which counts as 1.
-            concurrency = row.concurrency if row.load == "closed" else 1
-            answered[row.k, concurrency].add(row.key)
+            answered[row.k, row.batch].add(row.key)
     for (k, concurrency), keys in sorted(answered.items()):
         if len(keys) < wanted:
             load = "" if concurrency == 1 else f" at concurrency {concurrency}"

@@ -31,7 +31,7 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.served import answers_that_count, decodes_of
+from draftbench.run_folder.served import answers_that_count, at_their_load, decodes_of
 
 # A sweep decodes on responses of at least this many tokens, unless there are none.
 SHORTEST_DECODED = 8
@@ -80,6 +80,10 @@ class Run:
         rows = (*self.served, *self.partial)
         served = [row.candidate for row in rows if row.candidate is not None]
         return tuple(dict.fromkeys(replayed + served))
+
+    def answers_at(self, batch: int) -> list[Served]:
+        """A serving engine's answers at one load of those that the run asked for."""
+        return [row for row in at_their_load(self.served) if row.batch == batch]
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
         """The last facts of a draft or, with None, of the target; None for prompt lookup and

@@ -53,15 +53,6 @@ def at_their_load(rows: Iterable[Served]) -> list[Served]:
     return [row for row in every if row.load == "open"] or every
 
 
-def at_load(rows: Iterable[Served], arrivals: str, concurrency: int) -> list[Served]:
-    """The answers at one load: with requests at their times of arrival there is only one, else
-    `concurrency` in flight.
-    """
-    if arrivals != "closed":
-        return [row for row in rows if row.load == "open"]
-    return [row for row in rows if (row.load, row.concurrency) == ("closed", concurrency)]
-
-
 def cached_share(rows: Iterable[Served]) -> float:
     """The share of the prompts' tokens that came from the server's prefix cache; 0 if unknown."""
     counts = [(row.cached_tokens or 0, row.prompt_tokens) for row in rows]
@@ -72,8 +63,8 @@ def cached_share(rows: Iterable[Served]) -> float:
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
     """The decoding runs of every candidate, in a block each with its copy of the shared baseline.
 
-    Answers that ended in an error are left out. Requests that were sent at their times of arrival
-    count as a batch of 1. The runs of a server that does not report its drafting have no rounds.
+    Answers that ended in an error are left out. The runs of a server that does not report its
+    drafting have no rounds.
     """
     whole = [row for row in at_their_load(rows) if row.error is None and row.output_tokens > 0]
     baseline = [row for row in whole if row.candidate is None]
@@ -95,7 +86,6 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
 
 def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decode:
     rounds, cut = _rounds_within(row) if counted else ([], ())
-    concurrency = row.concurrency if row.load == "closed" else 1
     seconds = decode_seconds_of(row) if by_server else row.arrivals[-1] - row.arrivals[0]
     return Decode(
         request=row.request,
@@ -117,9 +107,9 @@ def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decod
         first_difference=row.first_difference,
         tie=row.tie,
         block=block,
-        batch=concurrency,
+        batch=row.batch,
         process=row.process,
-        active=() if concurrency == 1 else (concurrency,) * len(rounds),
+        active=() if row.batch == 1 else (row.batch,) * len(rounds),
         summed=_summed(row),
     )
 
