@@ -351,7 +351,7 @@ def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, Deco
         return {}
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
     for at, runs in ((0, measured.runs), (2, measured.baseline)):
-        for _, decode in runs:
+        for decode in (each.row for each in runs):
             if decode.output_tokens > 1:
                 sums[decode.request][at] += decode.output_tokens - 1
                 sums[decode.request][at + 1] += decode.decode_seconds

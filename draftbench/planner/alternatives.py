@@ -21,7 +21,6 @@ from typing import Literal
 
 import numpy as np
 
-from draftbench.acceptance.candidate_rounds import counted_along
 from draftbench.acceptance.definitions import Sample, quotient, tokens_per_round
 from draftbench.planner.measured import Measurement
 from draftbench.planner.predict import Prediction, Predictor, predict
@@ -149,7 +148,7 @@ class Alternative:
         """
         if self.measured is None or not self.predictor.along.replays:
             return None
-        (_, rounds), replayed = counted_along(self.measured.runs), self.prediction
+        (_, rounds), replayed = self.measured.counted, self.prediction
         both = [t.key in self.measured.keys for t in replayed.trajectories]
         decoded, expected = (
             quotient(np.array([rounds.tokens[at].sum(), (rounds.rounds + rounds.plain)[at].sum()]))

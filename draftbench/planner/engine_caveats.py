@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from draftbench.acceptance.candidate_rounds import counted_along
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.intervals import estimate, paired_difference
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
@@ -116,7 +115,7 @@ def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
     """An engine that reports no drafting: its speed is measured, its k is what the user says."""
     for each in decided.alternatives:
         runs = each.measured.runs if each.measured else ()
-        if runs and each.k and not any(row.proposed for _, row in runs):
+        if runs and each.k and not any(timed.row.proposed for timed in runs):
             yield Caveat(
                 "untold-rounds",
                 f"{engine_name(run)} tells nothing of its drafting: its acceptance is unknown, and "
@@ -129,7 +128,7 @@ def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
     for each in decided.alternatives:
         if each.measured is None or not each.predictor.along.replays:
             continue
-        served = tokens_per_round(*counted_along(each.measured.runs))
+        served = tokens_per_round(*each.measured.counted)
         replayed = tokens_per_round(each.prediction.trajectories, each.prediction.rounds)
         gap = estimate(paired_difference(served, replayed))
         luck = each.acceptance_luck

@@ -85,8 +85,9 @@ def _evaluation(
     measured, costs, ranking = alternative.measured, predictor.costs, decided.ranking
     # Those of a serving engine, with or without a baseline.
     answers = runs_at(run, alternative.candidate, k, predictor.batch) if run.served else []
-    runs = measured.runs if measured else answers
-    while_decoding = counted_along(runs) if runs else None
+    while_decoding = counted_along(answers) if answers else None
+    if measured:
+        while_decoding = measured.counted
     # A draft that cannot be replayed has the engine's τ at k's that were started, at others that of
     # the positions that it counted.
     along = prediction.trajectories, prediction.rounds

@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate, quantiles
 from draftbench.planner.alternatives import Alternative
-from draftbench.planner.measured import steady
+from draftbench.planner.measured import TimedRun
 from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
-from draftbench.records import Decode, Served
+from draftbench.records import Served
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import chunk_gaps
 
@@ -39,8 +39,8 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
         for rows in _answers(run, alternative, alternative.predictor.batch)
     )
     plain, speculative = (
-        _side([row for _, row in rows], of_engine)
-        for rows, of_engine in zip((measured.baseline, measured.runs), answers, strict=True)
+        _side(runs, of_engine)
+        for runs, of_engine in zip((measured.baseline, measured.runs), answers, strict=True)
     )
     if plain is None or speculative is None:
         return None
@@ -63,9 +63,7 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     """
     measured = alternative.measured
     if measured is not None:
-        plain, speculative = (
-            _paces([row for _, row in rows]) for rows in (measured.baseline, measured.runs)
-        )
+        plain, speculative = map(_paces, (measured.baseline, measured.runs))
         if plain and speculative:
             ratio, compared = _tail(_distribution("", plain), _distribution("", speculative))
             return ratio, f"{compared}, measured"
@@ -96,9 +94,9 @@ def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[li
     )
 
 
-def _side(rows: Sequence[Decode], answers: Sequence[Served]) -> Side | None:
+def _side(runs: Sequence[TimedRun], answers: Sequence[Served]) -> Side | None:
     """The distributions of decoding runs; a serving engine's gaps are those of its `answers`."""
-    paces = _paces(rows)
+    paces = _paces(runs)
     if not paces:
         return None
     gaps: Sequence[float] | None
@@ -108,13 +106,14 @@ def _side(rows: Sequence[Decode], answers: Sequence[Served]) -> Side | None:
     else:
         rounds = [
             draft + verify
-            for row in rows
-            if (part := steady(row)) is not None
-            for draft, verify in zip(part.draft_seconds, part.verify_seconds, strict=True)
+            for each in runs
+            for draft, verify in zip(
+                each.steady.draft_seconds, each.steady.verify_seconds, strict=True
+            )
         ]
         # Every row of a batch records the rounds that all rows share: one copy of each counts.
-        gaps = sorted(rounds, reverse=True)[:: rows[0].batch]
-    first = [row.prefills for row in rows]
+        gaps = sorted(rounds, reverse=True)[:: runs[0].row.batch]
+    first = [each.row.prefills for each in runs]
     return Side(
         time_per_output_token=_distribution("request: time per output token", paces),
         chunk_gap=_distribution("stream: gap between chunks", gaps) if gaps else None,
@@ -122,9 +121,9 @@ def _side(rows: Sequence[Decode], answers: Sequence[Served]) -> Side | None:
     )
 
 
-def _paces(rows: Sequence[Decode]) -> list[float]:
+def _paces(runs: Sequence[TimedRun]) -> list[float]:
     """Seconds per output token of each run's steady rounds."""
-    parts = [part for row in rows if (part := steady(row)) is not None]
+    parts = [each.steady for each in runs]
     return [p.decode_seconds / (p.output_tokens - 1) for p in parts if p.output_tokens > 1]
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import compress
 from statistics import fmean, median
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import Along, counted_along
 from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
 from draftbench.acceptance.rounds import Floats, counted_rounds
 from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
@@ -66,6 +67,28 @@ def _steady_rounds(row: Decode) -> Decode | None:
     )
 
 
+class TimedRun(NamedTuple):
+    """A decoding run along a response, whole and with its `steady` rounds alone."""
+
+    response: Trajectory
+    row: Decode
+    steady: Decode
+
+    @property
+    def steady_share(self) -> float:
+        """How much of the response its steady rounds wrote; as much of a prefill counts."""
+        return (self.steady.output_tokens - 1) / max(self.row.output_tokens - 1, 1)
+
+
+def timed_runs(run: Run, rows: Iterable[Decode]) -> list[TimedRun]:
+    """Those of the decoding runs that have steady rounds."""
+    return [
+        TimedRun(run.responses[row.key], row, part)
+        for row in rows
+        if (part := steady(row)) is not None
+    ]
+
+
 @dataclass(frozen=True)
 class Overheads:
     """How long decoding one candidate at one concurrency took, and how long its passes should have.
@@ -105,60 +128,67 @@ class Overheads:
 
 def overheads(run: Run, candidate: Candidate, batch: int, costs: BlockCosts) -> Overheads:
     """The overheads of every k that was decoded on at least `FEW_DECODED` requests."""
-    by_k: defaultdict[int, list[tuple[Trajectory, Decode]]] = defaultdict(list)
+    by_k: defaultdict[int, list[TimedRun]] = defaultdict(list)
     block = str(candidate)
-    for row in run.decodes_by_batch.get(batch, ()):
-        if row.block == block and (part := steady(row)) is not None:
-            by_k[row.k].append((run.responses[row.key], part))
+    rows = (row for row in run.decodes_by_batch.get(batch, ()) if row.block == block)
+    for each in timed_runs(run, rows):
+        by_k[each.row.k].append(each)
     spent, passes, rounds = {}, {}, {}
-    for k, parts in sorted(by_k.items()):
-        if len({trajectory.request for trajectory, _ in parts}) < FEW_DECODED:
+    for k, runs in sorted(by_k.items()):
+        if len({each.row.request for each in runs}) < FEW_DECODED:
             continue
-        rounds[k] = sum(len(part.verify_seconds) for _, part in parts)
-        spent[k] = sum(part.decode_seconds for _, part in parts)
-        passes[k] = float(pass_times(parts, costs, batch).sum())
+        rounds[k] = sum(len(each.steady.verify_seconds) for each in runs)
+        spent[k] = sum(each.steady.decode_seconds for each in runs)
+        passes[k] = float(pass_times(runs, costs, batch).sum())
     return Overheads(spent, passes, rounds)
 
 
-def pass_times(parts: Sequence[tuple[Trajectory, Decode]], costs: BlockCosts, batch: int) -> Floats:
+def pass_times(runs: Sequence[TimedRun], costs: BlockCosts, batch: int) -> Floats:
     """Seconds that the passes of each run's steady rounds, all at one k, should have taken by the
     timed points [runs].
     """
-    rows = [row for _, row in parts]
-    context = np.array([context_of(trajectory) for trajectory, _ in parts])
-    if rows[0].k:
-        return pass_seconds(costs, counted_rounds(rows), context, batch)
-    steps = np.array([len(row.verify_seconds) for row in rows])
+    parts = [each.steady for each in runs]
+    context = np.array([context_of(each.response) for each in runs])
+    if parts[0].k:
+        return pass_seconds(costs, counted_rounds(parts), context, batch)
+    steps = np.array([len(part.verify_seconds) for part in parts])
     return np.asarray(steps * costs.target.at(1, context))
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
     """One candidate at one k as it was decoded, on the responses `keys`: its `runs` and those of
-    the `baseline`, each with its response.
+    the `baseline`.
     """
 
     speedup: Sample
-    runs: tuple[tuple[Trajectory, Decode], ...]
+    runs: tuple[TimedRun, ...]
     keys: frozenset[Key]
     end_to_end: Sample | None = None
-    baseline: tuple[tuple[Trajectory, Decode], ...] = ()
+    baseline: tuple[TimedRun, ...] = ()
+
+    @cached_property
+    def counted(self) -> Along:
+        """The responses of the runs, and the rounds that were counted along them."""
+        return counted_along([(each.response, each.row) for each in self.runs])
 
 
 def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measurement]:
     """Every candidate and k decoded at one batch size on requests that have a baseline run too."""
-    groups: dict[tuple[str, int], dict[Key, list[Decode]]] = {}
-    for row in run.decodes_by_batch.get(batch, ()):
-        if row.key in run.responses and steady(row) is not None:
-            groups.setdefault((row.block, row.k), {}).setdefault(row.key, []).append(row)
+    groups: dict[tuple[str, int], dict[Key, list[TimedRun]]] = {}
+    rows = (row for row in run.decodes_by_batch.get(batch, ()) if row.key in run.responses)
+    for each in timed_runs(run, rows):
+        of_group = groups.setdefault((each.row.block, each.row.k), {})
+        of_group.setdefault(each.row.key, []).append(each)
     sums = {
-        group: {key: _sums(runs) for key, runs in rows.items()} for group, rows in groups.items()
+        group: {key: _sums(runs) for key, runs in by_key.items()}
+        for group, by_key in groups.items()
     }
     measured = {}
-    for (block, k), rows in groups.items():
+    for (block, k), by_key in groups.items():
         baseline = groups.get((block, 0), {})
-        both = [key for key in rows if key in baseline]
-        candidate = next(iter(rows.values()))[0].candidate
+        both = [key for key in by_key if key in baseline]
+        candidate = next(iter(by_key.values()))[0].row.candidate
         if k == 0 or candidate is None or not both:
             continue
         # [responses, with and without, tokens and seconds of decoding and of prefills]
@@ -170,8 +200,7 @@ def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measur
             for rates in (table[..., :2], with_prefills)
         )
         speculative, plain = (
-            tuple((run.responses[key], row) for key in both for row in runs[key])
-            for runs in (rows, baseline)
+            tuple(each for key in both for each in runs[key]) for runs in (by_key, baseline)
         )
         measured[candidate, k] = Measurement(
             speedup, speculative, frozenset(both), end_to_end, plain
@@ -179,18 +208,15 @@ def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measur
     return measured
 
 
-def _sums(rows: Sequence[Decode]) -> tuple[float, float, float]:
-    """Tokens, decode seconds and prefill seconds: means over the runs of one response, each its
-    steady part; the prefill counts by the share of the response that is steady.
+def _sums(runs: Sequence[TimedRun]) -> tuple[float, float, float]:
+    """Tokens, decode seconds and prefill seconds: means over the steady parts of the runs of one
+    response.
     """
-    parts = [(row, part) for row in rows if (part := steady(row)) is not None]
-    tokens = sum(part.output_tokens - 1 for _, part in parts)
-    seconds = sum(part.decode_seconds for _, part in parts)
-    prefills = sum(
-        row.prefills * (part.output_tokens - 1) / max(row.output_tokens - 1, 1)
-        for row, part in parts
+    return (
+        fmean(each.steady.output_tokens - 1 for each in runs),
+        fmean(each.steady.decode_seconds for each in runs),
+        fmean(each.row.prefills * each.steady_share for each in runs),
     )
-    return tokens / len(parts), seconds / len(parts), prefills / len(parts)
 
 
 def ratio_of_rates(sums: Floats) -> Floats:

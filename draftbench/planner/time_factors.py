@@ -32,7 +32,7 @@ import numpy as np
 from draftbench.acceptance.intervals import Estimate, student_quantile
 from draftbench.acceptance.rounds import Floats
 from draftbench.planner.costs import BlockCosts
-from draftbench.planner.measured import Measurement, pass_times, steady
+from draftbench.planner.measured import Measurement, pass_times
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Key
 
@@ -96,8 +96,8 @@ def time_factor(measured: Measurement, passes: Passes) -> TimeFactor | None:
     # rounds.
     table: defaultdict[tuple[str, str], Floats] = defaultdict(lambda: np.zeros((2, 3)))
     for side, runs in enumerate((measured.baseline, measured.runs)):
-        for (t, row), sums in zip(runs, seconds_of(measured, passes, side), strict=True):
-            table[row.process, t.request][side] += sums
+        for each, sums in zip(runs, seconds_of(measured, passes, side), strict=True):
+            table[each.row.process, each.row.request][side] += sums
     passes_only = sum(table.values(), np.zeros((2, 3)))[:, :2]
     seconds = {
         key: np.stack([sums[:, 0], sums[:, 1] + sums[:, 2] * (0.0, passes.beyond)], axis=1)
@@ -184,19 +184,16 @@ def gains_by_k(drafts: Sequence[Mapping[int, TimeFactor]]) -> dict[int, float]:
 
 def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
     """Of each run without (`side` 0) or with speculation (1), its steady rounds alone: measured
-    seconds, seconds of their passes, and how many rounds [runs, 3]. Prefills count by the share of
-    the response that is steady.
+    seconds, seconds of their passes, and how many rounds [runs, 3]; with prefills, as far as these
+    count.
     """
     decoding = _decoding(measured, side, passes.costs, passes.batch)
     if not passes.prefills:
         return decoding
     runs = measured.runs if side else measured.baseline
-    parts = [(t, row, part) for t, row in runs if (part := steady(row)) is not None]
-    shares = [(part.output_tokens - 1) / max(row.output_tokens - 1, 1) for _, row, part in parts]
-    measured_prefills = [row.prefills for _, row, _ in parts]
-    timed_prefills = [passes.prefills[t.key][side] for t, _, _ in parts]
-    prefills = np.array([measured_prefills, timed_prefills, [0.0] * len(parts)])
-    seconds: Floats = decoding + (np.array(shares) * prefills).T
+    prefills = [(each.row.prefills, passes.prefills[each.row.key][side], 0.0) for each in runs]
+    shares = np.array([each.steady_share for each in runs])
+    seconds: Floats = decoding + shares[:, None] * np.array(prefills)
     return seconds
 
 
@@ -204,10 +201,9 @@ def seconds_of(measured: Measurement, passes: Passes, side: int) -> Floats:
 @lru_cache(maxsize=256)
 def _decoding(measured: Measurement, side: int, costs: BlockCosts, batch: int) -> Floats:
     runs = measured.runs if side else measured.baseline
-    parts = [(t, part) for t, row in runs if (part := steady(row)) is not None]
-    spent = [part.decode_seconds for _, part in parts]
-    rounds = [len(part.verify_seconds) for _, part in parts]
-    return np.stack([spent, pass_times(parts, costs, batch), rounds], axis=1)
+    spent = [each.steady.decode_seconds for each in runs]
+    rounds = [len(each.steady.verify_seconds) for each in runs]
+    return np.stack([spent, pass_times(runs, costs, batch), rounds], axis=1)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def test_batches_are_measured_apart_and_by_their_steady_rounds(scene):
     assert measurements(run) == {}
     (found,) = measurements(run, 2).values()
     assert found.speedup.value == pytest.approx((4 / 3) / (4 / 4))
-    assert [row.k for _, row in found.baseline] == [0]
+    assert [each.row.k for each in found.baseline] == [0]
 
 
 def test_a_batch_without_a_baseline_of_its_own_is_not_measured(scene):
