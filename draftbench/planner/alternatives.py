@@ -82,6 +82,11 @@ class Alternative:
         """Whether enough requests were decoded to correct the prediction."""
         return self.measured is not None and len(self.measured.speedup.requests) >= FEW_DECODED
 
+    @property
+    def of_cells(self) -> bool:
+        """Whether its errors of time are those of decoded cells; an engine's are of its starts."""
+        return self.corrected and self.predictor.served is None
+
     def speedup(self, kind: Kind) -> Sample | None:
         """The expected speed-up of a kind; None where it is unknown."""
         return self.end_to_end if kind == "end_to_end" else self.expected

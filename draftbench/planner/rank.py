@@ -173,7 +173,7 @@ class Ranking:
         That which `leads` the drafts of an engine is the luckiest of them, and how large luck may
         be is hardly known, so its interval reaches further.
         """
-        if alternative.corrected and alternative.predictor.served is None:
+        if alternative.of_cells:
             half, _ = self.doubt_in(alternative, alternative.processes)
             return half, half
         tail = self._leaders_tail if leads else 0.025
@@ -184,7 +184,7 @@ class Ranking:
         """Half of the 95 % interval of the leader's logarithm due to errors of time, and their
         standard deviation, if its speed-up were timed in so many processes.
         """
-        if alternative.corrected and alternative.predictor.served is None:
+        if alternative.of_cells:
             time, scatter = alternative.time_factor(self.by), self.time_doubt.scatter
             half = math.hypot(
                 scatter.half_width(processes, more=processes - alternative.processes),
@@ -221,20 +221,19 @@ class Ranking:
         leader of drawn speed-ups gains by its draw. Between the k's of a draft an engine's rounds
         are corrected already, so all of them have the luck of its best.
         """
-        scatter, candidates = self.time_doubt.scatter, [a.candidate for a in self.alternatives]
+        candidates = [a.candidate for a in self.alternatives]
         if len(set(candidates)) < 2:
             return 0.0
-        known = generator_of("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
         lucks = np.zeros((len(self.alternatives), RESAMPLES))
         fastest = {candidates[at]: self.alternatives[at] for at in np.argsort(self._pooled)}
         for at, each in enumerate(self.alternatives):
-            if each.corrected and each.predictor.served is not None:
-                lucks[at] = np.log(self._factors(fastest[each.candidate]))
-            elif each.corrected:
+            if each.of_cells:
                 # The mean over m k's in one process varies as its baseline and one m-th of a round.
                 cells = 1 + 1 / candidates.count(each.candidate)
-                sd = scatter.sd * np.sqrt(cells / (known * each.processes))
+                sd = self._cell_sds * math.sqrt(cells / each.processes)
                 lucks[at] = sd * _normal(str(each.candidate))
+            elif each.corrected:
+                lucks[at] = np.log(self._factors(fastest[each.candidate]))
         lucks -= lucks.mean(axis=1, keepdims=True)
         speeds = np.log(np.maximum(self._pooled, 1e-9))[:, None] + lucks
         return float(np.take_along_axis(lucks, speeds.argmax(axis=0)[None], axis=0).mean())
@@ -258,33 +257,36 @@ class Ranking:
         the errors that such predictions had, and how far its draft may differ from others, or the
         scatter of the decoded cells around it. For an engine's rounds, other starts and bends.
         """
-        if alternative.predictor.served is not None:
-            return self._redrawn(alternative)
-        scatter, draft = self.time_doubt.scatter, _normal(str(alternative.candidate))
-        spread = self.time_doubt.drafts_differ * draft
-        if alternative.corrected or alternative.decoded_around:
-            known = generator_of("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
-            sd = scatter.sd / np.sqrt(known * alternative.processes)
-            spread = sd * (draft + _normal(alternative.name))
-        if alternative.corrected:
+        draft = _normal(str(alternative.candidate))
+        scatter = self._cell_sds / math.sqrt(alternative.processes)
+        scattered = scatter * (draft + _normal(alternative.name))
+        if alternative.of_cells:
             time = alternative.time_factor(self.by)
             few = _normal(f"{alternative.candidate} decoded")
-            return np.asarray(np.exp(spread + (time.error if time else 0.0) * few))
-        # What rounds take beyond their passes is mostly the runner's: one draw for all. Sorted, so
-        # that it does not depend on the order of the candidates.
-        off = np.array(sorted(self.errors_of(alternative)) or (0.0,))
-        drawn = (generator_of("errors").random(RESAMPLES) * len(off)).astype(int)
-        return np.asarray(self._redrawn(alternative) / (1 + off[drawn]) * np.exp(spread))
-
-    def _redrawn(self, alternative: Alternative) -> Floats:
-        """Factors by which a speed-up may differ because of its timing samples [draws]."""
-        return timing_factors(
+            return np.asarray(np.exp(scattered + (time.error if time else 0.0) * few))
+        redrawn = timing_factors(
             alternative.predictor,
             alternative.prediction,
             RESAMPLES,
             prefills=self.by == "end_to_end",
             started=alternative.corrected,
         )
+        if alternative.predictor.served is not None:
+            return redrawn
+        if not alternative.decoded_around:
+            scattered = self.time_doubt.drafts_differ * draft
+        # What rounds take beyond their passes is mostly the runner's: one draw for all. Sorted, so
+        # that it does not depend on the order of the candidates.
+        off = np.array(sorted(self.errors_of(alternative)) or (0.0,))
+        drawn = (generator_of("errors").random(RESAMPLES) * len(off)).astype(int)
+        return np.asarray(redrawn / (1 + off[drawn]) * np.exp(scattered))
+
+    @cached_property
+    def _cell_sds(self) -> Floats:
+        """The standard deviation of a cell's logarithm, which few cells leave uncertain [draws]."""
+        scatter = self.time_doubt.scatter
+        known = generator_of("scatter").chisquare(scatter.freedom, RESAMPLES) / scatter.freedom
+        return np.asarray(scatter.sd / np.sqrt(known))
 
     def cross_fit(self) -> Sample | None:
         """The speed-up of choosing like this, from requests that did not choose.
