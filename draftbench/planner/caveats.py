@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import Any
 
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import near_tie, suspected_faults
@@ -48,9 +49,11 @@ _BUSY_CORES, _BUSY_TIME = 0.25, 0.1
 _DRIFT = _OVERHEAD = 0.1
 # Shares of positions, and of output tokens.
 _DISAGREEMENT, _LOOPING = 0.02, 0.05
-# A decoding run stalled where one of its rounds took so many times the median round.
-_STALL, _ROUNDS_TO_JUDGE = 20.0, 5
-# A larger share of stalled runs moves a speed-up by more than its interval.
+# A decoding run stalled where one of its rounds took so many times the median round, an engine's
+# answer where its rounds took so many times the median of the same server's. (Without a stall the
+# slowest took 3.6 times as long: 13 runs on vLLM and llama.cpp, of a busy machine too.)
+_ROUND_STALL, _ANSWER_STALL, _ROUNDS_TO_JUDGE = 20.0, 10.0, 5
+# A larger share of stalled ones moves a speed-up by more than its interval.
 _STALLED = 0.02
 # c is uncertain where the end of its interval is so many times its beginning, and so many target
 # steps above it.
@@ -285,17 +288,26 @@ def _of_modelled_rounds(decided: LoadDecision) -> Iterator[Caveat]:
         )
 
 
-def _of_rounds(run: Run) -> Iterator[Caveat]:
-    rounds = [row.verify_seconds for row in run.decodes]
-    judged = [seconds for seconds in rounds if len(seconds) >= _ROUNDS_TO_JUDGE]
-    stalled = sum(max(seconds) > _STALL * median(seconds) for seconds in judged)
-    if stalled:
-        short = "1 decoding run stalled" if stalled == 1 else f"{stalled} decoding runs stalled"
+def _of_stalls(run: Run) -> Iterator[Caveat]:
+    """Of an engine by whole answers: a client sees a server's rounds late, several at once."""
+    judged = [row for row in run.decodes if len(row.verify_seconds) >= _ROUNDS_TO_JUDGE]
+    word, how = "decoding run", f"a round took over {_ROUND_STALL:g} times as long as usual"
+    stalls = [max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds) for row in judged]
+    if run.served:
+        word, how = "answer", f"its rounds took over {_ANSWER_STALL:g} times as long as in other "
+        how += "answers of the same server"
+        servers = defaultdict[Any, dict[Any, float]](dict)
+        for row in judged:
+            pace = row.decode_seconds / len(row.verify_seconds)
+            servers[row.candidate, row.k, row.batch][row.key, row.repeat] = pace
+        paces = [list(of_server.values()) for of_server in servers.values()]
+        stalls = [pace > _ANSWER_STALL * median(each) for each in paces for pace in each]
+    if stalled := sum(stalls):
+        short = f"1 {word} stalled" if stalled == 1 else f"{stalled} {word}s stalled"
         yield Caveat(
             "stalled",
-            f"{short}: a round took over {_STALL:g} times as long as usual (a suspended process, "
-            "another job), so its speed is too low",
-            decisive=stalled > _STALLED * len(judged),
+            f"{short}: {how} (a suspended process, another job), so its speed is too low",
+            decisive=stalled > _STALLED * len(stalls),
             short=short,
         )
 
@@ -325,8 +337,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     if throttled:
         text = f"cores were throttled for heat {_times(throttled)}: timings are unsteady"
         yield Caveat("throttled", text)
-    if not run.served:  # an engine does not report the seconds of a round
-        yield from _of_rounds(run)
+    yield from _of_stalls(run)
     decodes = run.decodes
     if run.served:  # the baseline is one for all, and a copy stands in the block of each candidate
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
@@ -364,7 +375,19 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
             "acceptance, above all that of prompt lookup",
         )
     checked = audit(run)
-    if checked is not None and checked.faults and run.manifest.question.engine is None:
+    if checked is None:
+        return
+    other = checked.faults + checked.unknown
+    if other and run.manifest.question.engine is not None:
+        yield Caveat(
+            "output-differs",
+            f"at temperature 0, {other} of {checked.requests} answers differ from those without "
+            f"speculation ({checked.faults} where no near tie explains it, {checked.unknown} of "
+            "unknown cause): suspect another model, or passes that round differently",
+            decisive=other > checked.requests / 2,
+            short=f"{other} of {checked.requests} answers differ with speculation",
+        )
+    elif checked.faults:
         yield Caveat(
             "output-differs",
             f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ "

@@ -1,20 +1,16 @@
 """The caveats of a run on a serving engine: servers that differ, drafts that were not timed, rounds
-that differ from replay's, stalls, texts that change with speculation, and cached prompts.
+that differ from replay's, and cached prompts.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
-from statistics import median
-from typing import Any
 
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.intervals import estimate, paired_difference
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.output_check import audit
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import Caveat
 from draftbench.planner.time_factors import FEW_PROCESSES
@@ -26,32 +22,22 @@ from draftbench.run_folder.served import MOST_CACHED, cached_share
 _OTHER_ACCEPTANCE = 0.2
 # A smaller change of a speed-up is hardly seen in two decimals.
 _SHOWN = 0.005
-# An answer stalled where its rounds took so many times the median of the same server's. Without a
-# stall the slowest took 3.6 times as long (13 runs on vLLM and llama.cpp, of a busy machine too).
-_STALL, _ROUNDS_TO_JUDGE = 10.0, 5
-# A larger share of stalled answers moves a speed-up by more than its interval.
-_STALLED = 0.02
 # Requests that came at a smaller share of the log's load say little of that load.
 _WHOLE_LOAD = 0.9
 
 
 def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
-    """The caveats of a run on a serving engine; those of loads and times only where costs are its
-    own.
-    """
+    """The caveats of a run on a serving engine; none where costs are not its own."""
     run = evaluator.run
-    if run.manifest.question.engine is None:
+    if run.manifest.question.engine is None or evaluator.foreign:
         return
-    if not evaluator.foreign:
-        yield from _of_two_servers(run)
-        yield from _of_a_thinned_log(run)
-        yield from _of_untimed(run, decided)
-        yield from _of_unreported_rounds(run, decided)
-        yield from _of_other_acceptance(run, decided)
-        yield from _of_corrected_starts(decided)
-        yield from _of_stalls(run)
-        yield from _of_cached_prompts(evaluator, decided)
-    yield from _of_texts(run)
+    yield from _of_two_servers(run)
+    yield from _of_a_thinned_log(run)
+    yield from _of_untimed(run, decided)
+    yield from _of_unreported_rounds(run, decided)
+    yield from _of_other_acceptance(run, decided)
+    yield from _of_corrected_starts(decided)
+    yield from _of_cached_prompts(evaluator, decided)
 
 
 def _of_two_servers(run: Run) -> Iterator[Caveat]:
@@ -167,43 +153,6 @@ def _of_corrected_starts(decided: LoadDecision) -> Iterator[Caveat]:
             f"rounds with {leader.name} took {less} time than those at other k's make likely: the "
             f"expected speed-up {done} {abs(luck):.1%} of the measured one as luck; --restarts "
             f"{FEW_PROCESSES} would show whether it is",
-        )
-
-
-def _of_stalls(run: Run) -> Iterator[Caveat]:
-    """Stalls are judged by whole answers: a client sees a server's rounds late, several at once."""
-    arms = defaultdict[Any, dict[Any, float]](dict)
-    for row in run.decodes:
-        if len(row.proposed) >= _ROUNDS_TO_JUDGE:
-            pace = row.decode_seconds / len(row.proposed)
-            arms[row.candidate, row.k, row.batch][row.key, row.repeat] = pace
-    paces = [list(arm.values()) for arm in arms.values()]
-    stalled = sum(pace > _STALL * median(arm) for arm in paces for pace in arm)
-    if stalled:
-        short = "1 answer stalled" if stalled == 1 else f"{stalled} answers stalled"
-        yield Caveat(
-            "stalled",
-            f"{short}: its rounds took over {_STALL:g} times as long as in other answers of "
-            "the same server (a suspended process, another job), so its speed is too low",
-            decisive=stalled > _STALLED * sum(map(len, paces)),
-            short=short,
-        )
-
-
-def _of_texts(run: Run) -> Iterator[Caveat]:
-    checked = audit(run)
-    if checked is None:
-        return
-    if other := checked.faults + checked.unknown:
-        kinds = (
-            f"{checked.faults} where no near tie explains it, {checked.unknown} of unknown cause"
-        )
-        yield Caveat(
-            "output-differs",
-            f"at temperature 0, {other} of {checked.requests} answers differ from those without "
-            f"speculation ({kinds}): suspect another model, or passes that round differently",
-            decisive=other > checked.requests / 2,
-            short=f"{other} of {checked.requests} answers differ with speculation",
         )
 
 
