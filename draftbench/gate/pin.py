@@ -49,7 +49,6 @@ from draftbench.planner.output_check import (
     matches_without_draft,
     one_by_one,
     worst_by_request,
-    written_without_draft,
 )
 from draftbench.records import (
     SAMPLES_PER_VISIT,
@@ -214,7 +213,7 @@ def _with_texts(
         written = drafted[counts.id] if counts.sampling == GREEDY else {}
         yield msgspec.structs.replace(
             counts,
-            output=counts.output if written_without_draft(run) else None,
+            output=counts.output if run.has_baseline else None,
             drafted=_hash(written[sample] for sample in sorted(written)) if written else None,
             text=matches.get(counts.id),
             plain_text=again.get(counts.id),

@@ -100,8 +100,9 @@ def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | N
 class LoadDecision:
     """The alternatives at one concurrency and the decision between them.
 
-    `foreign` costs come from elsewhere, so that nothing that is decoded corrects them. `rows` are
-    those of the traffic, of which the run answered a sample.
+    `foreign` costs come from elsewhere, so that nothing that is decoded corrects them.
+    `has_baseline` is false where only servers that draft answered. `rows` are those of the traffic,
+    of which the run answered a sample.
     """
 
     concurrency: int
@@ -109,6 +110,7 @@ class LoadDecision:
     ranking: Ranking
     min_speedup: float
     foreign: bool
+    has_baseline: bool
     rows: int
 
     @cached_property
@@ -224,6 +226,7 @@ class Evaluator:
             Ranking(considered, self.by, self._doubt_at(concurrency)),
             self.options.min_speedup,
             self.foreign,
+            self.run.has_baseline,
             rows=traffic.rows - traffic.merged - sum(traffic.dropped.values()),
         )
 

@@ -221,7 +221,7 @@ def _percent(decided: LoadDecision) -> str:
 def _not_timed_on_engine(run: Run) -> str:
     """Why no candidate was timed on a serving engine."""
     drafted = any(row.candidate is not None for row in run.served)
-    if drafted and all(row.candidate is not None for row in run.served):
+    if not run.has_baseline:
         return NO_BASELINE
     streamed = {row.k > 0 for row in run.served if row.output_tokens > 1 and decode_seconds_of(row)}
     if drafted and len(streamed) < 2:

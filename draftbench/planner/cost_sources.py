@@ -108,10 +108,9 @@ class CostSource:
 
     def _not_served(self, candidate: Candidate) -> str | None:
         """Why a candidate has no costs on an engine; None where no server drafted with it."""
-        rows = self.run.served if self.run else ()
-        if not any(row.candidate == candidate for row in rows):
+        if not self.run or not any(row.candidate == candidate for row in self.run.served):
             return None
-        if all(row.candidate is not None for row in rows):
+        if not self.run.has_baseline:
             return NO_BASELINE
         return f"fewer than {FEW_DECODED} requests were timed with it"
 

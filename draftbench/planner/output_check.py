@@ -56,11 +56,6 @@ def worst_by_request(matches: Mapping[Key, Match]) -> dict[str, Match]:
     return _worst((request, match) for (request, _), match in matches.items())
 
 
-def written_without_draft(run: Run) -> bool:
-    """Whether responses were written without speculation; not where every server had a draft."""
-    return not run.served or any(row.candidate is None for row in run.served)
-
-
 def audit(run: Run) -> Audit | None:
     """How many answers with speculation match how; None where nothing can be compared."""
     counts = Counter(matches_with_draft(run).values())
@@ -111,7 +106,7 @@ def _worst(matches: Iterable[tuple[K, Match]]) -> dict[K, Match]:
 
 def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, Match]]:
     """The match of every row whose text without speculation is known."""
-    if not written_without_draft(run):
+    if not run.has_baseline:
         return
     # Logged responses need not be the target's.
     written = {

@@ -18,7 +18,6 @@ from msgspec import structs
 
 from draftbench.acceptance.intervals import estimate
 from draftbench.planner.at_concurrency import LoadDecision
-from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import FEW_DECODED, SETTLES, LargerSweep, Remedy
 from draftbench.run_folder.run import to_decode
@@ -38,7 +37,7 @@ _REACH = _NORMAL.inv_cdf(0.975)
 def settled_by(decided: LoadDecision) -> Remedy | None:
     """The kind of measuring that would settle an inconclusive decision; None where none would."""
     leader = decided.leader
-    if any(each.predictor.note == NO_BASELINE for each in decided.alternatives):
+    if not (decided.has_baseline or decided.foreign):
         return "baseline"
     if decided.decision != "inconclusive" or decided.impossible or leader is None:
         return None

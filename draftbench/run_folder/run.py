@@ -81,6 +81,11 @@ class Run:
         served = [row.candidate for row in rows if row.candidate is not None]
         return tuple(dict.fromkeys(replayed + served))
 
+    @property
+    def has_baseline(self) -> bool:
+        """Whether responses were written without speculation; not where every server drafted."""
+        return not self.served or any(row.candidate is None for row in self.served)
+
     def answers_at(self, batch: int) -> list[Served]:
         """A serving engine's answers at one load of those that the run asked for."""
         return [row for row in at_their_load(self.served) if row.batch == batch]
