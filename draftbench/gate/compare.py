@@ -22,7 +22,7 @@ from draftbench.gate.pin import make_baseline, sampling_label
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import draft_lengths, predictor_of
+from draftbench.planner.predict import asked_ks, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
 from draftbench.records import Candidate, LookupReplay, Record
@@ -180,7 +180,7 @@ def _figures(
     # First at a common k: A's best, else B's, else A's largest, but at most what prompt lookup was
     # replayed for; of counted rounds one that both runs served. Then at the best k of each run.
     best_a, best_b = (best.get(candidate) for best in bests)
-    common = min([best_a or best_b or max(draft_lengths(runs[0])), *windows])
+    common = min([best_a or best_b or max(asked_ks(runs[0])), *windows])
     if counted and (both := served[0] & served[1]):
         common = next((k for k in (best_a, best_b) if k in both), max(both))
     lengths = [(common, common)]

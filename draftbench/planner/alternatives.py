@@ -85,7 +85,7 @@ class Alternative:
     @property
     def of_cells(self) -> bool:
         """Whether its errors of time are those of decoded cells; an engine's are of its starts."""
-        return self.corrected and self.predictor.served is None
+        return self.corrected and self.predictor.round_costs is None
 
     def speedup(self, kind: Kind) -> Sample | None:
         """The expected speed-up of a kind; None where it is unknown."""
@@ -100,8 +100,8 @@ class Alternative:
         """In how many processes it was timed, or how often an engine was started with it; at least
         one.
         """
-        if self.predictor.served is not None:
-            return self.predictor.served.starts_at(self.k)
+        if self.predictor.round_costs is not None:
+            return self.predictor.round_costs.starts_at(self.k)
         return len(self.time.by_process) if self.time else 1
 
     @cached_property
@@ -180,9 +180,9 @@ def _uncorrected(predictor: Predictor, k: int, measured: Measurement | None) -> 
     prediction = predict(predictor, k)
     predicted, end_to_end = prediction.speedup(), prediction.end_to_end()
     expected = predicted
-    if predictor.served is not None:
+    if predictor.round_costs is not None:
         along = tokens_per_round(prediction.trajectories, prediction.rounds)
-        expected, end_to_end = predictor.served.speedups(along, k) or (predicted, None)
+        expected, end_to_end = predictor.round_costs.speedups(along, k) or (predicted, None)
     alternative = Alternative(predictor, k, prediction, predicted, measured, expected, end_to_end)
     if measured is None or predictor.costs is None or not alternative.corrected:
         return alternative
@@ -240,7 +240,7 @@ def _corrected(
     prediction = predict(predictor, alternative.k, (0.0, predictor.overheads.of_all))
     expected = faster(prediction.speedup(), decoding_factor) or measured.speedup
     end_to_end = faster(prediction.end_to_end(), end_to_end_factor) or measured.end_to_end
-    if predictor.served is not None:
+    if predictor.round_costs is not None:
         expected = alternative.expected or measured.speedup
         end_to_end = alternative.end_to_end or measured.end_to_end
     return replace(alternative, expected=expected, end_to_end=end_to_end)

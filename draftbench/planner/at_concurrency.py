@@ -32,8 +32,8 @@ from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import (
     Predictor,
+    asked_ks,
     draft_footprint,
-    draft_lengths,
     longest_context,
     replayed,
 )
@@ -205,7 +205,7 @@ class Evaluator:
         self.foreign = options.costs is not None
         self.source = options.costs or costs_in(run)
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
-        self.ks = draft_lengths(run)
+        self.ks = asked_ks(run)
 
     @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
@@ -274,7 +274,7 @@ class Evaluator:
         found: Sequence[Alternative] = corrected(
             self._uncorrected(concurrency, candidate), self._gains_by_k(concurrency)
         )
-        if found and found[0].predictor.spread:
+        if found and found[0].predictor.interpolated:
             batches = self.source.batches(candidate)
             low, high = next((a, b) for a, b in pairwise(batches) if a < concurrency < b)
             fewer, more = (self._at_every_k(rows, candidate) for rows in (low, high))

@@ -123,10 +123,10 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
             f"interval allows for an error of {_percent(decided)}",
         )
-    elif (served := leader.predictor.served) and _starts_tell_little(served) and decided.doubt:
+    elif (costs := leader.predictor.round_costs) and _starts_tell_little(costs) and decided.doubt:
         often = f"the server with {leader.name} was started {_times(leader.processes)}"
         advice = f"--restarts {FEW_PROCESSES} would show it"
-        if served.given:
+        if costs.given:
             often = f"{leader.name} was measured on one start of each server"
             advice = "start both again and sweep in another --out to see it"
         yield Caveat(
@@ -151,11 +151,11 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         )
 
 
-def _starts_tell_little(served: RoundCosts) -> bool:
+def _starts_tell_little(costs: RoundCosts) -> bool:
     """Whether neither the draft's server nor all servers together were started often enough to show
     how much starts differ.
     """
-    return served.turns < FEW_PROCESSES and served.repeats < 2 * USUAL_FREEDOM
+    return costs.turns < FEW_PROCESSES and costs.repeats < 2 * USUAL_FREEDOM
 
 
 def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
@@ -196,7 +196,7 @@ def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
         allowed = f"; its interval allows for an error of {_percent(decided)}"
     if decided.foreign:
         return f"the speed-up of {leader.name} is a prediction from these costs{allowed}"
-    if leader.predictor.spread:
+    if leader.predictor.interpolated:
         return (
             f"{leader.name} was not measured at concurrency {decided.concurrency}: its speed-up is "
             f"interpolated from the loads around it{allowed}"
@@ -263,8 +263,8 @@ def _of_modelled_rounds(decided: LoadDecision) -> Iterator[Caveat]:
     alone; where rounds took longer than these, only what did not slow the baseline's steps as much
     affects a speed-up.
     """
-    served = any(each.predictor.served for each in decided.alternatives)
-    if decided.concurrency > 1 and not served:
+    on_engine = any(each.predictor.round_costs for each in decided.alternatives)
+    if decided.concurrency > 1 and not on_engine:
         text = f"at concurrency {decided.concurrency}, prefill of other requests is not modelled"
         if any(each.measured for each in decided.alternatives):
             text += ", and requests of a batch share rounds, so measured intervals are approximate"

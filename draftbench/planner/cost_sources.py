@@ -47,16 +47,16 @@ NO_BASELINE = "no server without speculation was timed beside it"
 class PricedBatch:
     """A candidate's costs at one batch size, and what its rounds take beyond them.
 
-    `costs` None is unknown, unless `served` has the whole rounds of a serving engine, which shows
-    no passes. `note` says between which batch sizes costs were interpolated, or why they are
-    unknown; `spread` is how far interpolated costs may be off (`costs_between`).
+    `costs` None is unknown, unless `round_costs` has the whole rounds of a serving engine, which
+    shows no passes. `note` says between which batch sizes costs were interpolated, or why they are
+    unknown; `interpolated` has them with how far they may be off (`costs_between`).
     """
 
     costs: BlockCosts | None = None
     overheads: Overheads = field(default_factory=Overheads)
     note: str | None = None
-    served: RoundCosts | None = None
-    spread: BlockCosts | None = None
+    round_costs: RoundCosts | None = None
+    interpolated: BlockCosts | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class CostSource:
     """Costs by candidate and timed batch size, and the `runner` of the target's passes.
 
     `run` is the run that timed them and whose decoding shows the overheads; None for an engine's
-    file. A serving engine has `served` rounds instead, by candidate and requests in flight.
+    file. A serving engine has `round_costs` instead, by candidate and requests in flight.
     `origin` names a source other than the run whose acceptance is used, `caveats` are what a reader
     must know about it.
     """
@@ -72,23 +72,23 @@ class CostSource:
     blocks: Mapping[Candidate, Mapping[int, BlockCosts]]
     runner: str | None
     run: Run | None = None
-    served: Mapping[Candidate, Mapping[int, RoundCosts]] = field(default_factory=dict)
+    round_costs: Mapping[Candidate, Mapping[int, RoundCosts]] = field(default_factory=dict)
     origin: str | None = None
     caveats: tuple[str, ...] = ()
 
     def batches(self, candidate: Candidate) -> tuple[int, ...]:
         """The batch sizes that were timed, ascending."""
-        return (*self.served.get(candidate, ()), *self.blocks.get(candidate, ()))
+        return (*self.round_costs.get(candidate, ()), *self.blocks.get(candidate, ()))
 
     @remembered
     def at(self, candidate: Candidate, batch: int) -> PricedBatch:
         """Costs as timed, interpolated between two timed batch sizes, or unknown."""
         timed = self.batches(candidate)
-        if rounds := self.served.get(candidate, {}).get(batch):
-            return PricedBatch(served=rounds)
-        if candidate in self.served and not timed:
+        if rounds := self.round_costs.get(candidate, {}).get(batch):
+            return PricedBatch(round_costs=rounds)
+        if candidate in self.round_costs and not timed:
             return PricedBatch(note=self._not_served(candidate))
-        if candidate in self.served:
+        if candidate in self.round_costs:
             sizes = ", ".join(map(str, timed))
             return PricedBatch(note=f"{batch} requests in flight were not served, only {sizes}")
         if batch in timed:
@@ -102,9 +102,11 @@ class CostSource:
                 return PricedBatch(note=f"{batch} rows at once were not timed, only {sizes}")
             # The run's own facts and failures say better why it has none.
             return PricedBatch(note=self.origin and f"{self.origin} has no times of it")
-        spread = costs_between(self.blocks[candidate], batch)
+        interpolated = costs_between(self.blocks[candidate], batch)
         note = f"interpolated between {around[0]} and {around[1]} rows"
-        return PricedBatch(spread and spread.first, note=note, spread=spread)
+        return PricedBatch(
+            interpolated and interpolated.first, note=note, interpolated=interpolated
+        )
 
     def _not_served(self, candidate: Candidate) -> str | None:
         """Why a candidate has no costs on an engine; None where no server drafted with it."""
@@ -124,7 +126,7 @@ def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSou
             blocks={},
             runner=engine_name(run),
             run=run,
-            served=round_costs(run, candidates or run.candidates),
+            round_costs=round_costs(run, candidates or run.candidates),
         )
     timed_by = next((point.runner for point in run.costs if point.candidate is None), None)
     target = run.facts_of(None)

@@ -133,10 +133,10 @@ def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
 def _of_corrected_starts(decided: LoadDecision) -> Iterator[Caveat]:
     """Why the expected speed-up differs from the measured one."""
     leader = decided.leader
-    served = leader.predictor.served if leader else None
-    if leader is None or served is None or leader.k not in served.started:
+    costs = leader.predictor.round_costs if leader else None
+    if leader is None or costs is None or leader.k not in costs.started:
         return
-    too_high = math.expm1(-served.slowed[leader.k])
+    too_high = math.expm1(-costs.slowed[leader.k])
     if abs(too_high) >= _SHOWN:
         high = "high" if too_high > 0 else "low"
         yield Caveat(
@@ -145,7 +145,7 @@ def _of_corrected_starts(decided: LoadDecision) -> Iterator[Caveat]:
             f"of the one without speculation: the measured speed-up is {abs(too_high):.1%} too "
             f"{high} by it, which is taken out of the expected one",
         )
-    luck = math.expm1(served.put_down_to_luck(leader.k))
+    luck = math.expm1(costs.put_down_to_luck(leader.k))
     if abs(luck) >= TIMING_NOISE:
         less, done = ("less", "leaves out") if luck > 0 else ("more", "adds")
         yield Caveat(

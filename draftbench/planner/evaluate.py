@@ -58,7 +58,9 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
                 run,
                 rate,
                 best=best is not None and each.k == best.k,
-                comparable=each.corrected or not corrected or each.predictor.served is not None,
+                comparable=each.corrected
+                or not corrected
+                or each.predictor.round_costs is not None,
             )
             for each in at_every_k
         ]
@@ -166,7 +168,7 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
         return _tie(alternative, leader, (speed, best))
     if speed > best:
         most = f"{max(ranking.errors_of(alternative)):+.0%}"
-        if alternative.predictor.spread:
+        if alternative.predictor.interpolated:
             return f"not timed at this load: {speed:.2f}× is interpolated and may be {most} off"
         return (
             f"not decoded: {speed:.2f}× is predicted, but predictions of others were off by up to "
@@ -250,7 +252,7 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
     passes_only = [
         abs(error)
         for each, _ in decoded
-        if each.predictor.served is None and (error := each.passes_only_error()) is not None
+        if each.predictor.round_costs is None and (error := each.passes_only_error()) is not None
     ]
     return PredictionError(
         median=median(sizes),

@@ -31,7 +31,7 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     ranking, leader = decided.ranking, decided.leader
-    known = any(each.predictor.costs or each.predictor.served for each in decided.alternatives)
+    known = any(each.predictor.costs or each.predictor.round_costs for each in decided.alternatives)
     plain = plain_decoding(evaluator, concurrency)
     # How many requests decoded together is known where their number is constant.
     in_flight = evaluator.foreign or evaluator.run.manifest.question.arrivals == "closed"
@@ -94,9 +94,9 @@ def _note_on_costs(decided: LoadDecision) -> str | None:
         return "; ".join(dict.fromkeys(filter(None, notes))) or None
     predictor, corrected = leader.predictor, leader.expected is not leader.predicted
     found = [predictor.note] if predictor.note else []
-    if predictor.spread and corrected:
+    if predictor.interpolated and corrected:
         found.append("corrected by what was decoded there")
-    elif not (decided.foreign or corrected or predictor.served or predictor.overheads.spent):
+    elif not (decided.foreign or corrected or predictor.round_costs or predictor.overheads.spent):
         found.append("from pass timings alone: nothing was decoded there")
     return "; ".join(found) or None
 
@@ -150,7 +150,7 @@ def _steps(evaluator: Evaluator, rows: int) -> tuple[float, ...]:
     decoded = [
         each
         for each in known
-        if each.predictor.served or each.predictor.overheads.of_others(0) is not None
+        if each.predictor.round_costs or each.predictor.overheads.of_others(0) is not None
     ]
     return tuple(_step(each, each.prediction) for each in decoded or known)
 
@@ -223,7 +223,7 @@ def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
     the largest, but on a serving engine only those that were served.
     """
     timed = evaluator.source.batches(candidate)
-    if not timed or candidate in evaluator.source.served:
+    if not timed or candidate in evaluator.source.round_costs:
         return _timed_loads(evaluator, candidate)
     return range(timed[0], timed[-1] + 1)
 

@@ -78,7 +78,7 @@ class Predictor(PricedBatch):
 
         Prompt lookup indexes it, at no more than a proposal per token.
         """
-        prompts, costs = self.prompts, self.spread or self.costs
+        prompts, costs = self.prompts, self.interpolated or self.costs
         if costs is None or costs.prefill is None:
             return None
         plain = costs.prefill.at(prompts, 0)
@@ -155,9 +155,9 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
     return Predictor(candidate=candidate, along=along, memory_bytes=memory)
 
 
-def draft_lengths(run: Run) -> tuple[int, ...]:
-    """The draft lengths that the run asked about."""
-    return tuple(sorted({k for k in run.manifest.question.ks if k > 0}))
+def asked_ks(run: Run) -> tuple[int, ...]:
+    """The draft lengths that the run asked about, ascending."""
+    return tuple(sorted(set(run.manifest.question.ks)))
 
 
 def draft_footprint(run: Run, candidate: Candidate) -> Footprint | None:
@@ -196,17 +196,17 @@ def predict(predictor: Predictor, k: int, beyond: tuple[float, float] | None = N
         beyond: seconds that a target step and a round take beyond their passes; None for those of
             the other k's, or 0 where these are unknown.
     """
-    rounds, costs = predictor.along.at(k), predictor.spread or predictor.costs
+    rounds, costs = predictor.along.at(k), predictor.interpolated or predictor.costs
     untimed = Prediction(predictor.along.trajectories, predictor.requests, rounds, None, None)
-    if predictor.served is not None:
-        return replace(untimed, decoding=predictor.served.without(k).decoding(rounds))
+    if predictor.round_costs is not None:
+        return replace(untimed, decoding=predictor.round_costs.without(k).decoding(rounds))
     if costs is None or k + 1 > (costs.longest or k + 1):
         return untimed
     contexts, prefills = predictor.contexts, predictor.prefills
     steps = costs.target.along(contexts).over(1)
     passes = pass_seconds(costs, rounds, contexts, predictor.batch, predictor.weights)
     decoding = _decoding(rounds, steps, passes, beyond or _beyond(predictor, k))
-    if predictor.spread is None:
+    if predictor.interpolated is None:
         return replace(untimed, decoding=decoding, prefills=prefills)
     middle = ends = prefills
     if prefills is not None and prefills.ndim > 2:  # prompt lookup indexes the prompt
@@ -271,7 +271,7 @@ def timing_factors(
         prefills: both prefills count too.
         started: the rounds of an engine are those of its starts at this k, not of other k's.
     """
-    if predictor.costs is None and predictor.served is None:
+    if predictor.costs is None and predictor.round_costs is None:
         return np.ones(draws)
     weights, rounds = predictor.weights, prediction.rounds
     sums = {name: (weights @ count)[None] for name, count in rounds.counts.items()}
@@ -281,9 +281,9 @@ def timing_factors(
         speeds: Floats = seconds[..., 0] / seconds[..., 1]
         return speeds.reshape(-1)
 
-    if predictor.served is not None:
-        served = predictor.served if started else predictor.served.without(rounds.k)
-        redrawn, median = served.decoding_redrawn(all_rounds), served.decoding(all_rounds)
+    if predictor.round_costs is not None:
+        costs = predictor.round_costs if started else predictor.round_costs.without(rounds.k)
+        redrawn, median = costs.decoding_redrawn(all_rounds), costs.decoding(all_rounds)
         if redrawn is None or median is None:
             return np.ones(draws)
         return speedup(redrawn) / speedup(median)

@@ -89,7 +89,7 @@ class Ranking:
         unstarted = [
             (each, sample)
             for each in considered
-            if each.predictor.served and not each.breaks and not each.corrected
+            if each.predictor.round_costs and not each.breaks and not each.corrected
             if each.candidate in measured and (sample := each.speedup(by)) is not None
         ]
         self._drawn = [each for each, _ in known + unstarted]
@@ -193,13 +193,13 @@ class Ranking:
             return half, math.hypot(scatter.sd_in(processes), time.error if time else 0.0)
         half = max(self.doubt(alternative, leads=True))
         fewer = math.sqrt(alternative.processes / processes)
-        served = alternative.predictor.served
-        if served is None:
+        costs = alternative.predictor.round_costs
+        if costs is None:
             return half * fewer, half * fewer / _REACH
         # Two thirds of the draws, whose tails are those of an unknown noise between starts.
         low, high = quantiles(np.log(self._factors(alternative)), (0.16, 0.84))
         sd = (high - low) / 2 * fewer
-        known = student_quantile(1 - self._leaders_tail, served.freedom_with(processes)) * sd
+        known = student_quantile(1 - self._leaders_tail, costs.freedom_with(processes)) * sd
         return min(half * fewer, known) if fewer < 1 else half, sd
 
     @property
@@ -211,7 +211,7 @@ class Ranking:
         by 10 % then wrongly say speculate in 2.3 and 1.5 % of simulated sweeps, in 3.3 and 5.2 % if
         it is not divided, in 1.0 and 0.8 % if by m.
         """
-        drafts = {each.candidate for each in self.alternatives if each.predictor.served}
+        drafts = {each.candidate for each in self.alternatives if each.predictor.round_costs}
         return 0.025 / math.sqrt(max(len(drafts), 1))
 
     @cached_property
@@ -271,7 +271,7 @@ class Ranking:
             prefills=self.by == "end_to_end",
             started=alternative.corrected,
         )
-        if alternative.predictor.served is not None:
+        if alternative.predictor.round_costs is not None:
             return redrawn
         if not alternative.decoded_around:
             scattered = self.time_doubt.drafts_differ * draft

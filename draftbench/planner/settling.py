@@ -41,9 +41,9 @@ def settled_by(decided: LoadDecision) -> Remedy | None:
         return "baseline"
     if decided.decision != "inconclusive" or decided.impossible or leader is None:
         return None
-    if leader.corrected or leader.predictor.served or decided.foreign:
+    if leader.corrected or leader.predictor.round_costs or decided.foreign:
         return "sample"
-    if leader.predictor.spread:
+    if leader.predictor.interpolated:
         return "load"
     enough = len(to_decode(leader.prediction.trajectories, FEW_DECODED)) >= FEW_DECODED
     return "decoding" if enough else "sample"
@@ -62,7 +62,7 @@ def larger_sweep(decided: LoadDecision) -> LargerSweep | None:
     end = interval.low if distance > 0 else interval.high
     if end <= 0:
         return None
-    served = leader.predictor.served
+    costs = leader.predictor.round_costs
     sweep = sweep_that_settles(
         OpenInterval(
             distance,
@@ -72,12 +72,12 @@ def larger_sweep(decided: LoadDecision) -> LargerSweep | None:
             leader.processes,
         ),
         decided.rows,
-        processes_help=leader.corrected and not decided.foreign and not (served and served.given),
+        processes_help=leader.corrected and not decided.foreign and not (costs and costs.given),
     )
-    if sweep is None or served is None:
+    if sweep is None or costs is None:
         return sweep
     # A k that joined in a later turn has fewer starts than the sweep was asked for.
-    joined = served.turns - leader.processes
+    joined = costs.turns - leader.processes
     return structs.replace(sweep, processes=sweep.processes + joined)
 
 

@@ -18,7 +18,7 @@ from draftbench.planner.alternatives import uncorrected
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.costs import STALL
 from draftbench.planner.predict import (
-    draft_lengths,
+    asked_ks,
     predict,
     predictor_of,
     replayed,
@@ -48,7 +48,7 @@ def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
     cost is unknown or nothing was replayed.
     """
     predictor = predictor_of(replace(run, decodes=()), candidate, batch=batch)
-    ks = draft_lengths(run) if predictor.along.laws else ()
+    ks = asked_ks(run) if predictor.along.laws else ()
     best = Ranking(uncorrected(predictor, ks)).best
     return _with_neighbours(ks, best.k) if best else []
 
@@ -69,7 +69,7 @@ def next_start(
     ones. Then the k that is predicted best, as long as it was not started and is predicted to be
     better by more than timing noise. A k that cannot reach plain decoding is not started.
     """
-    ks = sorted(ks) or draft_lengths(run)
+    ks = sorted(ks) or asked_ks(run)
     predictor = predictor_of(run, candidate, batch=concurrency)
     rows = [row for row in run.decodes if (row.candidate, row.batch) == (candidate, concurrency)]
     started = {row.k for row in rows}
@@ -79,9 +79,9 @@ def next_start(
             return k
     speeds = {}
     for k in filter(predictor.along.reaches, ks):
-        served = predictor.served if k in started else None
+        costs = predictor.round_costs if k in started else None
         decoding = (
-            served.decoding(predictor.along.at(k)) if served else predict(predictor, k).decoding
+            costs.decoding(predictor.along.at(k)) if costs else predict(predictor, k).decoding
         )
         if decoding is not None:
             plain, speculative = predictor.weights @ decoding
@@ -113,7 +113,7 @@ def timed_enough(
         decoded: responses that will be decoded, at no more than so many `cells`, the baseline
             among them.
     """
-    unpriced, ks = replayed(replace(run, decodes=()), candidate), draft_lengths(run)
+    unpriced, ks = replayed(replace(run, decodes=()), candidate), asked_ks(run)
     tokens = sum(t.output_tokens for t in decoded)
 
     def enough(points: Sequence[CostPoint]) -> bool:

@@ -292,7 +292,7 @@ def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_swee
 def test_a_load_that_was_not_served_is_unknown_in_words():
     run = replayed_run(*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
     predictor = predictor_of(run, SMALL, batch=4)
-    assert predictor.served is None
+    assert predictor.round_costs is None
     assert predictor.note == "4 requests in flight were not served, only 1"
 
 
@@ -474,7 +474,7 @@ def test_a_slow_request_that_was_not_answered_with_the_draft_does_not_make_it_fa
 def test_requests_differ_at_a_k_that_was_not_started_as_at_the_nearest_started():
     predictor = predictor_of(asked([0.08, 0.16] * 5), SMALL)
     along = tokens_per_round(predictor.along.trajectories, predictor.along.at(2))
-    at_two, whole = predictor.served.speedups(along, 2)
+    at_two, whole = predictor.round_costs.speedups(along, 2)
     # From a step of .1 s through .12 s to .14 s; 8 tokens in three rounds.
     assert at_two.value == pytest.approx(0.8 / (3 * 0.14))
     # Half a second until the first token, with a draft and without.
