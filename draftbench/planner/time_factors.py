@@ -241,44 +241,53 @@ def scatter_of(drafts: Iterable[Sequence[TimeFactor]]) -> Scatter:
     process may deviate more than a cell, and few processes must not hide behind many cells. Where
     each draft has only one cell, the drafts are compared, whatever else they differ by.
     """
-    within = between = freedom_within = 0.0
-    freedom_between = cells = most_processes = 0
-    passes_only: list[float] = []
-    for factors in drafts:
-        by_process: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-        for factor in factors:
-            weight = min(1.0, (_SURE / factor.error) ** 2) if factor.error else 1.0
-            for process, value in factor.by_process.items():
-                by_process[process].append((math.log(value), weight))
-            passes_only.append(math.log(factor.passes_only))
-        rows = list(by_process.values())
-        cells, most_processes = cells + sum(map(len, rows)), max(most_processes, len(rows))
-        within += sum(_squares(row) for row in rows)
-        freedom_within += sum(max(sum(weight for _, weight in row) - 1, 0.0) for row in rows)
-        if rows:
-            # The mean over m rounds of a process varies as its baseline and one m-th of a round do.
-            means = [(fmean(value for value, _ in row), 1.0) for row in rows]
-            between += _squares(means) / (1 + 1 / len(factors))
-            freedom_between += len(rows) - 1
-    sides = [(within, freedom_within)]
-    if freedom_between:
-        sides.append((between, freedom_between))
-    if not (freedom_within or freedom_between) and len(passes_only) > 1:
+    drafts = list(drafts)
+    # Of each draft, by process: the logarithm of each k's factor, and its weight.
+    cells = [_by_process(factors) for factors in drafts]
+    within = [_about_mean(process) for processes in cells for process in processes]
+    # The mean over m rounds of a process varies as its baseline and one m-th of a round do.
+    between = [
+        _about_mean([(fmean(log for log, _ in p), 1.0) for p in processes], 1 + 1 / len(factors))
+        for factors, processes in zip(drafts, cells, strict=True)
+        if processes
+    ]
+    sides = [within, between] if any(freedom for _, freedom in between) else [within]
+    alone = [(math.log(f.passes_only), 1.0) for factors in drafts for f in factors]
+    if len(alone) > 1 and not any(freedom for side in sides for _, freedom in side):
         # Each varies as two cells do, its rounds and its baseline.
-        sides = [(_squares([(log, 1.0) for log in passes_only]) / 2, len(passes_only) - 1)]
+        sides = [[_about_mean(alone, 2)]]
     prior = USUAL_FREEDOM * USUAL_SCATTER**2
     variance, freedom = max(
         ((prior + squares) / (USUAL_FREEDOM + shown), USUAL_FREEDOM + shown)
-        for squares, shown in sides
+        for squares, shown in (map(sum, zip((0.0, 0.0), *side, strict=True)) for side in sides)
     )
     sd = max(math.sqrt(variance), LEAST_SCATTER / math.sqrt(2))
-    return Scatter(sd, freedom, cells, most_processes)
+    return Scatter(
+        sd,
+        freedom,
+        cells=sum(len(process) for processes in cells for process in processes),
+        processes=max(map(len, cells), default=0),
+    )
 
 
-def _squares(values: Sequence[tuple[float, float]]) -> float:
-    """The weighted sum of squares of (value, weight) about their mean."""
-    middle = float(np.average([value for value, _ in values], weights=[w for _, w in values]))
-    return sum(weight * (value - middle) ** 2 for value, weight in values)
+def _by_process(factors: Sequence[TimeFactor]) -> list[list[tuple[float, float]]]:
+    """The cells of a draft in each process, one for each k: (logarithm, weight)."""
+    by_process: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for factor in factors:
+        weight = min(1.0, (_SURE / factor.error) ** 2) if factor.error else 1.0
+        for process, value in factor.by_process.items():
+            by_process[process].append((math.log(value), weight))
+    return list(by_process.values())
+
+
+def _about_mean(values: Sequence[tuple[float, float]], cells: float = 1.0) -> tuple[float, float]:
+    """The weighted sum of squares of (value, weight) about their mean, where a value varies as so
+    many `cells` do, and its degrees of freedom.
+    """
+    weights = [weight for _, weight in values]
+    middle = float(np.average([value for value, _ in values], weights=weights))
+    squares = sum(weight * (value - middle) ** 2 for value, weight in values)
+    return squares / cells, max(sum(weights) - 1, 0.0)
 
 
 @dataclass(frozen=True)
