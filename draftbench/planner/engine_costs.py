@@ -31,7 +31,6 @@ line by 3.7 % (root mean square), 180 below them by 11 %.
 from __future__ import annotations
 
 import math
-import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -43,12 +42,13 @@ from typing import NamedTuple
 import numpy as np
 
 from draftbench.acceptance.definitions import Sample, quotient
-from draftbench.acceptance.intervals import RESAMPLES
+from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints, Rounds
 from draftbench.planner.costs import isotonic
 from draftbench.planner.measured import SPEEDUP
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import Candidate, Decode
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # The noise of a start (sd of the logarithm) before any was seen: half of all machines have 2.6 to
@@ -88,9 +88,6 @@ class RoundCosts:
     given: bool = False
     # The run's other candidates at this concurrency, whose starts met the same machine.
     others: tuple[RoundCosts, ...] = ()
-    # Fitted up to a largest k, and without a k.
-    _curves: dict[int, _Curve] = field(default_factory=dict, init=False)
-    _without: dict[int, RoundCosts] = field(default_factory=dict, init=False)
 
     @cached_property
     def started(self) -> tuple[int, ...]:
@@ -119,14 +116,13 @@ class RoundCosts:
         servers = sum(len(each.started) for each in (self, *self.others))
         return PRIOR_FREEDOM + turns + servers * (turns - 1)
 
+    @remembered
     def without(self, k: int) -> RoundCosts:
         """As if k had not been started; the baseline stays."""
         if k not in self.started:
             return self
-        if k not in self._without:
-            starts = {other: each for other, each in self.starts.items() if other != k}
-            self._without[k] = replace(self, starts=starts)
-        return self._without[k]
+        starts = {other: each for other, each in self.starts.items() if other != k}
+        return replace(self, starts=starts)
 
     def at(self, k: int) -> float | None:
         """Seconds of a round at k; None where nothing with a draft was started."""
@@ -198,10 +194,11 @@ class RoundCosts:
         return self._curve(1).likelihood - plain.likelihood
 
     def _curve(self, k: int) -> _Curve:
-        largest = max(k, *self.starts)
-        if largest not in self._curves:
-            self._curves[largest] = _fit(self, largest)
-        return self._curves[largest]
+        return self._curve_to(max(k, *self.starts))
+
+    @remembered
+    def _curve_to(self, largest: int) -> _Curve:
+        return _fit(self, largest)
 
 
 def _decode_speed(sums: Floats) -> Floats:
@@ -375,8 +372,7 @@ def _shape(costs: RoundCosts, ks: Ints, line: Floats, slope: float) -> tuple[Flo
 
 def _normal(name: str, count: int) -> Floats:
     """Standard normal draws that belong to a name [count, draws]."""
-    generator = np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))
-    return generator.standard_normal((count, RESAMPLES))
+    return generator_of(name).standard_normal((count, RESAMPLES))
 
 
 def round_costs(
