@@ -71,7 +71,7 @@ class CandidateRounds:
         return min((k for k in (*windows, *served) if k is not None), default=math.inf)
 
 
-def rounds_of(run: Run, candidate: Candidate) -> CandidateRounds:
+def candidate_rounds(run: Run, candidate: Candidate) -> CandidateRounds:
     """The rounds of a candidate along the run's responses.
 
     Raises:

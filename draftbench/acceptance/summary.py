@@ -14,7 +14,7 @@ from draftbench.acceptance.breakdown import (
     breakdown,
     rounds_by_group,
 )
-from draftbench.acceptance.candidate_rounds import Along, counted_along, rounds_of, runs_at
+from draftbench.acceptance.candidate_rounds import Along, candidate_rounds, counted_along, runs_at
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import (
     SuspectedFault,
@@ -134,7 +134,7 @@ def acceptance_report(
     differences: list[FigureDifference] = []
     first: dict[int | None, Sample] = {}
     for candidate in candidates:
-        along = rounds_of(run, candidate)
+        along = candidate_rounds(run, candidate)
         rounds = _counted(run, candidate) if along.served else {}
         expected = {
             k: (along.trajectories, along.at(k)) for k in ks if along.reaches(k) and k not in rounds

@@ -83,7 +83,7 @@ def _disagreements(
 ) -> dict[str, tuple[Disagreement, ...]]:
     """What each candidate lost most by; one whose drafted tokens were not kept is left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
-    from draftbench.acceptance.candidate_rounds import rounds_of
+    from draftbench.acceptance.candidate_rounds import candidate_rounds
     from draftbench.run_folder.folder import RunFolder
 
     folder = RunFolder(run)
@@ -99,7 +99,7 @@ def _disagreements(
         )
     return {
         str(candidate): costliest_disagreements(
-            rounds_of(observed, candidate).replays,
+            candidate_rounds(observed, candidate).replays,
             k,
             drafted[candidate],
             responses,

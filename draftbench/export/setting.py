@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from draftbench.acceptance.candidate_rounds import rounds_of
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import short_name, split_revision
@@ -190,7 +190,7 @@ def setting_of(
 
 def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float, ...]:
     """The share of rounds of k whose first 1, 2, … k draft tokens were all accepted."""
-    along = rounds_of(run, candidate)
+    along = candidate_rounds(run, candidate)
     shares = (survival(along.trajectories, along.at(k), at).value or 0.0 for at in range(1, k + 1))
     return tuple(round(share, 4) for share in shares)
 

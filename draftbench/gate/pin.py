@@ -16,8 +16,8 @@ import numpy as np
 
 from draftbench.acceptance.candidate_rounds import (
     CandidateRounds,
+    candidate_rounds,
     counted_along,
-    rounds_of,
     runs_at,
 )
 from draftbench.acceptance.definitions import (
@@ -174,7 +174,7 @@ def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
         RunFolderError: there is no replay.
         UsageError: the candidate was not replayed for this k.
     """
-    along = rounds_of(run, candidate)
+    along = candidate_rounds(run, candidate)
     served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
     if along.served:
         raise UsageError(

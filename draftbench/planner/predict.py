@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from draftbench.acceptance.candidate_rounds import CandidateRounds, rounds_of
+from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
 from draftbench.acceptance.definitions import Requests, Sample, pooled
 from draftbench.acceptance.intervals import Estimate, generator_of
 from draftbench.acceptance.rounds import Floats, Rounds
@@ -151,7 +151,7 @@ def replayed(run: Run, candidate: Candidate) -> Predictor:
     Raises:
         RunFolderError: a replay does not fit its response.
     """
-    along, memory = rounds_of(run, candidate), _memory(run, candidate)
+    along, memory = candidate_rounds(run, candidate), _memory(run, candidate)
     return Predictor(candidate=candidate, along=along, memory_bytes=memory)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftbench.acceptance.breakdown import rounds_by_group
-from draftbench.acceptance.candidate_rounds import rounds_of
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.errors import UsageError
 from draftbench.planner.recommendation import Distribution, Evaluation, Recommendation
@@ -313,7 +313,7 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     replayed = {each.candidate for each in run.replays}
     drafts = [each for each in drafts if each in replayed]
     for candidate in drafts:
-        along = rounds_of(run, candidate)
+        along = candidate_rounds(run, candidate)
         for g in rounds_by_group(along.trajectories, {k: along.at(k)}):
             rows.append([g.by, g.name, str(g.requests), str(candidate), g.tokens_per_round])
             if candidate == drafts[0]:

@@ -10,7 +10,7 @@ import pytest
 import scenes
 from scenes import failure, manifest, replay, trajectory
 
-from draftbench.acceptance.candidate_rounds import rounds_of
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import alpha
 from draftbench.errors import RunFolderError
 from draftbench.planner.recommend import recommend
@@ -163,7 +163,7 @@ def test_a_run_of_the_first_layout_is_read_with_the_same_figures():
     rates = {
         candidate.draft: rate.value
         for candidate in found.candidates
-        if (rate := alpha(rounds_of(found, candidate).replays))
+        if (rate := alpha(candidate_rounds(found, candidate).replays))
     }
     # Four of the draft's 18 tokens and 16 of the target's own are in the files as accepted.
     assert rates == pytest.approx({"draft": 4 / 18, "self": 16 / 18})
