@@ -11,14 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
-from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.acceptance.rounds import counted_rounds
-from draftbench.errors import IncomparableError
-from draftbench.gate.judge import samples_of
-from draftbench.gate.limits import Limit
 from draftbench.gate.noninferiority import gain_of, independent_change
-from draftbench.gate.pair_requests import pair_up
-from draftbench.gate.pin import make_baseline, sampling_label
+from draftbench.gate.pin import sampling_label
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
@@ -33,9 +29,7 @@ from draftbench.run_folder.manifest import (
 )
 from draftbench.run_folder.run import Run
 
-# Has the gate refuse to pair speeds of different machines; the size of the limit plays no part.
-_SPEED = Limit(metric="speedup", value=0.02, relative=True)
-_ONE = "only one run has it"
+_OTHER_LOADS = "not comparable: measured at different loads"
 BUILT_IN = "built-in decoder"
 # Settings that are not listed, since the rows of the answers or a caveat show them.
 _SHOWN = {"engine", "key_id"}
@@ -176,7 +170,7 @@ def _figures(
     obstacle = f"two drafting modes: {modes[0]} and {modes[1]}" if two_modes else None
     rates = alpha(a.along.replays), alpha(b.along.replays)
     if any(rates):
-        yield _counted("α", (None, None), rates, obstacle)
+        yield _change("α", (None, None), rates, obstacle)
     # First at a common k: A's best, else B's, else A's largest, but at most what prompt lookup was
     # replayed for; of counted rounds one that both runs served. Then at the best k of each run.
     best_a, best_b = (best.get(candidate) for best in bests)
@@ -194,7 +188,7 @@ def _figures(
             tokens_per_round(a.along.trajectories, a.along.at(k_a)),
             tokens_per_round(b.along.trajectories, b.along.at(k_b)),
         )
-        yield _counted("tokens per round", (k_a, k_b), samples, obstacle)
+        yield _change("tokens per round", (k_a, k_b), samples, obstacle)
     machines = [run.manifest.environment.machine for run in runs]
     runners = [_timed_with(run) for run in runs]
     timed_apart = None
@@ -202,15 +196,15 @@ def _figures(
         timed_apart = "not comparable: timed on different machines"
     elif runners[0] != runners[1]:
         timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
+    elif _at_other_loads(runs):
+        timed_apart = _OTHER_LOADS
     c_a, c_b = (p.draft_cost_ratio for p in (a, b))
     if c_a or c_b:
-        yield _timed(FigureChange("c", None, None, c_a, c_b, obstacle=timed_apart))
+        yield _change_of_cost(c_a, c_b, timed_apart)
     for k in sorted({k for side in measured for c, k in side if c == candidate}):
-        sides = [side.get((candidate, k)) for side in measured]
-        s_a, s_b = (estimate(side.speedup) if side else None for side in sides)
-        apart = (obstacle or timed_apart) if all(sides) else _ONE
-        change = FigureChange("S measured", k, k, s_a, s_b, obstacle=apart)
-        yield _speed(runs, candidate, k, change)
+        found = [side.get((candidate, k)) for side in measured]
+        s_a, s_b = (each.speedup if each else None for each in found)
+        yield _change("S measured", (k, k), (s_a, s_b), obstacle or timed_apart)
 
 
 def _served(
@@ -222,11 +216,9 @@ def _served(
         for run, k in zip(runs, ks, strict=True)
     ]
     loads = [{row.batch for row in side} for side in rows]
-    arrivals = [arrivals_of(run) for run in runs]
-    slots = {run.manifest.question.slots for run in runs} - {None}
     common = loads[0] & loads[1]
-    if all(loads) and (not common or arrivals[0] != arrivals[1] or len(slots) > 1):
-        obstacle = obstacle or "not comparable: counted at different loads"
+    if all(loads) and (not common or _at_other_loads(runs)):
+        obstacle = obstacle or _OTHER_LOADS
     samples = []
     for run, side, measured in zip(runs, rows, loads, strict=True):
         at_load = [row for row in side if row.batch == min(common or measured)]
@@ -235,7 +227,13 @@ def _served(
             if at_load
             else None
         )
-    return _counted("tokens per round", ks, (samples[0], samples[1]), obstacle)
+    return _change("tokens per round", ks, (samples[0], samples[1]), obstacle)
+
+
+def _at_other_loads(runs: Sequence[Run]) -> bool:
+    """Whether requests came at other times, or a server answered more or fewer at once."""
+    slots = {run.manifest.question.slots for run in runs} - {None}
+    return len({arrivals_of(run) for run in runs}) > 1 or len(slots) > 1
 
 
 def _timed_with(run: Run) -> str:
@@ -245,67 +243,48 @@ def _timed_with(run: Run) -> str:
     return facts.runner if facts else "unknown"
 
 
-def _counted(
-    name: str,
+def _change(
+    figure: str,
     ks: tuple[int | None, int | None],
     samples: tuple[Sample | None, Sample | None],
     obstacle: str | None,
 ) -> FigureChange:
-    """The change of a figure that is counted over requests, unless an `obstacle` forbids it."""
-    a, b = samples
-    change = FigureChange(name, *ks, estimate(a), estimate(b), obstacle=obstacle)
-    if a is None or b is None:
-        return replace(change, obstacle=_ONE)
-    if a.figure != b.figure:
-        return replace(change, obstacle=f"two definitions: {a.figure.name} and {b.figure.name}")
-    return change if obstacle else _paired(change, a, b)
-
-
-def _timed(change: FigureChange) -> FigureChange:
-    """The change of a timed figure; none if the timings are equal, since a run is then compared
-    with itself.
+    """The change of a figure over the requests that both runs have, unless an `obstacle` forbids
+    it.
     """
-    before, after = change.a, change.b
-    if before is None or after is None:
-        return replace(change, obstacle=_ONE)
-    if change.obstacle:
-        return change
-    if before == after:
-        none, unity = Estimate(0.0, 0.0, 0.0), Estimate(1.0, 1.0, 1.0)
-        return replace(change, difference=none, ratio=unity)
-    difference = independent_change(before, after, relative=False)
-    gain = independent_change(before, after, relative=True)
-    return replace(change, difference=difference, ratio=_ratio(gain))
+    a, b = samples
+    shared: list[str] = []
+    difference = gain = None
+    if a is None or b is None:
+        obstacle = "only one run has it"
+    elif a.figure != b.figure:
+        obstacle = f"two definitions: {a.figure.name} and {b.figure.name}"
+    elif not obstacle:
+        shared = sorted({*a.requests} & {*b.requests})
+        if len(shared) >= MIN_REQUESTS:
+            before, after = _only(a, shared), _only(b, shared)
+            difference = gain_of(before, after, relative=False).interval
+            gain = gain_of(before, after, relative=True).interval
+        if difference is None or gain is None:
+            few = f"{len(shared)} common requests: too few to tell"
+            difference, obstacle = None, few if shared else "no common requests"
+    values = estimate(a), estimate(b)
+    return FigureChange(figure, *ks, *values, difference, _ratio(gain), len(shared), obstacle)
 
 
-def _speed(
-    runs: tuple[Run, Run], candidate: Candidate, k: int, change: FigureChange
-) -> FigureChange:
-    """The change of a measured speed-up, paired as in the gate."""
-    if change.obstacle:
-        return change
-    try:
-        old, new = (make_baseline(run, candidate, k) for run in runs)
-        samples = samples_of("speedup", pair_up(old, new, [_SPEED]))
-    except IncomparableError as error:
-        return replace(change, obstacle=f"not comparable: {error.message}")
-    if samples is None:
-        return replace(change, obstacle="no common requests")
-    return _paired(change, *samples)
-
-
-def _paired(change: FigureChange, a: Sample, b: Sample) -> FigureChange:
-    """The change over the requests that both have."""
-    shared = sorted({*a.requests} & {*b.requests})
-    change = replace(change, requests=len(shared))
-    if len(shared) < 2:
-        return replace(change, obstacle=f"{len(shared)} common requests")
-    before, after = _only(a, shared), _only(b, shared)
-    difference = gain_of(before, after, relative=False).interval
-    gain = gain_of(before, after, relative=True).interval
-    if difference is None or gain is None:
-        return replace(change, obstacle=f"{len(shared)} common requests: too few to tell")
-    return replace(change, difference=difference, ratio=_ratio(gain))
+def _change_of_cost(a: Estimate | None, b: Estimate | None, obstacle: str | None) -> FigureChange:
+    """The change of c, whose timings are not paired; none if they are equal, since a run is then
+    compared with itself.
+    """
+    difference = gain = None
+    if a is None or b is None:
+        obstacle = "only one run has it"
+    elif a == b and not obstacle:
+        difference = gain = Estimate(0.0, 0.0, 0.0)
+    elif not obstacle:
+        difference = independent_change(a, b, relative=False)
+        gain = independent_change(a, b, relative=True)
+    return FigureChange("c", None, None, a, b, difference, _ratio(gain), obstacle=obstacle)
 
 
 def _only(sample: Sample, requests: Sequence[str]) -> Sample:
@@ -316,8 +295,8 @@ def _only(sample: Sample, requests: Sequence[str]) -> Sample:
     return replace(sample, requests=tuple(requests), weights=weights, addends=addends)
 
 
-def _ratio(gain: Estimate) -> Estimate:
-    return Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
+def _ratio(gain: Estimate | None) -> Estimate | None:
+    return gain and Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
 
 
 def _caveats(a: Run, b: Run) -> Iterable[str]:
