@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Sized
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,16 @@ class DraftingMode(StrEnum):
 
 # The drafts without a model: prompt lookup, and the target as its own draft, which is the control.
 LOOKUP, SELF = "ngram", "self"
+
+
+class NGramSizes(NamedTuple):
+    """Tokens of the n-grams that prompt lookup tries, the longest first."""
+
+    longest: int
+    shortest: int
+
+
+NGRAMS = NGramSizes(4, 2)
 
 # Two logits that differ by less are a near tie: computing them in another order may swap them.
 NEAR_TIE_MARGIN = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}

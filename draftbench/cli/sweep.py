@@ -43,7 +43,7 @@ from draftbench.cli.serving import ServingFlags, refuse_with_engine, with_dtype,
 from draftbench.cli.signals import how_to_resume, kept_in
 from draftbench.errors import AuditError, UsageError
 from draftbench.memory import LEVELS
-from draftbench.records import DraftingMode
+from draftbench.records import DraftingMode, NGramSizes
 
 if TYPE_CHECKING:
     from draftbench.planner.recommendation import Recommendation
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 _TIME_LIMIT = "--cell-timeout"
 
 
-def _lookup(text: str) -> tuple[int, int]:
+def _lookup(text: str) -> NGramSizes:
     shortest, longest = number_range("--ngram", text)
-    return longest, shortest
+    return NGramSizes(longest, shortest)
 
 
 def _temperature(text: str) -> float:
@@ -149,7 +149,7 @@ class Settings:
     controls: bool = in_measure(
         True, "Leave out prompt lookup and the target as its own draft.", show_default=False
     )
-    lookup: tuple[int, int] = in_measure(
+    lookup: NGramSizes = in_measure(
         "2-4",
         "The n-gram lengths that prompt lookup tries.",
         "N-N",
@@ -197,7 +197,6 @@ def sweep(
     sample: int | None = flag(None, "How many requests to measure (default: all of them).", min=1),
     settings: Settings,
     serving: ServingFlags,
-    batch: str | None = flag(None, "Deprecated: --concurrency.", names=("--batch",), hidden=True),
     out: Path | None = flag(
         None, "The run folder to write (default: results/runs/TIME).", "FOLDER"
     ),
@@ -236,9 +235,6 @@ def sweep(
     from draftbench.sweep import SweepOptions, prepare
 
     watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
-    if batch is not None:
-        watcher.note("--batch is deprecated: use --concurrency")
-        settings = replace(settings, batches=load_levels(batch))
     asked = serving.options()
     if asked is not None:
         refuse_with_engine(asked, settings, drafts or ())

@@ -84,7 +84,7 @@ def write(setting: Setting, version: Version) -> Written:
 
 
 def _of_lookup(setting: Setting, notes: list[str], to_do: list[str]) -> None:
-    shortest, _ = setting.lookup
+    shortest = setting.lookup.shortest
     other = ""
     if setting.first_match:
         other = f"; it {match_taken(first=False, measured_first=True)}"

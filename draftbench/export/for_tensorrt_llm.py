@@ -44,7 +44,7 @@ def write(setting: Setting, version: Version) -> Written:
     if setting.method == "ngram":
         notes.append(
             "TensorRT-LLM looks up n-grams down to one token, the run down to "
-            f"{setting.lookup[0]}; it "
+            f"{setting.lookup.shortest}; it "
             f"{match_taken(first=False, measured_first=setting.first_match)}"
         )
     elif setting.method == "draft-model":

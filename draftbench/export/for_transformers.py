@@ -30,7 +30,7 @@ def write(setting: Setting, version: Version) -> Written:
     ]
     if setting.draft is None:
         mode = None
-        shortest, longest = setting.lookup
+        longest, shortest = setting.lookup
         arguments = f"prompt_lookup_num_tokens={setting.k}, max_matching_ngram_size={longest}"
         notes.append(
             f"transformers looks up n-grams down to one token, the run down to {shortest}; it "

@@ -18,7 +18,7 @@ from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import short_name, split_revision
 from draftbench.models.drafting import Speculation, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, Candidate, DraftingMode, Sampling
+from draftbench.records import LOOKUP, Candidate, DraftingMode, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -92,10 +92,8 @@ class Setting:
         return self.drafting.model and split_revision(self.drafting.model)[1]
 
     @property
-    def lookup(self) -> tuple[int, int]:
-        """Tokens of prompt lookup's n-grams, shortest and longest."""
-        longest, shortest = self.drafting.lookup or (0, 0)
-        return shortest, longest
+    def lookup(self) -> NGramSizes:
+        return self.drafting.lookup
 
     def drafting_at(self, k: int) -> Speculation:
         """How to draft k tokens instead."""
@@ -249,7 +247,7 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
     if pick.draft == LOOKUP:
         if given is not None:
             raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
-        lookup = question.lookup_longest, question.lookup_shortest
+        lookup = NGramSizes(question.lookup_longest, question.lookup_shortest)
         return speculation(LOOKUP, pick.k, lookup=lookup, mode=question.mode)
     if question.engine is None or not of_an_engine:
         path = given or _path(pick.draft, manifest)

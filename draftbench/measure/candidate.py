@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TextSide
-from draftbench.records import Candidate, DraftingMode
+from draftbench.records import Candidate, DraftingMode, NGramSizes
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Bench:
     text: TextSide
     mode: DraftingMode
     ks: tuple[int, ...]
-    lookup: tuple[int, int]  # longest and shortest n-gram of prompt lookup
+    lookup: NGramSizes
     dtype: str
     clock: Clock
     process: str  # id under which this process writes its records

@@ -18,7 +18,7 @@ from draftbench.decoder.runner import KVCache, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint
+from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, NGramSizes
 
 # How often all points are timed: at least, at most with one row, at most with several rows, whose
 # passes take long. And how often prompts are read.
@@ -199,7 +199,7 @@ def _read_prompt(runner: Runner, tokens: Tensor) -> None:
     best(runner.forward(tokens, cache, every=False)).tolist()
 
 
-def _proposals(candidate: Candidate, grid: CostGrid, lookup: tuple[int, int]) -> Iterator[_Point]:
+def _proposals(candidate: Candidate, grid: CostGrid, lookup: NGramSizes) -> Iterator[_Point]:
     """Prompt lookup's work in a round: index a new token of each row and look up a continuation."""
     for context in grid.contexts:
         index = LookupIndex(*lookup)

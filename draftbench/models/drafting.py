@@ -15,7 +15,7 @@ import msgspec
 from draftbench.errors import EngineError, UsageError, did_you_mean
 from draftbench.hub import split_revision
 from draftbench.models.levels import made_by
-from draftbench.records import LOOKUP, DraftingMode
+from draftbench.records import LOOKUP, NGRAMS, DraftingMode, NGramSizes
 from draftbench.safe_files import UnreadableError, read_limited
 
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
@@ -57,7 +57,7 @@ class Speculation:
     method: Method
     model: str | None  # the drafter's weights; None where it has none
     k: int
-    lookup: tuple[int, int] = (4, 2)  # ngram: its longest and its shortest match
+    lookup: NGramSizes = NGRAMS
     raw: dict[str, Any] | None = None  # the content of `spec:FILE.json`
     quant: str = "none"  # of a draft model, made while the engine loads it
     mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
@@ -67,7 +67,7 @@ def speculation(
     draft: str,
     k: int,
     *,
-    lookup: tuple[int, int] = (4, 2),
+    lookup: NGramSizes = NGRAMS,
     quant: str = "none",
     mode: DraftingMode = DraftingMode.GREEDY,
 ) -> Speculation:
@@ -148,8 +148,10 @@ def vllm_fields(drafts: Speculation, *, translated: bool = False) -> dict[str, A
             )
         return fields
     if drafts.method == "ngram":
-        longest, shortest = drafts.lookup
-        sizes = {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
+        sizes = {
+            "prompt_lookup_min": drafts.lookup.shortest,
+            "prompt_lookup_max": drafts.lookup.longest,
+        }
         return {"method": "ngram", **length, **sizes}
     if drafts.model is None:
         return {"method": drafts.method, **length}
@@ -176,7 +178,8 @@ def llama_cpp_flags(drafts: Speculation) -> list[str]:
     if drafts.method == "raw":
         return _passed_flags(drafts)
     if drafts.method == "ngram":
-        words = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(drafts.lookup[1])]
+        size = str(drafts.lookup.shortest)
+        words = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", size]
         return [*words, "--spec-ngram-simple-size-m", str(drafts.k)]
     kind = "simple" if drafts.method == "draft-model" else drafts.method
     words = [] if drafts.model is None else ["-md", drafts.model]
@@ -221,7 +224,8 @@ def tensorrt_llm_fields(drafts: Speculation) -> dict[str, Any]:
     if drafts.method == "mtp":
         return {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
     if drafts.method == "ngram":
-        fields = {"decoding_type": "NGram", **length, "max_matching_ngram_size": drafts.lookup[0]}
+        longest = drafts.lookup.longest
+        fields = {"decoding_type": "NGram", **length, "max_matching_ngram_size": longest}
         return {**fields, "is_public_pool": False, "is_use_oldest": False}
     kind = "Draft_Target" if drafts.method == "draft-model" else "Eagle3"
     fields = {"decoding_type": kind, **length, "speculative_model": drafts.model}

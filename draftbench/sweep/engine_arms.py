@@ -142,7 +142,7 @@ def threads_of_servers(options: SweepOptions) -> int | None:
 
 def startable(serving: Serving, options: SweepOptions, candidate: Candidate) -> tuple[int, ...]:
     """The k's of the sweep at which the engine can draft with a candidate."""
-    fewest = fewest_drafted(serving.engine, candidate.draft, options.lookup[1])
+    fewest = fewest_drafted(serving.engine, candidate.draft, options.lookup.shortest)
     return tuple(k for k in options.ks if k >= fewest)
 
 
@@ -151,7 +151,7 @@ def left_out(serving: Serving, options: SweepOptions, candidate: Candidate) -> F
     asked = options.measure not in ("none", "replay") and candidate in serving.levels
     if serving.server is not None or not asked or startable(serving, options, candidate):
         return None
-    fewest = fewest_drafted(serving.engine, candidate.draft, options.lookup[1])
+    fewest = fewest_drafted(serving.engine, candidate.draft, options.lookup.shortest)
     return Failure(
         candidate=candidate,
         stage="start",

@@ -104,7 +104,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     checked = _check_drafts(options, target.source if target.configured else None, server, engine)
     for name in checked.replayed_only:
         watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
-    fewest = fewest_drafted(engine, LOOKUP, options.lookup[1])
+    fewest = fewest_drafted(engine, LOOKUP, options.lookup.shortest)
     if Candidate(draft=LOOKUP) in checked.levels and server is None and min(options.ks) < fewest:
         watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from draftbench.models.source import Trust
-from draftbench.records import SELF, Candidate, DraftingMode, Observation
+from draftbench.records import NGRAMS, SELF, Candidate, DraftingMode, NGramSizes, Observation
 from draftbench.traffic import TrafficQuery
 
 # Requests that a server answers at once at times of arrival, unless its engine answers more.
@@ -53,7 +53,7 @@ class SweepOptions:
     simulate_quant: bool = False
     one_layout: bool = False
     mode: DraftingMode = DraftingMode.GREEDY
-    lookup: tuple[int, int] = (4, 2)
+    lookup: NGramSizes = NGRAMS
     responses: str = "target"
     samples: int = 1
     max_new_tokens: int | None = None

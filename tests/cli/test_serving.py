@@ -304,13 +304,6 @@ def test_a_whole_sweep_on_an_engine_ends_in_a_recommendation(command, engine, em
     assert json.loads((tmp_path / "run" / "run.json").read_text())["question"]["engine"] == "vllm"
 
 
-def test_batch_is_a_deprecated_alias_of_concurrency(command, engine, embedded, tmp_path):
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
-    outcome = command("sweep", *words, "--batch", "1,2", "--out", tmp_path / "run")
-    assert "--batch is deprecated: use --concurrency" in outcome.err
-    assert {start.concurrency for start in engine.starts} == {2}
-
-
 def test_a_server_that_dies_leaves_exit_code_1_and_the_command_to_resume(
     command, engine, embedded, tmp_path
 ):

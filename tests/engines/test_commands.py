@@ -6,7 +6,7 @@ import pytest
 from draftbench.engines.commands import ServerStart, launch
 from draftbench.errors import EngineError, UsageError
 from draftbench.models.drafting import doubtful_fields, speculation
-from draftbench.records import DraftingMode
+from draftbench.records import NGRAMS, DraftingMode
 
 VLLM = (
     "--model T --no-enable-prefix-caching --logprobs-mode processed_logprobs "
@@ -21,7 +21,7 @@ WHERE = ["--host", "127.0.0.1", "--port", "8123"]
 def started(tmp_path):
     """The words and the whole launch of an engine with a drafter and other settings."""
 
-    def launched(engine, draft=None, k=4, *, lookup=(4, 2), quant="none", mode="greedy", **changes):
+    def launched(engine, draft=None, k=4, *, lookup=NGRAMS, quant="none", mode="greedy", **changes):
         drafts = draft and speculation(
             draft, k, lookup=lookup, quant=quant, mode=DraftingMode(mode)
         )

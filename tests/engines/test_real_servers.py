@@ -23,7 +23,7 @@ from draftbench.engines.start import started
 from draftbench.models.drafting import speculation
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.records import NEAR_TIE_MARGIN, Sampling
+from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, Sampling
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
@@ -60,7 +60,7 @@ def llama(tmp_path_factory):
         name = f"{folder}/{drafts}.gguf" if drafts == "distilled" else drafts
         return ServerStart(
             *("llama.cpp", f"{folder}/target.gguf"),
-            drafts and speculation(name, 4, lookup=(4, 2)),
+            drafts and speculation(name, 4, lookup=NGramSizes(4, 2)),
             command=LLAMA,
             context_length=512,
             concurrency=2,

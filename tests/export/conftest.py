@@ -7,7 +7,7 @@ import scenes
 
 from draftbench.export.setting import Setting
 from draftbench.models.drafting import speculation
-from draftbench.records import Candidate
+from draftbench.records import Candidate, NGramSizes
 from draftbench.run_folder.folder import RunFolder
 
 
@@ -19,7 +19,9 @@ def setting():
 
     def make(draft="Qwen/Qwen2.5-0.5B", **changes):
         drafts = {name: changes.pop(name) for name in ("quant", "mode") if name in changes}
-        drafting = speculation(draft or "ngram", changes.pop("k", 4), lookup=(5, 2), **drafts)
+        drafting = speculation(
+            draft or "ngram", changes.pop("k", 4), lookup=NGramSizes(5, 2), **drafts
+        )
         fields = {
             "target": "Qwen/Qwen2.5-1.5B",
             "target_quant": "none",

@@ -11,7 +11,7 @@ from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import score
-from draftbench.records import Candidate, DraftingMode, Sampling
+from draftbench.records import Candidate, DraftingMode, NGramSizes, Sampling
 
 DRAFT = Candidate(draft="small")
 # After token t comes t + 1 of five; the draft believes so too, except that after 3 comes 0.
@@ -33,7 +33,7 @@ def bench():
         text=SimpleNamespace(ends=lambda output, stop: False),  # responses end by their limit
         mode=DraftingMode.GREEDY,
         ks=(2, 4),
-        lookup=(2, 1),
+        lookup=NGramSizes(2, 1),
         dtype="float32",
         clock=clock,
         process="process",
