@@ -214,7 +214,10 @@ def _memory(plan: DryRun, most: int | None) -> Section:
         second = (need.second_layout,) if twice else ()
         sizes = (need.target_weights, need.draft_weights, *second, need.cache, need.together)
         rows.append((shortened(need.candidate, 32), *map(format_size, sizes)))
-    notes = [f"The cache is for {plan.cache_tokens} tokens; activations are not counted."]
+    notes = [
+        f"Cache: for the {plan.cache_tokens} tokens that are held at once at most; activations "
+        "are not counted."
+    ]
     if len(largest) > len(rows):
         notes.insert(0, f"and {len(largest) - len(rows)} more that need less: {_MORE}")
     if twice:
