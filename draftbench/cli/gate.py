@@ -308,8 +308,8 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
     if name is None and first.candidate not in measured:
         raise IncomparableError(
             f"the baseline is of `{first.candidate}`, which this run did not measure",
-            hint=f"its candidates are {', '.join(measured) or 'none'}; name the successor with "
-            "--candidate, or gate a run of the same draft and level",
+            hint=f"its candidates are {', '.join(measured) or 'none'}; name the draft "
+            "that replaces it with --candidate, or gate a run of the same draft and level",
         )
     asked = first.question
     name = name or first.candidate

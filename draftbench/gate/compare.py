@@ -16,12 +16,13 @@ from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pin import sampling_label
 from draftbench.planner.cost_sources import engine_name
+from draftbench.planner.costs import MIN_PROCESSES
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import asked_ks, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
-from draftbench.records import Candidate, LookupReplay, Record
+from draftbench.records import Candidate, CostPoint, Decode, LookupReplay, Record
 from draftbench.run_folder.manifest import (
     difference_lines,
     differing_environment,
@@ -48,7 +49,8 @@ class Difference:
 @dataclass(frozen=True)
 class FigureChange:
     """One figure in both runs. `difference` is B less A and `ratio` B over A, over the `requests`
-    that both have (0 for c, which is not paired); `obstacle` says why there are none.
+    that both have (0 for c, which is not paired); `obstacle` says why there are none. `processes`
+    timed the figure in the run that has fewer; None for a figure that is counted.
     """
 
     figure: str
@@ -60,6 +62,12 @@ class FigureChange:
     ratio: Estimate | None = None
     requests: int = 0
     obstacle: str | None = None
+    processes: int | None = None
+
+    @property
+    def timed_too_seldom(self) -> bool:
+        """Whether restarts can differ by more than the interval of the change says."""
+        return self.processes is not None and self.processes < MIN_PROCESSES
 
 
 @dataclass(frozen=True)
@@ -200,11 +208,18 @@ def _figures(
         timed_apart = _OTHER_LOADS
     c_a, c_b = (p.draft_cost_ratio for p in (a, b))
     if c_a or c_b:
-        yield _change_of_cost(c_a, c_b, timed_apart)
+        points = [[p for p in run.costs if p.block == str(candidate)] for run in runs]
+        yield replace(_change_of_cost(c_a, c_b, timed_apart), processes=_fewest_processes(points))
     for k in sorted({k for side in measured for c, k in side if c == candidate}):
         found = [side.get((candidate, k)) for side in measured]
         s_a, s_b = (each.speedup if each else None for each in found)
-        yield _change("S measured", (k, k), (s_a, s_b), obstacle or timed_apart)
+        change = _change("S measured", (k, k), (s_a, s_b), obstacle or timed_apart)
+        rows = [[timed.row for timed in each.runs] if each else [] for each in found]
+        yield replace(change, processes=_fewest_processes(rows))
+
+
+def _fewest_processes(sides: Iterable[Sequence[CostPoint | Decode]]) -> int:
+    return min(len({row.process for row in rows}) for rows in sides)
 
 
 def _served(

@@ -27,7 +27,10 @@ OTHER_ROOM = (
     "only one of the two runs knows how many requests its server answered at once: the fewer, the "
     "more requests wait, so times may differ for that alone"
 )
-SPEED_NOT_JUDGED = "only acceptance was judged, not speed: add `--max-drop speedup:5%` to judge it"
+SPEED_NOT_JUDGED = (
+    "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`, and both runs "
+    f"swept with `--processes {MIN_PROCESSES} --measure all`"
+)
 
 
 def notes_on(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from draftbench.gate.ci import describe, describe_texts
 from draftbench.gate.compare import CandidateChange, Comparison, FigureChange, SideBySide
 from draftbench.gate.result import GateResult
+from draftbench.planner.costs import MIN_PROCESSES
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
 from draftbench.report.terminal.text import (
@@ -23,8 +24,11 @@ from draftbench.run_folder.manifest import setting
 _LEGEND = (
     "A and B: all requests of each run. B − A: 95% interval over the requests in both, paired (c: "
     "over repeated timings, not paired), as in `gate`; where it contains 0, the change is unclear. "
-    "– is unknown; two k's are each run's best. S was measured in one process: another "
-    "start can differ by more."
+    "– is unknown; two k's are each run's best."
+)
+_SELDOM = (
+    f"Times (S, c) are from fewer than {MIN_PROCESSES} processes: a restart can differ by more "
+    "than these intervals, so no change of them is called higher or lower."
 )
 _SHORT_LEGEND = "B − A: 95% interval over the requests in both. S: speed-up while decoding."
 _ANSWERS_LEGEND = (
@@ -107,6 +111,8 @@ def _changes(comparison: Comparison, *, everything: bool) -> Section:
             if row.obstacle and row.a and row.b:
                 obstacles.setdefault(row.obstacle, {})[row.figure] = None
     notes = [f"{', '.join(figures)}: {why}" for why, figures in obstacles.items()]
+    shown = [row for change in comparison.candidates for row in change.figures if row.difference]
+    notes += [_SELDOM] if any(row.timed_too_seldom for row in shown) else []
     head = ["draft", "", "k", "A", "B", "B − A", "B is"]
     return Section("What changed", head, rows, notes, names=3)
 
@@ -141,6 +147,8 @@ def _reading(row: FigureChange) -> str:
         return "the same"
     if row.k_a != row.k_b and not row.figure.startswith("S "):
         return "another k"
+    if row.timed_too_seldom:
+        return "unclear"
     if difference.low > 0 and ratio.low > 1:
         return "higher"
     return "lower" if difference.high < 0 and ratio.high < 1 else "unclear"

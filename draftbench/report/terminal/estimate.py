@@ -32,8 +32,8 @@ def render(table: FormulaTable, style: str, width: int) -> str:
     title = f"{none} faster than decoding without a draft ({given})"
     if table.best_k:
         title = (
-            f"Best k = {table.best_k}: {table.best_speedup:.2f}× ({given}); it pays from "
-            f"α = {table.best_break_even_alpha:.2f} on"
+            f"Best k = {table.best_k}: {table.best_speedup:.2f}× ({given}); k = {table.best_k} "
+            f"pays from α = {table.best_break_even_alpha:.2f} on"
         )
     notes, row = [], table.misleading
     # Not where both speed-ups are the same in print.

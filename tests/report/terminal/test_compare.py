@@ -206,8 +206,29 @@ def test_a_speed_up_has_the_gates_interval_and_its_sign(hand, made, run_a):
     for end in ("value", "low", "high"):
         assert getattr(row.ratio, end) == pytest.approx(1 + getattr(gated, end))
     assert gated.high < 0
-    assert words(compared(run_a, slower))["S measured"] == "lower"
-    assert words(compared(slower, run_a))["S measured"] == "higher"
+    for pair, word in (((run_a, slower), "lower"), ((slower, run_a), "higher")):
+        assert words(timed_in(3, compared(*pair)))["S measured"] == word
+
+
+def test_a_time_of_fewer_than_three_processes_is_neither_higher_nor_lower(hand, made, run_a):
+    """As in the gate: a restart can differ by more than the interval over requests says."""
+    slower = hand.run(made((5.0, 6.0, 5.5, 6.2, 5.1, 5.9)))
+    found = compared(run_a, slower)
+    assert {row.processes for row in found.candidates[0].figures if row.figure[0] in "cS"} == {1}
+    for processes, word in ((1, "unclear"), (2, "unclear"), (3, "lower")):
+        again = timed_in(processes, found)
+        assert words(again)["S measured"] == word
+        assert ("fewer than 3 processes" in render(again, "table", 80)) is (processes < 3)
+
+
+def timed_in(processes, comparison):
+    """The comparison as if its times were of so many processes."""
+    (change,) = comparison.candidates
+    figures = [
+        row if row.processes is None else replace(row, processes=processes)
+        for row in change.figures
+    ]
+    return replace(comparison, candidates=(replace(change, figures=tuple(figures)),))
 
 
 def test_where_the_interval_holds_0_no_difference_is_shown(hand, made, run_a):
