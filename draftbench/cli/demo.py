@@ -98,13 +98,13 @@ def _gated(sides: Mapping[str, Baseline], k: int) -> list[str]:
     from draftbench.gate.judge import judge
     from draftbench.report.terminal.compare import verdict_text
 
-    lines = []
+    lines = [f"The gate, shown with the two model drafts at k = {k}:", ""]
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):
         result = judge(sides[old], sides[new])
         # The verdict and the figures over all requests; `gate` shows the segments too.
         head, figures = verdict_text(result, width() - 2).split("\n\n")[:2]
         lines += [
-            f"The gate at k = {k}, after `{new}` replaced `{old}` (exit code {result.exit_code}):",
+            f"After `{new}` replaced `{old}` (exit code {result.exit_code}):",
             *(f"  {line}" for line in (head.splitlines()[0], *figures.splitlines())),
             "",
         ]

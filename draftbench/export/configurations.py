@@ -104,7 +104,10 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
             f"a {form} checkpoint of the draft (llm-compressor, GPTQ or AWQ), name it with --draft "
             "and measure it; an unquantized draft is not the one recommended"
         )
-    to_do = [*differences, *_of_gguf(setting, rules)]
+    to_do = [*differences]
+    if setting.provisional:
+        to_do.append(f"the run's answer is provisional: {setting.provisional}")
+    to_do += _of_gguf(setting, rules)
     if rules.sampling is not None:
         to_do.append(f"{_to_send(setting)}; otherwise {rules.sampling}")
     if setting.schedule and not written.scheduled:

@@ -18,6 +18,10 @@ from draftbench.records import DraftingMode
 # Builds: the last known with the old flags, the first known with the new ones, with
 # --spec-synth-rates, and with --spec-draft-sampling.
 _OLD_BUILD, _NEW_BUILD, _RATES_BUILD, _SAMPLING_BUILD = 8877, 9626, 10649, 11368
+_CONVERT = (
+    "convert the {}; other kernels were measured, so measure again: `draftbench sweep --engine "
+    "llama.cpp`"
+)
 RENAMING = {"before-rename": (0, 0), "after-rename": (_NEW_BUILD, 0)}
 
 
@@ -94,6 +98,8 @@ def _of_lookup(setting: Setting, notes: list[str], to_do: list[str]) -> None:
     )
     if setting.k < shortest:
         to_do.append(f"{too_short(shortest)}: with k = {setting.k} it drafts nothing")
+    if not setting.target.endswith(".gguf"):
+        to_do.append(_CONVERT.format("model to a GGUF file of this name"))
 
 
 def _of_draft_model(
@@ -113,10 +119,7 @@ def _of_draft_model(
             "--spec-draft-sampling: --engine-version after-rename writes for them"
         )
     if not setting.target.endswith(".gguf") or not draft.endswith(".gguf"):
-        to_do.append(
-            "convert the models to GGUF files of these names; other kernels were measured, so "
-            "measure again: `draftbench sweep --engine llama.cpp`"
-        )
+        to_do.append(_CONVERT.format("models to GGUF files of these names"))
     for quant in dict.fromkeys((setting.quant, setting.target_quant)):
         if arguments := level_facts(quant).llama_quantize:
             notes.append(f"nearest to {quant} is `llama-quantize {arguments}`")

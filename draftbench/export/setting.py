@@ -59,6 +59,7 @@ class Setting:
     schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
     notes: tuple[str, ...] = ()  # on what the schedule leaves open
     differences: tuple[str, ...] = ()  # from what the run recommends
+    provisional: str = ""  # why a longer or quieter run could change the answer
     # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
     survival: tuple[float, ...] = ()
     engine: str | None = None  # the engine that measured; None: the built-in decoder
@@ -172,6 +173,7 @@ def setting_of(
         schedule=schedule,
         notes=notes,
         differences=differences,
+        provisional="; ".join(dict.fromkeys(c.short or c.text for c in answer.decisive_caveats)),
         engine=question.engine,
         given=tuple(
             flag for flag, name in (("--target", target), ("--draft", draft)) if name is not None

@@ -425,6 +425,12 @@ def schedule(answer: Recommendation) -> str | None:
     return f"Best k with {name}: {', '.join(ks)}{but}"
 
 
+def unmeasured(answer: Recommendation) -> str | None:
+    """The loads that were asked about and of which no cost is known; None if there are none."""
+    unknown = [str(level.concurrency) for level in answer.levels if level.decision is None]
+    return f"Unknown at concurrency {', '.join(unknown)}: not measured." if unknown else None
+
+
 def crossover(answer: Recommendation) -> str:
     """Up to how many concurrent requests the leader's draft pays off."""
     limit, between = answer.crossover, answer.crossover_between

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,19 @@ def test_a_path_that_the_run_recorded_is_the_measuring_machines_and_one_given_is
     assert f"note: `/models/small` is {note}" in " ".join(command(*words).err.split())
     for given in ("/srv/small", "./small"):
         assert note not in " ".join(command(*words, "--draft", given).err.split())
+
+
+def test_what_makes_the_answer_provisional_is_among_what_is_printed_first(command, make_run):
+    run = Path(__file__).parents[2] / "results" / "reference" / "tinyllama-gsm8k"
+    words = "note: the run's answer is provisional: only 10 requests were replayed; "
+    assert words in " ".join(command("export", run, *VLLM).err.split())
+    assert "provisional" not in command("export", make_run(), *VLLM, "--all").err
+
+
+def test_a_model_that_was_not_measured_as_gguf_is_to_be_converted_for_lookup_too(command, make_run):
+    run = make_run(draft="ngram", drafts=("ngram",))
+    words = ("export", run, "--engine", "llamacpp", "--force", "--all")
+    assert "convert the model to a GGUF file of this name" in " ".join(command(*words).err.split())
 
 
 def test_three_things_to_do_are_printed_and_every_note_with_all(command, make_run):

@@ -13,12 +13,14 @@ from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
     candidates,
+    crossover,
     every_section,
     headline,
     limits_kept,
     named,
     reasons,
     schedule,
+    unmeasured,
 )
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
@@ -152,9 +154,16 @@ def _below(answer: Recommendation) -> list[str]:
     """What stands below the table, before the caveats."""
     lines = []
     if answer.runner_up is not None:
-        reason = answer.evaluation_of(answer.runner_up).reason
-        lines += [f"Runner-up: {named(answer.runner_up)}, {reason}."] if reason else []
-    return [*lines, *filter(None, [schedule(answer)]), *limits_kept(answer)]
+        second = answer.evaluation_of(answer.runner_up)
+        speed = answer.ranked_by(second)
+        if answer.choice and speed and speed.value <= 1:
+            best = f"{named(answer.runner_up)}: {speed.value:.2f}×"
+            lines.append(f"No other draft is faster than decoding without one (best: {best}).")
+        elif second.reason:
+            lines.append(f"Runner-up: {named(answer.runner_up)}, {second.reason}.")
+    if answer.schedule and answer.crossover_between:
+        lines.append(crossover(answer))
+    return [*lines, *filter(None, [schedule(answer), unmeasured(answer)]), *limits_kept(answer)]
 
 
 def _urgent(answer: Recommendation) -> list[Caveat]:

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 import scenes
 
+from draftbench.acceptance.intervals import Estimate
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Caveat
 from draftbench.report.terminal.recommendation import CSV_FIGURES, render
@@ -85,6 +87,7 @@ def test_the_screen_of_a_kept_run(answers):
         "",
         "Runner-up: qwen0.5:int8, k = 3, slower: 1.65× expected against 1.99×, 3.16 tokens per",
         "  round at the cost of 1.91 target steps.",
+        "qwen0.5:int4 pays off up to about 5 concurrent requests (interpolated between 4 and 16).",
         "Best k with qwen0.5:int4: 5 at concurrency 1, 3 from 2, 2 from 4, 1 from 5, undecided",
         "  from 6; at 4 the answer is qwen0.5:int8, k = 3, but an engine loads only one draft",
         "",
@@ -154,6 +157,25 @@ def test_where_no_speed_is_known_the_cause_is_named_once_in_the_second_line(hand
         "No candidate's speed is known (small: it took longer than 1 s).",
     ]
     assert text.count("it took longer") == 1
+
+
+def test_a_load_that_was_asked_about_and_not_measured_is_named(reference):
+    answer = recommend(reference, DecisionOptions(concurrency=(1, 32, 64)))
+    assert "Unknown at concurrency 32, 64: not measured." in lines_of(answer)
+
+
+def test_a_runner_up_that_is_slower_than_no_draft_is_no_alternative(answers):
+    answer = answers["qwen2.5-coder"]
+    slow = [
+        msgspec.structs.replace(each, speedup_expected=Estimate(0.92, 0.8, 1.0))
+        if each.configuration == answer.runner_up
+        else each
+        for each in answer.evaluations
+    ]
+    text = "\n".join(lines_of(msgspec.structs.replace(answer, evaluations=tuple(slow))))
+    best = "qwen0.5:int8, k = 3: 0.92×"
+    assert f"No other draft is faster than decoding without one (best: {best})." in text
+    assert "Runner-up" not in text
 
 
 def test_what_was_never_decoded_is_starred(hand):
