@@ -30,8 +30,8 @@ _ADVICE = {
     CONTROL_FAILED: "replay and decoding disagree; trust no acceptance figure of this run",
     ZERO: "compare the tokenizers and, for chats, the templates; look for weights destroyed by "
     "quantization",
-    ONE_TOKEN: "check that the draft sees the prompt and its cache, and that its proposals reach "
-    "the verifier",
+    ONE_TOKEN: "either it does not suit this traffic, or it does not see the prompt or its cache, "
+    "or its proposals do not reach the verifier",
     NEARLY_ALL: "check that the target is not its own draft, and read some responses: repetition "
     "is easy to draft",
     CLIFF: "suspect the drafting loop: cache positions, the attention window, a repeated step",

@@ -149,12 +149,12 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     else:
         rests_on = f"measured on {requests}"
         if decoded != answer.requests:
-            rests_on = f"over {requests}, {decoded} of them decoded"
+            rests_on = f"over {requests}, {decoded} decoded"
     if answer.costs_from:
         rests_on += f" with costs of {answer.costs_from}"
     elif answer.engine:
         rests_on += f" in {answer.engine}"
-    included = "prefills included" if answer.objective == "latency" else "decode only"
+    included = "prefills included" if answer.objective == "latency" else "after the first token"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     return f"{included}, {rests_on}{asked}"
 

@@ -46,7 +46,7 @@ _GLOSSARY = {
     "Speculative decoding": "A small draft proposes k tokens; the target checks them in one pass "
     "and keeps those it agrees with. The output is the target's own, only the time changes.",
     "Speed-up": "Tokens per second with speculation over without: below 1× speculation makes "
-    "decoding slower. “Decode only” counts from the first token on, “prefills included” also "
+    "decoding slower. Decoding counts from the first token on, “prefills included” also "
     "reading the prompt with both models.",
     "Acceptance rate α": "How likely a drafted token is to be accepted. It belongs to the draft, "
     "the target and the traffic, not to k. It is not the counter “accepted / drafted” of serving "

@@ -25,14 +25,14 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
     assert headline(answer) == "Do not speculate"
     assert speed_up(answer) == (
-        "Best: small, k = 2, 2.00× (1.91–2.10), decode only, measured on 5 requests; 3× is asked "
+        "Best: small, k = 2, 2.00× (1.91–2.10), after the first token, measured on 5 requests; 3× is asked "
         "for"
     )
 
 
 def test_what_was_never_decoded_is_called_predicted(hand):
     assert speed_up(hand.answer(hand.undecoded())) == (
-        "Speed-up 2.29× (2.03–2.59), decode only, predicted for 10 requests"
+        "Speed-up 2.29× (2.03–2.59), after the first token, predicted for 10 requests"
     )
 
 
@@ -96,7 +96,7 @@ def test_one_request_has_a_speed_up_without_an_interval(hand):
 
 
 def test_an_open_decision_names_what_would_settle_it(hand):
-    # Two of five requests accept nothing: 40 s against 29.7 as predicted, four of them decoded.
+    # Two of five requests accept nothing: 40 s against 29.7 as predicted, four decoded.
     records = [
         r
         for r in hand.perfect(requests=5)

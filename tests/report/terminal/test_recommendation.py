@@ -74,7 +74,7 @@ def test_the_screen_of_a_kept_run(answers):
         "Speculate at concurrency 1: qwen0.5:int4, k = 5",
         "Provisional: only 16 requests were decoded; the machine became 16% slower during the",
         "  run.",
-        "Speed-up 1.98× (1.73–2.22), decode only, over 48 requests, 16 of them decoded",
+        "Speed-up 1.98× (1.73–2.22), after the first token, over 48 requests, 16 decoded",
         "",
         "   draft         k          expected ×           α           τ           c   memory",
         "→  qwen0.5:int4  5  1.99 (1.74–2.24)    0.87 ±0.03  4.05 ±0.36  0.20 ±0.02   584 MB",
@@ -195,7 +195,7 @@ def test_the_decision_of_a_clean_run_is_not_provisional(hand):
     answer = hand.answer(hand.perfect(requests=30), requests=30, form="messages")
     assert lines_of(answer)[:2] == [
         "Speculate: small, k = 2",
-        "Speed-up 2.00× (1.91–2.10), decode only, measured on 30 requests",
+        "Speed-up 2.00× (1.91–2.10), after the first token, measured on 30 requests",
     ]
     assert "rovisional" not in render(answer, "markdown", 80)
 
