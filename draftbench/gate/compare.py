@@ -22,14 +22,16 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.predict import asked_ks, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
-from draftbench.records import Candidate, CostPoint, Decode, LookupReplay, Record
+from draftbench.records import Candidate, CostPoint, Decode, Key, LookupReplay, Record
 from draftbench.run_folder.manifest import (
     difference_lines,
     differing_environment,
     differing_question,
+    setting,
 )
 from draftbench.run_folder.run import Run
 
+_UNKNOWN_PACE = "log ×?"
 _OTHER_LOADS = "not comparable: measured at different loads"
 BUILT_IN = "built-in decoder"
 # Settings that are not listed, since the rows of the answers or a caveat show them.
@@ -213,7 +215,8 @@ def _figures(
     for k in sorted({k for side in measured for c, k in side if c == candidate}):
         found = [side.get((candidate, k)) for side in measured]
         s_a, s_b = (each.speedup if each else None for each in found)
-        change = _change("S measured", (k, k), (s_a, s_b), obstacle or timed_apart)
+        apart = obstacle or timed_apart or _answered_otherwise(*runs)
+        change = _change("S measured", (k, k), (s_a, s_b), apart)
         rows = [[timed.row for timed in each.runs] if each else [] for each in found]
         yield replace(change, processes=_fewest_processes(rows))
 
@@ -246,9 +249,28 @@ def _served(
 
 
 def _at_other_loads(runs: Sequence[Run]) -> bool:
-    """Whether requests came at other times, or a server answered more or fewer at once."""
+    """Whether requests may have come at other times, or a server answered more or fewer at once."""
     slots = {run.manifest.question.slots for run in runs} - {None}
-    return len({arrivals_of(run) for run in runs}) > 1 or len(slots) > 1
+    arrivals = {arrivals_of(run) for run in runs}
+    return len(arrivals) > 1 or len(slots) > 1 or _UNKNOWN_PACE in arrivals
+
+
+def _answered_otherwise(a: Run, b: Run) -> str | None:
+    """Why two runs' responses are of different kinds, so that their times are not comparable."""
+    asked = differing_question(a.manifest, b.manifest)
+    for name in ("responses", "samples", "max_new_tokens", "temperature"):
+        if name in asked:
+            before, after = asked[name]
+            return f"not comparable: {setting(name)} was {before}, is {after}"
+    both = a.responses.keys() & b.responses.keys()
+    other = _resampled(a, b, both)
+    return f"not comparable: {other} of {len(both)} were sampled otherwise" if other else None
+
+
+def _resampled(a: Run, b: Run, keys: Iterable[Key]) -> int:
+    """How many of both runs' responses were sampled with different settings."""
+    labels = ([sampling_label(run.responses[key].sampling) for key in keys] for run in (a, b))
+    return sum(before != after for before, after in zip(*labels, strict=True))
 
 
 def _timed_with(run: Run) -> str:
@@ -324,10 +346,7 @@ def _caveats(a: Run, b: Run) -> Iterable[str]:
     both = in_a.keys() & in_b.keys()
     if len(both) < max(len(in_a), len(in_b)):
         yield f"only {len(both)} responses are in both runs, of {len(in_a)} and {len(in_b)}"
-    resampled = sum(
-        sampling_label(in_a[key].sampling) != sampling_label(in_b[key].sampling) for key in both
-    )
-    if resampled:
+    if resampled := _resampled(a, b, both):
         yield f"{resampled} of {len(both)} responses were sampled with different settings"
     changed = sum(in_a[key].digest != in_b[key].digest for key in both)
     if changed:
@@ -416,7 +435,7 @@ def arrivals_of(run: Run) -> str:
     question = run.manifest.question
     if question.arrivals != "log":
         return question.arrivals
-    return "log ×?" if question.time_scale is None else f"log ×{question.time_scale:g}"
+    return _UNKNOWN_PACE if question.time_scale is None else f"log ×{question.time_scale:g}"
 
 
 def _caveats_of_all(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterator[str]:

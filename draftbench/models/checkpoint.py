@@ -43,10 +43,10 @@ _STRING, _ARRAY, _DEEPEST = 8, 9, 4
 _SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _LEAST_TENSOR_BYTES = 8 + 4 + 4 + 8
 _MOST_DIMENSIONS, _LONGEST_NAME = 4, 1 << 16
-# A tensor of one of a GGUF file's layers; the last parts of names of metadata that say how many of
-# something there are, `split.count` of files.
+# A tensor of one of a GGUF file's layers; the names of metadata that say how many of something
+# there are, without the architecture before them. `split.count` is of files.
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
-_COUNTS = ("block_count", "expert_count", "nextn_predict_layers", "count")
+_COUNTS = ("block_count", "expert_count", "nextn_predict_layers", "split.count")
 
 
 def check_files(path: Path) -> None:
@@ -162,7 +162,8 @@ def _check_gguf(header: _Header) -> None:
     tensors, fields = header.number(), header.number()
     counts: dict[str, float] = {}
     for _ in header.counted(fields, 8 + 4):
-        key, value = header.name().rpartition(".")[2], header.value(header.number("<I"))
+        name, value = header.name(), header.value(header.number("<I"))
+        key = name if name in _COUNTS else name.rpartition(".")[2]
         if value is not None and key in _COUNTS:
             counts[key] = value
     _check_numbers("", counts)
@@ -184,5 +185,5 @@ def _check_gguf(header: _Header) -> None:
     # A tokenizer alone has no layers, one file of several not all. Those that draft for the others
     # may have been left out, or not counted.
     asked, drafting = counts.get("block_count", layers), counts.get("nextn_predict_layers", 0)
-    if layers and abs(layers - asked) > drafting and counts.get("count", 1) <= 1:
+    if layers and abs(layers - asked) > drafting and counts.get("split.count", 1) <= 1:
         raise UnreadableError(f"it holds {layers} layers, and its `block_count` asks for {asked}")

@@ -174,15 +174,21 @@ def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
         origin, timed = evaluator.source.origin, ", ".join(map(str, sorted(loads)))
         how = f"timed in {origin}" if origin else "measured"
         return f"concurrency {decided.concurrency} was not {how}, only {timed}"
-    if missing := unfinished(evaluator.run, None if evaluator.foreign else evaluator.source):
+    run = evaluator.run
+    failed = {f.candidate: f.reason for f in run.failures if f.candidate is not None}
+    missing = unfinished(run, None if evaluator.foreign else evaluator.source)
+    if missing and not failed and not any(each.measured for each in decided.alternatives):
         return f"{unknown} yet: {missing}"
     whys: dict[str, list[str]] = defaultdict(list)
-    for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
-        if candidate.draft != SELF:
-            one = next(each for each in decided.alternatives if each.candidate == candidate)
-            whys[why_unknown(one, evaluator.run)].append(str(candidate))
+    for candidate, reason in failed.items():
+        whys[reason].append(str(candidate))
+    # What was decoded, if on too few requests, says more than what was not.
+    for each in sorted(decided.alternatives, key=lambda each: each.measured is None):
+        if each.candidate.draft != SELF and each.candidate not in failed:
+            failed[each.candidate] = why_unknown(each, run)
+            whys[failed[each.candidate]].append(str(each.candidate))
     named = "; ".join(f"{', '.join(names)}: {why}" for why, names in whys.items())
-    return f"{unknown} ({named})"
+    return f"{unknown} ({named or 'nothing was timed'})"
 
 
 def _times(count: int) -> str:

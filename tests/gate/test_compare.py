@@ -91,6 +91,7 @@ def test_every_answer_names_its_runner_and_its_load():
             {"arrivals": "log", "time_scale": 2.0},
             True,
         ),
+        ({"arrivals": "log", "time_scale": None}, {"arrivals": "log", "time_scale": None}, False),
         ({"arrivals": "poisson:2", "slots": 4}, {"arrivals": "poisson:2", "slots": 16}, False),
         ({"arrivals": "poisson:2", "slots": 4}, {"arrivals": "poisson:2"}, True),
     ],

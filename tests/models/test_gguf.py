@@ -119,6 +119,7 @@ def stating(path, embedded, blocks, more):
         (1, {}),  # a layer would be left out without a word
         (4, {"llama.nextn_predict_layers": 1}),
         (3, {"split.count": 1}),
+        (3, {"general.base_model.count": 2}),
     ],
 )
 def test_a_gguf_file_must_hold_the_layers_that_its_metadata_says(tmp_path, embedded, blocks, more):

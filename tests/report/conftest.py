@@ -84,9 +84,9 @@ def one_request() -> list[Any]:
     return [r for r in perfect() if getattr(r, "request", "r0") == "r0"]
 
 
-def untimed() -> list[Any]:
+def untimed(draft: str = "small") -> list[Any]:
     """Ten requests that a perfect draft replayed, and nothing else."""
-    return [r for n in "0123456789" for r in (trajectory(n), replay(n, EIGHT))]
+    return [r for n in "0123456789" for r in (trajectory(n), replay(n, EIGHT, draft))]
 
 
 def lookup(request: str, window: int = 8) -> LookupReplay:

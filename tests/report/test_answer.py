@@ -25,8 +25,8 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
     assert headline(answer) == "Do not speculate"
     assert speed_up(answer) == (
-        "Best: small, k = 2, 2.00× (1.91–2.10), after the first token, measured on 5 requests; 3× is asked "
-        "for"
+        "Best: small, k = 2, 2.00× (1.91–2.10), after the first token, measured on 5 requests; "
+        "3× is asked for"
     )
 
 

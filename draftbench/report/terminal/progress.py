@@ -90,7 +90,7 @@ class TerminalWatcher:
         late = not self._quiet and time.monotonic() > self._next_line
         if self._stage and not self._live and (self._verbose or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
-            if late and self._done < self._units:
+            if late and 0 < self._done < self._units:
                 words[0] += f", about {_duration(self._left())} left"
             self._print("   ".join(words))
         self._draw()

@@ -18,7 +18,7 @@ from draftbench.gate.compare import CandidateChange, FigureChange, compare_runs
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import Limit
 from draftbench.gate.pin import make_baseline
-from draftbench.records import Candidate, DraftingMode
+from draftbench.records import Candidate, DraftingMode, Sampling
 from draftbench.report.terminal.compare import render
 from draftbench.run_folder.run import run_of
 
@@ -271,6 +271,35 @@ def test_four_common_requests_are_too_few_to_tell(hand, made):
     for row in (figures(*runs)[SPEED], figures(*runs)[TOKENS]):
         assert (row.difference, row.obstacle) == (None, "4 common requests: too few to tell")
     assert words(compared(*runs))["S measured"] == "too few requests"
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"max_new_tokens": 500}, "--max-new-tokens was None, is 500"),
+        ({"samples": 2}, "--samples was 1, is 2"),
+        ({"responses": "log"}, "--responses was target, is log"),
+        ({"temperature": 0.8}, "--temperature was None, is 0.8"),
+    ],
+)
+def test_speed_ups_of_responses_of_two_kinds_are_not_subtracted(hand, made, run_a, asked, words):
+    row = figures(run_a, hand.run(made(), **asked))[SPEED]
+    assert (row.difference, row.obstacle) == (None, f"not comparable: {words}")
+
+
+def test_speed_ups_of_responses_that_were_sampled_otherwise_are_not_subtracted(
+    hand, changed, run_a
+):
+    other = hand.run(
+        [
+            msgspec.structs.replace(r, sampling=Sampling(temperature=0.8))
+            if type(r).__name__ == "Trajectory"
+            else r
+            for r in changed("ModelFacts")
+        ]
+    )
+    row = figures(run_a, other)[SPEED]
+    assert (row.difference, row.obstacle) == (None, "not comparable: 6 of 6 were sampled otherwise")
 
 
 def test_what_was_asked_and_loaded_otherwise_is_listed(hand, changed, run_a):

@@ -72,6 +72,16 @@ def test_without_a_terminal_a_long_stage_prints_a_line_a_minute(console, clock):
     ]
 
 
+def test_while_no_unit_is_done_no_time_left_is_guessed(console, clock):
+    """A model that takes long to load is kept before its first replay."""
+    watcher, text = console()
+    with watcher:
+        watcher.stage("small: replay", 10)
+        clock[0] = 61.0
+        watcher.advance(0)
+    assert text() == "small: replay: 0 of 10\n"
+
+
 def test_a_note_counts_as_the_line_of_its_minute(console, clock):
     watcher, text = console()
     with watcher:

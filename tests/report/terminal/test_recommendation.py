@@ -159,6 +159,16 @@ def test_where_no_speed_is_known_the_cause_is_named_once_in_the_second_line(hand
     assert text.count("it took longer") == 1
 
 
+def test_a_draft_that_failed_before_its_replay_is_named_where_no_speed_is_known(hand):
+    """Also beside a candidate that was replayed, and with nothing but the control."""
+    late = scenes.failure("other", "the weights hold NaN", stage="load")
+    for draft in ("small", "self"):
+        answer = hand.answer([*hand.untimed(draft), late], drafts=("other",))
+        text = render(answer, "table", 88)
+        assert "other: the weights hold NaN" in " ".join(text.splitlines()[1:3])
+        assert "()" not in text
+
+
 def test_a_load_that_was_asked_about_and_not_measured_is_named(reference):
     answer = recommend(reference, DecisionOptions(concurrency=(1, 32, 64)))
     assert "Unknown at concurrency 32, 64: not measured." in lines_of(answer)
