@@ -426,7 +426,11 @@ def schedule(answer: Recommendation) -> str | None:
 
 
 def unmeasured(answer: Recommendation) -> str | None:
-    """The loads that were asked about and of which no cost is known; None if there are none."""
+    """The loads that were asked about and of which no cost is known; None if there are none, or if
+    nothing is known of any load.
+    """
+    if answer.leader is None:
+        return None
     unknown = [str(level.concurrency) for level in answer.levels if level.decision is None]
     return f"Unknown at concurrency {', '.join(unknown)}: not measured." if unknown else None
 
