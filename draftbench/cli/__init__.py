@@ -173,7 +173,7 @@ app.callback(help=help_of(_root))(_root)
 
 # In the order in which they are used, each with its line in `draftbench --help`.
 COMMANDS: dict[Callable[..., int], str] = {
-    demo.demo: "Try everything on small models, in two minutes, offline.",
+    demo.demo: "Try everything on small models, in half a minute, offline.",
     suggest.suggest: "List drafts that are known to be used with a target.",
     check.check: "Check whether drafts can work with a target.",
     sweep.sweep: "Measure drafts on your traffic.",

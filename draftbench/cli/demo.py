@@ -33,7 +33,7 @@ def demo(
     threads: int = flag(1, "The number of CPU threads; small models need no more.", min=1),
     quiet: bool = QUIET,
 ) -> int:
-    """Show a sweep, its recommendation and the gate on small models, in two minutes and offline.
+    """Show a sweep, its recommendation and the gate on small models, in half a minute and offline.
 
     draftbench demo
     """

@@ -269,7 +269,10 @@ TRUST = in_safety(
 
 def target_flag(default: Any = ...) -> Any:
     """A flag for the target model."""
-    return flag(default, "The target model: a folder, a .gguf file or a Hugging Face id.", "MODEL")
+    needed = "" if default is ... else " Required without --server."
+    return flag(
+        default, f"The target model: a folder, a .gguf file or a Hugging Face id.{needed}", "MODEL"
+    )
 
 
 def drafts_flag(help: str = "The draft models, separated by commas.", default: Any = ...) -> Any:

@@ -24,6 +24,7 @@ from draftbench.cli.flags import (
 from draftbench.cli.gate_measure import NewRun, measure
 from draftbench.cli.output import TextOutput, check_output, note, width, write_result
 from draftbench.errors import IncomparableError, UsageError
+from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
@@ -145,10 +146,16 @@ def gate(
     _check_together(context)
     if save and run:
         observed = read(run)
-        save_baseline(baseline_of(observed, run, candidate, k, decision), save)
+        saved = baseline_of(observed, run, candidate, k, decision)
+        save_baseline(saved, save)
         if decision.costs is not None and None in (candidate, k):
             costs = decision.options(observed).costs
             note(f"note: {costs.caveats[0]}" if costs else "")
+        if VARIABLE not in os.environ and saved.question.key_id == key_id(request_key()):
+            note(
+                f"note: where this baseline is used on another machine, as in CI, set {VARIABLE} "
+                f"to the content of {key_file()}: runs pair only under one key"
+            )
         return 0
     from draftbench.gate import ci
     from draftbench.gate.baseline import read_baseline

@@ -59,7 +59,7 @@ class ServingFlags:
     )
     baseline: str | None = in_serving(
         None,
-        "The same server without speculation: the baseline of the speed-up.",
+        "The same model without speculation, on another server: what --server is compared with.",
         "URL",
         ("--baseline-server",),
     )
@@ -104,8 +104,7 @@ class ServingFlags:
     )
     restarts: int = in_serving(
         1,
-        "How many times to start each server, since one start differs from the next: in turns, "
-        "with the server without a draft between them.",
+        "Start each server this many times, since speed differs from start to start.",
         min=1,
     )
     replay: str = in_serving(

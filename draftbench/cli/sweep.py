@@ -92,8 +92,8 @@ class Settings:
     )
     batches: tuple[int, ...] | None = flag(
         None,
-        "How many requests decode together, or are in flight on an engine, e.g. 1,4,16 (default: "
-        "1). With --arrivals one number: how many a server that is started answers at once.",
+        "How many requests are answered at once, e.g. 1,4,16 (default: 1). With --arrivals one "
+        "number: the most that a started server may answer at once.",
         "N,…",
         ("--concurrency",),
         parse=load_levels,
@@ -106,7 +106,7 @@ class Settings:
         "SOURCE",
         among=("target", "log"),
     )
-    samples: int = in_traffic(1, "How many responses to generate per request.", min=1)
+    samples: int = in_traffic(1, "How many responses the target writes to each request.", min=1)
     max_new_tokens: int | None = in_traffic(
         None, "The longest response in tokens (default: each request's limit).", min=2
     )
@@ -133,12 +133,14 @@ class Settings:
 
     measure: str = in_measure(
         "best",
-        "What to decode for real: the best k's, all k's or none; replay does not time passes "
-        "either.",
+        "After replay, decode for real: the best k's, all k's or none; replay does not even time "
+        "steps, for acceptance alone.",
         "HOW",
         among=("best", "all", "none", "replay"),
     )
-    measure_requests: int = in_measure(30, "How many requests to decode for real.", min=1)
+    measure_requests: int = in_measure(
+        30, "Decode this many of the requests for real; the others are only replayed.", min=1
+    )
     mode: DraftingMode = in_measure(
         "greedy",
         "How drafts propose: greedy, sampled or sampled-temperature-only.",
@@ -191,10 +193,13 @@ def sweep(
     config: ConfigArgument = None,
     target: str | None = target_flag(None),
     drafts: tuple[str, ...] | None = drafts_flag(
-        "The draft models, separated by commas; ngram is prompt lookup.", default=None
+        "The draft models, separated by commas. Prompt lookup (ngram) always runs, too.",
+        default=None,
     ),
     traffic: str = traffic_flag(...),
-    sample: int | None = flag(None, "How many requests to measure (default: all of them).", min=1),
+    sample: int | None = flag(
+        None, "Measure this many of the requests, picked by --seed (default: all).", min=1
+    ),
     settings: Settings,
     serving: ServingFlags,
     out: Path | None = flag(

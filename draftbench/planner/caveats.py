@@ -556,5 +556,5 @@ def _luck(fewest: float, most: float) -> str:
     up_to = "up to " if len(ends) == 1 and fewest != most else ""
     return (
         f"Decoded rounds gave {up_to}{' to '.join(ends)} tokens than replay expects of the same "
-        "requests: chance, which the expected speed-up leaves out."
+        "requests. The expected speed-up rests on replay."
     )

@@ -1,8 +1,8 @@
 """The key of the keyed hashes that stand for requests and outputs in files that may be shared.
 
 `DRAFTBENCH_KEY` if set (a CI secret, so that runs on different machines pair), else a random key
-made once per user. Whoever holds the key can confirm a guess of a prompt; without it the hashes say
-nothing.
+made once per user, whose digits can be that secret elsewhere. Whoever holds the key can confirm a
+guess of a prompt; without it the hashes say nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -24,11 +25,10 @@ def request_key() -> bytes:
     Raises:
         UsageError: the key file can neither be read nor made.
     """
-    given = os.environ.get(VARIABLE)
-    if given:
-        return hashlib.sha256(given.encode()).digest()
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = home / "draftbench" / "key"
+    if given := os.environ.get(VARIABLE):
+        digits = re.fullmatch("[0-9a-f]{64}", given.strip())
+        return bytes.fromhex(digits[0]) if digits else hashlib.sha256(given.encode()).digest()
+    path = key_file()
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +41,12 @@ def request_key() -> bytes:
             f"cannot use the request key at `{path}`: {error}",
             hint=f"set {VARIABLE} to a secret of your own",
         ) from error
+
+
+def key_file() -> Path:
+    """Where the key is that is used when the variable is not set."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return home / "draftbench" / "key"
 
 
 def key_id(key: bytes) -> str:

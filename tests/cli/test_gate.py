@@ -4,6 +4,7 @@ itself.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -257,6 +258,21 @@ def test_another_key_is_refused_before_a_model_is_loaded(command, measured, monk
     assert outcome.code == 4
     assert "key of the hashes was" in outcome.err
     assert "DRAFTBENCH_KEY" in outcome.err
+
+
+def test_a_baseline_under_a_users_key_says_how_it_pairs_elsewhere(
+    command, swept, monkeypatch, tmp_path
+):
+    kept = ROOT / "results/reference/qwen2.5-coder"
+    monkeypatch.delenv("DRAFTBENCH_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = tmp_path / "draftbench/key"
+    file.parent.mkdir()
+    file.write_text(hashlib.sha256(b"the key of the tests").hexdigest())
+    ours = command("gate", swept[0], "--save", tmp_path / "a", "--candidate", "draft", "--k", 1)
+    assert f"as in CI, set DRAFTBENCH_KEY to the content of {file}" in ours.err
+    theirs = command("gate", kept, "--save", tmp_path / "b")
+    assert (theirs.code, "DRAFTBENCH_KEY" in theirs.err) == (0, False)
 
 
 def test_a_load_without_times_is_saved_with_those_of_another_and_says_so(command, tmp_path):
