@@ -10,6 +10,7 @@ import msgspec
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import TIMED, Limit
+from draftbench.run_folder.key import VARIABLE
 from draftbench.run_folder.manifest import setting
 
 # Requests that the new run lacks may be those on which it failed, so most must be there.
@@ -145,7 +146,8 @@ def question_digest(baseline: Baseline) -> str:
 
 def _another_question(field: str, before: object, now: object) -> IncomparableError:
     hints = {
-        "key_id": "set DRAFTBENCH_KEY to the same secret for both runs",
+        "key_id": f"set {VARIABLE} to the first run's key: the {VARIABLE} of its machine, or the "
+        "content of ~/.config/draftbench/key there",
         "metric_version": "save the baseline again with this draftbench",
     }
     name = setting(field)
