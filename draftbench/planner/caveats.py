@@ -176,7 +176,7 @@ def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
         return f"concurrency {decided.concurrency} was not {how}, only {timed}"
     run = evaluator.run
     failed = {f.candidate: f.reason for f in run.failures if f.candidate is not None}
-    missing = unfinished(run, None if evaluator.foreign else evaluator.source)
+    missing = unfinished(run)
     if missing and not failed and not any(each.measured for each in decided.alternatives):
         return f"{unknown} yet: {missing}"
     whys: dict[str, list[str]] = defaultdict(list)
@@ -237,7 +237,7 @@ def _not_timed_on_engine(run: Run) -> str:
 
 def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     run, leader = evaluator.run, decided.leader
-    missing = unfinished(run, None if evaluator.foreign else evaluator.source)
+    missing = unfinished(run)
     if missing:
         yield Caveat("unfinished", missing, decisive=True, short="the run is not finished")
     replayed = by_tokens(run.trajectories)

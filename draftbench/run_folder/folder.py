@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -118,16 +118,35 @@ class RunFolder:
         ):
             if refused:
                 raise RunFolderError(f"`{path}` {why}", hint=hint)
-        folder.manifest = msgspec.structs.replace(
-            existing, command=manifest.command, effort=manifest.effort, specs=manifest.specs
-        )
-        if folder.manifest != existing:
-            try:
-                with folder.writer():
-                    _write_manifest(path, folder.manifest)
-            except OSError as error:
-                raise cannot_write(path, error) from error
+        with folder.writer():
+            folder._change(command=manifest.command, effort=manifest.effort, specs=manifest.specs)
         return folder
+
+    def begin(self, candidates: tuple[Candidate, ...]) -> None:
+        """Note that a sweep measures these candidates; for who holds the writer.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        self._change(under_way=candidates)
+
+    def end(self) -> None:
+        """Note that a sweep went to its end; for who holds the writer.
+
+        Raises:
+            RunFolderError: it cannot be written.
+        """
+        self._change(under_way=None)
+
+    def _change(self, **fields: Any) -> None:
+        manifest = msgspec.structs.replace(self.manifest, **fields)
+        if manifest == self.manifest:
+            return
+        try:
+            _write_manifest(self.path, manifest)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self.manifest = manifest
 
     @property
     def redacted(self) -> bool:

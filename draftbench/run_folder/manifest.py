@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Count, DraftingMode, Record
+from draftbench.records import Candidate, Count, DraftingMode, Record
 from draftbench.safe_files import without_controls
 
 # 1: the first layout. 2: adds batch sizes, active rows and states of the machine. 3: records hold a
@@ -157,7 +157,8 @@ class Manifest(Record, frozen=True):
 
     `command` and `effort` are those of the last sweep that measured in it. `specs` maps the name
     of each draft to the path or hub id that the user gave. Runs of schema 1 and 2 know neither
-    effort nor specs.
+    effort nor specs. `under_way` are the candidates of a sweep that began and has not ended; None
+    once it went to its end, and in runs that were begun before this was recorded.
     """
 
     schema_version: Many
@@ -170,6 +171,7 @@ class Manifest(Record, frozen=True):
     environment: Environment  # the machine and the software
     effort: Effort | None = None
     specs: dict[str, str] | None = None
+    under_way: tuple[Candidate, ...] | None = None
 
 
 def refuse_newer(raw: bytes, known: int, where: str) -> None:

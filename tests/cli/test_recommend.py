@@ -144,39 +144,16 @@ def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant)
     assert meant in failing(2, "recommend", RUN, *words)
 
 
-@pytest.fixture
-def whole(tmp_path):
-    """A copy of the kept run of one draft, decoded on all of its 8 requests, with what it was asked
-    to measure as newer runs have it.
-    """
+def test_a_run_whose_sweep_did_not_end_says_so_first(command, tmp_path):
     copy = Path(shutil.copytree(ONE_ROW, tmp_path / "run"))
+    assert "not finished" not in command("recommend", copy, "--all").out
     manifest = json.loads((copy / "run.json").read_text())
-    manifest["effort"] = {"measure": "best", "measure_requests": 8, "controls": False}
+    manifest["under_way"] = [{"draft": "stories15M"}, {"draft": "ngram"}]
     (copy / "run.json").write_text(json.dumps(manifest))
-    return copy
-
-
-def said(command, run):
-    return " ".join(command("recommend", run, "--all").out.split())
-
-
-def test_a_whole_run_is_not_called_unfinished(command, whole):
-    assert "not finished" not in said(command, whole)
-
-
-def test_decoding_that_was_cut_off_is_said_with_how_far_it_got(command, whole):
-    path = whole / "observations" / "decode.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
-    found = said(command, whole)
-    assert "this run is not finished (stories15M decoded on 5 of 8 responses)" in found
-    answer = json.loads(command("recommend", whole, "--format", "json").out)
+    found = " ".join(command("recommend", copy, "--all").out.split())
+    assert "this run is not finished (12 of 12 responses, 1 of 2 candidates begun)" in found
+    answer = json.loads(command("recommend", copy, "--format", "json").out)
     assert answer["caveats"][0]["kind"] == "unfinished"
-
-
-def test_step_times_that_are_missing_are_said(command, whole):
-    for kind in ("decode", "costpoint"):
-        (whole / "observations" / f"{kind}.jsonl").write_text("")
-    assert "this run is not finished (stories15M not timed)" in said(command, whole)
 
 
 @pytest.mark.parametrize("limits", ["300ms", "ttft=300", "ttft=1s,ttft=2s", "wait=3s"])

@@ -12,6 +12,7 @@ from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models.source import ModelSource
 from draftbench.planner.recommend import recommend
+from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, Failure, ModelFacts
 from draftbench.run_folder.folder import RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
@@ -121,6 +122,27 @@ def test_what_is_asked_for_in_addition_is_measured(small, more):
     few = {"measure": "none" if "measure" in more else "all", "measure_requests": 1}
     small.sweep(**few)
     assert asked(small.sweep(**few | more)) == asked(small.sweep(out="at once", **few | more))
+
+
+def test_a_run_is_unfinished_from_when_a_sweep_begins_in_it_to_its_end(small, cut):
+    def said():
+        return unfinished(read_run(RunFolder(small.out)))
+
+    small.sweep()
+    assert said() is None
+    cut(1, measure_requests=2)  # of a folder that one sweep ended in
+    assert "2 of 2 responses, 2 of 2 candidates begun" in said()
+    small.sweep(measure_requests=2)
+    assert said() is None
+
+
+def test_a_sweep_that_is_refused_did_not_begin(small):
+    copy = small.copy("draft", "copy")
+    small.sweep(copy)
+    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
+    with pytest.raises(RunFolderError, match="changed"):
+        small.sweep(copy, measure_requests=2)
+    assert unfinished(read_run(RunFolder(small.out))) is None
 
 
 @pytest.fixture
