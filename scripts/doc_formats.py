@@ -31,7 +31,7 @@ from draftbench.planner.formula import FormulaTable
 from draftbench.planner.known_pairs import Suggestion
 from draftbench.planner.recommendation import Advice, Recommendation
 from draftbench.records import AnyObservation, Request
-from draftbench.report.terminal.dry_run import DryRun, EngineDryRun
+from draftbench.report.terminal.dry_run import DryRun
 from draftbench.report.terminal.recommendation import CSV_FIGURES
 from draftbench.run_folder.folder import (
     DRAFTED,
@@ -77,8 +77,8 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     ),
     (
         "`sweep --dry-run --format json`",
-        "With the built-in decoder, and (`EngineDryRun`) on a serving engine.",
-        (DryRun, EngineDryRun),
+        "",
+        (DryRun,),
     ),
     ("`suites --format json`", "A list of suites.", (Suite,)),
 )

@@ -17,6 +17,7 @@ from draftbench.cli.output import width
 from draftbench.memory import LEVELS
 from draftbench.planner.cost_sources import read_engine_costs
 from draftbench.records import Candidate
+from draftbench.run_folder.manifest import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -67,8 +68,8 @@ def test_every_key_that_a_command_prints_is_documented(words, capsys):
     printed = keys(json.loads(capsys.readouterr().out))
     page = (ROOT / "docs/formats.md").read_text()
     free = {name for name in printed if not re.fullmatch("[a-z][a-z0-9_]*", name)}
-    # Levels and roles are keys of free objects that the page names with their values.
-    free |= {*LEVELS, "eos_token", "bos_token"}
+    # Levels, packages and roles are keys of free objects, named with their values if at all.
+    free |= {*LEVELS, *PACKAGES, "eos_token", "bos_token"}
     assert sorted(name for name in printed - free if f"`{name}`" not in page) == []
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import product
-from typing import Any
 
 from draftbench.errors import ModelError
 from draftbench.measure.teacher import TOKENS_AT_ONCE
@@ -16,16 +14,8 @@ from draftbench.models.check import check_models, engine_sheet, memory_here
 from draftbench.models.check_result import ModelSheet
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate
-from draftbench.report.terminal.dry_run import (
-    SERVER_START_SECONDS,
-    DryRun,
-    EngineDryRun,
-    EngineNeed,
-    EngineWork,
-    Need,
-    Pass,
-)
-from draftbench.run_folder.manifest import Manifest
+from draftbench.report.terminal.dry_run import DryRun, Need, Work
+from draftbench.report.terminal.text import counted
 from draftbench.sweep import Prepared
 from draftbench.sweep.engine_arms import (
     ALONE,
@@ -36,62 +26,96 @@ from draftbench.sweep.engine_arms import (
 )
 from draftbench.sweep.work import work_of
 
-# What an engine drafts with that has no weights.
-_WITHOUT_WEIGHTS = (LOOKUP, "suffix")
+# From the command that starts a server to its first answer, without reading the weights: as vLLM on
+# two cores.
+SERVER_START_SECONDS = 30.0
+# What drafts without weights of its own.
+_WITHOUT_WEIGHTS = (LOOKUP, SELF, "suffix")
 
 
-def dry_run_of(prepared: Prepared) -> DryRun | EngineDryRun:
-    """The grid, work and memory of a sweep; models are counted from their configurations.
+def dry_run_of(prepared: Prepared) -> DryRun:
+    """The work and memory of a sweep; models are counted from their configurations.
 
     Raises:
         ModelError: a model of the built-in decoder cannot be counted.
     """
-    if prepared.serving is not None:
-        return engine_dry_run(prepared.manifest, _engine_plan(prepared))
-    drafts, dtype = list(prepared.drafts.values()), prepared.build.dtype
-    checked = check_models(prepared.target, drafts, memory_here(), dtype=dtype)
-    sheets = {name: pair.draft for name, pair in zip(prepared.drafts, checked.pairs, strict=True)}
-    return built_in_dry_run(prepared, checked.target, sheets)
+    dtype, sources = prepared.build.dtype, list(prepared.drafts.values())
+    if prepared.serving is None:
+        checked = check_models(prepared.target, sources, memory_here(), dtype=dtype)
+        sheets = [pair.draft for pair in checked.pairs]
+        return of_decoder(prepared, checked.target, dict(zip(prepared.drafts, sheets, strict=True)))
+    target, drafts, served = None, {}, prepared.serving.dtype
+    if prepared.options.target:
+        with contextlib.suppress(ModelError):  # an engine may serve what cannot be counted here
+            source = ModelSource(prepared.options.target, prepared.options.trust)
+            target = engine_sheet(source, served)
+            drafts = {name: engine_sheet(draft, served) for name, draft in prepared.drafts.items()}
+    return of_engine(prepared, target, drafts)
 
 
-def built_in_dry_run(
-    prepared: Prepared, target: ModelSheet, sheets: Mapping[str, ModelSheet]
-) -> DryRun:
-    """A dry run of a sweep with the built-in decoder; `sheets` are the drafts' by name."""
-    manifest, question = prepared.manifest, prepared.manifest.question
-    passes = tuple(Pass(*each) for each in work_of(prepared, target, sheets))
-    tokens = _cache_tokens(prepared)
+def of_decoder(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet]) -> DryRun:
+    """A dry run with the built-in decoder; `drafts` by name."""
+    work = [
+        Work(what=what, how_much=how_much, seconds=seconds)
+        for what, how_much, seconds in work_of(prepared, target, drafts)
+    ]
+    level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
+    second_layout = not prepared.options.one_layout
     return DryRun(
-        **_grid(manifest, prepared.candidates, prepared.prompt_tokens),
-        target_quant=question.target_quant,
-        dtype=question.dtype,
-        device=question.device,
-        threads=manifest.environment.threads,
-        batches=question.batches,
-        mode=question.mode.value,
-        passes=passes,
-        seconds=sum(each.seconds for each in passes),
-        cache_tokens=tokens,
+        manifest=prepared.manifest,
+        candidates=tuple(map(str, prepared.candidates)),
+        prompt_tokens=sum(tokens for tokens, _ in prepared.prompt_tokens),
+        work=tuple(work),
+        least_seconds=None,
+        most_seconds=sum(each.seconds or 0.0 for each in work),
+        assumed=(
+            "Estimated without running anything, for a typical idle machine, as if every response "
+            "reached its limit and no draft saved time.",
+        ),
         memory=tuple(
-            _need(prepared, candidate, target, sheets.get(candidate.draft), tokens)
+            _need(candidate, target, drafts, tokens, level, second_layout=second_layout)
             for candidate in prepared.candidates
         ),
+        counted=f"Cache: for the {tokens} tokens that are held at once at most; activations are "
+        "not counted.",
     )
 
 
-def _grid(
-    manifest: Manifest, candidates: Sequence[Candidate], prompts: Sequence[tuple[int, int]]
-) -> dict[str, Any]:
-    """The fields that both kinds of dry run have."""
-    question = manifest.question
-    return {
-        "target": question.target,
-        "candidates": tuple(map(str, candidates)),
-        "ks": question.ks,
-        "requests": len(prompts),
-        "prompt_tokens": sum(tokens for tokens, _ in prompts),
-        "samples": question.samples,
-    }
+def of_engine(
+    prepared: Prepared, target: ModelSheet | None, drafts: Mapping[str, ModelSheet]
+) -> DryRun:
+    """A dry run on a serving engine; a `target` of None cannot be counted here."""
+    serving = prepared.serving
+    assert serving is not None
+    started = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
+    if serving.server is not None:
+        target = None  # it runs elsewhere
+    span = _span(prepared)
+    least, most = _servers(prepared, started, target, span)
+    assumed = ["Responses reach their limit; replay of the drafts is not counted."]
+    if most.seconds is not None:
+        assumed.append(
+            f"Estimated without running anything: a start takes {SERVER_START_SECONDS:.0f} s, "
+            "weights are read as fast as on a typical machine, and no draft saves time."
+        )
+    if span is not None and least.seconds is not None:
+        assumed.append(
+            "How fast the servers are is unknown: the time is that of the arrivals."
+            if most.seconds is None
+            else "Each server is asked for as long as the requests take to arrive."
+        )
+    tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.in_flight
+    return DryRun(
+        manifest=prepared.manifest,
+        candidates=tuple(map(str, prepared.candidates)),
+        prompt_tokens=sum(tokens for tokens, _ in prepared.prompt_tokens),
+        work=(least, most),
+        least_seconds=least.seconds,
+        most_seconds=most.seconds,
+        assumed=tuple(assumed),
+        memory=tuple(_need(c, target, drafts, tokens) for c in started) if target else (),
+        counted="The cache is for the load's longest requests; the engine's buffers come on top.",
+    )
 
 
 def _cache_tokens(prepared: Prepared) -> int:
@@ -102,164 +126,104 @@ def _cache_tokens(prepared: Prepared) -> int:
     side.
     """
     options, longest = prepared.options, max(map(sum, prepared.prompt_tokens))
-    batch = max(prepared.manifest.question.batches)
+    batch = max(options.batches)
     caches = 1 + options.most_ks if options.most_ks else 2 * (options.measure != "replay")
     rows = batch * caches if batch > 1 else 0
     return max(longest * max(rows, 1), min(GROUP * longest, max(TOKENS_AT_ONCE, longest)))
 
 
 def _need(
-    prepared: Prepared,
     candidate: Candidate,
     target: ModelSheet,
-    sheet: ModelSheet | None,
+    drafts: Mapping[str, ModelSheet],
     tokens: int,
+    level: str = "none",
+    *,
+    second_layout: bool = False,
 ) -> Need:
-    """The memory of one candidate; `sheet` is its draft's, None for prompt lookup, which needs
-    none, and for the target as its own draft, which needs a second cache.
+    """The memory of one candidate, with a cache of so many tokens; the target, at this level, needs
+    a second cache as its own draft.
     """
-    level = prepared.manifest.question.target_quant
-    weights, draft, twice = target.bytes_at(level), 0, target.second_layout_at(level)
-    if sheet is not None:
-        draft = sheet.bytes_at(candidate.quant)
-        twice += sheet.second_layout_at(candidate.quant)
-    drafting = target if candidate.draft == SELF else sheet
+    draft = drafts.get(candidate.draft)
+    known = draft is not None or candidate.draft in _WITHOUT_WEIGHTS
+    weights, twice = target.bytes_at(level), target.second_layout_at(level)
+    of_draft = 0
+    if draft is not None:
+        of_draft = draft.bytes_at(candidate.quant)
+        twice += draft.second_layout_at(candidate.quant)
+    drafting = target if candidate.draft == SELF else draft
     by_token = target.kv_bytes_per_token + (drafting.kv_bytes_per_token if drafting else 0)
-    twice = 0 if prepared.options.one_layout else twice
+    twice *= second_layout
     return Need(
         candidate=str(candidate),
         target_weights=weights,
-        draft_weights=draft,
+        draft_weights=of_draft if known else None,
         second_layout=twice,
-        cache=tokens * by_token,
-        together=weights + draft + twice + tokens * by_token,
+        cache=tokens * by_token if known else None,
+        together=weights + of_draft + twice + tokens * by_token if known else None,
     )
 
 
-@dataclass(frozen=True)
-class EnginePlan:
-    """The servers that a sweep on an engine would start, and what each would be asked."""
-
-    candidates: Sequence[Candidate]
-    served: Sequence[Candidate]  # those that servers are started with
-    least: int  # fewest starts with a draft in one turn
-    most: int  # most starts with a draft in one turn
-    grid: int  # starts with a draft if every k of every draft were started
-    restarts: int  # turns
-    in_flight: int  # most requests that a server answers at once
-    plain: int  # starts without a draft
-    prompts: Sequence[tuple[int, int]]  # prompt tokens and most output tokens of each request
-    measured: int  # requests that a server answers at every load; all of them if `span` is known
-    target: ModelSheet | None  # None: memory is unknown
-    sheets: Mapping[str, ModelSheet]  # the drafts', by name
-    running: bool  # the user's servers: none is started, and their memory is unknown
-    visits: int = 0  # of the user's servers, after the responses are written
-    under_load: bool = True  # whether the server that writes the responses answers at the loads too
-    span: float | None = None  # seconds between the first arrival and the last; None: closed loop
+def _span(prepared: Prepared) -> float | None:
+    """Seconds between the first arrival and the last; None in a closed loop."""
+    if prepared.serving is None or prepared.serving.options.arrivals == "closed":
+        return None
+    pairs = product(prepared.prompts, range(prepared.options.samples))
+    asked = [PromptSample(prompt, sample) for prompt, sample in pairs]
+    return max(arrival_times(asked, prepared.options).values())
 
 
-def _engine_plan(prepared: Prepared) -> EnginePlan:
-    options, serving = prepared.options, prepared.serving
-    assert serving is not None
-    sheet, sheets = None, {}
-    if options.target:
-        with contextlib.suppress(ModelError):  # an engine may serve what cannot be counted here
-            sheet = engine_sheet(ModelSource(options.target, options.trust), serving.dtype)
-            drafts = prepared.drafts.items()
-            sheets = {name: engine_sheet(source, serving.dtype) for name, source in drafts}
-    served = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
-    ks = [len(startable(serving, options, candidate)) for candidate in served]
-    # At least the smallest k and the largest of each draft, from which the others are predicted.
-    least = [min(2, count) for count in ks] if options.measure == "best" else ks
-    speculates = options.measure in ("best", "all")
-    span = None
-    if serving.options.arrivals != "closed":
-        pairs = product(prepared.prompts, range(options.samples))
-        asked = [PromptSample(prompt, sample) for prompt, sample in pairs]
-        span = max(arrival_times(asked, options).values())
-    return EnginePlan(
-        candidates=prepared.candidates,
-        served=served,
-        least=sum(least) * speculates,
-        most=sum(ks) * speculates,
-        grid=sum(ks),
-        restarts=options.turns,
-        in_flight=options.in_flight,
-        plain=0 if serving.server else 1 + len(closing_starts(serving, options)),
-        prompts=prepared.prompt_tokens,
-        measured=min(options.measure_requests, len(prepared.prompts)),
-        target=sheet,
-        sheets=sheets,
-        running=serving.server is not None,
-        span=span,
-        # The server that drafts and its baseline, once each.
-        visits=2 if serving.baseline and speculates else 0,
-        under_load=any(load != ALONE for load in loads_of(serving, options, serving.writer)),
-    )
-
-
-def engine_dry_run(manifest: Manifest, plan: EnginePlan) -> EngineDryRun:
-    """A dry run of a sweep on a serving engine."""
-    question, plain, turns = manifest.question, plan.plain, plan.restarts
-    return EngineDryRun(
-        **_grid(manifest, plan.candidates, plan.prompts),
-        engine=question.engine or "",
-        loads=question.batches,
-        arrivals=question.arrivals,
-        slots=question.slots,
-        least=_work(manifest, plan, plain, plan.least * turns, least=True),
-        most=_work(manifest, plan, plain, plan.most * turns),
-        grid=_work(manifest, plan, min(plain, turns), plan.grid * turns),
-        memory=tuple(_needs(plan)),
-    )
-
-
-def _work(
-    manifest: Manifest, plan: EnginePlan, plain: int, drafting: int, *, least: bool = False
-) -> EngineWork:
-    """What so many starts without a draft and with one take: the first server writes every
-    response, all others answer the measured requests.
+def _servers(
+    prepared: Prepared, started: list[Candidate], target: ModelSheet | None, span: float | None
+) -> tuple[Work, Work]:
+    """What the sweep takes at least and at most: the first server writes every response, each other
+    one answers the measured requests at every load.
     """
-    question, starts = manifest.question, plain + drafting
-    written = sum(limit for _, limit in plan.prompts) * question.samples
-    longest = written / max(1, len(plan.prompts) * question.samples)  # tokens of a response
-    # (tokens, requests in flight) of each server at each load
-    if plan.span is None:
-        visit = [(plan.measured * longest, load) for load in question.batches]
+    options, serving, prompts = prepared.options, prepared.serving, prepared.prompt_tokens
+    assert serving is not None
+    written = sum(limit for _, limit in prompts) * options.samples
+    longest = written / (len(prompts) * options.samples)  # tokens of a response
+    # (tokens, requests in flight) of a server at each load
+    if span is None:
+        measured = min(options.measure_requests, len(prompts)) * longest
+        visit = [(measured, load) for load in options.batches]
         first = [each for each in visit if each[1] > 1]  # at 1 it has written the responses
     else:
-        visit = first = [(written, plan.in_flight)]
-    first = first if plan.under_load else []
-    visits = [*first, *visit * (plan.visits if plan.running else max(starts - 1, 0))]
-    seconds = None
-    if plan.span and least:  # no server is done before the last request has come
-        seconds = len(visits) * plan.span + starts * SERVER_START_SECONDS
-    if plan.target is not None and not plan.running:
-        rate = BYTES_A_SECOND["cpu" if question.device == "cpu" else "cuda"]
-        step = plan.target.bytes_at("none") / rate
-        # The last request still has to be answered when it has come.
-        arriving = 0.0 if plan.span is None else plan.span + longest * step
-        seconds = starts * (SERVER_START_SECONDS + step) + written * step
-        seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
-    tokens = written + sum(tokens for tokens, _ in visits)
-    return EngineWork(starts=starts, tokens=round(tokens), seconds=seconds)
+        visit = first = [(written, options.in_flight)]
+    if all(load == ALONE for load in loads_of(serving, options, serving.writer)):
+        first = []
+    step = 0.0
+    if target is not None:
+        kind = "cpu" if prepared.manifest.question.device == "cpu" else "cuda"
+        step = target.bytes_at("none") / BYTES_A_SECOND[kind]
 
-
-def _needs(plan: EnginePlan) -> Iterator[EngineNeed]:
-    """The memory of a server of each candidate; nothing for the user's servers."""
-    if plan.target is None or plan.running:
-        return
-    tokens = max(map(sum, plan.prompts)) * plan.in_flight
-    for candidate in plan.served:
-        sheet = plan.sheets.get(candidate.draft)
-        weights, by_token = None, plan.target.kv_bytes_per_token
-        if sheet is not None:
-            weights, by_token = sheet.bytes_at(candidate.quant), by_token + sheet.kv_bytes_per_token
-        elif candidate.draft in _WITHOUT_WEIGHTS:
-            weights = 0
-        yield EngineNeed(
-            candidate=str(candidate),
-            target_weights=plan.target.bytes_at("none"),
-            draft_weights=weights,
-            cache=None if weights is None else tokens * by_token,
+    def work(what: str, drafting: int) -> Work:
+        starts = plain + drafting * turns * speculates
+        others = max(starts - 1, 0)
+        if serving.server is not None:  # the server that drafts and its baseline, once each
+            others = 2 if serving.baseline and speculates else 0
+        visits = [*first, *visit * others]
+        seconds = None
+        if target is not None:
+            # The last request still has to be answered when it has come.
+            arriving = 0.0 if span is None else span + longest * step
+            seconds = starts * (SERVER_START_SECONDS + step) + written * step
+            seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
+        elif span and what == "at least":  # no server is done before the last request has come
+            seconds = len(visits) * span + starts * SERVER_START_SECONDS
+        tokens = round(written + sum(tokens for tokens, _ in visits))
+        return Work(
+            what=what,
+            how_much=f"{counted(starts, 'server')} started, {tokens} tokens written",
+            seconds=seconds,
         )
+
+    turns, speculates = options.turns, options.measure in ("best", "all")
+    plain = 0 if serving.server else 1 + len(closing_starts(serving, options))
+    ks = [len(startable(serving, options, candidate)) for candidate in started]
+    # At least the smallest k and the largest of each draft, from which the others are predicted.
+    least = [min(2, count) for count in ks] if options.measure == "best" else ks
+    return (
+        work("at least", sum(least)),
+        work("at most, every k of every draft", sum(ks)),
+    )

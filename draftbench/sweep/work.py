@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from statistics import mean
-from typing import NamedTuple
 
 from draftbench.measure.decoding import WARM_TOKENS, repeats_of
 from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS, CostGrid
@@ -43,12 +42,8 @@ class DeviceSpeed:
 SPEEDS = {"cpu": DeviceSpeed(1e-4, 1 / 10, 45e6), "cuda": DeviceSpeed(3e-5, 1 / 100, 5e8)}
 
 
-class Work(NamedTuple):
-    """A kind of work, how much of it there is, and about how many seconds it takes."""
-
-    what: str
-    how_much: str
-    seconds: float
+# A kind of work, how much of it there is, and about how many seconds it takes.
+Work = tuple[str, str, float]
 
 
 @dataclass(frozen=True)
@@ -112,7 +107,7 @@ def _loading(prepared: Prepared, target: _Model, drafts: Mapping[Candidate, _Mod
     of_drafts = options.processes * sum(draft.loading for draft in drafts.values())
     how_much = f"{children} processes, each with the target" if apart else "each model once"
     seconds = starts * START_SECONDS + loads * target.loading + of_drafts
-    return Work("loading", how_much, seconds)
+    return "loading", how_much, seconds
 
 
 def _along_responses(
@@ -129,10 +124,10 @@ def _along_responses(
     if prepared.options.responses == "log":
         writing = 0.0
     whole = read + written
-    yield Work("target writes", f"at most {written} tokens", writing)
-    yield Work("target scores", f"{whole} tokens in long passes", target.reading(whole))
+    yield "target writes", f"at most {written} tokens", writing
+    yield "target scores", f"{whole} tokens in long passes", target.reading(whole)
     replays = sum(model.reading(whole) for model in models.values())
-    yield Work("drafts replay", f"{whole} tokens once per candidate, for every k", replays)
+    yield "drafts replay", f"{whole} tokens once per candidate, for every k", replays
 
 
 def _step_times(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]) -> Work:
@@ -151,7 +146,7 @@ def _step_times(prepared: Prepared, target: _Model, models: Mapping[Candidate, _
             seconds += visits * sum(model.one_pass(batch * size) for size in sizes)
             seconds += prompts * model.reading(prompt)
     passes, seconds = options.processes * passes, options.processes * seconds
-    return Work("step times", f"at least {passes} passes of target and draft", seconds)
+    return "step times", f"at least {passes} passes of target and draft", seconds
 
 
 def _decoding(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]) -> Work:
@@ -173,4 +168,4 @@ def _decoding(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Mo
     responses, seconds = options.processes * responses, options.processes * seconds
     asked = f"{requests} request{'s' * (requests > 1)}"
     how_much = f"{responses} responses: {asked}, without a draft and at {cells - 1} k's"
-    return Work("decoding", how_much, seconds)
+    return "decoding", how_much, seconds

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from scenes import manifest, query, sheet
 
-from draftbench.cli.dry_run import EnginePlan, built_in_dry_run, engine_dry_run
+from draftbench.cli import dry_run
+from draftbench.cli.dry_run import of_decoder, of_engine
 from draftbench.records import Candidate
 from draftbench.report.terminal.dry_run import render
-from draftbench.sweep.options import SweepOptions
+from draftbench.sweep.engine_arms import Serving
+from draftbench.sweep.options import ServingOptions, SweepOptions
 
 
 def counted(name, size):
@@ -40,11 +41,11 @@ def planned(tmp_path):
             options=SweepOptions("big", traffic=query(tmp_path), **asked),
             candidates=candidates,
             prompt_tokens=[(60, 40)] * 10,
-            manifest=manifest(ks=asked["ks"], batches=asked["batches"]),
+            manifest=manifest(ks=asked["ks"], batches=asked["batches"], requests=10),
         )
         sheets = {c.draft: counted(c.draft, 1_000_000_000) for c in candidates}
         sheets = {name: sheets[name] for name in sheets if name not in ("ngram", "self")}
-        return built_in_dry_run(prepared, counted("big", 2_000_000_000), sheets)
+        return of_decoder(prepared, counted("big", 2_000_000_000), sheets)
 
     return make
 
@@ -82,15 +83,14 @@ def test_memory_follows_from_sizes_and_work_is_listed(planned, line):
 def test_every_cell_of_the_largest_batch_has_its_caches(planned, measure, tokens):
     """Three k's and the baseline; where nothing is decoded, step times at two contexts."""
     plan = planned(measure=measure, batches=(1, 16))
-    assert plan.cache_tokens == tokens
     assert plan.memory[0].cache == tokens * 2_000_000
 
 
 def test_json_has_seconds_and_bytes_as_numbers(planned):
     data = json.loads(render(planned(), "json", 120))
-    assert (data["requests"], data["prompt_tokens"], data["ks"]) == (10, 600, [1, 2, 3])
-    assert data["passes"][1]["how_much"] == "at most 400 tokens"
-    assert data["seconds"] == pytest.approx(sum(each["seconds"] for each in data["passes"]))
+    assert (data["prompt_tokens"], data["manifest"]["question"]["ks"]) == (600, [1, 2, 3])
+    assert data["work"][1]["how_much"] == "at most 400 tokens"
+    assert data["most_seconds"] == pytest.approx(sum(each["seconds"] for each in data["work"]))
     assert data["memory"][1] == {
         "candidate": "small:int4",
         "target_weights": 2_000_000_000,
@@ -118,7 +118,7 @@ def test_it_fits_one_screen(many, name):
     lines = render(many(name, 12), "table", 200).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 88
-    assert lines[0].startswith("This sweep would take about ")
+    assert lines[0].startswith("This sweep would take at most about ")
     assert lines[0].endswith(" and 9.2 GB of memory")
     assert "  and 9 more that need less: --format markdown" in lines
     assert "  Held twice: for passes over several tokens; not with --one-layout." in lines
@@ -135,61 +135,63 @@ def test_candidates_are_named_as_far_as_they_fit(many):
 
 
 @pytest.fixture
-def on_an_engine():
+def on_an_engine(tmp_path, monkeypatch):
     """A target whose step takes .1 s on a CPU, ten requests of at most 40 tokens, four of which are
-    measured in a closed loop; the plain server is started twice and the draft's once, 30.1 s each.
+    measured in a closed loop; the plain server is started twice and the draft's once at least and
+    at eight k's at most, 30.1 s each.
     """
 
-    def make(arrivals, span, in_flight=16, **changes):
-        plan = EnginePlan(
-            candidates=[Candidate(draft="ngram")],
-            served=[Candidate(draft="ngram")],
-            least=1,
-            most=8,
-            grid=8,
-            restarts=1,
-            in_flight=in_flight,
-            plain=2,
-            prompts=[(60, 40)] * 10,
-            measured=4,
-            target=sheet("big", 2_000_000_000),
-            sheets={},
-            running=False,
-            span=span,
+    def make(arrivals, span, **changes):
+        monkeypatch.setattr(dry_run, "_span", lambda prepared: span)
+        options = ServingOptions(engine="vllm", arrivals=arrivals, slots=changes.pop("slots", None))
+        ngram = Candidate(draft="ngram")
+        prepared = SimpleNamespace(
+            options=SweepOptions(
+                "big",
+                ("ngram",),
+                query(tmp_path),
+                measure_requests=4,
+                serving=options,
+                **{"ks": (2,), **changes},
+            ),
+            serving=Serving("vllm", options, None, {}, {ngram: "none"}, ()),
+            candidates=[ngram],
+            prompt_tokens=[(60, 40)] * 10,
+            manifest=manifest(engine="vllm", arrivals=arrivals, requests=10),
         )
-        return engine_dry_run(manifest(engine="vllm", arrivals=arrivals, **changes), plan)
+        return of_engine(prepared, sheet("big", 2_000_000_000), {})
 
     return make
 
 
 def test_one_time_is_not_a_range(on_an_engine):
-    plan = on_an_engine("closed", None)
-    title = "This sweep would take about 2.7 min to 8.1 min\n"
-    assert render(plan, "table", 80).startswith(title)
-    same = msgspec.structs.replace(plan, least=plan.most)
-    assert render(same, "table", 80).startswith("This sweep would take about 8.1 min\n")
+    many = on_an_engine("closed", None, ks=tuple(range(2, 10)))
+    title = render(many, "table", 80).splitlines()[0]
+    assert title.startswith("This sweep would take about 3.5 min to 8.1 min and 2 GB of memory")
+    one = render(on_an_engine("closed", None), "table", 80).splitlines()[0]
+    assert one == "This sweep would take about 2.7 min and 2 GB of memory"
 
 
 def test_servers_are_asked_for_as_long_as_the_log_is(on_an_engine):
     """First 400 tokens one by one; then the log three times, and the answer to its last request."""
     plan = on_an_engine("log", 600.0)
-    assert plan.least.seconds == pytest.approx(3 * 30.1 + 40 + 3 * (600 + 4))
-    assert plan.least.tokens == 4 * 400
+    assert plan.least_seconds == pytest.approx(3 * 30.1 + 40 + 3 * (600 + 4))
+    assert plan.work[0].how_much == "3 servers started, 1600 tokens written"
     shown = " ".join(render(plan, "table", 100).split())
     assert "asked for as long as the requests take to arrive" in shown
 
 
 def test_a_server_that_requests_wait_for_takes_longer_than_their_arrivals(on_an_engine):
     """400 tokens, two at a time, are 20 s; they arrive in 10."""
-    plan = on_an_engine("poisson:1", 10.0, in_flight=2)
-    assert plan.least.seconds == pytest.approx(3 * 30.1 + 40 + 3 * 20)
+    plan = on_an_engine("poisson:1", 10.0, slots=2)
+    assert plan.least_seconds == pytest.approx(3 * 30.1 + 40 + 3 * 20)
 
 
 def test_in_a_closed_loop_a_server_takes_what_its_answers_take(on_an_engine):
     """At one in flight the first server writes 400 tokens; the others answer 160 each. At four in
     flight all three answer 160 in a quarter of the time.
     """
-    assert on_an_engine("closed", None).least.seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16)
-    at_four = on_an_engine("closed", None, batches=(1, 4)).least
-    assert at_four.seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16 + 3 * 4)
-    assert at_four.tokens == 400 + 2 * 160 + 3 * 160
+    assert on_an_engine("closed", None).least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16)
+    at_four = on_an_engine("closed", None, batches=(1, 4))
+    assert at_four.least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16 + 3 * 4)
+    assert at_four.work[0].how_much.endswith(f" {400 + 2 * 160 + 3 * 160} tokens written")

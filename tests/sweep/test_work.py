@@ -31,7 +31,10 @@ def work(tmp_path):
             prompt_tokens=[(60, 40)] * 10,
             manifest=SimpleNamespace(question=SimpleNamespace(device="cpu")),
         )
-        return {each.what: each for each in work_of(prepared, target, {"small": draft})}
+        return {
+            what: SimpleNamespace(how_much=how_much, seconds=seconds)
+            for what, how_much, seconds in work_of(prepared, target, {"small": draft})
+        }
 
     return planned
 
