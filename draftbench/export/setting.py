@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
-from typing import Any
 
 import msgspec
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
-from draftbench.hub import short_name, split_revision
-from draftbench.models.drafting import Speculation, speculation
+from draftbench.hub import split_revision
+from draftbench.models.drafting import Speculation, parsed, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
@@ -26,10 +26,6 @@ _FOR_TIMING = (
     "for timing only: drafts are accepted at the measured rates whatever they are, so any draft "
     "will do, and the answers are not the target's"
 )
-# Drafts that only an engine runs, as `--drafts` names them: `eagle3:MODEL`; `mtp` and `suffix` have
-# no model.
-_WITH_MODEL = ("eagle3", "dflash")
-_KINDS = (*_WITH_MODEL, "spec")
 # First and last number of concurrent requests, and the draft length there; 0 is no speculation.
 Schedule = tuple[tuple[int, int, int], ...]
 
@@ -234,69 +230,40 @@ def _chosen(
 
 
 def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
-    """How an engine drafts as the run did; `given` is the model that `--draft` names.
+    """How an engine drafts as the run did; `given` is what `--draft` names: the engine's name for
+    the draft's model, or the draft itself where the run does not record it.
 
     Raises:
-        UsageError: a model is named for a draft that has none or not for one that needs it, or the
-            run is older and does not record the draft's path or file.
+        UsageError: a model is named for a draft that has none, or none where the run does not
+            record the draft.
     """
     question = manifest.question
-    named = {_short(spec): spec for spec in question.drafts} | {d: d for d in question.drafts}
-    spec = named.get(pick.draft, pick.draft)
-    kind, _, model = spec.partition(":")
-    bare = spec in _WITH_MODEL and spec in question.drafts
-    of_an_engine = bare or spec in ("mtp", "suffix") or (kind in _KINDS and bool(model))
-    if pick.draft == LOOKUP:
-        if given is not None:
-            raise UsageError("the choice is prompt lookup, which has no model", hint="omit --draft")
-        lookup = NGramSizes(question.lookup_longest, question.lookup_shortest)
-        return speculation(LOOKUP, pick.k, lookup=lookup, mode=question.mode)
-    if question.engine is None or not of_an_engine:
-        path = given or _path(pick.draft, manifest)
-        return Speculation("draft-model", path, pick.k, quant=pick.quant, mode=question.mode)
-    if bare and given is None:
+    how = partial(
+        speculation,
+        k=pick.k,
+        lookup=NGramSizes(question.lookup_longest, question.lookup_shortest),
+        quant=pick.quant,
+        mode=question.mode,
+    )
+    specs = {LOOKUP: LOOKUP} | manifest.specs
+    if (spec := specs.get(pick.draft)) is None:
+        if given is None:
+            raise UsageError(
+                f"the run does not record what --drafts called `{pick.draft}`",
+                hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
+            )
+        return how(given)
+    files = (name for name, each in specs.items() if parsed(each)[0] == "raw")
+    held = dict(zip(files, question.spec_files or (), strict=False))
+    drafting = how(spec, held=held.get(pick.draft, ""))
+    if given is None:
+        return drafting
+    if drafting.model is None:
         raise UsageError(
-            f"`{spec}` names no model", hint="give the one that the engine loads with --draft"
+            f"`{spec}` has no model that --draft could name",
+            hint="omit --draft; what is exported can be edited",
         )
-    if given is not None and kind not in _WITH_MODEL:
-        raise UsageError(
-            f"`{spec}` is no model that --draft could rename",
-            hint="omit --draft, and edit what is exported",
-        )
-    if kind != "spec":
-        return speculation(f"{kind}:{given}" if given else spec, pick.k, mode=question.mode)
-    at = [draft for draft in question.drafts if draft.startswith("spec:")].index(spec)
-    if at >= len(question.spec_files or ()):
-        raise UsageError(
-            f"the run does not record what `{spec}` held", hint="give the engine that file"
-        )
-    held = msgspec.json.decode((question.spec_files or ())[at], type=dict[str, Any])
-    return Speculation("raw", None, pick.k, raw=held, mode=question.mode)
-
-
-def _short(spec: str) -> str:
-    """The name that a run gives a draft that only an engine runs."""
-    kind, _, model = spec.partition(":")
-    return f"{kind}:{short_name(model)}" if model else spec
-
-
-def _path(name: str, manifest: Manifest) -> str:
-    """The path or hub id that the sweep was given for a draft.
-
-    Raises:
-        UsageError: the run has only its short name.
-    """
-    spec = (manifest.specs or {}).get(name)
-    if spec is not None:
-        return spec
-    # Older runs do not have the map: the spec is taken if only one fits.
-    fitting = {spec for spec in manifest.question.drafts if name in (spec, short_name(spec))}
-    if len(fitting) != 1:
-        raise UsageError(
-            f"the run does not record the path of the draft `{name}`",
-            hint="give the path or hub id that the engine loads with --draft",
-        )
-    return fitting.pop()
+    return replace(drafting, model=given)
 
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:

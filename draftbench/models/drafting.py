@@ -63,6 +63,23 @@ class Speculation:
     mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
 
 
+def parsed(draft: str) -> tuple[Method, str]:
+    """The method of an entry of `--drafts` and its model or file, empty where it has none: `ngram`,
+    `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `spec:FILE.json`, or a draft model.
+
+    Raises:
+        UsageError: the model is missing.
+    """
+    if draft in _WITHOUT_WEIGHTS:
+        return _WITHOUT_WEIGHTS[draft], ""
+    kind, colon, rest = draft.partition(":")
+    if kind in _WITH_WEIGHTS:
+        if not rest:
+            raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
+        return _WITH_WEIGHTS[kind], rest
+    return ("raw", rest) if kind == "spec" and colon else ("draft-model", draft)
+
+
 def speculation(
     draft: str,
     k: int,
@@ -70,28 +87,25 @@ def speculation(
     lookup: NGramSizes = NGRAMS,
     quant: str = "none",
     mode: DraftingMode = DraftingMode.GREEDY,
+    held: str | None = None,
 ) -> Speculation:
-    """An entry of `--drafts`: `ngram`, `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`,
-    `spec:FILE.json`, or a draft model.
+    """How an entry of `--drafts` drafts; `held` is what its `spec:FILE.json` held when it was read.
 
     Raises:
         UsageError: the model is missing, or the file is no JSON object.
     """
-    kind, colon, rest = draft.partition(":")
-    if draft in _WITHOUT_WEIGHTS:
-        return Speculation(_WITHOUT_WEIGHTS[draft], None, k, lookup)
-    if kind in _WITH_WEIGHTS:
-        if not rest:
-            raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
-        return Speculation(_WITH_WEIGHTS[kind], rest, k)
-    if kind == "spec" and colon:
-        return Speculation("raw", None, k, raw=_raw(rest))
-    return Speculation("draft-model", draft, k, quant=quant, mode=mode)
+    method, rest = parsed(draft)
+    if method == "raw":
+        return Speculation("raw", None, k, raw=_raw(rest, held))
+    if method == "draft-model":
+        return Speculation("draft-model", draft, k, quant=quant, mode=mode)
+    return Speculation(method, rest or None, k, lookup)
 
 
-def _raw(file: str) -> dict[str, Any]:
+def _raw(file: str, held: str | None) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(read_limited(Path(file), _MOST_RAW_BYTES), type=dict[str, Any])
+        text = read_limited(Path(file), _MOST_RAW_BYTES) if held is None else held
+        return msgspec.json.decode(text, type=dict[str, Any])
     except UnreadableError as error:
         raise UsageError(f"cannot read `{file}`: {error}", hint=_RAW_HINT) from error
     except (msgspec.DecodeError, RecursionError) as error:

@@ -82,8 +82,8 @@ def _of_kinship(draft: Evaluation, run: Run) -> Iterator[Advice]:
     """Of a draft that agrees less than its kin does, or is no kin, by the names of models."""
     from draftbench.planner.known_pairs import kinship  # with the pages of `suggest`
 
-    specs = run.manifest.specs or {}
-    related = kinship(run.manifest.question.target, specs.get(draft.draft, draft.draft))
+    spec = run.manifest.specs.get(draft.draft, draft.draft)
+    related = kinship(run.manifest.question.target, spec)
     if related is None or (alpha := draft.alpha) is None:
         return
     least, most = _USUAL_ALPHA[related]

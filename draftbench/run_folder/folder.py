@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -21,6 +22,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from draftbench.errors import RunFolderError
+from draftbench.hub import short_name
 from draftbench.records import AnyObservation, Candidate, OfResponse, Record, to_json
 from draftbench.run_folder.append_log import append_line, cannot_write, read_lines
 from draftbench.run_folder.manifest import (
@@ -283,10 +285,17 @@ def _read_manifest(folder: Path) -> Manifest:
     try:
         raw = json_without_controls(read_limited(path, MAX_MANIFEST_BYTES))
         refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
-        return msgspec.json.decode(raw, type=Manifest)
+        manifest = msgspec.json.decode(raw, type=Manifest)
     except UnreadableError as error:
         raise RunFolderError(
             f"cannot read `{path}`: {error}", hint="check who may read it, and what it is"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error
+    if manifest.specs:
+        return manifest
+    # Older layouts lack the map; of a short name that two drafts share it is unknown whose it is.
+    drafts = manifest.question.drafts
+    names = Counter(map(short_name, drafts))
+    specs = {short_name(each) if names[short_name(each)] == 1 else each: each for each in drafts}
+    return msgspec.structs.replace(manifest, specs=specs)

@@ -155,10 +155,10 @@ class Environment(Record, frozen=True):
 class Manifest(Record, frozen=True):
     """The head of a run folder.
 
-    `command` and `effort` are those of the last sweep that measured in it. `specs` maps the name
-    of each draft to the path or hub id that the user gave. Runs of schema 1 and 2 know neither
-    effort nor specs. `under_way` are the candidates of a sweep that began and has not ended; None
-    once it went to its end, and in runs that were begun before this was recorded.
+    `command` and `effort` are those of the last sweep that measured in it; runs of schema 1 and 2
+    know no effort. `specs` maps the name of each draft to what `--drafts` called it. `under_way`
+    are the candidates of a sweep that began and has not ended; None once it went to its end, and
+    in runs that were begun before this was recorded.
     """
 
     schema_version: Many
@@ -170,7 +170,7 @@ class Manifest(Record, frozen=True):
     traffic: TrafficFacts  # how the log became requests
     environment: Environment  # the machine and the software
     effort: Effort | None = None
-    specs: dict[str, str] | None = None
+    specs: dict[str, str] = msgspec.field(default_factory=dict)
     under_way: tuple[Candidate, ...] | None = None
 
 

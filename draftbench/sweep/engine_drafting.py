@@ -32,6 +32,7 @@ _PROBES, _PROBED_TOKENS = 5, 48
 # that they may mean. SGLang calls a layer of the target's EAGLE.
 _METHODS: dict[str, tuple[Method, ...]] = {
     "ngram": ("ngram",),
+    "eagle3": ("eagle3",),
     "eagle": ("eagle3", "mtp"),
     "mtp": ("mtp",),
     "nextn": ("mtp",),
@@ -111,6 +112,28 @@ def _drafting_with(serving: Serving, method: str, model: str | None) -> Candidat
     return Candidate(draft=short_name(model or serving.options.drafts_with or method))
 
 
+def stated_specs(serving: Serving) -> dict[str, str]:
+    """What `--drafts` would call the draft of the user's server, by its name in the run; nothing
+    where its description leaves that open.
+    """
+    facts, arm = serving.facts, serving.drafting
+    method = ((facts and facts.method) or "").lower()
+    if facts is None or arm is None or arm.candidate is None or "," in method:
+        return {}
+    meant, model = _meant(method), facts.settings.get("speculative_model")
+    spec = model if meant == ("draft-model",) else None
+    if meant in (("eagle3",), ("dflash",)) and model:
+        spec = f"{meant[0]}:{model}"
+    elif meant in (("ngram",), ("mtp",), ("suffix",)):
+        spec = meant[0]
+    return {arm.candidate.draft: spec} if spec else {}
+
+
+def _meant(method: str) -> tuple[Method, ...] | None:
+    """What a server's name for its method may mean; None for a name that is not known."""
+    return next((meant for word, meant in _METHODS.items() if word in method), None)
+
+
 def _probed(
     serving: Serving, facts: ServerFacts, server: Server, prompts: Sequence[Prompt]
 ) -> tuple[int, int, bool]:
@@ -158,7 +181,7 @@ def check_drafting(described: ServerFacts, arm: Arm, drafter: Speculation | None
     if drafter is None or drafter.method == "raw":
         return
     for method in (described.method or "").lower().split(","):
-        meant = next((names for word, names in _METHODS.items() if word in method), None)
+        meant = _meant(method)
         if meant is not None and drafter.method not in meant:
             raise other_drafting(arm, f"it says that it drafts by {method}")
     model = described.settings.get("speculative_model")

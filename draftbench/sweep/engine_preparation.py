@@ -8,24 +8,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from draftbench.decoder.device import card_names, device_of, device_words, dtype_of, set_threads
+from draftbench.decoder.device import device_of, device_words, dtype_of, set_threads
 from draftbench.engines.commands import ServerStart, launch
 from draftbench.engines.connect import connect
 from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.secrets import hidden_in
 from draftbench.engines.start import HOST
-from draftbench.errors import (
-    EngineError,
-    ModelError,
-    UsageError,
-)
-from draftbench.hub import short_name
+from draftbench.errors import EngineError, ModelError, UsageError
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
@@ -47,22 +42,21 @@ from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import (
     MOST_DRAFTED,
     MOST_ROWS,
-    Manifest,
     Question,
-    environment,
     portable,
 )
 from draftbench.sweep.engine_arms import REPLAYED, Serving, arrival_times
-from draftbench.sweep.engine_drafting import find_drafting
+from draftbench.sweep.engine_drafting import find_drafting, stated_specs
 from draftbench.sweep.engine_target import same_words, target_of, warm_up_prompts
 from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
-    CheckedDrafts,
     Prepared,
-    heading,
+    check_drafts,
+    manifest_of,
     question_of,
     read_requests,
     render,
+    specs_of,
 )
 
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
@@ -85,8 +79,22 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     asked = options.serving
     assert asked is not None
     _check_replay(options, asked)
+    if SELF in options.drafts:
+        raise UsageError(
+            "the target cannot draft for itself on a serving engine",
+            hint="that control is the built-in decoder's; leave `self` out",
+        )
+    specs = specs_of(options)
+    for level in options.quants:
+        check_level(level, "cpu", simulate=True)
+    drafters = {
+        name: speculation(spec, 1, lookup=options.lookup, mode=options.mode)
+        for name, spec in specs.items()
+    }
     if asked.server is None:
-        _check_starts(options, asked, watcher)
+        _check_starts(options, asked, list(drafters.values()), watcher)
+    else:
+        _check_replayable(specs, drafters)
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {device_words(device)}", always=True)
@@ -98,14 +106,29 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     assert engine is not None
     traffic = read_requests(options, watcher)
     target = target_of(options, server, facts, watcher)
-    prompts, left_out = render(options, traffic, target.text, target.context)
+    prompts, traffic_facts = render(options, traffic, target.text, target.context)
     _say_that_less_is_sent(options, asked, len(prompts), traffic.rows, watcher)
     arrivals = arrivals_digest(options, prompts)
-    checked = _check_drafts(options, target.source if target.configured else None, server, engine)
-    for name in checked.replayed_only:
-        watcher.note(f"{name} is replayed only: {engine} does not serve it at this level")
+    check = (
+        partial(check_pair, target.source)
+        if target.configured
+        else partial(same_words, server=server)
+    )
+    checked = check_drafts(options, specs, check)
+    if not checked.candidates and (server is None or checked.refusals):
+        raise checked.no_draft
+    levels = {}
+    for candidate in checked.candidates:
+        served_at = _level_served(engine, drafters[candidate.draft], candidate.quant)
+        if served_at is not None:
+            levels[candidate] = served_at
+        elif server is None:
+            watcher.note(f"{candidate} is replayed only: {engine} does not serve it at this level")
+    if options.controls and (server is None or options.drafts):
+        drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
+        checked.candidates.setdefault(Candidate(draft=LOOKUP))
     fewest = fewest_drafted(engine, LOOKUP, options.lookup.shortest)
-    if Candidate(draft=LOOKUP) in checked.levels and server is None and min(options.ks) < fewest:
+    if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
         watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
@@ -113,8 +136,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         engine=engine,
         options=asked,
         target=ServedTarget(target.vocabulary, target.context),
-        drafters=checked.drafters,
-        levels=checked.levels,
+        drafters=drafters,
+        levels=levels,
         warm_up=warm_up_prompts(options, target.text, target.context, prompts),
         context_length=min(rounded, target.context),
         server=server,
@@ -131,17 +154,11 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
                 f"the server at {server.url} does not draft, and no draft is given",
                 hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
+        specs = {**stated_specs(serving), **specs}
     if serving.drafting is not None and serving.drafting.k <= MOST_DRAFTED:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
     question = question_of(options, traffic, build)
-    manifest = Manifest(
-        **heading(options, command, traffic, prompts, left_out),
-        question=_on_engine(
-            question, asked, target.name, engine, checked.drafters, arrivals, facts
-        ),
-        environment=environment(threads, card_names(device)),
-        specs={name: portable(source.spec) for name, source in checked.sources.items()},
-    )
+    question = _on_engine(question, asked, target.name, engine, drafters, arrivals, facts)
     return Prepared(
         options,
         target.source,
@@ -150,10 +167,20 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         failures=tuple(checked.failures),
         caveats=checked.caveats,
         prompts=prompts,
-        manifest=manifest,
+        manifest=manifest_of(options, command, question, traffic_facts, threads, specs),
         build=build,
         serving=serving,
     )
+
+
+def _check_replayable(specs: Mapping[str, str], drafters: Mapping[str, Speculation]) -> None:
+    """Raise a UsageError where a draft is given that only a server of its own could show."""
+    for name, drafter in drafters.items():
+        if drafter.method not in REPLAYED:
+            raise UsageError(
+                f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
+                hint="leave it out of --drafts; the server's own drafting is measured anyway",
+            )
 
 
 def _check_replay(options: SweepOptions, asked: ServingOptions) -> None:
@@ -243,7 +270,12 @@ def _most_at_once(asked: ServingOptions, engine: str, facts: ServerFacts | None)
     return asked.slots or (SLOTS if engine == "llama.cpp" else None)
 
 
-def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher) -> None:
+def _check_starts(
+    options: SweepOptions,
+    asked: ServingOptions,
+    drafters: Sequence[Speculation],
+    watcher: Watcher,
+) -> None:
     """Check models and drafting before any server is started. A user's command may see other files.
 
     Raises:
@@ -267,16 +299,13 @@ def _check_starts(options: SweepOptions, asked: ServingOptions, watcher: Watcher
         stop_command=asked.stop_command,
     )
     launch(plain, HOST, 0, Path())
-    # Replays can be of any mode; no server drafts for them.
-    mode = options.mode if options.most_ks else DraftingMode.GREEDY
-    drafters = [
-        speculation(s, 1, lookup=options.lookup, mode=mode) for s in options.drafts if s != SELF
-    ]
     for drafter in drafters:
         for doubt in doubtful_fields(asked.engine, drafter):
             watcher.note(doubt, always=True)
+        # Replays can be of any mode; no server drafts for them.
+        mode = drafter.mode if options.most_ks else DraftingMode.GREEDY
         for k in options.ks:
-            launch(replace(plain, speculation=replace(drafter, k=k)), HOST, 0, Path())
+            launch(replace(plain, speculation=replace(drafter, k=k, mode=mode)), HOST, 0, Path())
     named = [("--target", options.target, False)]
     named += [("--drafts", d.model, d.method == "draft-model") for d in drafters if d.model]
     for flag, spec, replayed_here in named:
@@ -351,70 +380,14 @@ def slots_of(facts: ServerFacts) -> int | None:
     return min(int(stated), MOST_ROWS) if stated.isdecimal() else None
 
 
-@dataclass
-class _DraftsServed(CheckedDrafts):
-    """Drafts to replay; how the engine drafts with each, by name; and for each candidate that it
-    serves, the level to name to it.
-    """
-
-    drafters: dict[str, Speculation] = field(default_factory=dict)
-    levels: dict[Candidate, str] = field(default_factory=dict)
-    replayed_only: list[str] = field(default_factory=list)
-
-
-def _check_drafts(
-    options: SweepOptions, target: ModelSource | None, server: Server | None, engine: str
-) -> _DraftsServed:
-    """The drafts that can be measured, and the levels at which the engine serves them.
-
-    Raises:
-        DraftbenchError: there is none, or a draft makes no sense here.
-    """
+def _level_served(engine: str, drafter: Speculation, level: str) -> str | None:
+    """What to tell an engine to serve a draft at a level; None where it does not serve it so."""
+    if drafter.method != "draft-model":
+        return "none"
     rules = ENGINE_RULES.get(engine)
-    converts = rules is None or rules.converts
-    checked = _DraftsServed()
-    check = partial(check_pair, target) if target else partial(same_words, server=server)
-    for spec in options.drafts:
-        if spec == SELF:
-            raise UsageError(
-                "the target cannot draft for itself on a serving engine",
-                hint="that control is the built-in decoder's; leave `self` out",
-            )
-        drafter = speculation(spec, 1, lookup=options.lookup, mode=options.mode)
-        name = _name_of(spec, drafter)
-        name = portable(spec) if name in checked.drafters else name
-        checked.drafters[name] = drafter
-        if drafter.method != "draft-model":
-            if server is not None and drafter.method not in REPLAYED:
-                raise UsageError(
-                    f"`{spec}` cannot be replayed: only a server that drafts with it shows it",
-                    hint="leave it out of --drafts; the server's own drafting is measured anyway",
-                )
-            candidate = Candidate(draft=name)
-            checked.candidates[candidate], checked.levels[candidate] = None, "none"
-            continue
-        source = ModelSource(spec, options.trust)
-        for level in checked.take_in(name, source, options.quants, check):
-            check_level(level, "cpu", simulate=True)
-            candidate = Candidate(draft=name, quant=level)
-            # llama.cpp converts before it serves: it takes a file at the level that it has.
-            made = not converts and made_by(engine, level) is not None
-            unchanged = level == "none" or level not in LEVELS
-            if spec.endswith(".gguf") if converts else made or unchanged:
-                checked.levels[candidate] = level if made else "none"
-            elif server is None:
-                checked.replayed_only.append(str(candidate))
-    if not checked.candidates and (server is None or checked.refusals):
-        raise checked.no_draft
-    if options.controls and (server is None or options.drafts):
-        checked.drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
-        checked.candidates.setdefault(Candidate(draft=LOOKUP))
-    return checked
-
-
-def _name_of(spec: str, drafter: Speculation) -> str:
-    """The name of a draft in the run: the short name of its model."""
-    kind, _, model = spec.partition(":")
-    if drafter.method == "draft-model":
-        return ModelSource(spec).name
-    return f"{kind}:{short_name(model)}" if model else spec
+    if rules is None or rules.converts:
+        # llama.cpp converts before it serves: it takes a file at the level that it has.
+        return "none" if (drafter.model or "").endswith(".gguf") else None
+    if made_by(engine, level) is not None:
+        return level
+    return "none" if level == "none" or level not in LEVELS else None

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -28,8 +28,10 @@ from draftbench.decoder.device import (
 )
 from draftbench.engines.secrets import hidden_in
 from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
+from draftbench.hub import names_model, short_name
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
+from draftbench.models.drafting import parsed
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -103,12 +105,18 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         two_layouts=not options.one_layout,
     )
     target = ModelSource(options.target, options.trust)
-    named = _sources_by_name(options)
+    specs = specs_of(options)
+    models = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
+    for spec in models:
+        if (method := parsed(spec)[0]) != "draft-model":
+            raise UsageError(
+                f"`{spec}`: only a serving engine drafts by {method}", hint="name it with --engine"
+            )
     traffic = read_requests(options, watcher)
-    check_level(options.target_quant, device, simulate=options.simulate_quant)
-    for source in (target, *named.values()):
-        if source is not None and source.on_hub:
-            watcher.note(f"{source.spec} is fetched from the model hub unless it is cached")
+    for level in (options.target_quant, *options.quants):
+        check_level(level, device, simulate=options.simulate_quant)
+    for spec in filter(names_model, (options.target, *models)):
+        watcher.note(f"{spec} is fetched from the model hub unless it is cached")
     check_writes(target)
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
     context = context_length_of(target)
@@ -117,18 +125,17 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             f"`{target.name}` names no context length, as recurrent models do",
             hint="choose a target whose layers keep keys and values",
         )
-    prompts, left_out = render(options, traffic, TextSide(target), context)
-    checked = _check_drafts(options, target, named, device)
+    prompts, facts = render(options, traffic, TextSide(target), context)
+    checked = check_drafts(options, specs, partial(check_pair, target))
+    if not checked.candidates:
+        raise checked.no_draft
+    if options.controls:
+        checked.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
     # The last pass that is timed may begin where the longest response ends, and a recorded pass
     # writes as much again.
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     longest += 2 * (max(options.ks) + 1)
-    manifest = Manifest(
-        **heading(options, command, traffic, prompts, left_out),
-        question=question_of(options, traffic, build),
-        environment=environment(threads, card_names(device)),
-        specs={name: portable(source.spec) for name, source in named.items() if source},
-    )
+    question = question_of(options, traffic, build)
     return Prepared(
         options,
         target,
@@ -137,56 +144,54 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         failures=tuple(checked.failures),
         caveats=checked.caveats,
         prompts=prompts,
-        manifest=manifest,
+        manifest=manifest_of(options, command, question, facts, threads, specs),
         build=replace(build, longest=longest),
     )
 
 
-def heading(
+def manifest_of(
     options: SweepOptions,
     command: str,
-    traffic: Traffic,
-    prompts: Sequence[Prompt],
-    left_out: Mapping[str, int],
-) -> dict[str, Any]:
-    """The fields of a manifest that do not depend on who runs the target."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "draftbench": draftbench.__version__,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": hidden_in(portable(command)) if options.serving else portable(command),
-        "key_id": key_id(options.traffic.key),
-        "traffic": TrafficFacts(
-            form=traffic.form,
-            rows=traffic.rows,
-            requests=len(prompts),
-            merged=traffic.merged,
-            dropped={**traffic.dropped, **left_out},
-            revision=traffic.revision,
-        ),
-        "effort": Effort(
+    question: Question,
+    traffic: TrafficFacts,
+    threads: int,
+    specs: Mapping[str, str],
+) -> Manifest:
+    """The head of the run folder."""
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        draftbench=draftbench.__version__,
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        command=hidden_in(portable(command)) if options.serving else portable(command),
+        key_id=key_id(options.traffic.key),
+        question=question,
+        traffic=traffic,
+        environment=environment(threads, card_names(question.device)),
+        effort=Effort(
             measure=options.measure,
             measure_requests=options.measure_requests,
             controls=options.controls,
             sample=options.traffic.sample,
             processes=options.turns,
         ),
-    }
+        specs={name: portable(spec) for name, spec in specs.items()},
+    )
 
 
-def _sources_by_name(options: SweepOptions) -> dict[str, ModelSource | None]:
-    """Each draft by the name that the run gives it, the short one unless it is taken; drafts that
-    are no files have no source.
+def specs_of(options: SweepOptions) -> dict[str, str]:
+    """The entries of `--drafts` by the names that the run gives them: the short name of the model,
+    unless it is taken.
     """
-    named: dict[str, ModelSource | None] = {}
+    specs: dict[str, str] = {}
     for spec in options.drafts:
-        if spec in (LOOKUP, SELF):
-            named[spec] = None
-            continue
-        source = ModelSource(spec, options.trust)
-        taken = source.name in named or source.name in (LOOKUP, SELF)
-        named[portable(spec) if taken else source.name] = source
-    return named
+        method, model = parsed(spec)
+        if method == "draft-model":
+            name = spec if spec == SELF else ModelSource(spec).name
+        else:
+            name = f"{spec.partition(':')[0]}:{short_name(model)}" if model else spec
+        taken = name in specs or name in (LOOKUP, SELF)
+        specs[portable(spec) if taken else name] = spec
+    return specs
 
 
 def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
@@ -225,8 +230,8 @@ def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
 
 def render(
     options: SweepOptions, traffic: Traffic, text: PromptMaker, context: int
-) -> tuple[tuple[Prompt, ...], dict[str, int]]:
-    """Render every request; those that cannot be replayed are counted by reason.
+) -> tuple[tuple[Prompt, ...], TrafficFacts]:
+    """Render every request; those that cannot be replayed are counted among the rows left out.
 
     Args:
         context: tokens that the target reads.
@@ -258,7 +263,14 @@ def render(
             f"no request can be replayed ({_listed(dropped)})",
             hint=f"the target reads {context} tokens; `--responses log` needs logged answers",
         )
-    return tuple(prompts), dict(dropped)
+    return tuple(prompts), TrafficFacts(
+        form=traffic.form,
+        rows=traffic.rows,
+        requests=len(prompts),
+        merged=traffic.merged,
+        dropped={**traffic.dropped, **dropped},
+        revision=traffic.revision,
+    )
 
 
 def _listed(reasons: Mapping[str, int]) -> str:
@@ -275,31 +287,6 @@ class CheckedDrafts:
     failures: list[Failure] = field(default_factory=list)
     refusals: list[DraftbenchError] = field(default_factory=list)
 
-    def take_in(
-        self,
-        name: str,
-        source: ModelSource,
-        levels: Sequence[str],
-        check: Callable[[ModelSource], tuple[str, ...]],
-    ) -> Sequence[str]:
-        """Add a draft at its levels, or at the one that it is stored at, and return these; none
-        where `check`, which returns the draft's caveats, refuses it.
-        """
-        try:
-            caveats = check(source)
-            if stored := stored_level(source):
-                levels = (stored,)
-        # Configurations and tokenizers are read by code that raises what it likes.
-        except Exception as error:
-            self.refusals.append(known_error(f"the draft {name}", error))
-            stage = "pair" if isinstance(error, PairError) else "load"
-            refused = (Candidate(draft=name, quant=level) for level in levels)
-            self.failures += [failure(candidate, error, stage) for candidate in refused]
-            return ()
-        self.sources[name], self.caveats[name] = source, caveats
-        self.candidates |= dict.fromkeys(Candidate(draft=name, quant=level) for level in levels)
-        return levels
-
     @property
     def no_draft(self) -> DraftbenchError:
         """Why there is no draft to measure."""
@@ -307,26 +294,34 @@ class CheckedDrafts:
         return next(iter(self.refusals), UsageError("no draft is given", hint=hint))
 
 
-def _check_drafts(
-    options: SweepOptions, target: ModelSource, named: dict[str, ModelSource | None], device: str
+def check_drafts(
+    options: SweepOptions,
+    specs: Mapping[str, str],
+    check: Callable[[ModelSource], tuple[str, ...]],
 ) -> CheckedDrafts:
-    """Which drafts can be measured at which levels, from configurations and tokenizers alone.
-
-    Raises:
-        DraftbenchError: none can, or a level cannot be had here.
+    """Which drafts can be measured at which levels, from configurations and tokenizers alone: a
+    stored level is a draft's only one. `check` returns a draft model's caveats, or refuses it.
     """
-    for level in options.quants:
-        check_level(level, device, simulate=options.simulate_quant)
     checked = CheckedDrafts()
-    for name, source in named.items():
-        if source is None:
+    for name, spec in specs.items():
+        if spec == SELF or parsed(spec)[0] != "draft-model":
             checked.candidates[Candidate(draft=name)] = None
-        else:
-            checked.take_in(name, source, options.quants, partial(check_pair, target))
-    if not checked.candidates:
-        raise checked.no_draft
-    if options.controls:
-        checked.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
+            continue
+        source, levels = ModelSource(spec, options.trust), options.quants
+        try:
+            caveats = check(source)
+            if stored := stored_level(source):
+                levels = (stored,)
+        # Configurations and tokenizers are read by code that raises what it likes.
+        except Exception as error:
+            checked.refusals.append(known_error(f"the draft {name}", error))
+            stage = "pair" if isinstance(error, PairError) else "load"
+            refused = (Candidate(draft=name, quant=level) for level in levels)
+            checked.failures += [failure(candidate, error, stage) for candidate in refused]
+            continue
+        checked.sources[name], checked.caveats[name] = source, caveats
+        at_levels = (Candidate(draft=name, quant=level) for level in levels)
+        checked.candidates |= dict.fromkeys(at_levels)
     return checked
 
 

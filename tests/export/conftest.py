@@ -63,7 +63,7 @@ def make_run(tmp_path):
         specs=None,
         **question,
     ):
-        head = scenes.manifest(target="org/target", drafts=drafts, specs=specs, **question)
+        head = scenes.manifest(target="org/target", drafts=drafts, specs=specs or {}, **question)
         folder = RunFolder.create(tmp_path / "run", head)
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:

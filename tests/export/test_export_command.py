@@ -114,7 +114,7 @@ def test_a_draft_whose_path_the_run_does_not_record_must_be_given(
     """Known fault: its short name was exported, which no engine can load."""
     run = make_run(drafts=drafts)
     message = failing(2, "export", run, *VLLM)
-    assert "does not record the path of the draft `small`" in message
+    assert "does not record what --drafts called `small`" in message
     assert "--draft" in message
     assert export(run, "--draft", "./x")[0]["model"] == "./x"
 
@@ -123,8 +123,8 @@ def test_a_draft_whose_path_the_run_does_not_record_must_be_given(
     ("given", "specs", "exported", "revision", "note"),
     [
         ("./link", {"small": "./link"}, "./link", None, "`./link` is a path on the machine"),
-        ("org/small@abc", None, "org/small", "abc", ""),
-        ("/models@home/small", None, "/models@home/small", None, "is a path on the"),
+        ("org/small@abc", {}, "org/small", "abc", ""),
+        ("/models@home/small", {}, "/models@home/small", None, "is a path on the"),
     ],
     ids=["link", "revision", "at sign in a path"],
 )

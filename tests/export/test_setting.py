@@ -84,16 +84,41 @@ def test_a_setting_carries_the_schedule_of_its_run(run, answer):
     assert setting_of(answer((1, 2)), run).longest == 2
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_a_head_without_its_model_is_refused_until_it_is_given(make_run, kind):
-    """Known fault: its kind was exported as the name of a draft model."""
-    path = make_run(draft=kind, drafts=("ngram", kind), specs={kind: kind}, engine="vllm")
-    pick = Configuration(draft=kind, quant="none", k=3, concurrency=1)
-    manifest = RunFolder(Path(path)).manifest
-    with pytest.raises(UsageError, match=f"`{kind}` names no model") as caught:
-        drafting_of(pick, manifest, None)
+def drafting(path, draft, given=None):
+    """How vLLM drafts 3 tokens, by the run's record of this draft and the model that is given."""
+    pick = Configuration(draft=draft, quant="none", k=3, concurrency=1)
+    return vllm_fields(drafting_of(pick, RunFolder(Path(path)).manifest, given))
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "given", "exported"),
+    [
+        ("eagle3:head", "eagle3:~/head", None, {"method": "eagle3", "model": "~/head"}),
+        ("eagle3:head", "eagle3:~/head", "org/head", {"method": "eagle3", "model": "org/head"}),
+        ("eagle-head", "eagle3:org/eagle-head", None, {"model": "org/eagle-head"}),
+        ("mtp", "mtp", None, {"method": "mtp"}),
+    ],
+)
+def test_a_draft_that_only_an_engine_runs_is_exported_as_drafts_called_it(
+    make_run, name, spec, given, exported
+):
+    path = make_run(draft=name, drafts=(spec,), specs={name: spec}, engine="vllm")
+    assert drafting(path, name, given).items() >= exported.items()
+
+
+def test_a_draft_that_the_run_does_not_record_is_given_as_drafts_takes_it(make_run):
+    path = make_run(draft="EAGLE", drafts=(), specs={}, engine="sglang")
+    with pytest.raises(UsageError, match="does not record what --drafts called `EAGLE`") as caught:
+        drafting(path, "EAGLE")
     assert "--draft" in caught.value.hint
-    assert vllm_fields(drafting_of(pick, manifest, "org/head"))["model"] == "org/head"
+    assert drafting(path, "EAGLE", "eagle3:org/head")["model"] == "org/head"
+
+
+@pytest.mark.parametrize("draft", ["mtp", "ngram"])
+def test_a_draft_without_a_model_cannot_be_named_another(make_run, draft):
+    path = make_run(draft=draft, drafts=(draft,), specs={draft: draft}, engine="vllm")
+    with pytest.raises(UsageError, match=f"`{draft}` has no model that --draft could name"):
+        drafting(path, draft, "org/head")
 
 
 @pytest.mark.parametrize(
@@ -115,10 +140,9 @@ def test_vllm_started_on_a_cpu_measured_the_first_match(run, answer, measured, f
 
 def test_a_file_of_the_engines_own_fields_is_exported_as_the_run_recorded_it(make_run):
     held = '{"method": "suffix", "num_speculative_tokens": "{k}"}'
+    specs = {"ngram": "ngram", "spec:s.json": "spec:~/s.json"}
     path = make_run(
-        draft="spec:s.json", drafts=("ngram", "spec:~/s.json"), specs={}, engine="vllm",
+        draft="spec:s.json", drafts=tuple(specs.values()), specs=specs, engine="vllm",
         spec_files=(held,),
     )  # fmt: skip
-    pick = Configuration(draft="spec:s.json", quant="none", k=3, concurrency=1)
-    drafting = drafting_of(pick, RunFolder(Path(path)).manifest, None)
-    assert vllm_fields(drafting) == {"method": "suffix", "num_speculative_tokens": 3}
+    assert drafting(path, "spec:s.json") == {"method": "suffix", "num_speculative_tokens": 3}

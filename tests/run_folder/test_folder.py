@@ -169,9 +169,21 @@ def test_a_manifest_at_its_limits_is_read(folder):
         rows=0,
         dropped={},
         load=0.0,
+        specs={"small": "./small"},
     )
     (folder.path / "run.json").write_bytes(msgspec.json.encode(asked))
     assert RunFolder(folder.path).manifest == asked
+
+
+def test_of_an_older_run_a_draft_is_known_by_its_short_name_unless_two_share_it(folder):
+    asked = manifest(drafts=("org/small@v1", "a/big", "b/big", "ngram"))
+    (folder.path / "run.json").write_bytes(msgspec.json.encode(asked))
+    assert RunFolder(folder.path).manifest.specs == {
+        "small": "org/small@v1",
+        "a/big": "a/big",
+        "b/big": "b/big",
+        "ngram": "ngram",
+    }
 
 
 def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder):

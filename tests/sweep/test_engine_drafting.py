@@ -28,6 +28,28 @@ def test_a_server_that_does_not_draft_needs_a_draft_to_replay(served, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("method", "model", "specs"),
+    [
+        ("draft_model", "org/small", {"small": "org/small"}),
+        ("eagle3", "org/head", {"head": "eagle3:org/head"}),
+        ("mtp", "org/target", {"target": "mtp"}),
+        ("suffix", None, {"suffix": "suffix"}),
+        # Which of two drafts it is, or which kind of head, it does not say.
+        ("EAGLE", "org/head", {}),
+        ("draft-simple,ngram-simple", None, {}),
+        ("draft-simple", None, {}),
+    ],
+)
+def test_what_drafts_would_call_a_running_servers_draft_is_kept_where_it_tells(
+    served, method, model, specs
+):
+    settings = {"speculative_model": model} if model else {}
+    server = FakeServer(k=2, method=method, settings=settings)
+    found = served(on=[server], drafts=(), measure="replay")
+    assert found.folder.manifest.specs == specs
+
+
 def answers_of(folder):
     return [row for row in folder.records(Served) if row.error is None]
 

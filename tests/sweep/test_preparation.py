@@ -11,9 +11,10 @@ from scenes import query
 from sweep.engine import FakeServer
 
 from draftbench.cli import main
-from draftbench.errors import RunFolderError, TrafficError
+from draftbench.errors import RunFolderError, TrafficError, UsageError
 from draftbench.measure.prompts import TextSide
 from draftbench.run_folder.manifest import Effort
+from draftbench.sweep.options import ServingOptions
 
 COMMIT = "c" * 40
 MARKER = "zebra-quartz-4711 lives at 12 Elm Street"
@@ -131,8 +132,28 @@ def test_the_manifest_keeps_the_effort_and_the_drafts_as_they_were_given(small, 
     link.symlink_to(small.models / "draft")
     asked = {"measure": "best", "measure_requests": 7, "controls": True}
     manifest = small.prepared(link, "ngram", **asked).manifest
-    assert manifest.specs == {"draft": str(link)}
+    assert manifest.specs == {"draft": str(link), "ngram": "ngram"}
     assert manifest.effort == Effort(**asked, sample=2)
+
+
+def test_every_draft_is_kept_as_drafts_called_it_those_of_an_engine_too(served, small, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "spec.json").write_text('{"method": "suffix"}')
+    drafts = [
+        "mtp",
+        "eagle3:org/head",
+        f"spec:{tmp_path}/a/spec.json",
+        f"spec:{tmp_path}/b/spec.json",
+    ]
+    specs = small.prepared(*drafts, serving=ServingOptions(engine="vllm")).manifest.specs
+    assert list(specs) == ["mtp", "eagle3:head", "spec:spec.json", drafts[-1]]
+    assert list(specs.values()) == drafts
+
+
+def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small):
+    with pytest.raises(UsageError, match="`eagle3:org/head`: only a serving engine drafts by"):
+        small.prepared("ngram", "eagle3:org/head")
 
 
 @pytest.fixture
