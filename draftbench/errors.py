@@ -79,8 +79,12 @@ class TerminatedRunError(InterruptedRunError):
 
 
 def closest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """The known name that is most like a misspelt one; None if none is like it."""
-    return next(iter(difflib.get_close_matches(name, list(known), 1, alike)), None)
+    """The known name that is most like a misspelt one, first among those that begin as it does;
+    None if none is like it.
+    """
+    near = difflib.get_close_matches(name, list(known), 3, alike)
+    begins = name.lstrip("-")[:1]
+    return min(near, key=lambda each: not each.lstrip("-").startswith(begins), default=None)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, alike: float = 0.6) -> str:

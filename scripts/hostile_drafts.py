@@ -121,7 +121,7 @@ def main() -> int:
             measure="none",
             controls=False,
             threads=1,
-            cell_timeout=SECONDS,
+            candidate_timeout=SECONDS,
             isolate=True,
             trust=Trust(remote_code=True),
         )

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from draftbench.run_folder.run import Run
     from draftbench.sweep import Prepared, SweepOptions
 
-_TIME_LIMIT = "--cell-timeout"
+_TIME_LIMIT = "--candidate-timeout"
 
 
 def _lookup(text: str) -> NGramSizes:
@@ -182,7 +182,7 @@ class Settings:
         "Run each candidate in a separate process, so that a crash costs only that one. Slower.",
     )
 
-    cell_timeout: float | None = in_safety(
+    candidate_timeout: float | None = in_safety(
         None, "How long one candidate, or one start of an engine, may take.", "SECONDS", min=1
     )
 

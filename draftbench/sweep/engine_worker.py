@@ -229,8 +229,8 @@ class EngineWorker:
             server = plain or serving.server
             visit = Visit(server, self._facts(server, arm, process))
         server = visit.server
-        if self.deadline is None and self.options.cell_timeout is not None:
-            self.deadline = time.monotonic() + self.options.cell_timeout
+        if self.deadline is None and self.options.candidate_timeout is not None:
+            self.deadline = time.monotonic() + self.options.candidate_timeout
         if server.returns_ids:
             server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
         self._warm_up(server, arm)
@@ -308,7 +308,7 @@ class EngineWorker:
         try:
             yield from drive(server, asks, concurrency=concurrency, fillers=fillers, seconds=left)
         except TimeoutError as error:
-            raise timed_out(self.options.cell_timeout) from error
+            raise timed_out(self.options.candidate_timeout) from error
 
     def _ask(
         self, arm: Arm, load: Load, asked: Sequence[PromptSample], visit: Visit

@@ -41,8 +41,8 @@ def timed_out(limit: float | None) -> ModelError:
     """A candidate that took longer than the user allows."""
     seconds = "second" if limit == 1 else "seconds"
     return ModelError(
-        f"it took longer than the {limit:g} {seconds} of --cell-timeout",
-        hint="what it measured is kept; the same command with a longer --cell-timeout resumes",
+        f"it took longer than the {limit:g} {seconds} of --candidate-timeout",
+        hint="what it measured is kept; the same command with a longer --candidate-timeout resumes",
     )
 
 

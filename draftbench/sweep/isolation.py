@@ -80,7 +80,7 @@ class IsolatedWorker:
 
     def _serve(self, pipe: Connection, child: BaseProcess) -> Failure | None:
         """Do what the child asks until it is done."""
-        limit, deadline = self.prepared.options.cell_timeout, math.inf
+        limit, deadline = self.prepared.options.candidate_timeout, math.inf
         while True:
             while not pipe.poll(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:

@@ -63,7 +63,7 @@ class SweepOptions:
     controls: bool = True
     threads: int | None = None
     processes: int = 1
-    cell_timeout: float | None = None
+    candidate_timeout: float | None = None
     isolate: bool = False
     audit: bool = False
     trust: Trust = field(default_factory=Trust)

@@ -93,7 +93,7 @@ class Worker:
         Raises:
             DraftbenchError: the run folder cannot be written.
         """
-        limit = self.options.cell_timeout
+        limit = self.options.candidate_timeout
         self.deadline = None if limit is None else time.monotonic() + limit
         loaded, stage = None, "load"
         try:
@@ -203,7 +203,7 @@ class Worker:
         if done > 0:
             self.watcher.advance(done)
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise timed_out(self.options.cell_timeout)
+            raise timed_out(self.options.candidate_timeout)
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
         """Keep what was measured, and what else ran on the machine meanwhile."""

@@ -51,9 +51,9 @@ def test_a_module_is_started_as_one(started, found):
 
 def test_what_goes_on_may_leave_a_flag_out(started):
     started("draftbench", draftbench=None)
-    for given in (["--cell-timeout", "1"], ["--cell-timeout=1"]):
+    for given in (["--candidate-timeout", "1"], ["--candidate-timeout=1"]):
         called_with(["sweep", *given, "--k", "1"])
-        found = resume_command(Path("runs/a"), without="--cell-timeout")
+        found = resume_command(Path("runs/a"), without="--candidate-timeout")
         assert found == "draftbench sweep --k 1 --out runs/a"
 
 

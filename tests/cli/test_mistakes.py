@@ -39,6 +39,12 @@ def test_no_arguments_are_a_call_for_help(command):
             "`draftbench recommend` has no flag `--al`",
             "did you mean `--all`? `draftbench recommend -h` lists all flags",
         ),
+        # More alike by letters is `--ready-timeout`, which begins otherwise.
+        (
+            ["sweep", "--cell-timeout", "9"],
+            "`draftbench sweep` has no flag `--cell-timeout`",
+            "did you mean `--candidate-timeout`?",
+        ),
         (["check", "-z"], "`draftbench check` has no flag `-z`", "`draftbench check -h` lists all"),
         (["sweep", "--k"], "option `--k` requires", "`draftbench sweep -h` lists all flags"),
     ],

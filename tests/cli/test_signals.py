@@ -212,7 +212,7 @@ def test_the_command_that_goes_on_has_not_the_limit_that_ended_it(
     command, small_words, monkeypatch
 ):
     monkeypatch.setattr(worker, "replay", late)
-    outcome = command("sweep", "--cell-timeout", 1, *small_words[1:])
+    outcome = command("sweep", "--candidate-timeout", 1, *small_words[1:])
     assert f"not completely measured: draft, ngram; {goes_on(small_words)}\n" in outcome.err
 
 
@@ -238,7 +238,7 @@ def test_so_it_does_where_no_candidate_is_left(command, small_words, monkeypatch
     pasted = outcome.err.replace(" \\\n       ", "")  # long commands are continued
     said = [line for line in pasted.splitlines() if line]
     assert said[-3] == f"not completely measured: draft, ngram; {goes_on(small_words)}"
-    late_draft = "draft: it took longer than the 1 second of --cell-timeout"
+    late_draft = "draft: it took longer than the 1 second of --candidate-timeout"
     assert said[-2] == f"error: no candidate was measured in this run ({late_draft})"
 
 

@@ -621,10 +621,10 @@ def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, me
             return super().answer(ask)
 
     engine = FakeEngine(lambda *_: Slow())
-    found = served("ngram", on=engine, measure="all", ks=(2, 4), cell_timeout=50.0)
+    found = served("ngram", on=engine, measure="all", ks=(2, 4), candidate_timeout=50.0)
     assert engine.arms == [0, 2, 4, 0]
     assert [len(rows_of(found.run, k)) for k in (2, 4)] == [0, 2]
-    assert ["--cell-timeout" in failure.reason for failure in found.run.failures] == [True]
+    assert ["--candidate-timeout" in failure.reason for failure in found.run.failures] == [True]
 
 
 @pytest.mark.parametrize("fault", [Fault.UNREACHABLE, Fault.TIMEOUT])

@@ -176,10 +176,10 @@ def test_a_candidate_over_its_time_stops_and_resumes_with_more(small, models_rep
     models_replay(lambda: time.sleep(0.2))
     # One response a group, so that the time is looked at between the two.
     monkeypatch.setattr(trajectories, "GROUP", 1)
-    found = small.found(cell_timeout=0.1, measure="none")
-    assert "longer than the 0.1 seconds of --cell-timeout" in found.failures[0].reason
+    found = small.found(candidate_timeout=0.1, measure="none")
+    assert "longer than the 0.1 seconds of --candidate-timeout" in found.failures[0].reason
     assert len([r for r in found.replays if r.candidate.draft == "draft"]) == 1
-    found = small.found(cell_timeout=60.0, measure="none")
+    found = small.found(candidate_timeout=60.0, measure="none")
     assert found.failures == ()
     assert len([r for r in found.replays if r.candidate.draft == "draft"]) == 2
 
@@ -196,8 +196,8 @@ def test_a_batch_over_its_time_ends_between_two_turns_and_leaves_nothing(small, 
     monkeypatch.setattr(decoding, "SECONDS_A_TURN", 0.0)
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
     draft, batch = small.models / "draft", {"batches": (2,), "measure_requests": 2}
-    found = small.found(draft, cell_timeout=95.0, **batch)
-    assert "longer than the 95 seconds of --cell-timeout" in found.failures[0].reason
+    found = small.found(draft, candidate_timeout=95.0, **batch)
+    assert "longer than the 95 seconds of --candidate-timeout" in found.failures[0].reason
     assert (now[0], found.decodes) == (100.0, ())
     assert len(found.replays) == 2
     found = small.found(draft, **batch)
