@@ -15,9 +15,6 @@ UNITS = {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=
 UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)}
 # The int4 level keeps a scale and an offset for so many inputs of an output.
 INT4_GROUP = 32
-# Bytes of weights that a pass is assumed to read in a second, for a desktop or a small server and
-# for one data-centre card. The best of each are faster.
-BYTES_A_SECOND = {"cpu": 20e9, "cuda": 1.5e12}
 # Engines keep the target's logits in 32 bits for sampling.
 LOGIT_BYTES = 4
 

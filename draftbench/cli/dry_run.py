@@ -9,7 +9,6 @@ from itertools import product
 from draftbench.errors import ModelError
 from draftbench.measure.teacher import TOKENS_AT_ONCE
 from draftbench.measure.trajectories import GROUP, PromptSample
-from draftbench.memory import BYTES_A_SECOND
 from draftbench.models.check import check_models, engine_sheet, memory_here
 from draftbench.models.check_result import ModelSheet
 from draftbench.models.source import ModelSource
@@ -24,7 +23,7 @@ from draftbench.sweep.engine_arms import (
     loads_of,
     startable,
 )
-from draftbench.sweep.work import work_of
+from draftbench.sweep.work import DeviceSpeed, speed_of, work_of
 
 # From the command that starts a server to its first answer, without reading the weights: as vLLM on
 # two cores.
@@ -40,24 +39,28 @@ def dry_run_of(prepared: Prepared) -> DryRun:
         ModelError: a model of the built-in decoder cannot be counted.
     """
     dtype, sources = prepared.build.dtype, list(prepared.drafts.values())
+    speed = speed_of(prepared.manifest.question.device)
     if prepared.serving is None:
         checked = check_models(prepared.target, sources, memory_here(), dtype=dtype)
         sheets = [pair.draft for pair in checked.pairs]
-        return of_decoder(prepared, checked.target, dict(zip(prepared.drafts, sheets, strict=True)))
+        by_name = dict(zip(prepared.drafts, sheets, strict=True))
+        return of_decoder(prepared, checked.target, by_name, speed)
     target, drafts, served = None, {}, prepared.serving.dtype
     if prepared.options.target:
         with contextlib.suppress(ModelError):  # an engine may serve what cannot be counted here
             source = ModelSource(prepared.options.target, prepared.options.trust)
             target = engine_sheet(source, served)
             drafts = {name: engine_sheet(draft, served) for name, draft in prepared.drafts.items()}
-    return of_engine(prepared, target, drafts)
+    return of_engine(prepared, target, drafts, speed)
 
 
-def of_decoder(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet]) -> DryRun:
+def of_decoder(
+    prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
+) -> DryRun:
     """A dry run with the built-in decoder; `drafts` by name."""
     work = [
         Work(what=what, how_much=how_much, seconds=seconds)
-        for what, how_much, seconds in work_of(prepared, target, drafts)
+        for what, how_much, seconds in work_of(prepared, target, drafts, speed)
     ]
     level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
     second_layout = not prepared.options.one_layout
@@ -69,8 +72,8 @@ def of_decoder(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, Mode
         least_seconds=None,
         most_seconds=sum(each.seconds or 0.0 for each in work),
         assumed=(
-            "Estimated without running anything, for a typical idle machine, as if every response "
-            "reached its limit and no draft saved time.",
+            "Estimated for this machine when idle, as if every response reached its limit and no "
+            "draft saved time: usually less.",
         ),
         memory=tuple(
             _need(candidate, target, drafts, tokens, level, second_layout=second_layout)
@@ -82,7 +85,10 @@ def of_decoder(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, Mode
 
 
 def of_engine(
-    prepared: Prepared, target: ModelSheet | None, drafts: Mapping[str, ModelSheet]
+    prepared: Prepared,
+    target: ModelSheet | None,
+    drafts: Mapping[str, ModelSheet],
+    speed: DeviceSpeed,
 ) -> DryRun:
     """A dry run on a serving engine; a `target` of None cannot be counted here."""
     serving = prepared.serving
@@ -91,12 +97,13 @@ def of_engine(
     if serving.server is not None:
         target = None  # it runs elsewhere
     span = _span(prepared)
-    least, most = _servers(prepared, started, target, span)
+    step = target.bytes_at("none") / speed.reading if target else None
+    least, most = _servers(prepared, started, step, span)
     assumed = ["Responses reach their limit; replay of the drafts is not counted."]
     if most.seconds is not None:
         assumed.append(
-            f"Estimated without running anything: a start takes {SERVER_START_SECONDS:.0f} s, "
-            "weights are read as fast as on a typical machine, and no draft saves time."
+            f"Estimated without starting anything: a start takes {SERVER_START_SECONDS:.0f} s, "
+            "weights are read as fast as this machine can, and no draft saves time."
         )
     if span is not None and least.seconds is not None:
         assumed.append(
@@ -174,10 +181,14 @@ def _span(prepared: Prepared) -> float | None:
 
 
 def _servers(
-    prepared: Prepared, started: list[Candidate], target: ModelSheet | None, span: float | None
+    prepared: Prepared, started: list[Candidate], step: float | None, span: float | None
 ) -> tuple[Work, Work]:
     """What the sweep takes at least and at most: the first server writes every response, each other
     one answers the measured requests at every load.
+
+    Args:
+        step: seconds of a token of the target; None: unknown.
+        span: seconds between the first arrival and the last; None: a closed loop.
     """
     options, serving, prompts = prepared.options, prepared.serving, prepared.prompt_tokens
     assert serving is not None
@@ -192,10 +203,6 @@ def _servers(
         visit = first = [(written, options.in_flight)]
     if all(load == ALONE for load in loads_of(serving, options, serving.writer)):
         first = []
-    step = 0.0
-    if target is not None:
-        kind = "cpu" if prepared.manifest.question.device == "cpu" else "cuda"
-        step = target.bytes_at("none") / BYTES_A_SECOND[kind]
 
     def work(what: str, drafting: int) -> Work:
         starts = plain + drafting * turns * speculates
@@ -204,7 +211,7 @@ def _servers(
             others = 2 if serving.baseline and speculates else 0
         visits = [*first, *visit * others]
         seconds = None
-        if target is not None:
+        if step is not None:
             # The last request still has to be answered when it has come.
             arriving = 0.0 if span is None else span + longest * step
             seconds = starts * (SERVER_START_SECONDS + step) + written * step

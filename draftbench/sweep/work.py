@@ -1,20 +1,22 @@
 """Estimates by arithmetic how long a prepared sweep will take with the built-in decoder.
 
-A pass reads its weights once at an assumed rate, takes some time for every layer, and a little more
+A pass reads its weights once, takes some time for every layer, and a little more
 for each further token.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from statistics import mean
+from statistics import mean, median
+
+import torch
 
 from draftbench.measure.decoding import WARM_TOKENS, repeats_of
 from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS, CostGrid
 from draftbench.measure.trajectories import RESPONSE_ROWS
-from draftbench.memory import BYTES_A_SECOND
 from draftbench.models.check_result import ModelSheet
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
 from draftbench.sweep.preparation import Prepared
@@ -30,16 +32,26 @@ _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """What is assumed of a device besides the rate at which it reads."""
+    """What is assumed of a device."""
 
+    reading: float  # bytes of weights that a pass reads in a second
     layer: float  # seconds of a layer
     token: float  # what each further token of a pass takes, in steps
     loading: float  # weights loaded in a second
 
 
-# Of two cores of a server, which lay out all weights anew as they load them, and of one data-centre
-# card: too slow for the best of each.
-SPEEDS = {"cpu": DeviceSpeed(1e-4, 1 / 10, 45e6), "cuda": DeviceSpeed(3e-5, 1 / 100, 5e8)}
+def speed_of(device: str) -> DeviceSpeed:
+    """Assumed of one data-centre card, too slow for the best, and of two cores of a server, which
+    lay out all weights anew as they load them. How fast a CPU reads is measured: that differs most.
+    """
+    if device != "cpu":
+        return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 5e8)
+    numbers, seconds = torch.ones(1 << 26), []
+    for _ in range(5):
+        begun = time.perf_counter()
+        numbers.sum()
+        seconds.append(time.perf_counter() - begun)
+    return DeviceSpeed(numbers.nbytes / median(seconds), 1e-4, 1 / 10, 1e8)
 
 
 # A kind of work, how much of it there is, and about how many seconds it takes.
@@ -63,17 +75,19 @@ class _Model:
         return tokens * self.token * self.step
 
 
-def work_of(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet]) -> list[Work]:
+def work_of(
+    prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
+) -> list[Work]:
     """Everything that the sweep does, if responses reach their limits, every candidate is decoded
     at as many k's as may be, and steps are timed no longer than they must be.
 
     Args:
         drafts: by name.
     """
-    options, device = prepared.options, prepared.manifest.question.device
-    ours = _model(target, options.target_quant, device)
+    options = prepared.options
+    ours = _model(target, options.target_quant, speed)
     theirs = {
-        candidate: _model(drafts[candidate.draft], candidate.quant, device)
+        candidate: _model(drafts[candidate.draft], candidate.quant, speed)
         for candidate in prepared.candidates
         if candidate.draft in drafts
     }
@@ -89,10 +103,8 @@ def work_of(prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSh
     return work
 
 
-def _model(sheet: ModelSheet, level: str, device: str) -> _Model:
-    kind = "cpu" if device == "cpu" else "cuda"
-    speed = SPEEDS[kind]
-    step = sheet.bytes_at(level) / BYTES_A_SECOND[kind] + sheet.layers * speed.layer
+def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
+    step = sheet.bytes_at(level) / speed.reading + sheet.layers * speed.layer
     return _Model(step, sheet.parameters / speed.loading, speed.token)
 
 

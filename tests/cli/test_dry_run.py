@@ -14,6 +14,9 @@ from draftbench.records import Candidate
 from draftbench.report.terminal.dry_run import render
 from draftbench.sweep.engine_arms import Serving
 from draftbench.sweep.options import ServingOptions, SweepOptions
+from draftbench.sweep.work import DeviceSpeed
+
+CORES = DeviceSpeed(reading=20e9, layer=1e-4, token=1 / 10, loading=45e6)
 
 
 def counted(name, size):
@@ -45,7 +48,7 @@ def planned(tmp_path):
         )
         sheets = {c.draft: counted(c.draft, 1_000_000_000) for c in candidates}
         sheets = {name: sheets[name] for name in sheets if name not in ("ngram", "self")}
-        return of_decoder(prepared, counted("big", 2_000_000_000), sheets)
+        return of_decoder(prepared, counted("big", 2_000_000_000), sheets, CORES)
 
     return make
 
@@ -159,7 +162,7 @@ def on_an_engine(tmp_path, monkeypatch):
             prompt_tokens=[(60, 40)] * 10,
             manifest=manifest(engine="vllm", arrivals=arrivals, requests=10),
         )
-        return of_engine(prepared, sheet("big", 2_000_000_000), {})
+        return of_engine(prepared, sheet("big", 2_000_000_000), {}, CORES)
 
     return make
 

@@ -9,9 +9,11 @@ from scenes import query, sheet
 
 from draftbench.records import Candidate
 from draftbench.sweep.options import SweepOptions
-from draftbench.sweep.work import work_of
+from draftbench.sweep.work import DeviceSpeed, work_of
 
 SMALL, NGRAM, SELF = Candidate(draft="small"), Candidate(draft="ngram"), Candidate(draft="self")
+
+CORES = DeviceSpeed(reading=20e9, layer=1e-4, token=1 / 10, loading=45e6)
 
 
 @pytest.fixture
@@ -29,11 +31,10 @@ def work(tmp_path):
             options=SweepOptions("big", traffic=query(tmp_path), **asked),
             candidates=candidates,
             prompt_tokens=[(60, 40)] * 10,
-            manifest=SimpleNamespace(question=SimpleNamespace(device="cpu")),
         )
         return {
             what: SimpleNamespace(how_much=how_much, seconds=seconds)
-            for what, how_much, seconds in work_of(prepared, target, {"small": draft})
+            for what, how_much, seconds in work_of(prepared, target, {"small": draft}, CORES)
         }
 
     return planned
