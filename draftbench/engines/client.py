@@ -29,6 +29,7 @@ from draftbench.errors import EngineError
 TOKEN_VARIABLE = "DRAFTBENCH_API_KEY"
 MOST_BYTES = 8 << 20  # of an answer that is one document
 SECONDS = 60.0  # for it
+NO_ENTRY = (401, 403)  # statuses that ask for a token
 # Phrases in error messages that no prompt is quoted in, so that they may be recorded.
 _KNOWN = re.compile(
     r"(?i)maximum context length(?: is \d+ tokens)?|exceeds? the available context size"
@@ -69,7 +70,9 @@ class AnswerError(EngineError):
 
     unanswered = True
 
-    def __init__(self, fault: Fault, reason: str, *, hint: str, said: str = "") -> None:
+    def __init__(
+        self, fault: Fault, reason: str, *, hint: str, said: str = "", status: int | None = None
+    ) -> None:
         token = os.environ.get(TOKEN_VARIABLE)  # which some quote
         said = on_one_line(" ".join(said.split()), [token] if token else [])
         known = ", ".join(dict.fromkeys(match.group() for match in _KNOWN.finditer(said)))
@@ -79,6 +82,7 @@ class AnswerError(EngineError):
             kept=f"{reason}: {known}" if known else reason,
         )
         self.fault = fault
+        self.status = status  # of HTTP, where that says no
 
 
 class Http:
@@ -248,14 +252,18 @@ class Http:
             raw += piece
             if len(raw) > 64 << 10:
                 break
-        hint = {
-            401: f"put the server's token into the environment variable {TOKEN_VARIABLE}",
-            403: f"put the server's token into the environment variable {TOKEN_VARIABLE}",
+        token = f"put the server's token into the environment variable {TOKEN_VARIABLE}"
+        hint = dict.fromkeys(NO_ENTRY, token) | {
             429: "the server has no room for more requests: lower the concurrency",
             503: "the server is not ready, or has no room for more requests",
-        }.get(status, "see the server's log")
-        fault = Fault.FAILED if status in (500, 502, 504) else Fault.REFUSED
-        return AnswerError(fault, f"{path} answers {status}", hint=hint, said=_message(bytes(raw)))
+        }
+        return AnswerError(
+            Fault.FAILED if status in (500, 502, 504) else Fault.REFUSED,
+            f"{path} answers {status}",
+            hint=hint.get(status, "see the server's log"),
+            said=_message(bytes(raw)),
+            status=status,
+        )
 
 
 @contextlib.contextmanager

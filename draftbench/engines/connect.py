@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx2
 
-from draftbench.engines.client import AnswerError, Fault, Http, Limits
+from draftbench.engines.client import NO_ENTRY, AnswerError, Fault, Http, Limits
 from draftbench.engines.engine import Server
 from draftbench.engines.llama_cpp import LlamaCpp
 from draftbench.engines.openai import ModelCard, ModelList, OpenAi
@@ -57,7 +57,7 @@ def _identified(http: Http, engine: str | None, target: str | None) -> Server:
     try:
         cards = http.json("/v1/models", type=ModelList).data
     except AnswerError as error:
-        if error.fault is not Fault.REFUSED or engine is None or error.hint.startswith("put the"):
+        if error.fault is not Fault.REFUSED or engine is None or error.status in NO_ENTRY:
             raise
         cards = []  # a proxy may pass the engine's own routes alone
     owners = {_OWNERS[card.owned_by] for card in cards if card.owned_by in _OWNERS}

@@ -30,10 +30,7 @@ from draftbench.engines.client import (
 from draftbench.engines.counters import Counters, read_counters
 from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.records import (
-    Key,
-    Sampling,
-)
+from draftbench.records import Key, Sampling
 
 Id = Annotated[int, Meta(ge=0, lt=2**31)]
 # What can be measured of a server without token ids.
@@ -195,10 +192,6 @@ class Server(ABC):
             return read_counters(await self.http.page("/metrics"))
         return Counters()
 
-    def greedy(self, prompt: Sequence[int] | str) -> Ask:
-        """A request for one token at temperature 0."""
-        return Ask(("", 0), prompt, 1, Sampling(seed=0))
-
     def _cannot(self, what: str) -> EngineError:
         return EngineError(
             f"a server of kind `{self.engine}` cannot {what}",
@@ -236,7 +229,8 @@ def one_token(
     **fields: Any,
 ) -> S:
     """A greedy answer of one token, not streamed. Raises: AnswerError."""
-    body = server.question(server.greedy(prompt)) | fields | {"stream": False}
+    asked = Ask(("", 0), prompt, 1, Sampling(seed=0))
+    body = server.question(asked) | fields | {"stream": False}
     body.pop("stream_options", None)
     return _without_error(server.http.json(server.route, body, type=kind, most=most))
 

@@ -28,6 +28,7 @@ from draftbench.acceptance.definitions import (
 from draftbench.acceptance.intervals import Estimate, estimate
 from draftbench.engines.client import AnswerError
 from draftbench.engines.counters import read_counters
+from draftbench.engines.engine import accepted_at_least
 from draftbench.errors import UsageError
 from draftbench.records import Count, Record
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited
@@ -101,15 +102,9 @@ def _steps(fields: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
     """vLLM's object, AIPerf's, and guidellm's copy of vLLM's."""
     rounds, accepted = fields["num_spec_steps"], fields["num_accepted_draft_tokens"]
     histogram = fields["acceptance_histogram"]
-    counts = (
-        {int(j): n for j, n in histogram.items()}
-        if isinstance(histogram, Mapping)
-        else dict(enumerate(histogram))
-    )
-    by_position = tuple(
-        sum(n for j, n in counts.items() if j >= position)
-        for position in range(1, max(counts, default=0) + 1)
-    )
+    if isinstance(histogram, Mapping):
+        by_length = {int(j): n for j, n in histogram.items()}
+        histogram = [by_length.get(j, 0) for j in range(max(by_length, default=0) + 1)]
     tokens = _first(fields, row, "completion_tokens", ("usage", "completion_tokens"),
                     ("output_metrics", "text_tokens"))  # fmt: skip
     # A step without a proposal emits one token and is not among the recorded ones.
@@ -118,7 +113,7 @@ def _steps(fields: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
         rounds=rounds,
         drafted=fields["num_draft_tokens"],
         accepted=accepted,
-        by_position=by_position,
+        by_position=tuple(accepted_at_least(histogram)),
         tokens=tokens,
         steps=None if tokens is None else rounds + plain,
     )
@@ -130,7 +125,7 @@ def _sglang(fields: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts
         rounds=fields["spec_verify_ct"],
         drafted=fields.get("spec_num_proposed_drafts"),
         accepted=fields["spec_num_correct_drafts"],
-        by_position=tuple(sum(histogram[j:]) for j in range(1, len(histogram))) or None,
+        by_position=tuple(accepted_at_least(histogram)) or None,
         tokens=fields.get("completion_tokens"),
         steps=fields["spec_verify_ct"],
     )

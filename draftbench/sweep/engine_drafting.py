@@ -63,43 +63,43 @@ def find_drafting(
     """
     facts = serving.facts
     assert facts is not None
-    k, most, drafts = _probed(serving, facts, server, prompts)
+    stated, most, drafts = _probed(serving, facts, server, prompts)
     if not drafts and serving.baseline is None:
         return serving, candidates
-    unknown = not drafts and facts.method is None and server.counters().drafted is None
-    if unknown and named is None:
+    method, drafted = facts.method or "draft", server.counters().drafted
+    if drafts:
+        k, how = stated or most, f"({method})"
+        if not k and drafted == 0:
+            hint = "its log says why; most often the draft's vocabulary is not the target's"
+            if "ngram" in method:
+                hint = "prompt lookup found nothing to repeat in the first requests: take others"
+            raise EngineError(
+                f"the server is set to draft ({method}) and drafts nothing", hint=hint
+            )
+        if not k:
+            raise EngineError(
+                "the server drafts, but does not say how many tokens per round",
+                hint="switch its metrics on (llama-server: --metrics)",
+            )
+        if not stated:
+            how += "; it does not say how many, these are the most that it was seen to"
+    elif facts.method is not None or drafted is not None:
+        raise EngineError(
+            f"the server at {server.url} does not draft",
+            hint="--server is the one with speculation, --baseline-server the one without",
+        )
+    elif named is None:
         raise EngineError(
             f"the server at {server.url} does not tell whether it drafts",
             hint="say how many tokens a round with --k N: then its speed is measured; of its "
             "acceptance nothing will be known",
         )
-    if not drafts and not unknown:
-        raise EngineError(
-            f"the server at {server.url} does not draft",
-            hint="--server is the one with speculation, --baseline-server the one without",
-        )
-    k = k or (named or 0) * unknown
-    if not (k or most) and server.counters().drafted == 0:
-        hint = "its log says why; most often the draft's vocabulary is not the target's"
-        if "ngram" in (facts.method or ""):
-            hint = "prompt lookup found nothing to repeat in the first requests: take others"
-        raise EngineError(
-            f"the server is set to draft ({facts.method}) and drafts nothing", hint=hint
-        )
-    if not (k or most):
-        raise EngineError(
-            "the server drafts, but does not say how many tokens per round",
-            hint="switch its metrics on (llama-server: --metrics)",
-        )
-    method = facts.method or "draft"
+    else:
+        k, how = named, f"({method}), by --k: it does not tell"
+    watcher.note(f"the server drafts {k} tokens a round {how}")
     candidate = _drafting_with(serving, method, facts.settings.get("speculative_model"))
     candidate = next((c for c in candidates if c.draft == candidate.draft), candidate)
-    inferred = "" if k else "; it does not say how many, these are the most that it was seen to"
-    if unknown:
-        inferred = ", by --k: it does not tell"
-    watcher.note(f"the server drafts {k or most} tokens a round ({method}){inferred}")
-    drafting = Arm(candidate, k or most)
-    return replace(serving, drafting=drafting), {**candidates, candidate: None}
+    return replace(serving, drafting=Arm(candidate, k)), {**candidates, candidate: None}
 
 
 def _drafting_with(serving: Serving, method: str, model: str | None) -> Candidate:

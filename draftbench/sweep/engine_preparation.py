@@ -158,7 +158,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     if serving.drafting is not None and serving.drafting.k <= MOST_DRAFTED:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
     question = question_of(options, traffic, build)
-    question = _on_engine(question, asked, target.name, engine, drafters, arrivals, facts)
+    question = _on_engine(question, serving, target.name, arrivals)
     return Prepared(
         options,
         target.source,
@@ -227,47 +227,40 @@ def arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | N
     return keyed_hash(options.traffic.key, repr(at).encode())
 
 
-def _on_engine(
-    question: Question,
-    asked: ServingOptions,
-    target: str,
-    engine: str,
-    drafters: Mapping[str, Speculation],
-    arrivals: str | None,
-    facts: ServerFacts | None,
-) -> Question:
+def _on_engine(question: Question, serving: Serving, target: str, arrivals: str | None) -> Question:
     """A question with everything else that an engine's figures depend on. `target` is the server's
-    name for it if the user gave none; `facts` are a running server's.
+    name for it if the user gave none, `arrivals` the digest of the times of arrival.
     """
+    asked = serving.options
     given = "given" if asked.baseline is None else "given with a baseline"
-    raw = (json.dumps(d.raw, sort_keys=True) for d in drafters.values() if d.raw is not None)
+    raw = (d.raw for d in serving.drafters.values() if d.raw is not None)
     return msgspec.structs.replace(
         question,
         target=portable(target),
-        engine=engine,
+        engine=serving.engine,
         engine_args=hidden_in(portable(asked.args)),
         arrivals=asked.arrivals,
         arrivals_digest=arrivals,
         servers="started" if asked.server is None else given,
         engine_command=hidden_in(portable(asked.command or "")),
-        spec_files=tuple(hidden_in(portable(text)) for text in raw),
+        spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
         time_scale=asked.time_scale,
         tokenizer=portable(asked.tokenizer or ""),
-        slots=_most_at_once(asked, engine, facts),
+        slots=_most_at_once(serving),
         replay=asked.replay,
     )
 
 
-def _most_at_once(asked: ServingOptions, engine: str, facts: ServerFacts | None) -> int | None:
+def _most_at_once(serving: Serving) -> int | None:
     """How many requests a server answers at once at times of arrival; None: the engine's default,
     or a running server does not say. Only llama.cpp divides its cache beforehand, and so needs a
     number to start with.
     """
-    if asked.arrivals == "closed":
+    if serving.options.arrivals == "closed":
         return None
-    if facts is not None:
-        return slots_of(facts)
-    return asked.slots or (SLOTS if engine == "llama.cpp" else None)
+    if serving.facts is not None:
+        return slots_of(serving.facts)
+    return serving.options.slots or (SLOTS if serving.engine == "llama.cpp" else None)
 
 
 def _check_starts(
