@@ -96,16 +96,12 @@ def _why_not(answer: Recommendation) -> list[str]:
 def _gated(sides: Mapping[str, Baseline], k: int) -> list[str]:
     """A gate that passes and one that fails: the better draft after the worse, and the reverse."""
     from draftbench.gate.judge import judge
-    from draftbench.report.terminal.compare import verdict_text
+    from draftbench.report.terminal.gate import checked
 
     lines = [f"The gate, shown with the two model drafts at k = {k}:", ""]
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):
         result = judge(sides[old], sides[new])
-        # The verdict and the figures over all requests; `gate` shows the segments too.
-        head, figures = verdict_text(result, width() - 2).split("\n\n")[:2]
-        lines += [
-            f"After `{new}` replaced `{old}` (exit code {result.exit_code}):",
-            *(f"  {line}" for line in (head.splitlines()[0], *figures.splitlines())),
-            "",
-        ]
+        title = f"{result.verdict} (exit code {result.exit_code}): `{new}` replaces `{old}`"
+        # Over all requests; `gate` shows the segments too.
+        lines += [checked(title, result.pooled).text(width()), ""]
     return lines

@@ -51,6 +51,7 @@ class ForCI:
     def publish(self, outcome: Outcome) -> None:
         """Write a verdict, or that a baseline cannot be compared, where CI systems look."""
         from draftbench.gate import ci
+        from draftbench.report.terminal.gate import render
 
         if self.junit is not None:
             write_result(ci.to_junit(outcome, _now()), self.junit)
@@ -61,7 +62,7 @@ class ForCI:
         if summary:
             try:
                 with Path(summary).open("a") as stream:
-                    stream.write(ci.to_markdown(outcome) + "\n")
+                    stream.write(render(outcome, "markdown", width()) + "\n\n")
             except OSError as failed:  # the verdict is printed even if its summary is lost
                 note(f"cannot write the summary to `{summary}`: {failed.strerror}")
 
@@ -157,12 +158,11 @@ def gate(
                 f"to the content of {key_file()}: runs pair only under one key"
             )
         return 0
-    from draftbench.gate import ci
     from draftbench.gate.baseline import read_baseline
+    from draftbench.gate.ci import append_to_history
     from draftbench.gate.judge import judge
     from draftbench.gate.limits import TIMED, default_limits, limits_of
-    from draftbench.records import to_json
-    from draftbench.report.terminal.compare import verdict_text
+    from draftbench.report.terminal.gate import render
 
     timed = any(limit.metric in TIMED for limit in limits_of(max_drop or (), ()))
     try:
@@ -192,13 +192,9 @@ def gate(
     # Before the verdict is printed, so that a file that cannot be written is an error, not a
     # verdict.
     if for_ci.history is not None:
-        ci.append_to_history(for_ci.history, result, _now())
+        append_to_history(for_ci.history, result, _now())
     for_ci.publish(result)
-    if output.style == "table":
-        shown = verdict_text(result, width())
-    else:
-        shown = to_json(result) if output.style == "json" else ci.to_markdown(result)
-    output.write(shown.rstrip("\n"))
+    output.write(render(result, output.style, width()))
     if exit_zero:
         return 0
     if result.exit_code == 3 and inconclusive != "report":

@@ -1,14 +1,13 @@
-"""A verdict, or the error of a baseline that cannot be compared → what CI systems read: Markdown,
-annotations, JUnit XML, and a history.
+"""A verdict, or the error of a baseline that cannot be compared → what CI systems read:
+annotations, JUnit XML, and a history; and a check in a line.
 
-Whatever came from a file (names of models, segments) is escaped for each format. The JUnit document
+Whatever came from a file (names of models, segments) is made safe for each. The JUnit document
 is valid by both schemas in common use: Ant's (windyroad/JUnit-Schema, JUnit.xsd), which is the
 stricter, and that of Jenkins' xUnit plug-in (junit-10.xsd).
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -17,28 +16,22 @@ from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import (
     RESULT_SCHEMA_VERSION,
     Check,
-    FigureValue,
     GateResult,
     HistoryEntry,
     TextCheck,
 )
 from draftbench.run_folder.append_log import append_line
-from draftbench.safe_files import markdown_escaped
+from draftbench.safe_files import without_controls
 
 Outcome = GateResult | IncomparableError
-
-_MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
-# XML 1.0 knows no other control characters than these three, and no half of a surrogate pair.
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def describe(check: Check) -> str:
     """A check with its figures, limit and verdict, in a line."""
     segment = f" [{check.segment}]" if check.segment is not None else ""
     return _line(
-        f"{check.metric}{segment}: {_number(check.old.value)} → {_number(check.new.value)}, "
-        f"{_difference(check)}, limit {check.amount(check.limit.value)}: {check.verdict}"
+        f"{check.metric}{segment}: {number(check.old.value)} → {number(check.new.value)}, "
+        f"{difference(check)}, limit {check.amount(check.limit.value)}: {check.verdict}"
     )
 
 
@@ -59,36 +52,6 @@ def describe_texts(texts: TextCheck) -> str:
     if texts.differ and texts.baseline_differ is not None:
         words.append(f"{texts.baseline_differ} in the baseline")
     return f"same text: {', '.join(words)}: {texts.verdict}"
-
-
-def to_markdown(outcome: Outcome) -> str:
-    """A summary for a pull request or a job page."""
-    if isinstance(outcome, IncomparableError):
-        title = "### ⛔ draftbench gate: incomparable"
-        return (
-            f"{title}\n\n{markdown_escaped(outcome.message)}\n\n{markdown_escaped(outcome.hint)}\n"
-        )
-    lines = [
-        f"### {_MARKS[outcome.verdict]} draftbench gate: {outcome.verdict}",
-        "",
-        f"{_code(outcome.new)} against the baseline {_code(outcome.old)}, "
-        f"{outcome.requests} paired requests, k = {outcome.k}, drafting {_code(outcome.mode)}",
-        "",
-        *_table(outcome.pooled, by_segment=False),
-    ]
-    if outcome.texts is not None:
-        mark = _MARKS[outcome.texts.verdict]
-        lines += [f"{mark} {markdown_escaped(describe_texts(outcome.texts))}", ""]
-    if outcome.segments:
-        lines += ["<details><summary>By segment</summary>", ""]
-        lines += [*_table(outcome.segments, by_segment=True), "</details>", ""]
-    if outcome.notes:
-        lines += [*(f"- {markdown_escaped(note)}" for note in outcome.notes), ""]
-    if outcome.changes:
-        lines += ["| changed | baseline | this run |", "|---|---|---|"]
-        rows = [(change.fact, change.old, change.new) for change in outcome.changes]
-        lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
-    return "\n".join(lines).rstrip() + "\n"
 
 
 def to_github(outcome: Outcome) -> list[str]:
@@ -214,40 +177,13 @@ def append_to_history(path: Path, result: GateResult, when: str) -> None:
         ) from error
 
 
-def _table(checks: tuple[Check, ...], *, by_segment: bool) -> list[str]:
-    heads = ["metric", "baseline", "this run", "change", "limit", "detects drops from", "verdict"]
-    if by_segment:
-        heads.insert(0, "segment")
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    for check in checks:
-        detects = check.smallest_detectable_drop
-        cells = [
-            check.metric,
-            _value(check.old),
-            _value(check.new),
-            _difference(check),
-            check.amount(check.limit.value),
-            "–" if detects is None else check.amount(detects),
-            f"{_MARKS[check.verdict]} {check.verdict}{' (improved)' if check.improved else ''}",
-        ]
-        if by_segment:
-            cells.insert(0, _cell(check.segment))
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def _value(figure: FigureValue) -> str:
-    if figure.low is None or figure.high is None:
-        return _number(figure.value)
-    return f"{_number(figure.value)} [{_number(figure.low)}, {_number(figure.high)}]"
-
-
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Three decimals, or three digits of what is smaller than 0.1: a cost ratio may be 0.002."""
     return f"{value:.3f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
 
 
-def _difference(check: Check) -> str:
+def difference(check: Check) -> str:
+    """The change and its interval, in the unit of the limit."""
     change = check.difference
     if change is None:
         return "change unknown"
@@ -259,17 +195,8 @@ def _difference(check: Check) -> str:
 
 
 def _line(text: str) -> str:
-    return _CONTROL.sub(" ", text)
-
-
-def _code(text: str | None) -> str:
-    """A code span, in which no HTML, Markdown or mention of a user has any effect."""
-    return f"`{_line(text).replace('`', chr(39))}`" if text else "–"
-
-
-def _cell(text: str | None) -> str:
-    return _code(text).replace("|", "\\|")
+    return without_controls(" ".join(text.split()))
 
 
 def _xml(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+    return without_controls(text, lines=True)

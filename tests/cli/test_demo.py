@@ -40,7 +40,7 @@ def test_the_tour_fits_a_screen_and_shows_a_gate_that_passes_and_one_that_fails(
     outcome = command("demo", "--out", tmp_path / "run")
     assert outcome.code == 0
     assert len((outcome.out + outcome.err).splitlines()) <= 60
-    assert "replaced `draft` (exit code 0):\n  PASS" in outcome.out
-    assert "replaced `distilled` (exit code 1):\n  FAIL" in outcome.out
+    assert "pass (exit code 0): `distilled` replaces `draft`" in outcome.out
+    assert "fail (exit code 1): `draft` replaces `distilled`" in outcome.out
     assert "next: draftbench recommend" in outcome.err
     assert (tmp_path / "run" / "baseline.json").exists()

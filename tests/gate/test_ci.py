@@ -11,10 +11,11 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from draftbench.errors import IncomparableError, RunFolderError
-from draftbench.gate.ci import append_to_history, describe, to_github, to_junit, to_markdown
+from draftbench.gate.ci import append_to_history, describe, to_github, to_junit
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.result import FigureValue
+from draftbench.report.terminal.gate import render
 
 HOSTILE = "a|b <img src=x>`@all` \x1b[31m\n::error::%0A]]>&"
 WHEN = "2026-01-31T12:00:00Z"
@@ -44,20 +45,29 @@ def undecided(run):
     return judge(run(), run(lambda at: 15 + 6 * noise[at]))
 
 
-def rendered(markdown):
-    return MarkdownIt("commonmark", {"html": True}).enable("table").render(markdown)
+def rendered(outcome):
+    """The Markdown of an outcome as GitHub shows it."""
+    text = render(outcome, "markdown", 80)
+    return MarkdownIt("commonmark", {"html": True}).enable("table").render(text)
 
 
 def test_markdown_shows_the_verdict_and_its_tables(failed):
-    text = to_markdown(failed)
-    assert text.startswith("### ❌ draftbench gate: fail\n")
-    assert "| mean_accepted_length | 2.500 [2.500, 2.500] | 2.400 [" in text
-    html = rendered(text)
+    html = rendered(failed)
+    assert html.startswith("<h3>❌ draftbench gate: fail</h3>")
+    assert "<td>mean_accepted_length</td>\n<td>2.500 [2.500, 2.500]</td>\n<td>2.400 [" in html
     # Over all requests, by segment, and what changed: a head each, and a row for each check.
     rows = [table.count("<tr>") - 1 for table in html.split("<table>")[1:]]
     assert rows == [1, 2, len(failed.changes)]
-    assert "<details><summary>By segment</summary>" in html
-    assert html.count("<li>") == len(failed.notes)
+    assert html.count("<li>") == 2 + len(failed.notes)
+
+
+def test_a_terminal_shows_the_checks_over_all_requests_and_the_segments_that_fail(failed):
+    text = render(failed, "table", 120)
+    assert text.startswith("❌ draftbench gate: fail\n")
+    assert "mean_accepted_length     2.500     2.400  -4.00% [" in text
+    assert "By segment: 2 checks, 1 fail" in text
+    assert "chat " not in text
+    assert not {"\x1b"} & set(text)
 
 
 @pytest.mark.parametrize(
@@ -75,17 +85,16 @@ def test_figures_have_three_decimals_and_small_ones_three_digits(run, old, new, 
 
 
 def test_markdown_of_a_hostile_name_is_only_text(failed):
-    html = rendered(to_markdown(failed))
+    html = rendered(failed)
     assert "<img" not in html
     assert "&lt;img src=x&gt;" in html
-    outside_code = re.sub(r"<code>.*?</code>", "", html)
-    assert not re.search(r"@\w", outside_code)
+    assert not re.search(r"@\w", html)
     assert "<a " not in html
 
 
 def test_markdown_escapes_whatever_a_name_could_mean():
     refused = IncomparableError("a_b_ **x** [y](http://z) www.z.z #1 @all <b> &amp;", hint="-")
-    html = rendered(to_markdown(refused))
+    html = rendered(refused)
     assert "a_b_ **x** [y](http:\u200b//z) www\u200b.z.z #\u200b1 @\u200ball" in html
     assert "&lt;b&gt; &amp;amp;" in html
 
@@ -119,9 +128,9 @@ def test_a_refused_baseline_is_reported_where_the_verdict_would_be():
         "::error title=draftbench gate%3A incomparable::k was 3, is 4 a|b <img"
     )
     assert len(to_github(refused)[0].splitlines()) == 1
-    text = to_markdown(refused)
-    assert text.startswith("### ⛔ draftbench gate: incomparable\n\nk was 3, is 4 a")
-    assert "<img" not in rendered(text)
+    html = rendered(refused)
+    assert html.startswith("<h3>⛔ draftbench gate: incomparable</h3>\n<ul>\n<li>k was 3, is 4 a")
+    assert "<img" not in html
 
 
 def suite_of(document):

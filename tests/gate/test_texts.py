@@ -4,13 +4,13 @@ import pytest
 import scenes
 from scenes import SMALL
 
-from draftbench.gate.ci import describe_texts, to_github, to_junit, to_markdown
+from draftbench.gate.ci import describe_texts, to_github, to_junit
 from draftbench.gate.judge import judge
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import TEXTS_NOT_JUDGED
 from draftbench.gate.pin import make_baseline
 from draftbench.records import EngineFacts, Sampling
-from draftbench.report.terminal.compare import verdict_text
+from draftbench.report.terminal.gate import render
 from draftbench.run_folder.run import run_of
 
 SERVER = {"engine": "vllm", "engine version": "0.1", "target": "big"}
@@ -120,8 +120,8 @@ SENTENCE = (
 def test_the_finding_is_in_every_format_of_the_verdict(texts):
     result = judge(texts(), texts([*["other"] * 6, "unknown"]))
     assert describe_texts(result.texts) == SENTENCE
-    assert SENTENCE in " ".join(verdict_text(result, 400).split())
-    assert f"❌ {SENTENCE}" in to_markdown(result)
+    for style in ("table", "markdown"):
+        assert f"❌ {SENTENCE}" in " ".join(render(result, style, 400).split())
     assert any(SENTENCE in line and "::error" in line for line in to_github(result))
     document = to_junit(result, "2026-01-01T00:00:00Z")
     assert 'name="same text"' in document

@@ -1,24 +1,15 @@
-"""The output of `draftbench compare`, and the verdict of the gate as text."""
+"""The output of `draftbench compare`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from draftbench.gate.ci import describe, describe_texts
 from draftbench.gate.compare import CandidateChange, Comparison, FigureChange, SideBySide
-from draftbench.gate.result import GateResult
 from draftbench.planner.costs import MIN_PROCESSES
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
-from draftbench.report.terminal.text import (
-    Cell,
-    Section,
-    columns,
-    paragraph,
-    render_sections,
-    shortened,
-)
+from draftbench.report.terminal.text import Cell, Section, render_sections, shortened
 from draftbench.run_folder.manifest import setting
 
 _LEGEND = (
@@ -197,25 +188,3 @@ def render_answers(
     notes = [_ANSWERS_LEGEND, *_different("settings", facts), _MORE]
     sections[1] = Section("Answers", head[:-1], without_lengths, notes)
     return _joined(sections, style, width, "--all")
-
-
-def verdict_text(result: GateResult, width: int) -> str:
-    """The gate's verdict, each check with its limit, the notes, and what changed."""
-    failing = [check for check in result.segments if check.verdict == "fail"]
-    blocks = [
-        [
-            f"{str(result.verdict).upper()}: {result.new} against the baseline {result.old}",
-            f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting",
-        ],
-        [paragraph(describe(check), width, "  ") for check in result.pooled],
-    ]
-    if result.texts is not None:
-        blocks[-1].append(paragraph(describe_texts(result.texts), width, "  "))
-    if result.segments:
-        count = f"Segments: {len(result.segments)} checks, {len(failing)} fail"
-        blocks.append([count, *(paragraph(describe(each), width, "  ") for each in failing)])
-    blocks.append([paragraph(note, width) for note in result.notes])
-    if result.changes:
-        rows = [(each.fact, each.old, each.new) for each in result.changes]
-        blocks.append([columns(("changed", "baseline", "this run"), rows)])
-    return "\n\n".join("\n".join(block) for block in blocks if block)

@@ -1,0 +1,79 @@
+"""The verdict of the gate, or why a baseline cannot be compared, for a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from draftbench.errors import IncomparableError
+from draftbench.gate.ci import Outcome, describe_texts, difference, number
+from draftbench.gate.noninferiority import Verdict
+from draftbench.gate.result import Check, FigureValue, GateResult
+from draftbench.records import to_json
+from draftbench.report.terminal.text import Section, render_sections
+
+_MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}
+
+
+def render(outcome: Outcome, style: str, width: int) -> str:
+    """A verdict as table, json or markdown (every check with every figure), a refusal as table or
+    markdown.
+    """
+    if isinstance(outcome, IncomparableError):
+        refused = Section("⛔ draftbench gate: incomparable", notes=[outcome.message, outcome.hint])
+        return render_sections([refused], style, width)
+    if style == "json":
+        return to_json(outcome)
+    return render_sections(_sections(outcome, everything=style == "markdown"), style, width)
+
+
+def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
+    names = f"{result.new} against the baseline {result.old}"
+    asked = f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting"
+    yield Section(
+        f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}", notes=[names, asked]
+    )
+    texts = result.texts and f"{_MARKS[result.texts.verdict]} {describe_texts(result.texts)}"
+    yield checked("All requests", result.pooled, [texts] if texts else [], everything=everything)
+    if result.segments:
+        failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
+        title = f"By segment: {len(result.segments)} checks, {len(failing)} fail"
+        yield checked(title, result.segments if everything else failing, everything=everything)
+    if result.notes:
+        yield Section("Notes", notes=result.notes)
+    if result.changes:
+        rows = [(change.fact, change.old, change.new) for change in result.changes]
+        yield Section("Changes", ["changed", "baseline", "this run"], rows)
+
+
+def checked(
+    title: str, checks: Sequence[Check], notes: Sequence[str] = (), *, everything: bool = False
+) -> Section:
+    """Checks with their limits and verdicts; with everything also each run's interval and the
+    smallest drop that would be seen.
+    """
+    rows = []
+    for check in checks:
+        seen, improved = check.smallest_detectable_drop, " (improved)" if check.improved else ""
+        row = {
+            "segment": check.segment,
+            "metric": check.metric,
+            "baseline": _value(check.old, ends=everything),
+            "this run": _value(check.new, ends=everything),
+            "change": difference(check),
+            "limit": check.amount(check.limit.value),
+            "detects drops from": None if seen is None else check.amount(seen),
+            "verdict": f"{_MARKS[check.verdict]} {check.verdict}{improved}",
+        }
+        if check.segment is None:
+            del row["segment"]
+        if not everything:
+            del row["detects drops from"]
+        rows.append(row)
+    head = list(rows[0]) if rows else []
+    return Section(title, head, [list(row.values()) for row in rows], notes)
+
+
+def _value(figure: FigureValue, *, ends: bool) -> str:
+    if not ends or figure.low is None or figure.high is None:
+        return number(figure.value)
+    return f"{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"
