@@ -34,7 +34,7 @@ from draftbench.planner.recommendation import (
 )
 from draftbench.planner.time_factors import FEW_PROCESSES, USUAL_FREEDOM
 from draftbench.planner.unfinished import unfinished
-from draftbench.records import SELF, Candidate, DraftingMode, candidate_names
+from draftbench.records import SELF, Candidate, candidate_names
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import decode_seconds_of
 
@@ -58,8 +58,6 @@ _STALLED = 0.02
 # c is uncertain where the end of its interval is so many times its beginning, and so many target
 # steps above it.
 _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
-# At temperature 0 the target as its own draft has a higher α, near ties aside.
-_ALWAYS_ACCEPTED = 0.98
 # Smaller relative differences in tokens per round are printed as none.
 _NO_LUCK = 0.0005
 
@@ -526,11 +524,10 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             f"{same} identical to the target's{differing}."
         )
     found += [sentence for level in answer.levels for sentence in texts_changed(level)]
-    perfect = next((e.alpha for e in answer.evaluations if e.draft == SELF and e.alpha), None)
-    greedy = answer.drafting_mode is DraftingMode.GREEDY
-    if perfect is not None and perfect.value < _ALWAYS_ACCEPTED and greedy:
+    if answer.ceiling_alpha is not None:
         found.append(
-            f"Upper bound: even a perfect greedy draft reaches only α = {perfect.value:.2f} here, "
+            "Upper bound: even a perfect greedy draft reaches only α = "
+            f"{answer.ceiling_alpha:.2f} here, "
             "because some requests sample."
         )
     requests = "1 request" if answer.requests == 1 else f"{answer.requests} requests"

@@ -60,6 +60,8 @@ def headline(answer: Recommendation) -> str:
         decision += f" at {answer.arrivals}"
     elif len(answer.levels) > 1 or answer.concurrency != 1:
         decision += f" at concurrency {answer.concurrency}"
+    if answer.decision != "inconclusive" and provisional(answer):
+        decision += " (provisional)"
     if answer.choice is not None:
         return f"{decision}: {named(answer.choice)}"
     speed = answer.speedup_without_interval
@@ -228,6 +230,10 @@ def candidates(
         for column, words in (
             ("τ", "τ accepted length"),
             ("c", "c draft step / target step"),
+            (
+                "α",
+                "self has the highest α possible here" if answer.ceiling_alpha else "",
+            ),
             ("expected ×", "* predicted only" if starred else ""),
             ("expected ×", _why_two_figures(answer)),
         )

@@ -23,7 +23,7 @@ def section(answer, title):
 
 def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(hand):
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
-    assert headline(answer) == "Do not speculate"
+    assert headline(answer) == "Do not speculate (provisional)"  # five requests
     assert speed_up(answer) == (
         "Best: small, k = 2, 2.00× (1.91–2.10), after the first token, measured on 5 requests; "
         "3× is asked for"
@@ -69,7 +69,7 @@ def test_requests_at_their_times_are_one_load_named_by_their_arrivals(question, 
     replays = [replay((1.0, 1.0) * 4, request=request) for request in "abcdef"]
     asked = manifest(engine="vllm", ks=(2,), **question)
     answer = recommend(run_of(asked, [*responses, *replays, *rows]))
-    assert headline(answer).partition(": ")[0].endswith(f" at {load}")
+    assert headline(answer).partition(": ")[0].endswith(f" at {load} (provisional)")
     assert [level.tokens_per_second_plain for level in answer.levels] == [None]
     waits = section(answer, "Latency, measured").notes[0]
     assert f"at {load}. A chunk" in waits

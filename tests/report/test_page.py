@@ -94,7 +94,7 @@ def whole(reference):
 
 def test_the_decision_stands_first_and_then_its_one_figure(run, read):
     assert next(tag for tag, _ in read.tags if tag in ("h1", "h2")) == "h1"
-    assert "Speculate: small, k = 2" in read.text
+    assert "Speculate (provisional): small, k = 2" in read.text
     speed = recommend(run).speedup_deciding
     first = next(found for tag, found in read.tags if tag == "data")
     exact = [float(first[end]) for end in ("value", "data-low", "data-high")]

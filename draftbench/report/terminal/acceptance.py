@@ -54,13 +54,13 @@ _MEANINGS = {
 }
 _FEW = f"intervals over fewer than {FEW_REQUESTS} requests are rough"
 _STOPPING = (
-    "Rounds are exact. What would be drafted after a wrong token is unknown, so only decoding "
-    "shows whether a rule saves time."
+    "Drafting that stops when unsure: its rounds are exact; what would be drafted after a wrong "
+    "token is unknown, so only decoding shows whether a rule saves time."
 )
 _TREES = (
-    "What an engine that drafts fixed trees could reach at temperature 0. The target verifies all "
-    "nodes, so these figures are not comparable with those of chains. Each tree is judged on the "
-    "requests that did not choose it."
+    "Best trees: what an engine that drafts fixed trees could reach at temperature 0. The target "
+    "verifies all nodes, so these figures are not comparable with those of chains. Each tree is "
+    "judged on the requests that did not choose it."
 )
 _USUAL_K = 4
 # One screen: candidates that get a row, drafts that get a column, and rows of both tables together.
@@ -97,7 +97,10 @@ def render(
         for candidate, costly in (report.disagreements or {}).items()
     ]
     if everything:
-        sections.append(Section("Definitions", notes=[_LEGEND, *_definitions()]))
+        shown_ones = [c for c in report.candidates if c.candidate != SELF]
+        notes = [_LEGEND, *([_STOPPING] if any(c.stopping for c in shown_ones) else ())]
+        notes += [_TREES] if any(c.trees for c in shown_ones) else ()
+        sections.append(Section("Definitions", notes=[*notes, *_definitions(report.width)]))
     return render_sections(sections, style, width)
 
 
@@ -281,8 +284,8 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
         ),
         *(_breakdown(c.candidate, c.breakdown) if c.breakdown else []),
         _rounds_by_group(c),
-        *(_stopping(c) if c.stopping else []),
-        *(_trees(c) if c.trees else []),
+        *([_stopping(c)] if c.stopping and c.candidate != SELF else []),
+        *([_trees(c)] if c.trees and c.candidate != SELF else []),
     ]
 
 
@@ -303,7 +306,6 @@ def _at_each_k(c: CandidateAcceptance, width: float) -> Section:
             [f"{k}, predicted" if k in predicted else str(k), *values, str(needed[k] or "–")]
             for k, values in figures.items()
         ],
-        [f"n: how many requests like these give {TOKENS_PER_ROUND.symbol} within {enough}."],
     )
 
 
@@ -334,6 +336,7 @@ def _breakdown(candidate: str, breakdown: Breakdown) -> list[Section]:
             [
                 [g.segment, f"{g.temperature:g}", str(g.requests), f"{g.positions:.0f}", g.alpha]
                 for g in breakdown.crossings
+                if g.alpha is not None
             ],
         ),
     ]
@@ -352,7 +355,7 @@ def _rounds_by_group(c: CandidateAcceptance) -> Section:
     )
 
 
-def _stopping(c: CandidateAcceptance) -> list[Section]:
+def _stopping(c: CandidateAcceptance) -> Section:
     rows: list[list[Cell]] = []
     for rule in c.stopping:
         threshold, least, most = "never", "", ""
@@ -362,10 +365,10 @@ def _stopping(c: CandidateAcceptance) -> list[Section]:
         rows.append([threshold, rule.tokens_per_round, f"{least}{steps}", f"{most}{share}"])
     title = f"{c.candidate}: drafting that stops when unsure, k = {c.stopping[0].k}"
     head = ["confidence under", "tokens per round", "draft steps per round", "accepted/drafted"]
-    return [Section(title, head, rows, [_STOPPING])]
+    return Section(title, head, rows)
 
 
-def _trees(c: CandidateAcceptance) -> list[Section]:
+def _trees(c: CandidateAcceptance) -> Section:
     rows: list[list[Cell]] = []
     for tree in c.trees:
         depths = sorted(Counter(map(len, tree.tree)).items())
@@ -373,11 +376,12 @@ def _trees(c: CandidateAcceptance) -> list[Section]:
         rows.append([str(tree.nodes), tree.tokens_per_round, tree.accepted_length, nodes])
     title = f"{c.candidate}: best trees, at most {c.trees[0].depth} deep"
     head = ["nodes", "tokens per round", "uncut accepted length", "nodes by depth"]
-    return [Section(title, head, rows, [_TREES])]
+    return Section(title, head, rows)
 
 
 def _differences(report: AcceptanceReport) -> Section:
     symbols = {known.name: known.symbol for known in FIGURES}
+    ks = {None, *_shown_ks(each.k for each in report.differences)}
     rows = [
         [
             f"{each.candidate} − {each.against}",
@@ -387,6 +391,7 @@ def _differences(report: AcceptanceReport) -> Section:
             _signed(each.value),
         ]
         for each in report.differences
+        if each.k in ks
     ]
     head = ["candidates", "figure", "k", "requests", "difference"]
     return Section("Differences, paired by request", head, rows)
@@ -410,8 +415,9 @@ def _disagreements(candidate: str, costly: Sequence[Disagreement], texts: Texts)
     return Section(f"{candidate}: the most costly disagreements", head, rows)
 
 
-def _definitions() -> list[str]:
-    lines = []
+def _definitions(width: float) -> list[str]:
+    symbol = TOKENS_PER_ROUND.symbol
+    lines = [f"n: how many requests like these give {symbol} within ±{100 * width:g}%."]
     for known in FIGURES:
         names = {engine: getattr(known, key) for key, engine in _ENGINE_NAMES.items()}
         named = [f"{engine}: {name}" for engine, name in names.items() if name]

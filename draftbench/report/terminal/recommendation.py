@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import chain, product
 
 from draftbench.planner.recommendation import Caveat, Recommendation
 from draftbench.records import to_json
@@ -51,7 +51,8 @@ CSV_FIGURES = (
     "mean_accepted_length_measured",
     "accepted_per_drafted_measured",
 )
-_MOST_ROWS, _MOST_CAVEATS, _SHORTEST_NAME = 6, 2, 12
+_MOST_ROWS, _MOST_CAVEATS = 6, 2
+_SHORTEST_NAME, _TELLING_NAME = 12, 24
 _CUT = " …"
 _HALF = "± half a 95% interval"
 # Kinds of caveats for the first screen, the most urgent first; decisive ones are already in its
@@ -136,11 +137,14 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
 
 
 def _fitting_table(answer: Recommendation, width: int) -> list[str]:
-    """The first rows, with names as long as the width allows, and the legend; on a narrow screen
-    without memory and c, which stand under --all.
+    """The first rows, with names as long as the width allows, and the legend; memory and c, which
+    stand under --all, give way before names become hard to tell apart.
     """
     names = range(LONGEST_NAME, _SHORTEST_NAME - 1, -1)
-    for without, longest in product(((), ("memory",), ("memory", "c")), names):
+    for without, longest in chain(
+        product(((), ("memory",)), names[: LONGEST_NAME - _TELLING_NAME]),
+        product((("memory", "c"),), names),
+    ):
         table = candidates(answer, longest, without)
         text = columns(table.head, table.rows[:_MOST_ROWS])
         if max(map(len, text.split("\n"))) <= width:

@@ -268,7 +268,7 @@ def test_one_screen_has_room_for_many_candidates_and_groups() -> None:
     assert lines[-1].endswith("`--all` shows more (18 by segment).")
 
 
-def test_every_segment_at_every_temperature_is_shown_where_the_run_has_both() -> None:
+def test_segments_at_each_temperature_are_shown_where_their_requests_are_enough() -> None:
     title = "small:int4: segment × temperature"
     assert title not in render(REPORT, "table", 100)
     crossings = tuple(
@@ -285,9 +285,15 @@ def test_every_segment_at_every_temperature_is_shown_where_the_run_has_both() ->
     broken = split(crossings=crossings)
     lines = [line.strip() for line in render(changed(breakdown=broken), "table", 100).splitlines()]
     at = lines.index(title)
-    assert [line.split() for line in lines[at + 1 : at + 4]] == [
+    assert [line.split() for line in lines[at + 1 : at + 4] if line] == [
         ["segment", "temperature", "requests", "positions", "α"],
         ["chat", "0", "5", "200", "0.97", "±0.05"],
-        ["chat", "0.7", "1", "40", "–"],
     ]
     assert title not in render(changed(breakdown=broken), "table", 100, everything=False)
+
+
+def test_what_other_ways_of_drafting_reach_is_not_shown_of_the_control() -> None:
+    for name, count in ((NAME, 1), ("self", 0)):
+        shown = render(changed(candidate=name), "table", 100)
+        assert shown.count(f"{name}: drafting that stops when unsure, k =") == count
+        assert shown.count(f"{name}: best trees, at most") == count

@@ -71,7 +71,7 @@ def test_everything_of_a_kept_run_is_no_wider_than_a_screen(answers):
 
 def test_the_screen_of_a_kept_run(answers):
     assert lines_of(answers["qwen2.5-coder"]) == [
-        "Speculate at concurrency 1: qwen0.5:int4, k = 5",
+        "Speculate at concurrency 1 (provisional): qwen0.5:int4, k = 5",
         "Provisional: only 16 requests were decoded; the machine became 16% slower during the",
         "  run.",
         "Speed-up 1.98× (1.73–2.22), after the first token, over 48 requests, 16 decoded",
@@ -82,8 +82,9 @@ def test_the_screen_of_a_kept_run(answers):
         "   qwen0.5       3  1.46 (1.34–1.58)    0.88 ±0.03  3.21 ±0.17  0.39 ±0.01  1.26 GB",
         "   ngram         5  1.42 (1.25–1.65)             –  3.56 ±0.50  0.00 ±0.00     0 kB",
         "   self          1  0.96 (0.86–1.04) *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
-        "± half a 95% interval; τ accepted length; c draft step / target step; * predicted only;",
-        "  expected: over all requests; the headline's speed-up is cross-validated",
+        "± half a 95% interval; τ accepted length; c draft step / target step; self has the",
+        "  highest α possible here; * predicted only; expected: over all requests; the headline's",
+        "  speed-up is cross-validated",
         "",
         "Runner-up: qwen0.5:int8, k = 3, slower: 1.65× expected against 1.99×, 3.16 tokens per",
         "  round at the cost of 1.91 target steps.",
@@ -243,7 +244,9 @@ def test_json_and_csv_hold_every_figure_by_the_same_name(hand):
 def test_markdown_is_as_short_unless_everything_is_asked_for(answers):
     answer = answers["qwen2.5-coder"]
     short = render(answer, "markdown", 80)
-    assert short.startswith("## Speculate at concurrency 1: qwen0.5:int4, k = 5\n\nProvisional: ")
+    assert short.startswith(
+        "## Speculate at concurrency 1 (provisional): qwen0.5:int4, k = 5\n\nProvisional: "
+    )
     assert "| → | qwen0.5:int4 | 5 |" in short
     assert "### Checks" not in short
     assert "### Checks" in render(answer, "markdown", 80, everything=True)
