@@ -90,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     # Without a command there is nothing to do but show the help.
-    words = [*words, "--help"] if words in ([], ["runs"]) else words
+    shorter = {(): ["--help"], ("runs",): ["runs", "list"]}
+    words = shorter.get(tuple(words), words)
     called_with(words)
     try:
         code = app(args=words, prog_name=app.info.name, standalone_mode=False)

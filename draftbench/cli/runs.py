@@ -36,7 +36,7 @@ runs = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="List, prune or redact run folders.\n\n\b\n"
-    "draftbench runs list\ndraftbench runs redact results/runs/RUN",
+    "draftbench runs\ndraftbench runs redact results/runs/RUN",
 )
 
 

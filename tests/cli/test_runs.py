@@ -36,6 +36,17 @@ def test_runs_are_listed_by_age_with_what_they_are(runs, capsys):
     assert "run.json" in listed[2]["problem"]
 
 
+def test_without_a_word_the_runs_of_the_usual_folder_are_listed(runs, capsys, monkeypatch):
+    (runs / "results").mkdir()
+    (runs / "results/runs").symlink_to(runs, target_is_directory=True)
+    monkeypatch.chdir(runs)
+    assert main(["runs", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == listed
+    assert "broken" in listed
+
+
 def test_a_table_has_a_line_for_every_run(runs, capsys):
     assert main(["runs", "list", str(runs)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
