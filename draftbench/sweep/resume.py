@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -262,27 +262,25 @@ class Measured:
                 yield [Arm(candidate, k, turn)]
 
     def _ks_to_start(self, serving: Serving, candidate: Candidate, turn: int) -> Iterator[int]:
-        """Those of the turns before, every second time backwards, then what is worth a start: in
-        the first turn that the plain server has not closed, or the last.
+        """All k's, or those that were started so far and then, one after the other, those that are
+        worth a start: in the first turn that the plain server has not closed, or the last.
         """
         options, back = self.prepared.options, turn % 2 == 1
-        ks = sorted(startable(serving, options, candidate), reverse=back)
+        ks = startable(serving, options, candidate)
         if options.measure == "all":
-            yield from ks
+            yield from sorted(ks, reverse=back)
             return
-        arms = (arm for arm, _ in self.answers if arm.candidate == candidate)
-        given = {arm.k for arm in arms if arm.repeat <= turn}
-        yield from sorted(given, reverse=back)
-        closed = any(arm == Arm(None, 0, turn + 1) for arm, _ in self.answers)
-        if closed and turn + 1 < options.turns:
-            return
-        while True:
+        arms = {arm for arm, _ in self.answers}
+        started = {arm.k for arm in arms if arm.candidate == candidate and arm.repeat <= turn}
+        yield from sorted(started, reverse=back)
+        closed, last = Arm(None, 0, turn + 1) in arms, turn + 1 == options.turns
+        while ks and (last or not closed):
             asked = run_of(self.prepared.manifest, [*self.kept(), *chain(*self.facts.values())])
             wanted = (next_start(asked, candidate, batch, ks) for batch in options.batches)
-            k = next((k for k in wanted if k is not None and k not in given), None)
+            k = next((k for k in wanted if k is not None and k not in started), None)
             if k is None:
                 return
-            given.add(k)
+            started.add(k)
             yield k
 
     def answered(self, candidate: Candidate) -> bool:
@@ -299,27 +297,21 @@ class Measured:
         )
 
     def unserved(self, arm: Arm) -> dict[Load, list[PromptSample]]:
-        """What an arm is still to answer: the writer every request one by one, an open loop all of
-        them at once or none, other loads as many as are decoded.
-        """
+        """What an arm is still to answer, by load."""
         serving, options = self.prepared.serving, self.prepared.options
         assert serving is not None
         everything = [asked for group in self.groups for asked in group]
         known = [response.trajectory for response in self.responses.values()]
-        chosen = {t.key for t in to_decode(known, options.measure_requests)}
         missing = {}
         for load in loads_of(serving, options, arm):
-            done: Set[Key] = self.answers.get((arm, load), {}).keys()
-            asked = everything
-            if arm == serving.writer and load == ALONE:
-                done = done & self.responses.keys()
-            elif load.concurrency is None:
-                asked = [one for one in everything if one.key in self.responses]
+            done = self.answers.get((arm, load), {}).keys()
+            if arm == serving.writer and load == ALONE:  # its answers are the responses
+                due = {one.key for one in everything} - (done & self.responses.keys())
+            elif load.concurrency is None:  # all at once or none: fewer were less load
+                due = set(self.responses) if self.responses.keys() - done else set()
             else:
-                asked = [one for one in everything if one.key in chosen]
-            missing[load] = [one for one in asked if one.key not in done]
-            if load.concurrency is None and missing[load]:
-                missing[load] = asked
+                due = {t.key for t in to_decode(known, options.measure_requests)} - done
+            missing[load] = [one for one in everything if one.key in due]
         return {load: asked for load, asked in missing.items() if asked}
 
     def _ks(self, candidate: Candidate, batch: int) -> list[int]:

@@ -660,14 +660,17 @@ def test_what_a_server_says_while_it_is_asked_to_score_is_not_recorded(served, s
     assert any("answers 400: my secret" in note for note in small.notes)
 
 
-def test_a_draft_that_the_engine_cannot_use_at_the_asked_k_is_said_and_recorded(served, small):
+@pytest.mark.parametrize("measure", ["all", "best"])
+def test_a_draft_that_the_engine_cannot_use_at_the_asked_k_is_said_and_recorded(
+    served, small, measure
+):
     """llama.cpp's lookup of 2-grams proposes 2 tokens or more."""
     gguf = {
         "engine": "llama.cpp",
         "command": "docker run i",
         "tokenizer": str(small.models / "target"),
     }
-    sweep = {"measure": "all", "controls": False, "serving": gguf, "target": "org/t.gguf"}
+    sweep = {"measure": measure, "controls": False, "serving": gguf, "target": "org/t.gguf"}
     said = "llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has (2)"
     found = served("ngram", ks=(1,), **sweep)
     assert found.engine.arms == [0, 0]
