@@ -1,8 +1,10 @@
 """A watcher of sweeps that shows nothing."""
 
+from draftbench.records import Candidate
+
 
 class Silence:
-    def stage(self, what: str, total: int) -> None: ...
+    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None: ...
 
     def advance(self, units: int = 1) -> None: ...
 

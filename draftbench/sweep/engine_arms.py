@@ -35,10 +35,15 @@ class Arm(NamedTuple):
     k: int
     repeat: int = 0
 
-    def __str__(self) -> str:
+    @property
+    def drafting(self) -> str:
+        """How it drafts and which start it is, in words."""
         served = f"k = {self.k}" if self.k else "the draft alone"
-        name = "without a draft" if self.candidate is None else f"{self.candidate}: {served}"
+        name = "without a draft" if self.candidate is None else served
         return f"{name}, start {self.repeat + 1}" if self.repeat else name
+
+    def __str__(self) -> str:
+        return self.drafting if self.candidate is None else f"{self.candidate}: {self.drafting}"
 
 
 class Load(NamedTuple):

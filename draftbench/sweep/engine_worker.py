@@ -194,7 +194,8 @@ class EngineWorker:
             loads = chain(*(loads_of(self.serving, self.options, arm) for arm in arms))
             for load in dict.fromkeys(loads):
                 left = {arm: self.measured.unserved(arm).get(load, []) for arm in arms}
-                self.watcher.stage(f"{arms[-1]}, {load}", sum(map(len, left.values())))
+                what = f"{arms[-1].drafting}, {load}"
+                self.watcher.stage(what, sum(map(len, left.values())), arms[-1].candidate)
                 for arm, asked in turns(left, load):
                     wrong += self._ask(arm, load, asked, opened[arm])
                 for arm in arms:
@@ -421,7 +422,7 @@ class EngineWorker:
         step = next(self.measured.steps(candidate), None)
         if not isinstance(step, Replaying):
             return
-        self.watcher.stage(f"{candidate}: replay", sum(map(len, step.groups)))
+        self.watcher.stage("replay", sum(map(len, step.groups)), candidate)
         batches = (
             self._replays_by_engine(candidate, step.groups)
             if candidate.draft != LOOKUP and self.serving.options.replay == "engine"

@@ -98,8 +98,8 @@ class SweepOptions:
 class Watcher(Protocol):
     """Receives the progress of a sweep; draws nothing while something is timed."""
 
-    def stage(self, what: str, total: int) -> None:
-        """A stage of `total` units begins."""
+    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
+        """A stage of `total` units begins, of a candidate or (None) of the target."""
         ...
 
     def advance(self, units: int = 1) -> None:

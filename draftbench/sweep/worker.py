@@ -169,7 +169,7 @@ class Worker:
         for step in self.measured.steps(candidate):
             match step:
                 case Replaying(groups):
-                    self.watcher.stage(f"{candidate}: replay", sum(map(len, groups)))
+                    self.watcher.stage("replay", sum(map(len, groups)), candidate)
                     for group in groups:
                         made = replay(loaded, group)
                         private = [text for _, text in made if text]
@@ -179,7 +179,7 @@ class Worker:
                     room = bench.target.context_length
                     grid = grid_for(self.drafted, self.options.ks, room, batch)
                     turns = grid.most_turns
-                    self.watcher.stage(f"{candidate}: step times{_of_rows(batch)}", turns)
+                    self.watcher.stage(f"step times{_of_rows(batch)}", turns, candidate)
                     enough = self.measured.timed_enough(candidate, batch)
                     points = time_steps(loaded, grid, enough)
                     self._keep(points)
@@ -190,7 +190,7 @@ class Worker:
                     if batch > 1:
                         units = (1 + len(ks)) * len(responses) * repeats_of(len(responses), batch)
                     at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(batch)}"
-                    self.watcher.stage(f"{candidate}: {at}", units)
+                    self.watcher.stage(at, units, candidate)
                     for decodes in decode_requests(loaded, responses, ks, batch, done):
                         self._keep(decodes)
 

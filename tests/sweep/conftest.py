@@ -33,7 +33,7 @@ EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 class Notes(list):
     """A watcher that keeps the notes."""
 
-    def stage(self, what, total):
+    def stage(self, what, total, candidate=None):
         pass
 
     def advance(self, units=1):

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from draftbench.acceptance.running import RunningFigures
-from draftbench.records import Observation
+from draftbench.records import Candidate, Observation
 from draftbench.report.terminal.text import plain, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
@@ -62,19 +62,18 @@ class TerminalWatcher:
         """Name the candidates and draft lengths of the sweep, for its overall progress."""
         self._candidates, self._figures = tuple(candidates), RunningFigures(ks)
 
-    def stage(self, name: str, total: int) -> None:
-        """Begin a stage of `total` units; one of a candidate is named `CANDIDATE: …`."""
+    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
+        """Begin a stage of `total` units, of a candidate or (None) of the target."""
         self._finish_stage()
-        now = time.monotonic()
-        matching = [each for each in self._candidates if name.startswith(f"{each}: ")]
-        candidate = max(matching, key=len, default="")
-        if candidate != self._candidate:
+        now, name = time.monotonic(), str(candidate or "")
+        if name != self._candidate:
             if self._candidate:
                 self._seconds_of[self._candidate] = now - self._candidate_begun
-            self._candidate, self._candidate_begun = candidate, now
+            self._candidate, self._candidate_begun = name, now
         if total == 0:
             return
-        self._stage, self._begun, self._units, self._done = name, now, total, 0
+        self._stage = f"{name}: {what}" if name else what
+        self._begun, self._units, self._done = now, total, 0
         self._next_line = now + _SECONDS_BETWEEN_LINES
         self._shown_before = self._known_figures()
         self._draw(at_once=True)
@@ -165,7 +164,7 @@ class TerminalWatcher:
         """Progress over all candidates. Those to come are expected to take as long as the finished
         ones on average; before one is finished, the time left is unknown.
         """
-        if not self._candidate:
+        if self._candidate not in self._candidates:
             return ""
         number, count = self._candidates.index(self._candidate) + 1, len(self._candidates)
         words = f"candidate {number} of {count}"

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from draftbench.records import Candidate
 from draftbench.report.terminal import progress
 from draftbench.report.terminal.progress import TerminalWatcher
 
@@ -36,7 +37,7 @@ def clock(monkeypatch):
 def test_a_stage_ends_with_its_time_and_what_was_done_of_it(console, clock, done, line):
     watcher, text = console(verbose=True)
     with watcher:
-        watcher.stage("small: replay", 5)
+        watcher.stage("replay", 5, Candidate(draft="small"))
         watcher.advance(done)
         clock[0] = 2.0
     assert text().splitlines() == [f"small: replay: {done} of 5", line]
@@ -54,7 +55,7 @@ def test_without_a_terminal_only_notes_are_printed_and_quietly_nothing(console, 
     watcher, text = console(**how)
     with watcher:
         watcher.expect(["small"], [1])
-        watcher.stage("small: replay", 2)
+        watcher.stage("replay", 2, Candidate(draft="small"))
         watcher.advance()
         watcher.note("a note")
     assert text() == printed
@@ -63,7 +64,7 @@ def test_without_a_terminal_only_notes_are_printed_and_quietly_nothing(console, 
 def test_without_a_terminal_a_long_stage_prints_a_line_a_minute(console, clock):
     watcher, text = console()
     with watcher:
-        watcher.stage("small: replay", 10)
+        watcher.stage("replay", 10, Candidate(draft="small"))
         for clock[0] in (20.0, 40.0, 61.0, 80.0, 125.0):
             watcher.advance()
     assert text().splitlines() == [
@@ -76,7 +77,7 @@ def test_while_no_unit_is_done_no_time_left_is_guessed(console, clock):
     """A model that takes long to load is kept before its first replay."""
     watcher, text = console()
     with watcher:
-        watcher.stage("small: replay", 10)
+        watcher.stage("replay", 10, Candidate(draft="small"))
         clock[0] = 61.0
         watcher.advance(0)
     assert text() == "small: replay: 0 of 10\n"
@@ -87,7 +88,7 @@ def test_a_note_counts_as_the_line_of_its_minute(console, clock):
     with watcher:
         clock[0] = 50.0
         watcher.note("loading small")
-        watcher.stage("small: replay", 10)
+        watcher.stage("replay", 10, Candidate(draft="small"))
         clock[0] = 100.0
         watcher.advance()
     assert text() == "loading small\n"
@@ -104,7 +105,7 @@ def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console
     with watcher:
         watcher.expect(["small", "big"], [1, 2])
         watcher.kept([hand.trajectory(f"r{at}") for at in range(5)])
-        watcher.stage("small: replay", 4)
+        watcher.stage("replay", 4, Candidate(draft="small"))
         watcher.kept([hand.replay(f"r{at}", (1.0,) * 8) for at in range(5)])
         # Eight tokens: 8 s without a draft, 4 s with k = 2.
         watcher.kept([hand.decode("r1", 0, 8.0), hand.decode("r1", 2, 4.0)])
@@ -122,7 +123,7 @@ def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console, hand):
     with watcher:
         watcher.expect(["small"], [1, 2])
         watcher.kept([hand.decode("r1", 0, 8.0, batch=4)])
-        watcher.stage("small: decode", 2)
+        watcher.stage("decode", 2, Candidate(draft="small"))
     # Eight tokens in 8 s.
     assert "tokens/s, each of 4 rows: 1 without a draft\n" in text()
 
@@ -131,11 +132,11 @@ def test_candidates_to_come_are_taken_to_be_as_slow_as_finished_ones(console, cl
     watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["a", "b", "c"], [1])
-        watcher.stage("a: replay", 1)
+        watcher.stage("replay", 1, Candidate(draft="a"))
         clock[0] = 60.0
         watcher.advance()
         assert "left in all" not in text()  # before one is finished nothing is known
-        watcher.stage("b: replay", 2)
+        watcher.stage("replay", 2, Candidate(draft="b"))
     # All of b and all of c.
     assert "candidate 2 of 3, about 2:00 min left in all" in text()
 
@@ -151,7 +152,7 @@ def test_drawing_is_a_small_share_of_the_time(console, clock, monkeypatch):
 
     with watcher:
         monkeypatch.setattr(watcher._view, "update", slow)
-        watcher.stage("a: replay", 100)
+        watcher.stage("replay", 100, Candidate(draft="a"))
         for _ in range(100):
             clock[0] += 1.0
             watcher.advance()
@@ -162,6 +163,6 @@ def test_drawing_is_a_small_share_of_the_time(console, clock, monkeypatch):
 def test_names_from_files_do_not_move_the_cursor(console):
     watcher, text = console(terminal=True)
     with watcher:
-        watcher.stage("evil\x1b[31m: replay", 1)
+        watcher.stage("replay", 1, Candidate(draft="evil\x1b[31m"))
         watcher.advance()
     assert "\x1b[31m" not in text()
