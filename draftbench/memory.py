@@ -107,7 +107,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]i?b)", text.strip(), re.IGNORECASE | re.ASCII)
     size = int(float(match[1]) * UNITS[match[2].lower()]) if match and len(text) < 100 else 0
     if size <= 0:
-        raise ValueError(f"{text} is not a size: a number and a unit, for example 24GB or 16GiB")
+        raise ValueError(f"{text} is not a size")
     return size
 
 

@@ -69,7 +69,7 @@ def test_sizes_have_a_unit_in_any_case(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "20", "GB", "0GB", "-1GB", "1e3GB", "infGB", "nanGB", "٣GB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size: a number and a unit"):
+    with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 
 

@@ -220,8 +220,8 @@ def size_of(flag: str, text: str) -> int:
     try:
         return parse_size(text)
     except ValueError as error:
-        sentence, _, hint = str(error).partition(": ")
-        raise UsageError(f"{flag} {sentence}", hint=hint) from None
+        hint = "a number and a unit, for example 24GB or 16GiB"
+        raise UsageError(f"{flag} {error}", hint=hint) from None
 
 
 def slo_of(text: str) -> dict[str, float]:

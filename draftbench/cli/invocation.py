@@ -30,9 +30,9 @@ def as_called() -> str:
     return shlex.join([_NAME, *_words.get()])
 
 
-def resume_command(out: Path, without: str | None = None) -> str:
-    """The running command with its run folder as `--out`, and without one flag and its value."""
-    words = list(_words.get()) if without is None else _without(without, _words.get())
+def resume_command(out: Path) -> str:
+    """The running command with its run folder as `--out`."""
+    words = _words.get()
     named = any(word == "--out" or word.startswith("--out=") for word in words)
     return command(*words, *(() if named else ("--out", str(out))))
 
@@ -45,25 +45,6 @@ def words_of(flags: Collection[str]) -> list[str]:
         if flag in flags:
             chosen += words[at : at + (1 if joined else 2)]
     return chosen
-
-
-def with_baseline_server(called: str, out: Path) -> list[str]:
-    """The recorded sweep of a running server with `--baseline-server URL`, as one command; none if
-    `called` is no sweep.
-    """
-    _, *words = _without("--out", shlex.split(called))
-    if words[:1] != ["sweep"]:
-        return []
-    return [command(*words, "--baseline-server", "URL", "--out", f"{out}-with-baseline")]
-
-
-def _without(flag: str, words: Sequence[str]) -> list[str]:
-    """The words without one flag and its value."""
-    words = list(words)
-    if flag in words:
-        at = words.index(flag)
-        del words[at : at + 2]
-    return [word for word in words if not word.startswith(f"{flag}=")]
 
 
 def command(*words: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftbench.cli.flags import Decision, RunArgument, flag, read
-from draftbench.cli.invocation import command, with_baseline_server
+from draftbench.cli.invocation import command
 from draftbench.cli.output import Output, width
 
 
@@ -33,8 +33,6 @@ def recommend(
     following = [] if everything else [command("recommend", *same, "--all")]
     if answer.leader is None:
         following.insert(0, command("acceptance", str(run)))
-    if answer.settled_by == "baseline":
-        following = [*with_baseline_server(observed.manifest.command, run), *following]
     following.append(command("report", *same, "--html", "report.html"))
     text = render(answer, output.style, width(), everything=everything, commands=following)
     output.write(text)

@@ -83,9 +83,9 @@ def kept_in(out: Path) -> Iterator[None]:
         raise RunFolderError(error.message, hint=f"{error.hint}; {how_to_resume(out)}") from error
 
 
-def how_to_resume(out: Path, without: str | None = None) -> str:
-    """Where the finished work is, and the command that resumes it, less one flag."""
-    return f"finished work is kept in `{out}`; resume with: {resume_command(out, without)}"
+def how_to_resume(out: Path) -> str:
+    """Where the finished work is, and the command that resumes it."""
+    return f"finished work is kept in `{out}`; resume with: {resume_command(out)}"
 
 
 class _MayBeClosed(io.TextIOWrapper):

@@ -37,7 +37,7 @@ from draftbench.cli.flags import (
     target_flag,
     traffic_flag,
 )
-from draftbench.cli.invocation import as_called, command, with_baseline_server
+from draftbench.cli.invocation import as_called, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
 from draftbench.cli.serving import ServingFlags, refuse_with_engine, with_dtype, with_slots
 from draftbench.cli.signals import how_to_resume, kept_in
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.run_folder.run import Run
     from draftbench.sweep import Prepared, SweepOptions
-
-_TIME_LIMIT = "--candidate-timeout"
 
 
 def _lookup(text: str) -> NGramSizes:
@@ -272,10 +270,9 @@ def sweep(
         output.write(render(dry_run_of(prepared), output.style, width()))
         return 0
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
-    code, answer = run_sweep(options, out, as_called(), watcher, output)
-    first = with_baseline_server(as_called(), out) if answer.settled_by == "baseline" else []
+    code, _ = run_sweep(options, out, as_called(), watcher, output)
     page = command("report", str(out), "--html", str(out / "report.html"))
-    next_commands(watcher, *first, command("recommend", str(out), "--all"), page)
+    next_commands(watcher, command("recommend", str(out), "--all"), page)
     return code
 
 
@@ -312,16 +309,18 @@ def run_sweep(
                 watcher.note(_audited(observed))
         finally:
             # What the same command would try again: not a pair that cannot work.
-            unfinished = {
-                str(failure.candidate or "the server without a draft"): failure.reason
+            unfinished = [
+                str(failure.candidate or "the server without a draft")
                 for failure in observed.failures
                 if failure.stage in ("measure", "serve")
-            }
+            ]
             if unfinished:
-                # With the same time limit, a candidate that was too slow would fail again.
-                late = any(_TIME_LIMIT in reason for reason in unfinished.values())
-                how = how_to_resume(out, _TIME_LIMIT if late else None)
-                watcher.note(f"not completely measured: {', '.join(unfinished)}; {how}")
+                limited = options.candidate_timeout is not None
+                longer = "; what took too long needs a longer --candidate-timeout"
+                watcher.note(
+                    f"not completely measured: {', '.join(dict.fromkeys(unfinished))}"
+                    f"{longer if limited else ''}; {how_to_resume(out)}"
+                )
     return 1 if observed.failures else 0, answer
 
 

@@ -30,6 +30,7 @@ from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import (
     FEW_DECODED,
     Caveat,
+    PredictionError,
     Recommendation,
 )
 from draftbench.planner.time_factors import FEW_PROCESSES, USUAL_FREEDOM
@@ -479,19 +480,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
     found = []
     error, outputs = answer.prediction_error, answer.audit
     if error is not None:
-        passes_only = ""
-        if error.passes_only_median is not None and error.passes_only_worst is not None:
-            passes_only = (
-                ". From pass timings alone, as where nothing was decoded, they are off by "
-                f"{error.passes_only_median:.1%} and at most {error.passes_only_worst:.1%}"
-            )
-        measured = "the measured configuration"
-        if error.configurations > 1:
-            measured = f"{error.configurations} measured configurations"
-        found.append(
-            f"Over {measured}, predictions are off by {error.median:.1%} in the median and at "
-            f"most {error.worst:.1%}{passes_only}."
-        )
+        found.append(predictions_off(error))
     rounds = [e.round_overhead for e in answer.evaluations if e.round_overhead is not None]
     plain = [e.plain_overhead for e in answer.evaluations if e.plain_overhead is not None]
     if rounds and plain:
@@ -537,6 +526,23 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         f"{timed} {answer.runner or 'an unknown runner'}."
     )
     return tuple(found)
+
+
+def predictions_off(error: PredictionError) -> str:
+    """A sentence on how far predicted speed-ups are off measured ones."""
+    passes_only = ""
+    if error.passes_only_median is not None and error.passes_only_worst is not None:
+        passes_only = (
+            ". From pass timings alone, as where nothing was decoded, they are off by "
+            f"{error.passes_only_median:.1%} and at most {error.passes_only_worst:.1%}"
+        )
+    measured = "the measured configuration"
+    if error.configurations > 1:
+        measured = f"{error.configurations} measured configurations"
+    return (
+        f"Over {measured}, predictions are off by {error.median:.1%} in the median and at most "
+        f"{error.worst:.1%}{passes_only}."
+    )
 
 
 def _luck(fewest: float, most: float) -> str:

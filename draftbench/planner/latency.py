@@ -65,13 +65,13 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     if measured is not None:
         plain, speculative = map(_paces, (measured.baseline, measured.runs))
         if plain and speculative:
-            ratio, compared = _tail(_distribution("", plain), _distribution("", speculative))
+            ratio, compared = _tail(_distribution(plain), _distribution(speculative))
             return ratio, f"{compared}, measured"
     decoding, tokens = alternative.prediction.decoding, alternative.prediction.rounds.tokens
     if decoding is None or not tokens.any():
         return None
     paces = decoding[tokens > 0] / tokens[tokens > 0][:, None]
-    ratio, compared = _tail(*(_distribution("", column) for column in paces.T))
+    ratio, compared = _tail(*(_distribution(column) for column in paces.T))
     predicted, expected = (
         s.value if s else None for s in (alternative.predicted, alternative.expected)
     )
@@ -115,9 +115,9 @@ def _side(runs: Sequence[TimedRun], answers: Sequence[Served]) -> Side | None:
         gaps = sorted(rounds, reverse=True)[:: runs[0].row.batch]
     first = [each.row.prefills for each in runs]
     return Side(
-        time_per_output_token=_distribution("request: time per output token", paces),
-        chunk_gap=_distribution("stream: gap between chunks", gaps) if gaps else None,
-        time_to_first_token=_distribution("request: time to first token", first),
+        time_per_output_token=_distribution(paces),
+        chunk_gap=_distribution(gaps) if gaps else None,
+        time_to_first_token=_distribution(first),
     )
 
 
@@ -127,15 +127,13 @@ def _paces(runs: Sequence[TimedRun]) -> list[float]:
     return [p.decode_seconds / (p.output_tokens - 1) for p in parts if p.output_tokens > 1]
 
 
-def _distribution(of: str, values: npt.ArrayLike) -> Distribution:
+def _distribution(values: npt.ArrayLike) -> Distribution:
     sample = np.asarray(values, dtype=np.float64)
     p50, p90, p99 = (
         quantiles(sample, [q / 100])[0] if len(sample) * (100 - q) >= 100 else None
         for q in (50, 90, 99)
     )
-    return Distribution(
-        of=of, values=len(sample), p50=p50, p90=p90, p99=p99, largest=float(sample.max())
-    )
+    return Distribution(values=len(sample), p50=p50, p90=p90, p99=p99, largest=float(sample.max()))
 
 
 def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:

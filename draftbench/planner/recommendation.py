@@ -199,7 +199,6 @@ class BreakEven(Record, frozen=True):
 class Distribution(Record, frozen=True):
     """Seconds; a percentile is None where fewer than one value lies beyond it."""
 
-    of: str  # what was measured
     values: int  # how many
     p50: float | None  # median
     p90: float | None  # 90th percentile

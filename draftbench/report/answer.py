@@ -21,7 +21,6 @@ from draftbench.planner.recommendation import (
     LargerSweep,
     Latency,
     Recommendation,
-    Side,
 )
 from draftbench.report.terminal.text import (
     Cell,
@@ -478,27 +477,33 @@ def advice(answer: Recommendation) -> list[str]:
     return [f"{one.sentence}. Source: {one.source}." for one in answer.advice]
 
 
+# The fields of `Side`.
+WAITS = {
+    "time_per_output_token": "time per output token",
+    "chunk_gap": "gap between chunks",
+    "time_to_first_token": "time to first token",
+}
+
+
 def latency(waits: Latency, engine: str | None = None, arrivals: str | None = None) -> Section:
     """Percentiles of waits in milliseconds without and with speculation, and which became worse."""
     covered = "Queueing and prefill of other requests are not included."
     if engine:
         covered = f"Timed by the client of {engine}, so queueing and other prefills are included."
     rows, worse, unknown = list[list[Cell]](), [], ""
-    for field in Side.__struct_fields__:
+    for field, name in WAITS.items():
         before: Distribution | None = getattr(waits.plain, field)
         after: Distribution | None = getattr(waits.speculative, field)
         if before is None or after is None:
             unknown = f" Gaps between chunks are unknown: {engine} does not report its rounds."
             continue
-        for word, side in (("without", before), ("with", after)):
+        for first, word, side in ((name, "without", before), ("", "with", after)):
             values = (side.p50, side.p90, side.p99, side.largest)
-            name = side.of if word == "without" else ""
-            rows.append([name, word, str(side.values), *map(milliseconds, values)])
+            rows.append([first, word, str(side.values), *map(milliseconds, values)])
         end, was, now = "largest value", before.largest, after.largest
         if before.p99 and after.p99:
             end, was, now = "p99", before.p99, after.p99
         if now > was:
-            name = before.of.partition(": ")[2]
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     load = f"at {arrivals}" if arrivals else f"concurrency {waits.concurrency}"
     notes = [

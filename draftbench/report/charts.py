@@ -14,7 +14,7 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.errors import UsageError
 from draftbench.planner.recommendation import Distribution, Evaluation, Recommendation
 from draftbench.records import SELF
-from draftbench.report.answer import candidates, latency, loads
+from draftbench.report.answer import WAITS, candidates, latency, loads
 from draftbench.report.plot import (
     SERIES,
     Plot,
@@ -29,11 +29,6 @@ from draftbench.run_folder.run import Run
 
 _SPEED_UP = "decode speed-up (×)"
 _GREY = 5  # the series that is drawn in grey
-_WAITS = {
-    "time_per_output_token": "per output token",
-    "chunk_gap": "between chunks",
-    "time_to_first_token": "to first token",
-}
 
 
 @dataclass(frozen=True)
@@ -45,6 +40,7 @@ class Chart:
     caption: str
     plot: Plot
     table: Section
+    finding: str = ""  # a sentence on what it shows
 
     def save(self, folder: Path) -> None:
         """Write `NAME.svg` and `NAME.png`.
@@ -253,7 +249,7 @@ def _waits(answer: Recommendation) -> Chart | None:
         return None
     rows = [
         Bar(f"{words}, {how}", _wait(side), colour)
-        for name, words in _WAITS.items()
+        for name, words in WAITS.items()
         if (before := getattr(waits.plain, name)) and (after := getattr(waits.speculative, name))
         for how, side, colour in (("without", before, _GREY), ("with", after, 0))
     ]
@@ -308,6 +304,7 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     k = answer.leader.k if answer.leader else max(question.ks)
     rows: list[list[Cell]] = []
     drawn: list[Bar] = []
+    known: list[tuple[float, str]] = []
     drafts = [each.candidate for each in answer.by_candidate if each.draft != SELF]
     # A draft that only an engine runs was not replayed.
     replayed = {each.candidate for each in run.replays}
@@ -319,8 +316,16 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
             if candidate == drafts[0]:
                 name = g.name if g.by == "segment" else f"{g.by} {g.name}"
                 drawn.append(Bar(f"{short(name)} ({g.requests})", g.tokens_per_round))
-    if not any(row.figure for row in drawn):
+                known += [(g.tokens_per_round.value, name)] if g.tokens_per_round else []
+    if not known:
         return None
+    finding = "An average can hide segments where a draft performs poorly."
+    (low, worst), (high, best) = min(known), max(known)
+    if worst != best:
+        finding = (
+            f"Tokens per round at k = {k}: from {low:.2f} ({worst}) to {high:.2f} "
+            f"({best}). An average over all requests hides that."
+        )
     label = f"tokens per round at k = {k}"
     return Chart(
         "tokens-per-round-by-group",
@@ -329,4 +334,5 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
         f"fewer than {MIN_REQUESTS} have none. “The numbers” has the other candidates too.",
         bars(label, drawn),
         Section("", ("by", "group", "requests", "candidate", label), rows),
+        finding,
     )

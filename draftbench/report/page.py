@@ -17,8 +17,9 @@ from itertools import chain
 import msgspec
 
 from draftbench.acceptance.breakdown import GROUPINGS
-from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
+from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.memory import format_size
+from draftbench.planner.caveats import predictions_off
 from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import SELF
 from draftbench.report.answer import (
@@ -257,24 +258,7 @@ def _segments(charts: Mapping[str, Chart]) -> Html | None:
     if chart is None:
         return None
     numbers = folded("The numbers", table(chart.table))
-    return _section("segments", "Segments", _extremes(chart), _drawn(chart), numbers)
-
-
-def _extremes(chart: Chart) -> str:
-    """The worst and the best group of the draft that is drawn."""
-    groups = [
-        (figure.value, name if by == "segment" else f"{by} {name}")
-        for by, name, _, draft, figure in chart.table.rows
-        if draft == chart.table.rows[0][3] and isinstance(figure, Estimate)
-    ]
-    (low, worst), (high, best) = min(groups), max(groups)
-    if worst == best:
-        return "An average can hide segments where a draft performs poorly."
-    what = str(chart.table.head[-1])
-    return (
-        f"{what[:1].upper()}{what[1:]}: from {low:.2f} ({worst}) to {high:.2f} ({best}). An "
-        "average over all requests hides that."
-    )
+    return _section("segments", "Segments", chart.finding, _drawn(chart), numbers)
 
 
 def _why_no_segments(run: Run) -> str:
@@ -295,21 +279,21 @@ def _method(name: str, run: Run, answer: Recommendation, charts: Mapping[str, Ch
     """The errors of predictions with caveats, checks and failures; folded: rules of thumb, how the
     run was made, and the glossary.
     """
-    manifest, checks = run.manifest, list(answer.checks)
+    manifest = run.manifest
     lead = "Nothing was decoded, so the predictions are unchecked."
     if not any(each.speedup_predicted for each in answer.evaluations):
         lead = "No speed-up was predicted, so there is no prediction to check."
     elif any(each.requests_measured for each in answer.evaluations):
         lead = "What was decoded was not predicted, so the predictions are unchecked."
     if answer.prediction_error is not None:
-        lead = checks.pop(0)  # the first check says how far predictions were off
+        lead = predictions_off(answer.prediction_error)
     missing = failures(answer)
     if "tokens-per-round-by-group" not in charts:
         missing.append(_why_no_segments(run))
     caveats = [caveat.text for caveat in answer.caveats if not caveat.decisive]
     lists = {
         "Other caveats" if answer.decisive_caveats else "Caveats": caveats,
-        "Checks": checks,
+        "Checks": [check for check in answer.checks if check != lead],
         "Not measured": missing,
     }
     models = {

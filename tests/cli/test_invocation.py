@@ -49,14 +49,6 @@ def test_a_module_is_started_as_one(started, found):
     assert command("demo") == shlex.join([python, "-m", "draftbench", "demo"])
 
 
-def test_what_goes_on_may_leave_a_flag_out(started):
-    started("draftbench", draftbench=None)
-    for given in (["--candidate-timeout", "1"], ["--candidate-timeout=1"]):
-        called_with(["sweep", *given, "--k", "1"])
-        found = resume_command(Path("runs/a"), without="--candidate-timeout")
-        assert found == "draftbench sweep --k 1 --out runs/a"
-
-
 def test_what_goes_on_names_the_folder_once(started):
     started("draftbench", draftbench=None)
     called_with(["sweep", "--target", "my model"])

@@ -548,12 +548,8 @@ def test_a_server_alone_has_acceptance_and_a_hint_how_to_measure_its_speed(comma
     with ScriptedServer("vllm", k=4, accepts=(2,)) as server:
         outcome = command("sweep", "--server", server.url, *TRAFFIC, "--out", out, "-o", "-")
     assert outcome.code == 0, outcome.err
-    asked = "--baseline-server URL --out "
-    assert f"{asked}{out}-with-baseline" in joined(outcome.err)
     shown = command("recommend", out).out
     assert "Next: the same sweep with --baseline-server URL" in shown
-    assert f"sweep --server {server.url}" in joined(shown)
-    assert joined(shown).count(f"{asked}{out}-with-baseline") == 1
     report = json.loads(command("acceptance", out, "--format", "json").out)["candidates"][0]
     assert (report["requests"], report["counted"], report["alpha"]["pooled"]) == (2, True, None)
     # 9 tokens after the first are three rounds of two accepted tokens and one more.

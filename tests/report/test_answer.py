@@ -183,14 +183,8 @@ def test_a_load_that_was_not_timed_has_no_figures(hand):
 
 
 def side(p99: float | None, largest: float) -> Side:
-    def of(name: str) -> Distribution:
-        return Distribution(of=name, values=100, p50=0.1, p90=0.1, p99=p99, largest=largest)
-
-    return Side(
-        time_per_output_token=of("request: time per output token"),
-        chunk_gap=of("stream: gap between chunks"),
-        time_to_first_token=of("request: time to first token"),
-    )
+    waits = Distribution(values=100, p50=0.1, p90=0.1, p99=p99, largest=largest)
+    return Side(time_per_output_token=waits, chunk_gap=waits, time_to_first_token=waits)
 
 
 def waits_of(speculative: Side) -> Latency:
@@ -211,8 +205,8 @@ def test_gaps_that_an_engine_does_not_report_are_called_unknown_once():
     speculative = msgspec.structs.replace(side(0.3, 0.5), chunk_gap=None)
     found = latency(waits_of(speculative), "SGLang 0.5.23")
     assert [row[0] for row in found.rows if row[0]] == [
-        "request: time per output token",
-        "request: time to first token",
+        "time per output token",
+        "time to first token",
     ]
     unknown = "Gaps between chunks are unknown: SGLang 0.5.23 does not report its rounds."
     assert " ".join(found.notes).count(unknown) == 1
