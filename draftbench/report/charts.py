@@ -248,10 +248,10 @@ def _waits(answer: Recommendation) -> Chart | None:
     if waits is None:
         return None
     rows = [
-        Bar(f"{words}, {how}", _wait(side), colour)
+        Bar(label, _wait(side), colour)
         for name, words in WAITS.items()
         if (before := getattr(waits.plain, name)) and (after := getattr(waits.speculative, name))
-        for how, side, colour in (("without", before, _GREY), ("with", after, 0))
+        for label, side, colour in ((words, before, _GREY), ("with speculation", after, 0))
     ]
     return Chart(
         "latency",
