@@ -72,7 +72,8 @@ def render(plan: DryRun, style: str, width: int) -> str:
 def _title(plan: DryRun) -> str:
     least, most = _about(plan.least_seconds), _about(plan.most_seconds)
     size = max((need.together or 0 for need in plan.memory), default=0)
-    memory = f" and {format_size(size)} of memory" if size else ""
+    # An engine's own buffers, which are unknown, can be most of its memory.
+    memory = "" if plan.manifest.question.engine else f" and {format_size(size)} of memory"
     if plan.most_seconds is None:
         return "This sweep would measure"
     if plan.least_seconds is None:
