@@ -103,7 +103,7 @@ class RunAnswer(Record, frozen=True):
 
     run: str  # path of the run
     runner: str  # the serving engine with its version, or the built-in decoder
-    load: str  # active rows of the decoder, requests in flight on an engine, or how they came
+    load: str  # concurrency N, or how requests came
     requests: int
     decision: Decision  # speculate, do_not_speculate or inconclusive
     draft: str | None  # the best one, at its quantization level
@@ -424,10 +424,8 @@ def _answers(name: str, run: Run) -> Iterator[RunAnswer]:
 
 
 def _load(run: Run, concurrency: int) -> str:
-    question = run.manifest.question
-    if question.engine is None:
-        return f"{concurrency} active row" + ("s" if concurrency > 1 else "")
-    return f"{concurrency} in flight" if question.arrivals == "closed" else arrivals_of(run)
+    closed = run.manifest.question.arrivals == "closed"
+    return f"concurrency {concurrency}" if closed else arrivals_of(run)
 
 
 def arrivals_of(run: Run) -> str:

@@ -61,9 +61,9 @@ def test_every_answer_names_its_runner_and_its_load():
     runs = [decoder_run(), engine_run(loads=(1, 4)), engine_run(arrivals="poisson:2")]
     found = side_by_side(["a", "b", "c"], runs)
     assert [(each.run, each.runner, each.load) for each in found.answers] == [
-        ("a", "built-in decoder", "1 active row"),
-        ("b", "vllm", "1 in flight"),
-        ("b", "vllm", "4 in flight"),
+        ("a", "built-in decoder", "concurrency 1"),
+        ("b", "vllm", "concurrency 1"),
+        ("b", "vllm", "concurrency 4"),
         ("c", "vllm", "poisson:2"),
     ]
     assert found.answers[0].speedup_deciding is None
@@ -144,4 +144,4 @@ def test_the_table_has_a_letter_for_every_run():
         "A: one (6 requests, built-in decoder)\nB: two (6 requests, vllm)\n6 common requests\n"
     )
     rows = [line.split()[:8] for line in text.splitlines()]
-    assert ["B", "1", "in", "flight", "speculate", "small", "1", "2.00"] in rows
+    assert ["B", "concurrency", "1", "speculate", "small", "1", "2.00"] in rows
