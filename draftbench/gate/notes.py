@@ -184,8 +184,8 @@ def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str
     if max(lost, default=0.0) > 0:
         at = lost.index(max(lost))
         notes.append(
-            f"largest drop by draft position: position {at + 1} of {result.k}; all tokens up to it "
-            f"were accepted in {old.survival[at]:.1%} of the rounds, now in {new.survival[at]:.1%}"
+            f"largest drop by draft position: position {at + 1} of {result.k}, which "
+            f"{old.survival[at]:.1%} of the rounds passed before and {new.survival[at]:.1%} now"
         )
     return notes
 

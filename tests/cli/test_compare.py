@@ -57,7 +57,11 @@ def test_of_two_runs_without_a_common_request_only_the_answers_are_shown(command
     line = "no request is in both runs: only the answers of the two runs can be compared"
     assert line in outcome.out
     assert "B − A" not in outcome.out
-    answers = [line for line in outcome.out.splitlines() if line.startswith(("A  concurrency 1 ", "B  concurrency 1 "))]
+    answers = [
+        line
+        for line in outcome.out.splitlines()
+        if line.startswith(("A  concurrency 1 ", "B  concurrency 1 "))
+    ]
     assert ["stories15M" in line for line in answers] == [True, True]
 
 

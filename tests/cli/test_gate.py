@@ -54,11 +54,11 @@ def other_mode(baseline):
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        (lambda _: None, 0, "✅ draftbench gate: pass\n"),
-        (once_better, 1, "❌ draftbench gate: fail\n"),
+        (lambda _: None, 0, "PASS: draft against the baseline draft\n"),
+        (once_better, 1, "FAIL: draft against the baseline draft\n"),
         (twice_the_same, 2, "error: `"),
         (absurdly_long, 2, "error: `"),
-        (once_shaken, 3, "❔ draftbench gate: inconclusive\n"),
+        (once_shaken, 3, "INCONCLUSIVE: draft against the baseline draft\n"),
         (other_mode, 4, "error: the baseline cannot be compared: --mode was sampled"),
     ],
 )

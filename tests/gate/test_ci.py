@@ -63,7 +63,7 @@ def test_markdown_shows_the_verdict_and_its_tables(failed):
 
 def test_a_terminal_shows_the_checks_over_all_requests_and_the_segments_that_fail(failed):
     text = render(failed, "table", 120)
-    assert text.startswith("❌ draftbench gate: fail\n")
+    assert text.startswith("FAIL: a|b <img")
     assert "mean_accepted_length     2.500     2.400  -4.00% [" in text
     assert "By segment: 2 checks, 1 fail" in text
     assert "chat " not in text

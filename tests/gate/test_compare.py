@@ -143,5 +143,5 @@ def test_the_table_has_a_letter_for_every_run():
     assert text.startswith(
         "A: one (6 requests, built-in decoder)\nB: two (6 requests, vllm)\n6 common requests\n"
     )
-    rows = [line.split()[:8] for line in text.splitlines()]
+    rows = [line.split()[:7] for line in text.splitlines()]
     assert ["B", "concurrency", "1", "speculate", "small", "1", "2.00"] in rows

@@ -29,11 +29,13 @@ def render(outcome: Outcome, style: str, width: int) -> str:
 def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
     names = f"{result.new} against the baseline {result.old}"
     asked = f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting"
-    yield Section(
-        f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}", notes=[names, asked]
-    )
-    texts = result.texts and f"{_MARKS[result.texts.verdict]} {describe_texts(result.texts)}"
-    yield checked("All requests", result.pooled, [texts] if texts else [], everything=everything)
+    if everything:
+        title = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"
+        yield Section(title, notes=[names, asked])
+    else:
+        yield Section(f"{result.verdict.upper()}: {names}", notes=[asked])
+    texts = [describe_texts(result.texts)] if result.texts else []
+    yield checked("All requests", result.pooled, texts, everything=everything)
     if result.segments:
         failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
         title = f"By segment: {len(result.segments)} checks, {len(failing)} fail"
@@ -62,11 +64,13 @@ def checked(
             "change": difference(check),
             "limit": check.amount(check.limit.value),
             "detects drops from": None if seen is None else check.amount(seen),
-            "verdict": f"{_MARKS[check.verdict]} {check.verdict}{improved}",
+            "verdict": f"{check.verdict}{improved}",
         }
         if check.segment is None:
             del row["segment"]
-        if not everything:
+        if everything:
+            row["verdict"] = f"{_MARKS[check.verdict]} {row['verdict']}"
+        else:
             del row["detects drops from"]
         rows.append(row)
     head = list(rows[0]) if rows else []
