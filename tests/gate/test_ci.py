@@ -65,7 +65,7 @@ def test_a_terminal_shows_the_checks_over_all_requests_and_the_segments_that_fai
     text = render(failed, "table", 120)
     assert text.startswith("FAIL: a|b <img")
     assert "mean_accepted_length     2.500     2.400  -4.00% [" in text
-    assert "By segment: 2 checks, 1 fail" in text
+    assert "By segment: 2 checks, 1 fail, 0 inconclusive" in text
     assert "chat " not in text
     assert not {"\x1b"} & set(text)
 

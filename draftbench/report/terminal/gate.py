@@ -38,7 +38,9 @@ def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
     yield checked("All requests", result.pooled, texts, everything=everything)
     if result.segments:
         failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
-        title = f"By segment: {len(result.segments)} checks, {len(failing)} fail"
+        open_ones = sum(check.verdict is Verdict.INCONCLUSIVE for check in result.segments)
+        counts = f"{len(result.segments)} checks, {len(failing)} fail, {open_ones} inconclusive"
+        title = f"By segment: {counts}"
         yield checked(title, result.segments if everything else failing, everything=everything)
     if result.notes:
         yield Section("Notes", notes=result.notes)
