@@ -101,7 +101,7 @@ def main() -> None:
                 predicted = tuple(
                     round(counts[row])
                     for counts in (
-                        by_k[k].rounds + by_k[k].plain,
+                        by_k[k].target_passes,
                         by_k[k].proposed,
                         by_k[k].accepted,
                     )

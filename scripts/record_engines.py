@@ -94,7 +94,7 @@ def visit(server: Server) -> Scene:
         best = None
     try:
         server.http.json(
-            server.route, server.question(Ask(("", 0), prompts[0] * 5000, 1, Sampling())), type=dict
+            server.route, server.body(Ask(("", 0), prompts[0] * 5000, 1, Sampling())), type=dict
         )
         raise AssertionError("a prompt beyond every context was accepted")
     except AnswerError as error:

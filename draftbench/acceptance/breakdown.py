@@ -186,7 +186,7 @@ def rounds_by_group(
             rows = [row for row, group in enumerate(names) if group == name]
             members = [trajectories[row] for row in rows]
             for k, at_k in rounds.items():
-                passes = (at_k.rounds + at_k.plain)[rows]
+                passes = at_k.target_passes[rows]
                 tokens = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
                 groups.append(
                     GroupRounds(

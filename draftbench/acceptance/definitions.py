@@ -179,7 +179,7 @@ def accepted_per_drafted(trajectories: Sequence[Trajectory], rounds: Rounds) -> 
 
 def tokens_per_round(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
     """The figure that speed depends on; rounds with nothing to draft are target passes too."""
-    return ratio(TOKENS_PER_ROUND, trajectories, rounds.tokens, rounds.rounds + rounds.plain)
+    return ratio(TOKENS_PER_ROUND, trajectories, rounds.tokens, rounds.target_passes)
 
 
 def mean_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:

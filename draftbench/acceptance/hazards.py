@@ -87,7 +87,7 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     by_round = [row for row in counted if not row.summed]
     rounds = counted_rounds(by_round) if by_round else _same_hazard(counted_rounds(counted))
     hazards = hazards_of(rounds)
-    if not (rounds.rounds + rounds.plain).any():
+    if not rounds.target_passes.any():
         hazards = np.full(largest, np.nan)
     return ServedRounds(along, hazards, _influence(along, by_round or counted, rounds, hazards))
 

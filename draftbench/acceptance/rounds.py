@@ -96,7 +96,7 @@ class Rounds:
     k: int
     tokens: Floats  # tokens of the response after the first [responses]
     rounds: Floats  # rounds that drafted [responses]
-    plain: Floats  # rounds with nothing to draft, k' = 0 [responses]
+    undrafted: Floats  # rounds with nothing to draft, k' = 0 [responses]
     proposed: Floats  # draft tokens proposed [responses]
     accepted: Floats  # draft tokens accepted [responses]
     cut: Floats  # draft tokens proposed past an accepted end of the response [responses]
@@ -108,6 +108,11 @@ class Rounds:
     # accepted end were never tried.
     reached: Floats  # [responses, k]
     survived: Floats  # rounds that accepted their i-th draft token too [responses, k]
+
+    @property
+    def target_passes(self) -> Floats:
+        """All rounds: each is one target pass [responses]."""
+        return self.rounds + self.undrafted
 
     @property
     def counts(self) -> dict[str, Floats]:
@@ -243,7 +248,7 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
         k=k,
         tokens=np.array([decode.output_tokens - 1.0 for decode in decodes]),
         rounds=total(drafted),
-        plain=total(~drafted),
+        undrafted=total(~drafted),
         proposed=total(proposed),
         accepted=total(accepted),
         cut=total(cut),
@@ -365,7 +370,7 @@ def _counts(chain: _Chain, k: int) -> dict[str, Floats]:
     return {
         "tokens": np.maximum(length[:, 0] - 1, 0).astype(np.float64),
         "rounds": by_draft_length[:, 1:].sum(1),
-        "plain": by_draft_length[:, 0],
+        "undrafted": by_draft_length[:, 0],
         "proposed": by_draft_length @ np.arange(k + 1),
         "accepted": survived.sum(1),
         "cut": (accepts_inside * (drafted - inside)).sum(1),

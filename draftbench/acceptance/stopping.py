@@ -73,7 +73,7 @@ def stopping_rules(
     trajectories, rounds = along.trajectories, along.at(k)
     fixed = (
         tokens_per_round(trajectories, rounds),
-        ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.rounds + rounds.plain),
+        ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.target_passes),
         accepted_per_drafted(trajectories, rounds),
     )
     rules = [(None, fixed), *((limit, stopped(model, k, limit)) for limit in thresholds)]
@@ -105,6 +105,6 @@ def stopped(pairs: ModelPairs, k: int, threshold: float) -> tuple[Sample, Sample
     trajectories = [trajectory for trajectory, _ in pairs]
     return (
         tokens_per_round(trajectories, rounds),
-        ratio(DRAFT_STEPS, trajectories, steps, rounds.rounds + rounds.plain),
+        ratio(DRAFT_STEPS, trajectories, steps, rounds.target_passes),
         ratio(ACCEPTED_PER_DRAFTED, trajectories, rounds.accepted, drafted),
     )

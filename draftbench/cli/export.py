@@ -79,7 +79,7 @@ def export(
         continued,
         counted,
         paragraph,
-        plain,
+        printable,
     )
 
     engine = known_engine(engine)
@@ -111,7 +111,7 @@ def export(
             "FILE", "FILE" if piped else shlex.quote(output.output)
         )
         label = "serve, with -o FILE:" if piped else "serve:"
-        note("\n".join(continued(plain(named), label, min(width(), SCREEN_COLUMNS))))
+        note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))
     costs = options.costs.caveats if options.costs else ()
     # That the costs were not measured in this run is said first.
     remarks = (*costs[:1], *configuration.to_do, *configuration.notes, *costs[1:])

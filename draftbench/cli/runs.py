@@ -51,7 +51,7 @@ def list_runs(
     draftbench runs list /data/runs --format json | jq -r '.[].run'
     """
     from draftbench.records import to_json
-    from draftbench.report.terminal.text import Section, columns, plain
+    from draftbench.report.terminal.text import Section, columns, printable
 
     listed = _newest_first(folder)
     if output.style == "json":
@@ -71,7 +71,7 @@ def list_runs(
     if output.style == "markdown":
         output.write(Section(f"Runs in {folder}", head, rows, broken).markdown())
     else:
-        output.write("\n".join([columns(head, rows), *map(plain, broken)]))
+        output.write("\n".join([columns(head, rows), *map(printable, broken)]))
     return 0
 
 

@@ -67,7 +67,7 @@ def _temperature(text: str) -> float:
     return value
 
 
-def load_levels(text: str) -> tuple[int, ...]:
+def loads(text: str) -> tuple[int, ...]:
     """`4,1` → (1, 4)."""
     return tuple(sorted(numbers("--concurrency", LARGEST_CONCURRENCY, text)))
 
@@ -94,7 +94,7 @@ class Settings:
         "number: the most that a started server may answer at once.",
         "N,…",
         ("--concurrency",),
-        parse=load_levels,
+        parse=loads,
     )
 
     responses: str = in_traffic(

@@ -146,7 +146,7 @@ class _Drive:
         server, ask = self._server, answer.ask
         most = (1 << 20) + server.bytes_per_token * ask.limit + 16 * len(ask.prompt)
         async with (
-            server.http.events(server.route, server.question(ask), most) as events,
+            server.http.events(server.route, server.body(ask), most) as events,
             aclosing(events),
         ):
             async for data in events:

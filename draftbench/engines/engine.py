@@ -141,7 +141,7 @@ class Server(ABC):
     def facts(self) -> ServerFacts: ...
 
     @abstractmethod
-    def question(self, ask: Ask) -> dict[str, Any]:
+    def body(self, ask: Ask) -> dict[str, Any]:
         """The body of a request, with every sampling field in full."""
 
     @abstractmethod
@@ -230,7 +230,7 @@ def one_token(
 ) -> S:
     """A greedy answer of one token, not streamed. Raises: AnswerError."""
     asked = Ask(("", 0), prompt, 1, Sampling(seed=0))
-    body = server.question(asked) | fields | {"stream": False}
+    body = server.body(asked) | fields | {"stream": False}
     body.pop("stream_options", None)
     return _without_error(server.http.json(server.route, body, type=kind, most=most))
 

@@ -100,7 +100,7 @@ class LlamaCpp(Server):
     route = "/completion"
     counts_around = True
 
-    def question(self, ask: Ask) -> dict[str, Any]:
+    def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
         body = {
             "prompt": ask.prompt if isinstance(ask.prompt, str) else list(ask.prompt),

@@ -108,7 +108,7 @@ class OpenAi(Server):
     def facts(self) -> ServerFacts:
         return ServerFacts(self.engine, model=self.model, context_length=self._card().max_model_len)
 
-    def question(self, ask: Ask) -> dict[str, Any]:
+    def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
         body: dict[str, Any] = {
             "model": self.model,

@@ -87,7 +87,7 @@ class Sglang(TokenServer):
     flush_route = "/flush_cache"
     bytes_per_token = 256 << 10  # all ids come again with every token
 
-    def question(self, ask: Ask) -> dict[str, Any]:
+    def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
         text = isinstance(ask.prompt, str)
         return {

@@ -22,8 +22,8 @@ class TensorRtLlm(OpenAi):
     engine = "tensorrt-llm"
     returns_ids = True
 
-    def question(self, ask: Ask) -> dict[str, Any]:
-        body = super().question(ask) | NOTHING_ADDED
+    def body(self, ask: Ask) -> dict[str, Any]:
+        body = super().body(ask) | NOTHING_ADDED
         body |= {"detokenize": False, "include_stop_str_in_output": True}
         if ask.log_p:
             body["logprobs"] = 1

@@ -51,8 +51,8 @@ class Vllm(TokenServer, OpenAi):
     returns_since = "vLLM 0.10.2 and later do"
     flush_route = "/reset_prefix_cache"  # in developer mode
 
-    def question(self, ask: Ask) -> dict[str, Any]:
-        body = super().question(ask) | NOTHING_ADDED
+    def body(self, ask: Ask) -> dict[str, Any]:
+        body = super().body(ask) | NOTHING_ADDED
         # No other request's prefix has such a salt.
         body |= {"return_token_ids": True, "cache_salt": secrets.token_hex(16)}
         if ask.log_p:

@@ -158,7 +158,7 @@ def _counted_by_engine(
         UsageError: the server does not count its rounds.
     """
     trajectories, rounds = counted_along(runs_at(run, candidate, k, load))
-    if rounds.tokens.any() and not (rounds.rounds + rounds.plain).any():
+    if rounds.tokens.any() and not rounds.target_passes.any():
         raise UsageError(
             "the server tells nothing of its drafting, so its acceptance cannot be judged",
             hint="a gate takes a server that counts: vLLM, llama.cpp, SGLang or TensorRT-LLM",

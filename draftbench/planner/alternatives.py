@@ -156,7 +156,7 @@ class Alternative:
         (_, rounds), replayed = self.measured.counted, self.prediction
         both = [t.key in self.measured.keys for t in replayed.trajectories]
         decoded, expected = (
-            quotient(np.array([rounds.tokens[at].sum(), (rounds.rounds + rounds.plain)[at].sum()]))
+            quotient(np.array([rounds.tokens[at].sum(), rounds.target_passes[at].sum()]))
             for rounds, at in ((rounds, slice(None)), (replayed.rounds, np.array(both)))
         )
         return float(decoded / expected - 1) if expected > 0 else None

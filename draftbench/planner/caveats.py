@@ -414,13 +414,13 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
         yield Caveat(caveat.kind, f"{named}: {caveat.text}", short=short)
     # A level that is slower by more than the noise of its timings, so that no other sweep helps it.
     for candidate, predictor in predictors.items():
-        unquantized = predictors.get(Candidate(draft=candidate.draft))
-        c, plain = predictor.draft_cost_ratio, unquantized and unquantized.draft_cost_ratio
-        if candidate.quant != "none" and c and plain and c.low > plain.high:
+        whole = predictors.get(Candidate(draft=candidate.draft))
+        c, unquantized = predictor.draft_cost_ratio, whole and whole.draft_cost_ratio
+        if candidate.quant != "none" and c and unquantized and c.low > unquantized.high:
             yield Caveat(
                 "no-fast-kernel",
                 f"{candidate} is slower than unquantized (c {c.value:.2f} instead of "
-                f"{plain.value:.2f}): {candidate.quant} saves it no time here",
+                f"{unquantized.value:.2f}): {candidate.quant} saves it no time here",
             )
 
 

@@ -220,7 +220,7 @@ def _whole_speed(sums: Floats) -> Floats:
 
 def _decoding(seconds: Floats, rounds: Rounds) -> Floats:
     """From seconds of a round by k [ks, ...]."""
-    plain, drafted = seconds[0] * rounds.tokens, seconds[rounds.k] * (rounds.rounds + rounds.plain)
+    plain, drafted = seconds[0] * rounds.tokens, seconds[rounds.k] * rounds.target_passes
     return np.stack([plain, drafted], axis=-1)
 
 

@@ -21,13 +21,13 @@ from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.output_check import texts_at
 from draftbench.planner.predict import Prediction
-from draftbench.planner.recommendation import Configuration, LoadLevel, ScheduleEntry
+from draftbench.planner.recommendation import AtLoad, Configuration, ScheduleEntry
 from draftbench.records import Candidate
 
 _SECONDS_AN_HOUR = 3600
 
 
-def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
+def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     ranking, leader = decided.ranking, decided.leader
@@ -54,7 +54,7 @@ def level_of(evaluator: Evaluator, concurrency: int) -> LoadLevel:
     if plain_time and speedup_of_time and speedup_of_time.value:
         time = plain_time / speedup_of_time.value
     hours_per_dollar = _SECONDS_AN_HOUR / price if price else None
-    return LoadLevel(
+    return AtLoad(
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
         k=decided.k,

@@ -268,13 +268,13 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
     repeated = [points for points in runs.values() if len(points) > 1]
     residuals, squares = [], 0.0
     for points in repeated:
-        levels = [pace - slope * at for at, pace in points]
-        middle = median(levels)
-        residuals += [abs(level - middle) for level in levels]
+        offsets = [pace - slope * at for at, pace in points]
+        middle = median(offsets)
+        residuals += [abs(offset - middle) for offset in offsets]
         center = fmean(at for at, _ in points)
         squares += sum((at - center) ** 2 for at, _ in points)
-    # The standard error of a least-squares slope with a level for each request. The deviation of
-    # the residuals is that by their median (1.4826: of a normal law), widened for the levels.
+    # The standard error of a least-squares slope with an offset for each request. The deviation of
+    # the residuals is that by their median (1.4826: of a normal law), widened for the offsets.
     widening = len(residuals) / (len(residuals) - len(repeated))
     error = 1.4826 * median(residuals) * math.sqrt(widening / squares)
     last = max(places)

@@ -226,7 +226,7 @@ def _decoding(rounds: Rounds, steps: Floats, passes: Floats, beyond: tuple[float
     """
     beyond_step, beyond_round = beyond
     plain = rounds.tokens * steps + rounds.tokens * beyond_step
-    return np.stack([plain, passes + (rounds.rounds + rounds.plain) * beyond_round], axis=-1)
+    return np.stack([plain, passes + rounds.target_passes * beyond_round], axis=-1)
 
 
 def beyond_timed(predictor: Predictor, largest_k: int) -> tuple[str, ...]:

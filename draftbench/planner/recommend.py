@@ -10,11 +10,11 @@ from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
 from draftbench.planner.latency import latency, slo_kept
-from draftbench.planner.loads import crossover, level_of, schedule
+from draftbench.planner.loads import at_load, crossover, schedule
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
 from draftbench.planner.rank import Confidence
-from draftbench.planner.recommendation import LoadLevel, Recommendation
+from draftbench.planner.recommendation import AtLoad, Recommendation
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.planner.settling import larger_sweep, settled_by
 from draftbench.run_folder.run import Run
@@ -30,10 +30,10 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     """
     evaluator = Evaluator(run, options or DecisionOptions())
     asked = tuple(dict.fromkeys(evaluator.options.concurrency)) or evaluator.concurrencies()
-    levels = tuple(level_of(evaluator, concurrency) for concurrency in asked)
-    headline = levels[0]
+    loads = tuple(at_load(evaluator, concurrency) for concurrency in asked)
+    headline = loads[0]
     if evaluator.options.objective in ("throughput", "cost"):
-        headline = max(levels, key=_answered_rate)
+        headline = max(loads, key=_answered_rate)
     decided = evaluator.at(headline.concurrency)
     leader, confidence = decided.leader, _confidence(decided)
     draft = leader.candidate if leader else None
@@ -60,7 +60,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         drafting_mode=run.manifest.question.mode,
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
-        levels=levels,
+        levels=loads,
         schedule=schedule(evaluator, draft, asked) if draft else (),
         crossover=paying.limit if paying else None,
         break_even=break_even(leader) if leader and decided.deciding else None,
@@ -89,10 +89,10 @@ def _arrivals(run: Run) -> str | None:
     return "the log's pace" if scale == 1 else f"the log's pace ×{scale:g}"
 
 
-def _answered_rate(level: LoadLevel) -> float:
-    """Tokens per second if a level's answer is followed; unknown ones come last."""
-    speculates = level.decision == "speculate"
-    rate = level.tokens_per_second if speculates else level.tokens_per_second_plain
+def _answered_rate(at: AtLoad) -> float:
+    """Tokens per second if the answer at a load is followed; unknown ones come last."""
+    speculates = at.decision == "speculate"
+    rate = at.tokens_per_second if speculates else at.tokens_per_second_plain
     return -1.0 if rate is None else rate
 
 

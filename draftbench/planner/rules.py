@@ -116,12 +116,12 @@ def _of_unquantized(answer: Recommendation, models: Sequence[Evaluation]) -> Ite
     if alpha is None or cost is None or verify is None or draft.speedup_expected is None:
         return
     ks = {each.k for each in answer.evaluations}
-    quantized, plain = (
+    quantized, unquantized = (
         max(speedup(max(rate, 0.0), k, c, verify=verify.value) for k in ks)
         for rate, c in ((alpha.value - 0.03, 0.6 * cost.value), (alpha.value, cost.value))
     )
     now = draft.speedup_expected.value
-    if_quantized = now * quantized / plain
+    if_quantized = now * quantized / unquantized
     if if_quantized > 1.02 * now:
         yield Advice(
             rule="quantize-the-draft",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from html import escape
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.report.terminal.text import Cell, Section, numeric, plain, shown
+from draftbench.report.terminal.text import Cell, Section, numeric, printable, shown
 
 _VOID = ("meta", "br", "wbr")
 # Longest piece of code that fits on a line of a phone.
@@ -33,7 +33,7 @@ def element(name: str, /, *children: str | None, **attributes: str | None) -> Ht
     Attribute names are written `class_` and `data_k`; an attribute of None is left out.
     """
     words = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(plain(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(printable(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -43,7 +43,7 @@ def element(name: str, /, *children: str | None, **attributes: str | None) -> Ht
 
 
 def together(children: Iterable[str | None]) -> Html:
-    parts = (c if isinstance(c, Html) else escape(plain(c)) for c in children if c is not None)
+    parts = (c if isinstance(c, Html) else escape(printable(c)) for c in children if c is not None)
     return Html("".join(parts))
 
 

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.report.markup import Html, element
-from draftbench.report.terminal.text import plain
+from draftbench.report.terminal.text import printable
 
 # At 72 dots per inch a unit is a point, and a CSS pixel of a drawing that is not scaled.
 WIDTH, HEIGHT, DPI = 400.0, 250.0, 72
@@ -89,7 +89,7 @@ def rows_axis(names: Sequence[str]) -> Axis:
 
 def short(name: str) -> str:
     """A name as a label: a long one loses its middle, since a quantization level is at its end."""
-    words = plain(name).replace("\n", " ")
+    words = printable(name).replace("\n", " ")
     return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 10]}…{words[-9:]}"
 
 
@@ -199,7 +199,7 @@ class Plot:
     ) -> None:
         """Words at a place, in `coords` of matplotlib's `annotate`, and `above` units higher."""
         with _styled():
-            text = self.axes.annotate(plain(words), place, (0, above), coords, "offset points")
+            text = self.axes.annotate(printable(words), place, (0, above), coords, "offset points")
         text.set(ha=align, color=COLOURS[colour], annotation_clip=False)
 
     def svg(self, description: str) -> Html:
@@ -229,7 +229,7 @@ class Plot:
     def save(self, path: Path, title: str) -> None:
         """Write `PATH.svg` and `PATH.png` with a title, on white."""
         for kind in ("svg", "png"):
-            path.with_name(f"{path.name}.{kind}").write_bytes(self._drawn(kind, plain(title)))
+            path.with_name(f"{path.name}.{kind}").write_bytes(self._drawn(kind, printable(title)))
 
     def _drawn(self, kind: str, title: str = "") -> bytes:
         (wide, tall), height = self._size, self._height + (28 if title else 0)

@@ -165,7 +165,7 @@ def left_out(serving: Serving, options: SweepOptions, candidate: Candidate) -> F
     )
 
 
-def turns(
+def interleaved(
     left: dict[Arm, list[PromptSample]], load: Load
 ) -> Iterator[tuple[Arm, list[PromptSample]]]:
     """Which arm is asked which requests next: a single arm all of them; several arms take turns

@@ -59,10 +59,10 @@ from draftbench.sweep.engine_arms import (
     Load,
     arrival_times,
     closing_starts,
+    interleaved,
     left_out,
     loads_of,
     sampling_of,
-    turns,
 )
 from draftbench.sweep.engine_drafting import (
     check_drafting,
@@ -196,7 +196,7 @@ class EngineWorker:
                 left = {arm: self.measured.unserved(arm).get(load, []) for arm in arms}
                 what = f"{arms[-1].drafting}, {load}"
                 self.watcher.stage(what, sum(map(len, left.values())), arms[-1].candidate)
-                for arm, asked in turns(left, load):
+                for arm, asked in interleaved(left, load):
                     wrong += self._ask(arm, load, asked, opened[arm])
                 for arm in arms:
                     self._say_what_was_cached(arm, load)

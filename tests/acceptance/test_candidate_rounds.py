@@ -17,4 +17,4 @@ def test_rounds_have_a_row_for_each_replayed_response():
     along = CandidateRounds.of([replayed([1.0, 0.0], "a"), replayed([1.0], "b", limit=9)])
     assert [t.request for t in along.trajectories] == ["a", "b"]
     assert along.at(1) is along.at(1)
-    assert (along.at(1).rounds + along.at(1).plain).tolist() == [1.0, 1.0]
+    assert along.at(1).target_passes.tolist() == [1.0, 1.0]

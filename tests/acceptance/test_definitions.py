@@ -23,7 +23,7 @@ def rounds_of(survival: Sequence[float], drafts: float = 1.0, **changes: Any) ->
     counts: dict[str, Any] = {
         "tokens": one * drafts + survived.sum(1),
         "rounds": one * drafts,
-        "plain": none,
+        "undrafted": none,
         "proposed": one * drafts * k,
         "accepted": survived.sum(1),
         "cut": none,

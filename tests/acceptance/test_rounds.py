@@ -71,7 +71,7 @@ def tally(rounds: list[Round], k: int, tokens: int) -> dict[str, Floats]:
     count |= {"reached": np.zeros(k), "survived": np.zeros(k)}
     before_full = False
     for proposed, accepted, cut in rounds:
-        count["rounds" if proposed else "plain"] += 1
+        count["rounds" if proposed else "undrafted"] += 1
         count["proposed"] += proposed
         count["accepted"] += accepted
         count["cut"] += cut
@@ -188,7 +188,7 @@ def test_a_running_sampler_takes_the_expected_rounds_given_its_own_response(
         laws.append(PositionLaw(len(response), limit, accept, limit - 1))
         counted.append(rounds)
     expected = expected_rounds(laws, k)
-    surplus = np.array(counted) - (expected.rounds + expected.plain)
+    surplus = np.array(counted) - expected.target_passes
     if greedy:  # given the response nothing is left to chance
         assert not surplus.any()
     else:  # a sound sampler fails this with a probability of 2 in 100,000
@@ -221,7 +221,7 @@ def test_proposals_past_an_accepted_end_are_cut_not_rejected() -> None:
 def test_where_the_draft_cannot_draft_rounds_are_plain() -> None:
     rounds = expected_rounds([PositionLaw(6, 9, np.ones(5), 2)], 4)
     # Positions 1 and 2 are drafted, 3 is added, 4 and 5 are target steps.
-    assert (rounds.rounds[0], rounds.plain[0], rounds.full[0]) == (1, 2, 1)
+    assert (rounds.rounds[0], rounds.undrafted[0], rounds.full[0]) == (1, 2, 1)
     assert rounds.after_full[0].tolist() == [1, 0, 0, 0, 0]
 
 

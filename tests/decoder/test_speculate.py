@@ -94,7 +94,7 @@ def scored(response, work: Task) -> ScoredResponse:
 
 def assert_predicted(trajectory, record, k, response):
     rounds = expected_rounds([law_of(trajectory, record)], k)
-    assert rounds.rounds[0] + rounds.plain[0] == pytest.approx(len(response.proposed))
+    assert rounds.target_passes[0] == pytest.approx(len(response.proposed))
     found = rounds.proposed[0], rounds.accepted[0], rounds.cut[0]
     assert found == pytest.approx(tuple(map(sum, rounds_of(response))))
 

@@ -79,7 +79,7 @@ BODIES = {
 
 @pytest.mark.parametrize("engine", BODIES)
 def test_every_sampling_field_is_sent_neutral_values_included(adapter, engine):
-    body = adapter(engine).question(GREEDY)
+    body = adapter(engine).body(GREEDY)
     salts = [body.pop(name) for name in ("cache_salt", "extra_key") if name in body]
     assert body == BODIES[engine]
     assert len(salts) == (engine in ("vllm", "sglang"))
@@ -89,7 +89,7 @@ def test_every_sampling_field_is_sent_neutral_values_included(adapter, engine):
 def test_no_two_requests_share_a_prefix_in_the_cache(adapter, engine):
     name = {"vllm": "cache_salt", "sglang": "extra_key"}[engine]
     server = adapter(engine)
-    assert server.question(GREEDY)[name] != server.question(GREEDY)[name]
+    assert server.body(GREEDY)[name] != server.body(GREEDY)[name]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_no_two_requests_share_a_prefix_in_the_cache(adapter, engine):
 )
 def test_a_request_s_own_settings_are_sent(adapter, engine, expected):
     # A seed of llama.cpp has 32 bits, of which the last value means a random one.
-    body = adapter(engine).question(DRAWN)
+    body = adapter(engine).body(DRAWN)
     assert {name: body[name] for name in expected} == expected
     if engine == "sglang":
         params = body["sampling_params"]
@@ -113,7 +113,7 @@ def test_a_request_s_own_settings_are_sent(adapter, engine, expected):
 
 @pytest.mark.parametrize("engine", BODIES)
 def test_text_goes_out_where_no_ids_are_at_hand(adapter, engine):
-    body = adapter(engine).question(Ask(("r", 0), "def f", 9, Sampling()))
+    body = adapter(engine).body(Ask(("r", 0), "def f", 9, Sampling()))
     assert body["text" if engine == "sglang" else "prompt"] == "def f"
 
 

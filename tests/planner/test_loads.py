@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scenes import ALL, BIG, DRAFT, NONE, SMALL, TARGET, Scene
 
 from draftbench.planner.at_concurrency import Evaluator
-from draftbench.planner.loads import level_of, plain_decoding
+from draftbench.planner.loads import at_load, plain_decoding
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
@@ -277,12 +277,12 @@ def test_no_larger_load_has_less_throughput_and_less_latency_at_once(timed, deco
         if step is not None:
             baseline(scene, candidate, rows, step)
     evaluator = Evaluator(scene.observed(1, 2), DecisionOptions())
-    levels = [level_of(evaluator, rows) for rows in range(1, 17)]
-    plain_times = [level.seconds_per_token_plain for level in levels]
+    loads = [at_load(evaluator, rows) for rows in range(1, 17)]
+    plain_times = [at.seconds_per_token_plain for at in loads]
     assert plain_times == pytest.approx(sorted(plain_times))
     for rates, times in (
-        ([at.tokens_per_second_plain for at in levels], plain_times),
-        ([at.tokens_per_second for at in levels], [at.seconds_per_token for at in levels]),
+        ([at.tokens_per_second_plain for at in loads], plain_times),
+        ([at.tokens_per_second for at in loads], [at.seconds_per_token for at in loads]),
     ):
         for fewer in range(16):
             for more in range(fewer + 1, 16):

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from draftbench.acceptance.running import RunningFigures
 from draftbench.records import Candidate, Observation
-from draftbench.report.terminal.text import plain, shown
+from draftbench.report.terminal.text import printable, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
 # Without a terminal: how long a sweep is silent at most, if its units take no longer.
@@ -102,7 +102,7 @@ class TerminalWatcher:
 
     def _print(self, text: str) -> None:
         self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-        self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def _draw(self, *, at_once: bool = False) -> None:
         now = time.monotonic()
@@ -150,7 +150,7 @@ class TerminalWatcher:
         left = self._left() if self._done else None
         row = Table.grid(padding=(0, 2, 0, 0))
         row.add_row(
-            Text(plain(self._stage), no_wrap=True, overflow="ellipsis"),
+            Text(printable(self._stage), no_wrap=True, overflow="ellipsis"),
             ProgressBar(total=self._units, completed=self._done, width=20),
             Text(f"{self._done}/{self._units}"),
             Text("" if left is None else f"{_duration(left)} left"),

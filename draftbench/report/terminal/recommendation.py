@@ -31,7 +31,7 @@ from draftbench.report.terminal.text import (
     ends,
     markdown_table,
     paragraph,
-    plain,
+    printable,
     render_sections,
 )
 from draftbench.safe_files import markdown_escaped
@@ -114,7 +114,7 @@ def render(
 def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequence[str]) -> str:
     def two_lines(text: str) -> str:
         return textwrap.fill(
-            plain(text),
+            printable(text),
             max(width, 40),
             subsequent_indent="  ",
             max_lines=2 if width > SCREEN_COLUMNS / 2 else 4,

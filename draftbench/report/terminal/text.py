@@ -47,7 +47,7 @@ class Section:
         """At most `width` columns, as far as words allow: sentences wrapped, tables split."""
         tables = self._tables(width) if self.rows else ()
         notes = [paragraph(note, width, "  ") for note in self.notes]
-        return "\n".join([plain(self.title), *tables, *notes, *self._code_block()])
+        return "\n".join([printable(self.title), *tables, *notes, *self._code_block()])
 
     def _tables(self, width: int) -> Iterator[str]:
         """The table; if it is too wide, with its widest text wrapped, or else as several tables
@@ -88,7 +88,7 @@ class Section:
 
     def _code_block(self) -> list[str]:
         # Indented, since a line of a chat template must not end a block of Markdown.
-        return [plain(f"    {line}") for line in self.code]
+        return [printable(f"    {line}") for line in self.code]
 
 
 def render_sections(sections: Iterable[Section], style: str, width: int, rest: str = "") -> str:
@@ -129,14 +129,14 @@ def continued(command: str, label: str, width: int, indent: str = "   ") -> list
     return [*lines, line]
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """Text without control characters: a file's text must not move the cursor or set colours."""
     return without_controls(text, lines=True)
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Columns two spaces apart, numbers aligned right, all else left; no line for an empty head."""
-    table = [[plain(shown(cell)).replace("\n", " ") for cell in row] for row in (head, *rows)]
+    table = [[printable(shown(cell)).replace("\n", " ") for cell in row] for row in (head, *rows)]
     aligned = []
     for cells in zip(*table, strict=True):
         width = max(map(len, cells))
@@ -179,7 +179,7 @@ def numeric(cells: Iterable[str]) -> bool:
 def paragraph(text: str, width: int, indent: str = "") -> str:
     """Text wrapped to the terminal; all lines but the first are indented by two more."""
     return textwrap.fill(
-        plain(text),
+        printable(text),
         max(_NARROWEST, min(width, _WIDEST)),
         initial_indent=indent,
         subsequent_indent=indent + "  ",

@@ -7,7 +7,7 @@ from draftbench.report.terminal.text import (
     Section,
     columns,
     paragraph,
-    plain,
+    printable,
     render_sections,
     shortened,
     shown,
@@ -28,7 +28,7 @@ def test_figures_are_aligned_right_and_flags_left():
 
 def test_a_cell_is_one_line_without_control_characters():
     assert columns(["x"], [["a\nb\x1b[2J"]]).splitlines() == ["x", "a b�[2J"]
-    assert plain("a\x9b\u202eb") == "a��b"
+    assert printable("a\x9b\u202eb") == "a��b"
 
 
 def test_a_table_that_is_too_wide_has_its_widest_text_wrapped():
