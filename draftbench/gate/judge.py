@@ -13,8 +13,8 @@ if the answers end in loops, which are easy to draft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 import msgspec
@@ -89,9 +89,6 @@ _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
 # How a text may differ: not at a near tie, or there or for an unknown cause.
 _SURE: tuple[Match, ...] = ("other",)
 _DIFFERENT: tuple[Match, ...] = ("unknown", "other")
-# How three texts of one request compare with its text without speculation: the one with
-# speculation, a second one without, and the baseline's with speculation.
-_Matches = tuple[Match, Match | None, Match | None]
 # Only if none of these changed, and all are known, does the baseline's text without speculation
 # serve.
 _SERVER = ("engine", "engine version", "target")
@@ -148,7 +145,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         notes=(),
         texts=texts,
     )
-    return msgspec.structs.replace(result, notes=notes_on(result, old, new, pairs))
+    return msgspec.structs.replace(result, notes=tuple(notes_on(result, old, new, pairs)))
 
 
 def samples_of(metric: str, pairs: Sequence[Pair]) -> tuple[Sample, Sample] | None:
@@ -293,6 +290,15 @@ def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[st
     return tuple(faults)
 
 
+@dataclass(frozen=True)
+class _Matches:
+    """How three texts of a request compare with its text without speculation."""
+
+    drafted: Match  # the one with speculation
+    again: Match | None  # a second one without
+    before: Match | None  # the baseline's with speculation
+
+
 def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextCheck | None:
     """Whether a serving engine writes with speculation what it writes without; None if neither run
     has both texts.
@@ -304,15 +310,14 @@ def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChec
     all differences if the server was not asked twice without speculation. If the new run has no
     text without speculation, the baseline's serves, provided that the same server wrote it.
     """
-    seen: list[_Matches] = [
-        (now.text, now.plain_text, was.text) for was, now in pairs if now.text is not None
+    found = [
+        _Matches(now.text, now.plain_text, was.text) for was, now in pairs if now.text is not None
     ]
-    against_baseline = not seen
-    if against_baseline and all(
-        old.tested.get(fact) == new.tested.get(fact) is not None for fact in _SERVER
-    ):
-        seen = [
-            (
+    against_baseline = not found
+    same_server = all(old.tested.get(fact) == new.tested.get(fact) is not None for fact in _SERVER)
+    if against_baseline and same_server:
+        found = [
+            _Matches(
                 "same" if now.drafted in (was.output, was.drafted) else "unknown",
                 was.plain_text,
                 None,
@@ -320,40 +325,47 @@ def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChec
             for was, now in pairs
             if was.output and now.drafted
         ]
-    if not seen:
+    if not found:
         return None
-    plain = [again for _, again, _ in seen if again is not None]
-    before = [match for _, _, match in seen if match is not None]
+    drafted = [each.drafted for each in found]
+    again = [each.again for each in found if each.again is not None]
+    before = [each.before for each in found if each.before is not None]
     return TextCheck(
-        requests=len(seen),
-        differ=sum(match in _DIFFERENT for match, _, _ in seen),
-        unknown=sum(match == "unknown" for match, _, _ in seen),
-        near_ties=sum(match == "near tie" for match, _, _ in seen),
-        plain_requests=len(plain),
-        plain_differ=sum(match in _DIFFERENT for match in plain),
-        baseline_differ=sum(match in _DIFFERENT for match in before) if before else None,
+        requests=len(found),
+        differ=_count(drafted, _DIFFERENT),
+        unknown=drafted.count("unknown"),
+        near_ties=drafted.count("near tie"),
+        plain_requests=len(again),
+        plain_differ=_count(again, _DIFFERENT),
+        baseline_differ=_count(before, _DIFFERENT) if before else None,
         against_baseline=against_baseline,
-        verdict=_verdict_on_texts(seen),
+        verdict=_verdict_on_texts(found),
     )
 
 
-def _verdict_on_texts(matches: Sequence[_Matches]) -> Verdict:
-    sure, possible = (_changed(matches, kinds) for kinds in (_SURE, _DIFFERENT))
-    calibrated = any(again is not None for _, again, _ in matches)
-    if calibrated and all(chance_of(*counts) <= TAIL for counts in sure):
+def _count(matches: Sequence[Match], kinds: Collection[Match]) -> int:
+    return sum(match in kinds for match in matches)
+
+
+def _verdict_on_texts(found: Sequence[_Matches]) -> Verdict:
+    calibrated = any(each.again is not None for each in found)
+    if calibrated and all(chance_of(*counts) <= TAIL for counts in _worse_and_better(found, _SURE)):
         return Verdict.FAIL
-    if all(worse > better for worse, better in possible):
+    if all(worse > better for worse, better in _worse_and_better(found, _DIFFERENT)):
         return Verdict.INCONCLUSIVE
     return Verdict.PASS
 
 
-def _changed(matches: Sequence[_Matches], kinds: Collection[Match]) -> list[tuple[int, int]]:
+def _worse_and_better(
+    found: Sequence[_Matches], kinds: Collection[Match]
+) -> Iterator[tuple[int, int]]:
     """How many requests differ in the text with speculation only, and how many in the text that it
     is compared with only: the second text without speculation, then the baseline's.
     """
-    counts = []
-    for against in (1, 2):
-        both = [(seen[0] in kinds, seen[against] in kinds) for seen in matches if seen[against]]
-        if both:
-            counts.append((both.count((True, False)), both.count((False, True))))
-    return counts or [(sum(match in kinds for match, _, _ in matches), 0)]
+    again = [(each.drafted, each.again) for each in found if each.again is not None]
+    before = [(each.drafted, each.before) for each in found if each.before is not None]
+    for compared in filter(None, (again, before)):
+        both = [(drafted in kinds, other in kinds) for drafted, other in compared]
+        yield both.count((True, False)), both.count((False, True))
+    if not (again or before):
+        yield _count([each.drafted for each in found], kinds), 0

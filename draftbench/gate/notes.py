@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -35,57 +35,62 @@ SPEED_NOT_JUDGED = (
 
 def notes_on(
     result: GateResult, old: Baseline, new: Baseline, pairs: Sequence[Pair]
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """The notes of a verdict, the most urgent first."""
-    messages = dict.fromkeys((*result.faults, *(fault.message for fault in new.faults)))
-    notes = [f"suspected fault: {message}" for message in messages]
-    prompts = prompts_changed(pairs)
-    other = target_changed(old, new)
-    notes += filter(None, (prompts, other))
-    if result.verdict is Verdict.FAIL:
-        if any(check.verdict is Verdict.FAIL for check in result.checks):
-            notes += _largest_drops(result, old, new)
-        if result.changes:
-            names = ", ".join(change.fact for change in result.changes)
-            notes.append(f"changed since the baseline: {names}")
+    for message in dict.fromkeys((*result.faults, *(fault.message for fault in new.faults))):
+        yield f"suspected fault: {message}"
+    prompts, other = prompts_changed(pairs), target_changed(old, new)
+    yield from filter(None, (prompts, other))
+    failed = result.verdict is Verdict.FAIL
+    if failed and any(check.verdict is Verdict.FAIL for check in result.checks):
+        yield from _largest_drops(result, old, new)
+    if failed and result.changes:
+        yield f"changed since the baseline: {', '.join(change.fact for change in result.changes)}"
     if result.verdict is not Verdict.PASS:
-        notes += _responses_changed(pairs, result.changes)
-    notes += [
-        _inconclusive(check, new.tested.get("engine"))
-        for check in result.pooled
-        if check.verdict is Verdict.INCONCLUSIVE
-    ]
+        yield from _responses_changed(pairs, result.changes)
+    for check in result.pooled:
+        if check.verdict is Verdict.INCONCLUSIVE:
+            yield _inconclusive(check, new.tested.get("engine"))
     improved = ", ".join(check.metric for check in result.pooled if check.improved)
     if improved and result.verdict is Verdict.PASS:
-        notes.append(f"improved: {improved}; save a new baseline to keep the gain")
+        yield f"improved: {improved}; save a new baseline to keep the gain"
     elif improved and result.verdict is Verdict.INCONCLUSIVE and (prompts or other):
         asked = "on different prompts, which" if prompts else "with another target, whose responses"
-        notes.append(
+        yield (
             f"improved: {improved}, but {asked} may be easier or broken: read some responses, and "
             "save a new baseline if the change is intended"
         )
-    missing = len(old.requests) - len(pairs)
+    yield from _caveats(result, old, new, pairs)
+
+
+def _caveats(
+    result: GateResult, old: Baseline, new: Baseline, pairs: Sequence[Pair]
+) -> Iterator[str]:
+    """What the comparison leaves out or can hardly tell."""
     equal = equal_requests(np.array([new.weight * new.tokens for _, new in pairs]))
-    few = f"only {result.requests} requests"
-    if result.requests >= FEW_REQUESTS:
-        few += f", of lengths so unequal that they say as much as {equal:.0f}"
-    few += f": with fewer than {FEW_REQUESTS}, intervals are rough"
-    timed = "times of fewer than three processes: restarts can differ by more than these intervals"
-    fewest = min(len(old.processes), len(new.processes))
-    caveats = {
-        few: equal < FEW_REQUESTS,
-        f"{missing} requests of the baseline are missing from this run; left out": (missing > 0),
-        f"no alpha: {_no_alpha(old, new)}": (
-            old.alpha_definition is None or old.alpha_definition != new.alpha_definition
-        ),
-        OTHER_TIMES: came_at_other_times(old, new),
-        OTHER_ROOM: None not in (old.question.arrivals, new.question.arrivals)
-        and (old.question.slots is None) != (new.question.slots is None),
-        timed: result.timed and fewest < MIN_PROCESSES,
-        TEXTS_NOT_JUDGED: result.texts is None and "engine" in new.tested,
-        SPEED_NOT_JUDGED: result.verdict is Verdict.PASS and not result.timed,
-    }
-    return (*notes, *(caveat for caveat, applies in caveats.items() if applies))
+    if equal < FEW_REQUESTS:
+        few = f"only {result.requests} requests"
+        if result.requests >= FEW_REQUESTS:
+            few += f", of lengths so unequal that they say as much as {equal:.0f}"
+        yield f"{few}: with fewer than {FEW_REQUESTS}, intervals are rough"
+    missing = len(old.requests) - len(pairs)
+    if missing:
+        yield f"{missing} requests of the baseline are missing from this run; left out"
+    if old.alpha_definition is None or old.alpha_definition != new.alpha_definition:
+        yield f"no alpha: {_no_alpha(old, new)}"
+    if came_at_other_times(old, new):
+        yield OTHER_TIMES
+    served = None not in (old.question.arrivals, new.question.arrivals)
+    if served and (old.question.slots is None) != (new.question.slots is None):
+        yield OTHER_ROOM
+    if result.timed and min(len(old.processes), len(new.processes)) < MIN_PROCESSES:
+        yield (
+            "times of fewer than three processes: restarts can differ by more than these intervals"
+        )
+    if result.texts is None and "engine" in new.tested:
+        yield TEXTS_NOT_JUDGED
+    if result.verdict is Verdict.PASS and not result.timed:
+        yield SPEED_NOT_JUDGED
 
 
 def _no_alpha(old: Baseline, new: Baseline) -> str:
@@ -141,7 +146,7 @@ def _changed(old: Baseline, new: Baseline, part: str) -> bool:
     return None not in (before, now) and before != now
 
 
-def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[str]:
+def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> Iterator[str]:
     """A note on whether the target still writes what it wrote; none if that is unknown. The draft
     is blamed only if neither the engine nor the target changed.
     """
@@ -149,16 +154,17 @@ def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> list
     # If servers were not asked without speculation, what they write with it is compared.
     texts = texts or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
     different = sum(old != new for old, new in texts)
+    others = [c.fact for c in changes if c.fact.startswith(("engine", "target", "served"))]
     if different:
-        return [
+        yield (
             f"the target's responses to {different} of {len(texts)} requests changed: look at its "
             "weights, prompts and kernels, not only at the draft"
-        ]
-    same = "the target's responses are the same as before"
-    others = [c.fact for c in changes if c.fact.startswith(("engine", "target", "served"))]
-    if texts and others:
-        return [f"{same}, though {' and '.join(others)} changed"]
-    return [f"{same}, so the draft is what changed"] if texts else []
+        )
+    elif texts:
+        blamed = (
+            f"though {' and '.join(others)} changed" if others else "so the draft is what changed"
+        )
+        yield f"the target's responses are the same as before, {blamed}"
 
 
 def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
