@@ -29,6 +29,8 @@ from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
     from draftbench.gate.ci import Outcome
+    from draftbench.planner.recommendation import Configuration
+    from draftbench.records import Candidate
     from draftbench.run_folder.run import Run
 
 
@@ -172,18 +174,9 @@ def gate(
         else:
             assert baseline
             first = read_baseline(baseline)
-            if run:
-                second = _successor(run, candidate, first)
-            else:
-                folder, name = measure(first, new_run, rows, timed=timed)
-                asked = first.question
-                second = baseline_of(
-                    read(folder),
-                    folder,
-                    name,
-                    asked.k,
-                    concurrency=asked.concurrency or first.active_rows,
-                )
+            if run is None:
+                run, candidate = measure(first, new_run, rows, timed=timed)
+            second = _successor(run, candidate, first)
         defaults = default_limits(first.alpha, first.question.k)
         result = judge(first, second, limits_of(max_drop or (), defaults))
     except IncomparableError as error:
@@ -262,7 +255,6 @@ def baseline_of(
         UsageError: the run recommends nothing, or did not measure it at the `--concurrency` asked.
     """
     from draftbench.gate.pin import make_baseline
-    from draftbench.planner.recommend import recommend
     from draftbench.run_folder.folder import RunFolder
 
     candidate = None if name is None else candidate_named(run, name)
@@ -270,20 +262,7 @@ def baseline_of(
     if asked:
         concurrency = asked[0]
     if candidate is None or k is None:
-        answer = recommend(run, (decision or Decision()).options(run))
-        if candidate is None:
-            picked = answer.choice or answer.leader
-        else:
-            bests = (e for e in answer.evaluations if e.candidate == candidate and e.best)
-            picked = next((e.configuration for e in bests), None)
-        served = [e for e in answer.evaluations if e.requests_served]
-        if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
-            picked = served[0].configuration  # the only one that the server drafts with
-        if picked is None:
-            raise UsageError(
-                f"no k of `{name}` is known to be best" if name else "this run has no best draft",
-                hint="name one with --candidate and --k",
-            )
+        picked = _picked(run, candidate, decision or Decision())
         candidate, k = picked.candidate, k or picked.k
         if decision is not None:
             concurrency = picked.concurrency
@@ -298,6 +277,27 @@ def baseline_of(
     if asked and load is None and baseline.processes and rows != concurrency:
         note(f"note: times in this baseline are at concurrency {rows}, not {concurrency}")
     return baseline
+
+
+def _picked(run: Run, candidate: Candidate | None, decision: Decision) -> Configuration:
+    """What the run recommends, or a candidate at its best k; where no speed is known, the only
+    configuration that the server drafts with.
+    """
+    from draftbench.planner.recommend import recommend
+
+    answer = recommend(run, decision.options(run))
+    picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
+    served = [each for each in answer.evaluations if each.requests_served]
+    if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
+        picked = served[0]
+    if picked is None:
+        raise UsageError(
+            f"no k of `{candidate}` is known to be best"
+            if candidate
+            else "this run has no best draft",
+            hint="name one with --candidate and --k",
+        )
+    return picked
 
 
 def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
@@ -315,6 +315,5 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
             "that replaces it with --candidate, or gate a run of the same draft and level",
         )
     asked = first.question
-    name = name or first.candidate
     load = asked.concurrency or first.active_rows
-    return baseline_of(run, folder, name, asked.k, concurrency=load)
+    return baseline_of(run, folder, name or first.candidate, asked.k, concurrency=load)

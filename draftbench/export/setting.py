@@ -197,9 +197,7 @@ def _chosen(
     """The configuration to export, and how it differs from the one that is recommended."""
     decision = answer.decision.replace("_", " ")
     if candidate is not None:
-        evaluation = next(
-            (c for c in answer.evaluations if c.best and c.candidate == candidate), None
-        )
+        evaluation = answer.best_of(candidate)
         if evaluation is None:
             raise NotRecommendedError(
                 f"no k of `{candidate}` is known to be best, so there is nothing to export",

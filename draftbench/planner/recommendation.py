@@ -339,6 +339,10 @@ class Recommendation(Record, frozen=True):
         greedy = self.drafting_mode is DraftingMode.GREEDY
         return perfect.value if perfect and perfect.value < _ALWAYS_ACCEPTED and greedy else None
 
+    def best_of(self, candidate: Candidate) -> Evaluation | None:
+        """A candidate at its best k; None where its speed is unknown."""
+        return next((e for e in self.evaluations if e.candidate == candidate and e.best), None)
+
     @property
     def by_candidate(self) -> list[Evaluation]:
         """One evaluation per candidate: its best k; where the speed is unknown the one at which a
