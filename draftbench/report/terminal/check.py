@@ -79,7 +79,7 @@ def _several(answer: CheckResult) -> Section:
         )
         for text in (pair.obstacles or pair.caveats)[:1]:
             notes.append(text if f"`{pair.draft.name}`" in text else f"{name}: {text}")
-    if any("*" in row[-1] for row in rows):
+    if any(e.standing == "with an option" for pair in answer.pairs for e in pair.engines):
         notes.append("* only with an option of that engine.")
     working = sum(not pair.obstacles for pair in answer.pairs)
     title = f"{working} of {counted(len(rows), 'draft')} can work with {answer.target.name}"

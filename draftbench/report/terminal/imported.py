@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftbench.acceptance.definitions import FIGURES
 from draftbench.acceptance.intervals import Estimate
 from draftbench.engines.imported import Imported, Value
 from draftbench.records import to_json
@@ -16,9 +17,10 @@ def render(record: Imported, style: str, width: int) -> str:
     counts = counted(record.rounds, "round")
     if record.requests is not None:
         counts = f"{counted(record.requests, 'request')}, {counts}"
+    names = {figure.formula: figure.name for figure in FIGURES}
     # A figure by position has one definition for all of them.
-    defined = {each.formula: each.name.partition(" of position ")[0] for each in record.figures}
-    notes = [f"{name[0].upper()}{name[1:]}: {formula}." for formula, name in defined.items()]
+    formulas = dict.fromkeys(each.formula for each in record.figures)
+    notes = [f"{names[each][0].upper()}{names[each][1:]}: {each}." for each in formulas]
     if record.smaller_k:
         lengths = ", ".join(f"{length:.2f} at k = {k}" for k, length in record.smaller_k.items())
         notes.append(f"Mean accepted length to expect at a smaller k: {lengths}.")
