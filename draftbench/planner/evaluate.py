@@ -51,19 +51,11 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
             best = Ranking(keeping or limitless, ranking.by).best
         rate = alpha(at_every_k[0].predictor.along.replays)
         corrected = any(each.corrected for each in at_every_k)
-        found += [
-            _evaluation(
-                each,
-                decided,
-                run,
-                rate,
-                best=best is not None and each.k == best.k,
-                comparable=each.corrected
-                or not corrected
-                or each.predictor.round_costs is not None,
-            )
-            for each in at_every_k
-        ]
+        for each in at_every_k:
+            of_engine = each.predictor.round_costs is not None
+            comparable = each.corrected or not corrected or of_engine
+            is_best = best is not None and each.k == best.k
+            found.append(_evaluation(each, decided, run, rate, best=is_best, comparable=comparable))
     return tuple(found)
 
 
@@ -87,9 +79,11 @@ def _evaluation(
     measured, costs, ranking = alternative.measured, predictor.costs, decided.ranking
     # Those of a serving engine, with or without a baseline.
     answers = runs_at(run, alternative.candidate, k, predictor.batch) if run.served else []
-    while_decoding = counted_along(answers) if answers else None
+    while_decoding = None
     if measured:
         while_decoding = measured.counted
+    elif answers:
+        while_decoding = counted_along(answers)
     # A draft that cannot be replayed has the engine's τ at k's that were started, at others that of
     # the positions that it counted.
     along = prediction.trajectories, prediction.rounds
