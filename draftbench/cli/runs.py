@@ -10,7 +10,7 @@ import typer
 
 from draftbench.cli.flags import RunArgument, flag
 from draftbench.cli.help import add_command
-from draftbench.cli.output import TextOutput, note, write_result
+from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
 
 FolderArgument = Annotated[
@@ -51,7 +51,7 @@ def list_runs(
     draftbench runs list /data/runs --format json | jq -r '.[].run'
     """
     from draftbench.records import to_json
-    from draftbench.report.terminal.text import Section, columns, printable
+    from draftbench.report.terminal.text import Section, render_sections
 
     listed = _newest_first(folder)
     if output.style == "json":
@@ -68,10 +68,8 @@ def list_runs(
         else:
             created = run.created.replace("T", " ")[:16]
             rows.append((name, created, target, traffic, str(run.requests), run.private))
-    if output.style == "markdown":
-        output.write(Section(f"Runs in {folder}", head, rows, broken).markdown())
-    else:
-        output.write("\n".join([columns(head, rows), *map(printable, broken)]))
+    section = Section(f"Runs in {folder}", head, rows, broken)
+    output.write(render_sections([section], output.style, width()))
     return 0
 
 

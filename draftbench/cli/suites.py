@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftbench.cli.output import TextOutput
+from draftbench.cli.output import TextOutput, width
 
 
 def suites(output: TextOutput) -> int:
@@ -12,18 +12,18 @@ def suites(output: TextOutput) -> int:
     draftbench suites --format json | jq -r '.[].name'
     """
     from draftbench.records import to_json
-    from draftbench.report.terminal.text import Section, columns
+    from draftbench.report.terminal.text import Section, render_sections
     from draftbench.traffic.suites import suites as built_in
 
     every = built_in()
     if output.style == "json":
         output.write(to_json(every))
         return 0
-    head = ("suite", "requests", "title", "description")
-    rows = [(f"suite:{s.name}", str(s.requests), s.title, s.description) for s in every]
+    head = ["suite", "requests", "title"]
+    rows = [[f"suite:{s.name}", str(s.requests), s.title] for s in every]
+    section = Section("Built-in traffic", head, rows, ["Descriptions: --format markdown."])
     if output.style == "markdown":
-        output.write(Section("Built-in traffic", head, rows).markdown())
-    else:
-        table = columns(head[:-1], [row[:-1] for row in rows])
-        output.write(f"{table}\nDescriptions: --format markdown")
+        rows = [[*row, s.description] for row, s in zip(rows, every, strict=True)]
+        section = Section("Built-in traffic", [*head, "description"], rows)
+    output.write(render_sections([section], output.style, width()))
     return 0

@@ -10,7 +10,7 @@ from draftbench.traffic.suites import suites
 def test_every_suite_is_named_as_a_sweep_takes_it(command):
     outcome = command("suites")
     assert (outcome.code, outcome.err) == (0, "")
-    named = [line.split()[0] for line in outcome.out.splitlines()[1:-1]]
+    named = [line.split()[0] for line in outcome.out.splitlines()[2:-1]]
     assert named == [f"suite:{suite.name}" for suite in suites()]
 
 
