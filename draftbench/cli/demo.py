@@ -60,7 +60,7 @@ def demo(
     if code not in (0, 1):  # 1: the foreign draft was refused, as it must be
         return code
     run, k = read(out), max(options.ks)
-    sides = {name: baseline_of(run, out, name, k) for name in (WORSE, BETTER)}
+    sides = {name: baseline_of(run, name, k) for name in (WORSE, BETTER)}
     write_result("\n".join(["", *_why_not(answer), *_gated(sides, k)]))
     save_baseline(sides[BETTER], out / "baseline.json")
     name = str(out)

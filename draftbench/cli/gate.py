@@ -149,7 +149,7 @@ def gate(
     _check_together(context)
     if save and run:
         observed = read(run)
-        saved = baseline_of(observed, run, candidate, k, decision)
+        saved = baseline_of(observed, candidate, k, decision)
         save_baseline(saved, save)
         if decision.costs is not None and None in (candidate, k):
             costs = decision.options(observed).costs
@@ -169,7 +169,7 @@ def gate(
     timed = any(limit.metric in TIMED for limit in limits_of(max_drop or (), ()))
     try:
         if old and new:
-            first = baseline_of(read(old), old, candidate, k)
+            first = baseline_of(read(old), candidate, k)
             second = _successor(new, candidate, first)
         else:
             assert baseline
@@ -242,7 +242,6 @@ def save_baseline(baseline: Baseline, file: Path) -> None:
 
 def baseline_of(
     run: Run,
-    folder: Path,
     name: str | None,
     k: int | None,
     decision: Decision | None = None,
@@ -266,7 +265,9 @@ def baseline_of(
         candidate, k = picked.candidate, k or picked.k
         if decision is not None:
             concurrency = picked.concurrency
-    baseline = make_baseline(run, candidate, k, RunFolder(folder).private_texts(), concurrency)
+    assert run.path  # `read` sets it
+    texts = RunFolder(run.path).private_texts()
+    baseline = make_baseline(run, candidate, k, texts, concurrency)
     load, rows = baseline.question.concurrency, baseline.active_rows
     if asked and load not in (None, concurrency):
         loads = sorted({r.batch for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
@@ -314,6 +315,5 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
             hint=f"its candidates are {', '.join(measured) or 'none'}; name the draft "
             "that replaces it with --candidate, or gate a run of the same draft and level",
         )
-    asked = first.question
-    load = asked.concurrency or first.active_rows
-    return baseline_of(run, folder, name or first.candidate, asked.k, concurrency=load)
+    load = first.question.concurrency or first.active_rows
+    return baseline_of(run, name or first.candidate, first.question.k, concurrency=load)
