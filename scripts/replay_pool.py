@@ -11,15 +11,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import ALPHA_EMITTED, ratio
-from draftbench.acceptance.rounds import (
-    Floats,
-    Ints,
-    PositionLaw,
-    expected_rounds,
-    law_of,
-    replays_of,
-)
+from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
 from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, BaselineQuestion
 from draftbench.gate.judge import samples_of
 from draftbench.gate.pin import METRIC_VERSION, request_counts
@@ -138,9 +132,8 @@ def run_pool(folder: Path, candidate: str | None, k: int, *, segments: bool) -> 
     for known in observed.candidates:
         if candidate not in (None, str(known)):
             continue
-        mode = observed.manifest.question.mode
-        pairs = replays_of(known, observed.trajectories, observed.replays, mode)
-        laws = [(t, law_of(t, r)) for t, r in pairs]
+        along = candidate_rounds(observed, known)
+        laws = zip(along.trajectories, along.laws, strict=True)
         responses = [(t, law) for t, law in laws if isinstance(law, PositionLaw)]
         if responses:
             print(f"{known} in {folder.name}, k = {k}")

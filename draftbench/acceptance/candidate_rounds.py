@@ -20,7 +20,6 @@ from draftbench.acceptance.rounds import (
     counted_rounds,
     expected_rounds,
     law_of,
-    replays_of,
 )
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.remembered import remembered
@@ -52,11 +51,7 @@ class CandidateRounds:
 
     @remembered
     def at(self, k: int) -> Rounds:
-        """Expected rounds of every response.
-
-        Raises:
-            ValueError: there are no responses, or k is beyond what is known.
-        """
+        """Expected rounds of every response; a ValueError where k is beyond what is known."""
         return self.served.rounds(k) if self.served else expected_rounds(self.laws, k)
 
     def reaches(self, k: int) -> bool:
@@ -72,12 +67,9 @@ class CandidateRounds:
 
 
 def candidate_rounds(run: Run, candidate: Candidate) -> CandidateRounds:
-    """The rounds of a candidate along the run's responses.
-
-    Raises:
-        RunFolderError: a replay does not fit its response.
-    """
-    replays = replays_of(candidate, run.trajectories, run.replays, run.manifest.question.mode)
+    """The rounds of a candidate along the run's responses, those left out where it failed."""
+    along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
+    replays = [(t, along[t.key]) for t in run.trajectories if t.key in along]
     served = None if replays else served_rounds(run, candidate)
     return CandidateRounds((), served.laws(), served) if served else CandidateRounds.of(replays)
 
@@ -89,8 +81,6 @@ def runs_at(run: Run, candidate: Candidate, k: int, batch: int) -> list[tuple[Tr
     return [(run.responses[row.key], row) for row in rows]
 
 
-def counted_along(
-    runs: Sequence[tuple[Trajectory, Decode]],
-) -> Along:
+def counted_along(runs: Sequence[tuple[Trajectory, Decode]]) -> Along:
     """The responses of decoding runs at one k, and the rounds that were counted along them."""
     return tuple(response for response, _ in runs), counted_rounds([row for _, row in runs])

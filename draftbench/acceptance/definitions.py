@@ -276,12 +276,7 @@ class Requests:
     ) -> Sample:
         """A figure from the addends of every response [responses, m]; a request contributes the
         mean of its responses.
-
-        Raises:
-            ValueError: as many rows as responses are needed.
         """
-        if len(columns) != len(self.rows):
-            raise ValueError(f"{len(columns)} rows of counts for {len(self.rows)} responses")
         if len(self.names) < len(self.rows):
             addends = np.zeros((len(self.names), columns.shape[1]))
             np.add.at(addends, self.rows, columns)

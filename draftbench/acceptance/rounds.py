@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.errors import RunFolderError
-from draftbench.records import Candidate, Decode, DraftingMode, LookupReplay, Replay, Trajectory
+from draftbench.records import Decode, LookupReplay, Replay, Trajectory
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -120,41 +119,6 @@ class Rounds:
         return {field.name: getattr(self, field.name) for field in fields(self)[1:]}
 
 
-def replays_of(
-    candidate: Candidate,
-    trajectories: Sequence[Trajectory],
-    replays: Sequence[AnyReplay],
-    mode: DraftingMode,
-) -> tuple[tuple[Trajectory, AnyReplay], ...]:
-    """Pair each response with the candidate's replay along it in a drafting mode, in the order of
-    `trajectories`. Responses without one (the candidate failed there) are left out. Prompt lookup
-    has no mode.
-
-    Raises:
-        RunFolderError: a replay does not fit its response.
-    """
-    by_response = {
-        replay.key: replay
-        for replay in replays
-        if replay.candidate == candidate
-        and (isinstance(replay, LookupReplay) or replay.mode is mode)
-    }
-    pairs = []
-    for trajectory in trajectories:
-        replay = by_response.get(trajectory.key)
-        if replay is None:
-            continue
-        positions = len(replay.accept if isinstance(replay, Replay) else replay.proposed)
-        if positions != max(trajectory.output_tokens - 1, 0):
-            raise RunFolderError(
-                f"the replay of {candidate} along request {trajectory.request} covers {positions} "
-                f"positions of a response of {trajectory.output_tokens} tokens",
-                hint="the run folder mixes two runs or was edited; sweep into a fresh folder",
-            )
-        pairs.append((trajectory, replay))
-    return tuple(pairs)
-
-
 def model_pairs(pairs: Pairs) -> ModelPairs:
     """The pairs of a model draft; none for prompt lookup."""
     return [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]
@@ -172,13 +136,12 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
 def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
     """Expected rounds of every response at draft length k; exact for acceptances of 0 and 1.
 
+    Args:
+        laws: of one kind, for one draft.
+
     Raises:
-        ValueError: no responses, k < 1, k beyond a lookup window or the hazards, or kinds mixed.
+        ValueError: k is beyond a lookup window or the hazards.
     """
-    if k < 1 or not laws:
-        raise ValueError("expected_rounds needs at least one response and k >= 1")
-    if len({type(law) for law in laws}) > 1:
-        raise ValueError("laws of several kinds belong to different drafts")
     chain_of = _CHAINS[type(laws[0])]
     blocks = list(_blocks(laws))
     counts = [_counts(chain_of([laws[row] for row in rows], k), k) for rows in blocks]
@@ -212,15 +175,8 @@ def hazards_of(rounds: Rounds) -> Floats:
 
 
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
-    """Count the rounds of decoding runs, one row per run; all runs at one k ≥ 1.
-
-    Raises:
-        ValueError: no runs, runs of different k, or baseline runs.
-    """
-    k = max((decode.k for decode in decodes), default=0)
-    if k < 1 or any(decode.k != k for decode in decodes):
-        raise ValueError("counted_rounds needs runs of one k >= 1")
-    runs = len(decodes)
+    """Count the rounds of decoding runs, one row per run; all runs at one k ≥ 1."""
+    k, runs = decodes[0].k, len(decodes)
     run = np.repeat(np.arange(runs), [len(decode.proposed) for decode in decodes])
     proposed = np.array([count for decode in decodes for count in decode.proposed], np.int64)
     accepted = np.array([count for decode in decodes for count in decode.accepted], np.int64)

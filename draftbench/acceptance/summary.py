@@ -126,9 +126,6 @@ def acceptance_report(
         ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with. An
             engine's counts are shown at the k's that it was started with.
         width: the relative half width of an interval that `requests_needed` aims at.
-
-    Raises:
-        RunFolderError: replays that do not fit their responses.
     """
     figures: list[CandidateAcceptance] = []
     differences: list[FigureDifference] = []

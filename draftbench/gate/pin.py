@@ -87,7 +87,7 @@ def make_baseline(
             measured, the smallest that was.
 
     Raises:
-        RunFolderError: no replay of the candidate, or one that does not fit its response.
+        RunFolderError: no replay of the candidate.
         UsageError: k < 1, or more than prompt lookup was measured with, or a server that does not
             count its rounds.
     """

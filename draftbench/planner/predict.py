@@ -136,21 +136,13 @@ class Prediction:
 def predictor_of(
     run: Run, candidate: Candidate, *, batch: int = 1, source: CostSource | None = None
 ) -> Predictor:
-    """What predicts a candidate, by the costs of `source` or of this run.
-
-    Raises:
-        RunFolderError: a replay does not fit its response.
-    """
+    """What predicts a candidate, by the costs of `source` or of this run."""
     source = source or costs_in(run, (candidate,))
     return replayed(run, candidate).at(batch, source)
 
 
 def replayed(run: Run, candidate: Candidate) -> Predictor:
-    """A candidate's rounds, at unknown costs.
-
-    Raises:
-        RunFolderError: a replay does not fit its response.
-    """
+    """A candidate's rounds, at unknown costs."""
     along, memory = candidate_rounds(run, candidate), _memory(run, candidate)
     return Predictor(candidate=candidate, along=along, memory_bytes=memory)
 

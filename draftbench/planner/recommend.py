@@ -24,9 +24,6 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     """Decide for one run. The headline is the answer at the first concurrency; for throughput and
     cost it is the answer with the most tokens per second, which at one price are also the most
     tokens per dollar.
-
-    Raises:
-        RunFolderError: replays that do not fit their responses.
     """
     evaluator = Evaluator(run, options or DecisionOptions())
     asked = tuple(dict.fromkeys(evaluator.options.concurrency)) or evaluator.concurrencies()

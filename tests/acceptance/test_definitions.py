@@ -179,11 +179,6 @@ def test_without_a_denominator_a_figure_is_unknown() -> None:
     assert d.per_request_mean(sample).value is None
 
 
-def test_counts_of_other_responses_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 rows of counts for 2 responses"):
-        d.tokens_per_round([trajectory("a"), trajectory("b")], rounds_of([0.5]))
-
-
 def test_every_figure_of_vllms_counters_says_that_these_count_past_the_end() -> None:
     names = {figure.symbol: figure.vllm for figure in FIGURES if figure.vllm}
     assert set(names) == {"accepted/drafted", "1+Σ Πh", "s"}

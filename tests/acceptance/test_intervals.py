@@ -157,11 +157,6 @@ def test_pairs_are_the_requests_that_both_have() -> None:
     assert paired_ratio(a, ratio([0, 0], [1, 1], "xy")).value is None
 
 
-def test_different_figures_are_not_paired() -> None:
-    with pytest.raises(ValueError, match="different figures"):
-        paired_difference(ratio([1], [2]), ratio([1], [2], figure=HAZARD))
-
-
 def test_the_per_request_mean_has_an_interval_of_its_own() -> None:
     rng = np.random.default_rng(4)
     sample = ratio(rng.integers(0, 10, 60), np.full(60, 10))

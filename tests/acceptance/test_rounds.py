@@ -1,4 +1,4 @@
-"""Replays matched to responses; expected rounds and tries against every accept/reject outcome,
+"""Expected rounds and tries against every accept/reject outcome,
 against a running sampler, and by hand.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scenes import SMALL, decode, lookup, replay, trajectory
+from scenes import SMALL, decode, lookup, trajectory
 
 from draftbench.acceptance.rounds import (
     Floats,
@@ -23,18 +23,9 @@ from draftbench.acceptance.rounds import (
     expected_rounds,
     hazards_of,
     law_of,
-    replays_of,
     tried_probabilities,
 )
-from draftbench.errors import RunFolderError
-from draftbench.records import (
-    Candidate,
-    Decode,
-    DraftingMode,
-    Replay,
-)
-
-INT8 = Candidate(draft="small", quant="int8")
+from draftbench.records import Decode
 
 Round = tuple[int, int, int]  # proposed, accepted, cut
 
@@ -236,17 +227,12 @@ def test_many_responses_give_what_each_gives_alone() -> None:
         assert_same(together, row, wanted)
 
 
-def test_questions_without_an_answer_are_refused() -> None:
-    position = PositionLaw(2, 2, np.ones(1), 1)
+def test_beyond_what_was_looked_up_or_served_nothing_is_known() -> None:
     start = StartLaw(2, 2, np.ones(1, dtype=np.int64), np.ones(1, dtype=np.int64), window=3)
-    with pytest.raises(ValueError, match="at least one response"):
-        expected_rounds([], 1)
-    with pytest.raises(ValueError, match="k >= 1"):
-        expected_rounds([position], 0)
     with pytest.raises(ValueError, match="window"):
         expected_rounds([start], 4)
-    with pytest.raises(ValueError, match="different drafts"):
-        expected_rounds([position, start], 1)
+    with pytest.raises(ValueError, match="exceeds the hazards"):
+        expected_rounds([HazardLaw(3, 64, np.array([0.5]))], 2)
 
 
 def run(k: int, rounds: list[Round]) -> Decode:
@@ -263,11 +249,6 @@ def test_observed_rounds_are_counted_like_expected_ones() -> None:
     assert_same(counted, 0, tally(first, 3, 9))
     assert_same(counted, 1, tally(second, 3, 3))
     assert counted.reached.tolist() == [[3, 3, 1], [2, 0, 0]]
-
-
-def test_runs_of_different_k_are_not_counted_together() -> None:
-    with pytest.raises(ValueError, match="one k"):
-        counted_rounds([run(3, [(3, 3, 0)]), run(2, [(2, 2, 0)])])
 
 
 def whole(accept: list[float]) -> PositionLaw:
@@ -304,41 +285,10 @@ def test_drafting_ends_at_the_limit_and_at_the_drafts_context(
     assert PositionLaw(length, limit, np.ones(length - 1), draftable).drafted == last
 
 
-def test_replays_are_paired_in_the_order_of_the_responses() -> None:
-    responses = [trajectory("a", 3, limit=9), trajectory("b", 2), trajectory("a", 2, sample=1)]
-    replays = [replay([0.1], request="a", sample=1), replay([0.5, 0.25], request="a", draftable=7)]
-    pairs = replays_of(SMALL, responses, replays, DraftingMode.GREEDY)
-    assert [t.key for t, _ in pairs] == [("a", 0), ("a", 1)]
-    law = law_of(*pairs[0])
-    assert isinstance(law, PositionLaw)
-    assert (law.length, law.limit, law.draftable) == (3, 9, 7)
-    assert law.accept.tolist() == [0.5, 0.25]
-
-
-def test_other_drafts_and_quantization_levels_are_left_out() -> None:
-    others = [replay([1.0], candidate=Candidate(draft="big")), replay([1.0], candidate=INT8)]
-    assert replays_of(SMALL, [trajectory("r", 2)], others, DraftingMode.GREEDY) == ()
-    assert len(replays_of(INT8, [trajectory("r", 2)], others, DraftingMode.GREEDY)) == 1
-
-
 def test_prompt_lookup_becomes_a_law_per_start() -> None:
-    record = lookup((4, 0), (1, 0))
-    (pair,) = replays_of(record.candidate, [trajectory("r", 3)], [record], DraftingMode.GREEDY)
-    law = law_of(*pair)
+    law = law_of(trajectory("r", 3), lookup((4, 0), (1, 0)))
     assert isinstance(law, StartLaw)
     assert (law.proposed.tolist(), law.matched.tolist(), law.window) == ([4, 0], [1, 0], 4)
-
-
-def test_drafting_modes_are_not_mixed() -> None:
-    both = [replay([1.0]), replay([0.5], mode=DraftingMode.SAMPLED)]
-    ((_, chosen),) = replays_of(SMALL, [trajectory("r", 2)], both, DraftingMode.GREEDY)
-    assert isinstance(chosen, Replay)
-    assert chosen.accept == (1.0,)
-
-
-def test_a_replay_of_another_length_is_refused() -> None:
-    with pytest.raises(RunFolderError, match="1 positions of a response of 5 tokens"):
-        replays_of(SMALL, [trajectory("r", 5)], [replay([1.0])], DraftingMode.GREEDY)
 
 
 @given(
@@ -371,8 +321,3 @@ def test_hazards_of_decoding_runs_are_those_of_their_rounds() -> None:
     counts = {"proposed": (2,) * 4, "accepted": (2, 1, 1, 0), "cut": (0,) * 4}
     runs = [decode(SMALL, 2, 1.0, output_tokens=9, **counts, **seconds)]
     np.testing.assert_allclose(hazards_of(counted_rounds(runs)), [3 / 4, 1 / 3])
-
-
-def test_hazards_say_nothing_of_a_larger_k() -> None:
-    with pytest.raises(ValueError, match="exceeds the hazards"):
-        expected_rounds([HazardLaw(3, 64, np.array([0.5]))], 2)
