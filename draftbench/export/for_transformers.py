@@ -5,20 +5,14 @@ default it would change from round to round.
 from __future__ import annotations
 
 from draftbench.export.setting import Setting
-from draftbench.export.written import Version, Written, match_taken, too_old
+from draftbench.export.written import Version, Written, match_taken
 from draftbench.models.drafting import transformers_arguments
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 
 def write(setting: Setting, version: Version) -> Written:
-    """The snippet, the same for every version.
-
-    Raises:
-        UsageError: the version is too old for it.
-    """
-    if version < (4, 45):
-        raise too_old("transformers", "4.45", "`assistant_confidence_threshold`")
+    """The snippet, the same for every version."""
     notes = [ENGINE_RULES["transformers"].form]
     loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
     target = _from_pretrained(setting.target, setting.target_revision)

@@ -12,9 +12,9 @@ from draftbench.models.drafting import vllm_fields
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
-# The first versions that know the fields written here, according to vLLM's wheels on PyPI.
-_NGRAM, _DRAFT, _RATES, _SAMPLING = (0, 10), (0, 15), (0, 21), (0, 23)
-_PER_CHANNEL = _SCHEDULE = (0, 24)
+# The first version that knows all fields written here but `use_heterogeneous_vocab`, according to
+# vLLM's wheels on PyPI.
+_OLDEST = (0, 24)
 _VOCABULARIES, _PARALLEL = (0, 25), (0, 26)
 # From these on, draft models and n-grams run on vLLM's second runner by default.
 _DRAFT_RUNNER, _NGRAM_RUNNER = (0, 31), (0, 32)
@@ -26,13 +26,15 @@ def write(setting: Setting, version: Version) -> Written:
     Raises:
         UsageError: this version cannot draft so.
     """
+    if version < _OLDEST:
+        raise too_old("vLLM", "0.24", "configuration that draftbench knows")
     words = ["vllm", "serve", setting.target]
     if setting.target_revision:
         words += ["--revision", setting.target_revision]
     notes, to_do = [ENGINE_RULES["vllm"].form], []
-    scheduled = bool(setting.schedule) and version >= _SCHEDULE
-    fields = vllm_fields(setting.drafting_at(setting.longest if scheduled else setting.k))
-    if scheduled:
+    translated = setting.method == "draft-model" and setting.sizes is not None
+    fields = vllm_fields(setting.drafting_at(setting.longest), translated=translated)
+    if setting.schedule:
         fields["num_speculative_tokens_per_batch_size"] = [list(step) for step in setting.schedule]
         notes += _of_schedule(setting, version)
         if setting.draft and not setting.sizes and version >= _DRAFT_RUNNER:
@@ -41,29 +43,20 @@ def write(setting: Setting, version: Version) -> Written:
                 f"{setting.longest} tokens at every load and verifies only the schedule's"
             )
     if setting.survival:
-        if version < _RATES:
-            raise too_old("vLLM", "0.21", "acceptance by position to play back")
         fields["rejection_sample_method"] = "synthetic"
         fields["synthetic_acceptance_rates"] = list(setting.survival)
     mode = None
     if setting.method == "ngram":
-        if version < _NGRAM:
-            raise too_old("vLLM", "0.10", "n-gram configurations of this form")
         notes.append(_match(setting, version))
     elif setting.method == "draft-model":
-        mode = _draft_model(setting, version, fields, notes)
+        mode = _draft_model(setting, version, notes)
+        fields.setdefault("draft_sample_method", "greedy")
     command = f'{shlex.join(words)} --speculative-config "$(cat FILE)"'
-    return Written(json.dumps(fields), notes, mode, scheduled, command, to_do)
+    return Written(json.dumps(fields), notes, mode, bool(setting.schedule), command, to_do)
 
 
-def _draft_model(
-    setting: Setting, version: Version, fields: dict[str, object], notes: list[str]
-) -> DraftingMode:
-    """Adapt the fields of a draft model to the version and add notes on it; gives the mode in which
-    vLLM will draft.
-    """
-    if version < _DRAFT:
-        raise too_old("vLLM", "0.15", "draft models on its current engine")
+def _draft_model(setting: Setting, version: Version, notes: list[str]) -> DraftingMode:
+    """The mode in which vLLM will draft with a model, with notes on how it does."""
     greedy = setting.mode is DraftingMode.GREEDY
     if setting.sizes:
         if not greedy or version < _VOCABULARIES:
@@ -71,7 +64,6 @@ def _draft_model(
                 f"vLLM refuses this pair: its vocabularies have {setting.sizes} entries",
                 hint="from 0.25 it maps them where the draft is greedy; sweep with --mode greedy",
             )
-        fields["use_heterogeneous_vocab"] = True
         notes.append(
             f"the vocabularies have {setting.sizes} entries: vLLM drafts only tokens that are in "
             "both, and only on its older runner"
@@ -81,17 +73,6 @@ def _draft_model(
             "vLLM's default runner (0.31 to 0.33) runs a draft model without CUDA graphs, so that "
             "a small draft costs more than was measured here"
         )
-    # fp8_per_channel has one scale a row, as was measured.
-    if "quantization" in fields and version < _PER_CHANNEL:
-        fields["quantization"] = "fp8"
-        notes.append(
-            "fp8 has one scale a matrix in vLLM before 0.24, and one a row in the run: its "
-            "acceptance may differ"
-        )
-    if version < _SAMPLING:
-        fields.pop("draft_sample_method", None)
-        return DraftingMode.GREEDY
-    fields["draft_sample_method"] = "greedy" if greedy else "probabilistic"
     return DraftingMode.GREEDY if greedy else DraftingMode.SAMPLED_TEMPERATURE_ONLY
 
 

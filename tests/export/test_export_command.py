@@ -263,7 +263,7 @@ def test_where_nothing_can_be_recommended_nothing_is_exported(
         (["--engine", "tgi"], "TGI serves no draft model"),
         (["--engine", "vlm"], "did you mean `vllm`?"),
         (["--engine", "lmdeploy"], "unknown engine `lmdeploy`"),
-        ([*VLLM, "--engine-version", "0.12"], "use vLLM 0.15 or newer"),
+        ([*VLLM, "--engine-version", "0.12"], "use vLLM 0.24 or newer"),
         ([*VLLM, "--concurrency", "0"], "the smallest value is 1"),
         ([*VLLM, "--costs", "none.yaml"], "cannot read `none.yaml`"),
         (["--engine", "llamacpp", "--engine-version", "7"], "before-rename or after-rename"),
