@@ -109,14 +109,14 @@ def _changes(comparison: Comparison, *, everything: bool) -> Section:
 
 
 def _main_figures(change: CandidateChange) -> Iterable[FigureChange]:
-    """α, tokens per round and the measured speed-up, as far as they can be compared, each at the k
+    """The figures that are paired by request (not c), as far as they can be compared, each at the k
     where it was largest in A; nothing for the control.
     """
     main: dict[str, FigureChange] = {}
     for row in change.figures if change.candidate != SELF else ():
         best = main.get(row.figure)
         better = best is None or (row.a and best.a and row.a.value > best.a.value)
-        if row.difference and row.figure != "c" and row.k_a == row.k_b and better:
+        if row.difference and row.requests and row.k_a == row.k_b and better:
             main[row.figure] = row
     return main.values()
 
@@ -136,7 +136,7 @@ def _reading(row: FigureChange) -> str:
         return "–" if row.a is None or row.b is None else "not comparable"
     if difference.low == difference.high == 0:
         return "the same"
-    if row.k_a != row.k_b and not row.figure.startswith("S "):
+    if row.k_a != row.k_b:
         return "another k"
     if row.timed_too_seldom:
         return "unclear"
