@@ -89,9 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    # Without a command there is nothing to do but show the help.
-    shorter = {(): ["--help"], ("runs",): ["runs", "list"]}
-    words = shorter.get(tuple(words), words)
+    match words:
+        case []:
+            words = ["--help"]
+        case ["runs", *rest] if not rest or (rest[0].startswith("-") and rest[0] not in _HELP):
+            words = ["runs", "list", *rest]
     called_with(words)
     try:
         code = app(args=words, prog_name=app.info.name, standalone_mode=False)

@@ -36,13 +36,14 @@ def test_runs_are_listed_by_age_with_what_they_are(runs, capsys):
     assert "run.json" in listed[2]["problem"]
 
 
-def test_without_a_word_the_runs_of_the_usual_folder_are_listed(runs, capsys, monkeypatch):
+@pytest.mark.parametrize("flags", [[], ["--format", "json"]])
+def test_without_a_word_the_runs_of_the_usual_folder_are_listed(runs, capsys, monkeypatch, flags):
     (runs / "results").mkdir()
     (runs / "results/runs").symlink_to(runs, target_is_directory=True)
     monkeypatch.chdir(runs)
-    assert main(["runs", "list"]) == 0
+    assert main(["runs", "list", *flags]) == 0
     listed = capsys.readouterr().out
-    assert main(["runs"]) == 0
+    assert main(["runs", *flags]) == 0
     assert capsys.readouterr().out == listed
     assert "broken" in listed
 
