@@ -190,8 +190,9 @@ def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str
     if max(lost, default=0.0) > 0:
         at = lost.index(max(lost))
         notes.append(
-            f"largest drop by draft position: position {at + 1} of {result.k}, which "
-            f"{old.survival[at]:.1%} of the rounds passed before and {new.survival[at]:.1%} now"
+            f"largest drop by draft position: position {at + 1} of {result.k}; "
+            f"{old.survival[at]:.1%} of the rounds accepted it and all before it, now "
+            f"{new.survival[at]:.1%}"
         )
     return notes
 

@@ -58,6 +58,7 @@ def test_markdown_shows_the_verdict_and_its_tables(failed):
     # Over all requests, by segment, and what changed: a head each, and a row for each check.
     rows = [table.count("<tr>") - 1 for table in html.split("<table>")[1:]]
     assert rows == [1, 2, len(failed.changes)]
+    assert "<details><summary>2 rows</summary>" in html
     assert html.count("<li>") == 2 + len(failed.notes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from draftbench.errors import IncomparableError
 from draftbench.gate.ci import Outcome, describe_texts, difference, number
@@ -41,7 +42,8 @@ def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
         open_ones = sum(check.verdict is Verdict.INCONCLUSIVE for check in result.segments)
         counts = f"{len(result.segments)} checks, {len(failing)} fail, {open_ones} inconclusive"
         title = f"By segment: {counts}"
-        yield checked(title, result.segments if everything else failing, everything=everything)
+        shown = result.segments if everything else failing
+        yield replace(checked(title, shown, everything=everything), folded=True)
     if result.notes:
         yield Section("Notes", notes=result.notes)
     if result.changes:

@@ -33,7 +33,7 @@ Cell = str | Estimate | tuple[Estimate, str] | None
 @dataclass(frozen=True)
 class Section:
     """A title, a table (none if `rows` is empty), sentences below it, and lines of code, which are
-    not wrapped. The first `names` columns say what a row is.
+    not wrapped. The first `names` columns say what a row is; `folded` is its table in Markdown.
     """
 
     title: str
@@ -42,6 +42,7 @@ class Section:
     notes: Sequence[str] = ()
     code: Sequence[str] = ()
     names: int = 1
+    folded: bool = False
 
     def text(self, width: int) -> str:
         """At most `width` columns, as far as words allow: sentences wrapped, tables split."""
@@ -79,7 +80,12 @@ class Section:
         """A heading, a table, a list and a block of code."""
         lines = [f"### {markdown_escaped(self.title)}"]
         if self.rows:
-            lines += ["", markdown_table(self.head, self.rows)]
+            table = markdown_table(self.head, self.rows)
+            if self.folded:
+                table = (
+                    f"<details><summary>{len(self.rows)} rows</summary>\n\n{table}\n\n</details>"
+                )
+            lines += ["", table]
         if self.notes:
             lines += ["", *(f"- {markdown_escaped(note)}" for note in self.notes)]
         if self.code:
