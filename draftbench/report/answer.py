@@ -9,7 +9,6 @@ from operator import attrgetter
 
 import msgspec
 
-from draftbench.acceptance.intervals import Estimate
 from draftbench.memory import format_size
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.rank import TIMING_NOISE
@@ -28,6 +27,7 @@ from draftbench.report.terminal.text import (
     counted,
     milliseconds,
     rounded,
+    sentence,
     shortened,
     with_ends,
 )
@@ -127,17 +127,12 @@ def speed_up(answer: Recommendation) -> str:
     if leader is None:
         unknown = [caveat.text for caveat in answer.caveats if caveat.kind == "no-speed"]
         text = unknown[0] if unknown else "no candidate's speed is known"
-        return f"{text[:1].upper()}{text[1:]}."
+        return sentence(text)
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
     speed = (
-        "unknown (too few requests to decide by)" if deciding is None else speedup_text(deciding)
+        "unknown (too few requests to decide by)" if deciding is None else with_ends(deciding, "×")
     )
     return f"{subject} {speed}, {basis(answer, leader)}"
-
-
-def speedup_text(speed: Estimate) -> str:
-    """A speed-up with its interval's two ends."""
-    return with_ends(speed, "×")
 
 
 def basis(answer: Recommendation, leader: Evaluation) -> str:
@@ -274,7 +269,7 @@ def _why_two_figures(answer: Recommendation) -> str:
     """Why the leader's row has another speed-up than the headline; empty if it has the same."""
     leader, deciding = answer.leading_evaluation, answer.speedup_deciding
     expected = answer.ranked_by(leader) if leader else None
-    if expected is None or deciding is None or speedup_text(expected) == speedup_text(deciding):
+    if expected is None or deciding is None or with_ends(expected, "×") == with_ends(deciding, "×"):
         return ""
     return "expected: over all requests; the headline's speed-up is cross-validated"
 
@@ -334,7 +329,7 @@ def speed_ups(answer: Recommendation) -> Section:
         ("predicted, end to end", leader.speedup_end_to_end, "prefills included"),
     ]
     known = [
-        [name, speedup_text(value), covers] for name, value, covers in rows if value is not None
+        [name, with_ends(value, "×"), covers] for name, value, covers in rows if value is not None
     ]
     return Section("Every speed-up of the best", ("", "×", ""), known, certainty(answer))
 

@@ -33,13 +33,14 @@ from draftbench.report.answer import (
     loads,
     losers,
     named,
+    provisional,
     speed_up,
     speed_ups,
 )
 from draftbench.report.charts import Bar, Chart, bars, charts_of
 from draftbench.report.markup import Html, coded, data, element, folded, items, table
 from draftbench.report.plot import STYLE
-from draftbench.report.terminal.text import Section, counted
+from draftbench.report.terminal.text import Section, counted, sentence
 from draftbench.run_folder.run import Run
 
 _ONE = "One request has no interval, so nothing is drawn."
@@ -113,17 +114,14 @@ def _head(run: Run, answer: Recommendation) -> Html:
         for path in (question.target, question.traffic)
     )
     about = f" · target {target} · traffic {traffic} · {counted(answer.requests, 'request')}"
-    doubts = ". ".join(
-        text if at == 0 else text[:1].upper() + text[1:]
-        for at, text in enumerate(caveat.text for caveat in answer.decisive_caveats)
-    )
+    doubts = provisional(answer)
     return element(
         "header",
         element("p", element("b", "draftbench"), about, class_="eyebrow"),
         element("h1", headline(answer)),
         _deciding(answer),
         element("p", _lead(answer, leader), class_="lead"),
-        element("p", f"Provisional: {doubts}.", class_="provisional") if doubts else None,
+        element("p", doubts, class_="provisional") if doubts else None,
         class_=answer.decision,
     )
 
@@ -141,7 +139,7 @@ def _lead(answer: Recommendation, leader: Evaluation | None) -> str:
         rests_on += (
             "; cross-validated: draft and k are chosen on some requests and evaluated on the others"
         )
-    return " ".join([f"{rests_on[:1].upper()}{rests_on[1:]}.", *certainty(answer)])
+    return " ".join([sentence(rests_on), *certainty(answer)])
 
 
 def _deciding(answer: Recommendation) -> Html | None:
@@ -290,9 +288,8 @@ def _method(name: str, run: Run, answer: Recommendation, charts: Mapping[str, Ch
     missing = failures(answer)
     if "tokens-per-round-by-group" not in charts:
         missing.append(_why_no_segments(run))
-    caveats = [caveat.text for caveat in answer.caveats if not caveat.decisive]
     lists = {
-        "Other caveats" if answer.decisive_caveats else "Caveats": caveats,
+        "Caveats": [caveat.text for caveat in answer.caveats],
         "Checks": [check for check in answer.checks if check != lead],
         "Not measured": missing,
     }

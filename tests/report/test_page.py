@@ -20,6 +20,7 @@ from draftbench.cli import main
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.records import CostPoint
+from draftbench.report.answer import provisional
 from draftbench.report.markup import coded
 from draftbench.report.page import STYLE, page
 
@@ -267,9 +268,7 @@ def test_the_same_run_gives_the_same_page(run, text):
 
 def test_a_provisional_decision_says_so_below_its_figure(run, text):
     answer = recommend(run)
-    first, second = (caveat.text for caveat in answer.decisive_caveats)
-    doubts = f"{first}. {second[0].upper()}{second[1:]}"
-    assert f'<p class="provisional">Provisional: {doubts}.</p>' in text
+    assert f'<p class="provisional">{provisional(answer)}</p>' in text
     sure = msgspec.structs.replace(answer, caveats=())
     assert "Provisional" not in page("run", run, sure)
 

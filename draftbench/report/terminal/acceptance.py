@@ -14,7 +14,7 @@ import msgspec
 from draftbench.acceptance.breakdown import Breakdown, Disagreement
 from draftbench.acceptance.definitions import FIGURES, MEAN_ACCEPTED_LENGTH, TOKENS_PER_ROUND
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
-from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, FigureEstimate
+from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance
 from draftbench.records import SELF, to_json
 from draftbench.report.terminal.text import (
     Cell,
@@ -23,6 +23,7 @@ from draftbench.report.terminal.text import (
     csv_text,
     ends,
     render_sections,
+    sentence,
     shown,
 )
 
@@ -110,11 +111,11 @@ def _screen(report: AcceptanceReport) -> list[Section]:
     ks = _shown_ks(each.k for c in report.candidates for each in (*c.at_each_k, *c.predicted))
     rows: list[list[Cell]] = []
     for c in candidates:
-        lengths: dict[int | None, Cell] = {
-            each.k: _marked(each, c)
-            for each in (*c.at_each_k, *c.predicted)
-            if each.symbol == MEAN_ACCEPTED_LENGTH.symbol
-        }
+        tau = MEAN_ACCEPTED_LENGTH.symbol
+        lengths: dict[int | None, Cell] = {e.k: e.pooled for e in c.at_each_k if e.symbol == tau}
+        for each in c.predicted:
+            if each.symbol == tau and each.pooled is not None:
+                lengths[each.k] = f"{shown(each.pooled)} predicted"
         at_ends = [each.pooled for each in (*c.hazards[:1], *c.hazards[-1:])]
         hazards = " → ".join("–" if h is None else f"{h.value:.2f}" for h in at_ends)
         alpha = c.alpha.pooled if c.alpha else None
@@ -135,12 +136,6 @@ def _screen(report: AcceptanceReport) -> list[Section]:
         ),
         _screen_groups(report, " ".join(filter(None, meanings))),
     ]
-
-
-def _marked(figure: FigureEstimate, c: CandidateAcceptance) -> Cell:
-    """A figure of a candidate, marked if it is predicted."""
-    predicted = figure.pooled is not None and figure in c.predicted
-    return f"{shown(figure.pooled)} predicted" if predicted else figure.pooled
 
 
 def _shown_ks(ks: Iterable[int | None]) -> list[int]:
@@ -254,18 +249,20 @@ def _faults(c: CandidateAcceptance) -> list[str]:
 def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
     """Every table of a candidate, some of them empty."""
     drafting = f"{c.mode} drafting" if c.mode else "prompt lookup"
-    notes = ["No α: what prompt lookup proposes depends on where a round starts."]
+    unknown = "No α: what prompt lookup proposes depends on where a round starts."
+    notes = []
     if c.counted:
         drafting = "counted by the serving engine"
-        notes = [] if c.alpha else ["No α: the engine did not say at which positions it accepted."]
-        basis = _counted(c)
-        notes.insert(0, f"{basis[:1].upper()}{basis[1:]}.")
-    if c.alpha is not None:
+        unknown = "No α: the engine did not say at which positions it accepted."
+        notes = [sentence(_counted(c))]
+    if c.alpha is None:
+        notes.append(unknown)
+    else:
         means = f"α {shown(c.alpha.pooled)}, mean of requests {shown(c.alpha.per_request)}"
         needed = c.alpha.requests_needed
         enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
         basis = c.alpha.figure if c.counted else f"{c.alpha.figure}, {drafting}"
-        notes = [*(notes if c.counted else ()), f"{means} ({basis}){enough}"]
+        notes.append(f"{means} ({basis}){enough}")
     notes += _faults(c)
     groups = c.breakdown.groups if c.breakdown else c.rounds_by_group
     by_segment = [(g.name, g.equal_requests) for g in groups if g.by == "segment"]

@@ -6,7 +6,7 @@ from draftbench.acceptance.definitions import FIGURES
 from draftbench.acceptance.intervals import Estimate
 from draftbench.engines.imported import Imported, Value
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section, counted, render_sections
+from draftbench.report.terminal.text import Section, counted, render_sections, sentence
 
 
 def render(record: Imported, style: str, width: int) -> str:
@@ -20,13 +20,13 @@ def render(record: Imported, style: str, width: int) -> str:
     names = {figure.formula: figure.name for figure in FIGURES}
     # A figure by position has one definition for all of them.
     formulas = dict.fromkeys(each.formula for each in record.figures)
-    notes = [f"{names[each][0].upper()}{names[each][1:]}: {each}." for each in formulas]
+    notes = [sentence(f"{names[each]}: {each}") for each in formulas]
     if record.smaller_k:
         lengths = ", ".join(f"{length:.2f} at k = {k}" for k, length in record.smaller_k.items())
         notes.append(f"Mean accepted length to expect at a smaller k: {lengths}.")
     if record.without:
         notes.append(f"{counted(record.without, 'row')} without counts of speculation: left out.")
-    notes += [f"{note[0].upper()}{note[1:]}." for note in record.notes]
+    notes += map(sentence, record.notes)
     head = ["figure", "value", "called there"]
     return render_sections([Section(f"{record.form}: {counts}", head, rows, notes)], style, width)
 

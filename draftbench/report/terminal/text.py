@@ -194,6 +194,11 @@ def paragraph(text: str, width: int, indent: str = "") -> str:
     )
 
 
+def sentence(text: str) -> str:
+    """A text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def shortened(text: str, width: int) -> str:
     """At most `width` characters: a longer text loses its middle, which says least of a model's
     name.
