@@ -168,10 +168,10 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(
     words += ["--measure", "none", "--threads", 1, "--out", folder]
     stage = TerminalWatcher.stage
 
-    def interrupted(self, what, total):
+    def interrupted(self, what, total, candidate=None):
         if "replay" in what:
             raise KeyboardInterrupt
-        stage(self, what, total)
+        stage(self, what, total, candidate)
 
     with monkeypatch.context() as patch:
         patch.setattr(TerminalWatcher, "stage", interrupted)

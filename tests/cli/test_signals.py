@@ -108,10 +108,10 @@ def test_a_folder_with_a_blank_can_be_copied_into_the_shell(
     folder = tmp_path / "my run"
     stage = TerminalWatcher.stage
 
-    def ended(self, what, total):
+    def ended(self, what, total, candidate=None):
         if Path(folder / "run.json").exists():
             raise KeyboardInterrupt
-        stage(self, what, total)
+        stage(self, what, total, candidate)
 
     monkeypatch.setattr(TerminalWatcher, "stage", ended)
     assert f"--out '{folder}'" in failing(130, *sweep_words(embedded, folder))
