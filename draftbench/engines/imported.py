@@ -34,6 +34,8 @@ from draftbench.records import Count, Record
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited
 
 MOST_BYTES = 512 << 20
+# No engine drafts as many tokens in a round: a larger count is a spoiled file.
+_LONGEST_ROUND = 4096
 _HINT = (
     "it reads the result of `vllm bench serve`, a scrape of /metrics, AIPerf's records, guidellm's "
     "report, and answers of vLLM, SGLang or llama-server as JSON lines"
@@ -104,7 +106,9 @@ def _steps(fields: Mapping[str, Any], row: Mapping[str, Any]) -> RecordedCounts:
     histogram = fields["acceptance_histogram"]
     if isinstance(histogram, Mapping):
         by_length = {int(j): n for j, n in histogram.items()}
-        histogram = [by_length.get(j, 0) for j in range(max(by_length, default=0) + 1)]
+        if (longest := max(by_length, default=0)) > _LONGEST_ROUND:
+            raise ValueError(f"a round accepted {longest} tokens")
+        histogram = [by_length.get(j, 0) for j in range(longest + 1)]
     tokens = _first(fields, row, "completion_tokens", ("usage", "completion_tokens"),
                     ("output_metrics", "text_tokens"))  # fmt: skip
     # A step without a proposal emits one token and is not among the recorded ones.

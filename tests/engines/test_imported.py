@@ -164,6 +164,8 @@ def test_llama_servers_rounds_are_its_tokens_less_the_first_and_the_accepted(wri
         ("not json", "is not JSON"),
         ('{"spec_decode_acceptance": {"num_spec_steps": "x", "num_accepted_draft_tokens": 1, '
          '"acceptance_histogram": []}}', "not as it writes them"),
+        ('{"spec_decode_acceptance": {"num_spec_steps": 1, "num_accepted_draft_tokens": 1, '
+         '"acceptance_histogram": {"1000000000": 1}}}', "a round accepted 1000000000 tokens"),
         ("[" * 100_000, "is not JSON"),
         ("# HELP nothing\n", "count no speculation"),
     ],
