@@ -87,7 +87,7 @@ def closest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
     return min(near, key=lambda each: not each.lstrip("-").startswith(begins), default=None)
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str, *, alike: float = 0.6) -> str:
-    """A hint with the known name that is most like a misspelt one, or the other hint."""
+def did_you_mean(name: str, known: Iterable[str], hint: str, *, alike: float = 0.6) -> str:
+    """A hint, after the known name that is most like a misspelt one."""
     near = closest(name, known, alike)
-    return f"did you mean `{near}`?" if near else otherwise
+    return f"did you mean `{near}`? {hint}" if near else hint

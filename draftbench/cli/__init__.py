@@ -129,18 +129,18 @@ def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
     context: typer.Context | None = getattr(error, "ctx", None)
     commands = {command.__name__.rstrip("_") for command in COMMANDS}
     path = context.command_path if context else " ".join(["draftbench", *commands & {*words[:1]}])
-    message, meant = error.format_message().rstrip("."), ""
+    message = error.format_message().rstrip(".")
     message = f"{message[:1].lower()}{message[1:]}".replace("'", "`")
     names = getattr(context and context.command, "commands", {})
+    hint = f"`{path} -h` lists all {'commands' if names else 'flags, with examples'}"
     if unknown := _UNKNOWN_COMMAND.match(message):
         message = f"`{path}` has no command `{unknown[1]}`"
-        meant = did_you_mean(unknown[1], names, "")
+        hint = did_you_mean(unknown[1], names, hint)
     elif hasattr(error, "possibilities"):
         flag: str = getattr(error, "option_name", "")
         message = f"`{path}` has no flag `{flag}`"
-        meant = did_you_mean(flag, error.possibilities or (), "", alike=0.7)
-    listed = "commands" if names else "flags, with examples"
-    return UsageError(message, hint=f"{meant} `{path} -h` lists all {listed}".strip())
+        hint = did_you_mean(flag, error.possibilities or (), hint, alike=0.7)
+    return UsageError(message, hint=hint)
 
 
 def _print(error: DraftbenchError) -> None:

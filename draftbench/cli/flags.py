@@ -146,8 +146,7 @@ def _parsed(name: str, declared: Field[Any], value: Any) -> Any:
 def one_of(flag: str, value: str, allowed: Collection[str]) -> None:
     """Refuse a value that the flag does not know."""
     if value not in allowed:
-        meant, listed = did_you_mean(value, allowed, ""), ", ".join(allowed)
-        hint = f"{meant} It can be {listed}" if meant else f"it can be {listed}"
+        hint = did_you_mean(value, allowed, f"it can be {', '.join(allowed)}")
         raise UsageError(f"{flag} cannot be `{value}`", hint=hint)
 
 
@@ -432,7 +431,5 @@ def candidate_named(run: Run, name: str) -> Candidate:
     candidates = {str(candidate): candidate for candidate in run.candidates}
     if name in candidates:
         return candidates[name]
-    others = f"its candidates are {', '.join(candidates) or 'none'}"
-    meant = did_you_mean(name, candidates, "")
-    hint = f"{meant} {others}" if meant else others
+    hint = did_you_mean(name, candidates, f"its candidates are {', '.join(candidates) or 'none'}")
     raise UsageError(f"the run has no candidate `{name}`", hint=hint)

@@ -75,7 +75,7 @@ def known_engine(name: str) -> str:
     if engine not in ENGINE_RULES:
         raise UsageError(
             f"unknown engine `{name}`",
-            hint=f"{did_you_mean(engine, ENGINE_RULES, '')} the engines are {known}".strip(),
+            hint=did_you_mean(engine, ENGINE_RULES, f"the engines are {known}"),
         )
     return engine
 

@@ -111,7 +111,7 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
     if stored is not None:
         return stored.computes
     if level not in LEVELS:
-        hint = f"{did_you_mean(level, LEVELS, '')} the levels are {', '.join(LEVELS)}".strip()
+        hint = did_you_mean(level, LEVELS, f"the levels are {', '.join(LEVELS)}")
         raise ModelError(f"unknown quantization `{level}`", hint=hint)
     if level != "none" and device == "auto" and torch.cuda.device_count() > 1:
         raise ModelError(

@@ -57,7 +57,7 @@ def test_an_unknown_word_is_named_with_the_one_that_was_probably_meant(failing, 
 def test_a_value_that_a_flag_does_not_know_is_answered_by_those_it_knows(sweep):
     said = sweep("--quant", "int3")
     assert "--quant cannot be `int3`\nhint: did you mean" in said
-    assert "It can be none, fp8, int8, int4" in said
+    assert "it can be none, fp8, int8, int4" in said
 
 
 def test_a_missing_flag(failing):

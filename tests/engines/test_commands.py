@@ -263,7 +263,11 @@ def test_a_mode_that_cannot_be_measured_on_an_engine_is_refused(started, engine,
 @pytest.mark.parametrize(
     ("engine", "key", "doubts"),
     [
-        ("vllm", "num_speculative_token", ["did you mean `num_speculative_tokens`?"]),
+        (
+            "vllm",
+            "num_speculative_token",
+            ["did you mean `num_speculative_tokens`? see what your version calls it"],
+        ),
         ("vllm", "widgets", ["see what your version calls it"]),
         ("vllm", "draft_sample_method", []),
         ("tensorrt-llm", "num_speculative_token", []),
