@@ -50,7 +50,7 @@ def layouts(weight: torch.Tensor, level: str) -> dict[str, object]:
         return products | {INT8_WEIGHT_ONLY: Int8WeightOnlyLinear(weight, None).product}
     if level == "int4":
         layer = Int4Linear(weight, None)
-        return {"int4 codes": layer.by_codes, f"{layer.wide} copy": layer.by_copy}
+        return {"int4 codes": layer.by_codes, "wide copy": layer.by_copy}
     multiply = torch.ops.mkldnn._linear_pointwise.default
     packed = torch.ops.mkldnn._reorder_linear_weight
 

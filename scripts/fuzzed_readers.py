@@ -167,7 +167,7 @@ def _manifest(folder: Path) -> Reader:
 
 
 def _private(name: str, record: dict[str, Any], folder: Path) -> Reader:
-    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder
 
     shutil.copytree(RUN, folder / "run")
     (folder / "run" / "private").mkdir()
@@ -175,7 +175,7 @@ def _private(name: str, record: dict[str, Any], folder: Path) -> Reader:
     def read(folder: Path, data: bytes) -> object:
         (folder / "run" / "private" / name).write_bytes(data)
         run = RunFolder(folder / "run")
-        return [*run.private_texts(), *run.private_drafts()]
+        return [*run.records(PrivateText), *run.records(PrivateDraft)]
 
     return Reader(read, json_lines([record]), json_lines([record]))
 

@@ -36,7 +36,7 @@ from draftbench.measure import trajectories
 from draftbench.measure.step_costs import LEAST_TURNS
 from draftbench.planner.recommend import recommend
 from draftbench.records import DraftingMode
-from draftbench.run_folder.folder import RunFolder, RunWriter
+from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import Prepared, SweepOptions, prepare, run
 from draftbench.traffic import TrafficQuery
@@ -101,8 +101,8 @@ def readable(out: Path) -> int:
     if not (out / "run.json").exists():
         return 0
     folder = RunFolder(out)
-    parts = (folder.observations(), folder.private_texts(),
-             folder.private_drafts())  # fmt: skip
+    parts = (folder.observations(), folder.records(PrivateText),
+             folder.records(PrivateDraft))  # fmt: skip
     return sum(len(list(part)) for part in parts)
 
 
@@ -159,8 +159,8 @@ def essence(out: Path) -> dict[str, object]:
     folder = RunFolder(out)
     found = read_run(folder)
     return {
-        "texts": {t.key: t for t in folder.private_texts()},
-        "drafted": {(t.request, t.sample, t.candidate): t for t in folder.private_drafts()},
+        "texts": {t.key: t for t in folder.records(PrivateText)},
+        "drafted": {(t.request, t.sample, t.candidate): t for t in folder.records(PrivateDraft)},
         "trajectories": {t.key: t for t in found.trajectories},
         "replays": {(r.request, r.sample, r.candidate): r for r in found.replays},
         "decoding runs": Counter(

@@ -63,7 +63,7 @@ class CandidateRounds:
         """The largest k that was looked up or served; infinite for the replays of a model."""
         windows = [law.window for law in self.laws if isinstance(law, StartLaw)]
         served = [len(law.hazards) for law in self.laws if isinstance(law, HazardLaw)]
-        return min((k for k in (*windows, *served) if k is not None), default=math.inf)
+        return min((*windows, *served), default=math.inf)
 
 
 def candidate_rounds(run: Run, candidate: Candidate) -> CandidateRounds:

@@ -67,7 +67,7 @@ class StartLaw:
     limit: int  # most tokens that it might have had
     proposed: Ints  # tokens proposed from each start i = 1 … length-1
     matched: Ints  # how many of them, from the first on, equal the response
-    window: int | None = None  # most tokens that were looked up, so the largest k; None: any k
+    window: int  # most tokens that were looked up, so the largest k
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +261,7 @@ def _position_chain(laws: Sequence[PositionLaw], k: int) -> _Chain:
 
 
 def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
-    if any(law.window is not None and law.window < k for law in laws):
+    if any(law.window < k for law in laws):
         raise ValueError("k exceeds the window that prompt lookup was measured with")
     length, limit = _column(law.length for law in laws), _column(law.limit for law in laws)
     positions = max(int(length.max()), 2)

@@ -84,12 +84,12 @@ def _disagreements(
     """What each candidate lost most by; one whose drafted tokens were not kept is left out."""
     from draftbench.acceptance.breakdown import costliest_disagreements
     from draftbench.acceptance.candidate_rounds import candidate_rounds
-    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder
 
     folder = RunFolder(run)
-    responses = {text.key: text.tokens for text in folder.private_texts()}
+    responses = {text.key: text.tokens for text in folder.records(PrivateText)}
     drafted: dict[Candidate, dict[tuple[str, int], tuple[int, ...]]] = {}
-    for draft in folder.private_drafts():
+    for draft in folder.records(PrivateDraft):
         by_response = drafted.setdefault(draft.candidate, {})
         by_response[draft.key] = draft.tokens
     if not responses or not drafted:

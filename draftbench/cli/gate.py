@@ -254,7 +254,7 @@ def baseline_of(
         UsageError: the run recommends nothing, or did not measure it at the `--concurrency` asked.
     """
     from draftbench.gate.pin import make_baseline
-    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.folder import PrivateText, RunFolder
 
     candidate = None if name is None else candidate_named(run, name)
     asked = decision and decision.concurrency
@@ -266,7 +266,7 @@ def baseline_of(
         if decision is not None:
             concurrency = picked.concurrency
     assert run.path  # `read` sets it
-    texts = RunFolder(run.path).private_texts()
+    texts = RunFolder(run.path).records(PrivateText)
     baseline = make_baseline(run, candidate, k, texts, concurrency)
     load, rows = baseline.question.concurrency, baseline.active_rows
     if asked and load not in (None, concurrency):

@@ -124,21 +124,14 @@ class RunFolder:
             folder._change(command=manifest.command, effort=manifest.effort, specs=manifest.specs)
         return folder
 
-    def begin(self, candidates: tuple[Candidate, ...]) -> None:
-        """Note that a sweep measures these candidates; for who holds the writer.
+    def set_under_way(self, candidates: tuple[Candidate, ...] | None) -> None:
+        """Note which candidates a sweep measures, None once it went to its end; for who holds the
+        writer.
 
         Raises:
             RunFolderError: it cannot be written.
         """
         self._change(under_way=candidates)
-
-    def end(self) -> None:
-        """Note that a sweep went to its end; for who holds the writer.
-
-        Raises:
-            RunFolderError: it cannot be written.
-        """
-        self._change(under_way=None)
 
     def _change(self, **fields: Any) -> None:
         manifest = msgspec.structs.replace(self.manifest, **fields)
@@ -160,16 +153,10 @@ class RunFolder:
         return [record for kind in get_args(AnyObservation) for record in self.records(kind)]
 
     def records(self, kind: type[R]) -> Iterator[R]:
-        """All records of one kind, in the order in which they were made."""
+        """All records of one kind, in the order in which they were made; of a private kind none
+        where the private part was deleted.
+        """
         return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
-
-    def private_texts(self) -> Iterator[PrivateText]:
-        """Prompts and responses as token ids; empty where the private part was deleted."""
-        return self.records(PrivateText)
-
-    def private_drafts(self) -> Iterator[PrivateDraft]:
-        """Drafted tokens as ids; empty where they were not kept or the private part was deleted."""
-        return self.records(PrivateDraft)
 
     def writer(self) -> RunWriter:
         return RunWriter(self.path)
@@ -213,9 +200,6 @@ class RunWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         os.close(self._lock)
 
     def append(self, records: Iterable[Record]) -> None:

@@ -55,8 +55,10 @@ def at_their_load(rows: Iterable[Served]) -> list[Served]:
 
 def cached_share(rows: Iterable[Served]) -> float:
     """The share of the prompts' tokens that came from the server's prefix cache; 0 if unknown."""
-    counts = [(row.cached_tokens or 0, row.prompt_tokens) for row in rows]
-    cached, read = (sum(side) for side in zip(*counts, strict=True)) if counts else (0, 0)
+    cached = read = 0
+    for row in rows:
+        cached += row.cached_tokens or 0
+        read += row.prompt_tokens
     return cached / read if read else 0.0
 
 

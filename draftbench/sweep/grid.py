@@ -62,9 +62,9 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         keep([failed for failed in prepared.failures if failed not in known])
         if not left and not measured.plain_left():
             watcher.note("everything is measured already; no model is loaded")
-            folder.end()  # a kill can have come before it
+            folder.set_under_way(None)  # a kill can have come before it
             return folder
-        folder.begin(prepared.candidates)
+        folder.set_under_way(prepared.candidates)
         worker: Worker | IsolatedWorker | EngineWorker
         if prepared.serving is not None:
             worker = EngineWorker(prepared, measured, folder, keep, watcher)
@@ -99,7 +99,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
                     keep([gone])
             if isinstance(worker, EngineWorker):
                 worker.end_turn()
-        folder.end()
+        folder.set_under_way(None)
     return folder
 
 

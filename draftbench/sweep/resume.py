@@ -30,7 +30,7 @@ from draftbench.records import (
     Served,
     Trajectory,
 )
-from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
 from draftbench.sweep.engine_arms import (
     ALONE,
@@ -96,7 +96,7 @@ class Measured:
         """
         measured = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
-        texts = {text.key: text for text in folder.private_texts()}
+        texts = {text.key: text for text in folder.records(PrivateText)}
         ids = prepared.serving.ids if prepared.serving else sys.maxsize
         # Texts with ids beyond the vocabulary: older versions kept them and replayed along them.
         wrong = {key for key, text in texts.items() if max(text.tokens, default=0) >= ids}

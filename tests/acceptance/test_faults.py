@@ -98,7 +98,7 @@ def test_acceptance_near_zero_at_the_first_position_is_suspected(by_round: bool)
 
 def test_prompt_lookup_that_finds_nothing_is_no_fault() -> None:
     nothing = np.zeros(99, dtype=np.int64)
-    rounds = expected_rounds([StartLaw(100, 100, nothing, nothing)], 3)
+    rounds = expected_rounds([StartLaw(100, 100, nothing, nothing, 3)], 3)
     assert whats(Candidate(draft="ngram"), [], rounds) == []
 
 

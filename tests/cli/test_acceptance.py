@@ -29,21 +29,20 @@ def make_run(tmp_path, embedded):
 
     def make(*, private=True, target=embedded / "target"):
         folder = RunFolder.create(tmp_path / "run", manifest(target=str(target)))
-        writer = folder.writer()
-        for request in "abcdef":
-            fields = {"segment": None, "weight": 1.0, "sampling": Sampling(), "digest": ""}
-            facts = {"prompt_tokens": 1, "output_tokens": 4, "limit": 20, "finish": "stop"}
-            seen = {"origin": "target", "margins": (5.0,) * 4, "argmax": (1,) * 4}
-            writer.append([Trajectory(request=request, sample=0, **fields, **facts, **seen)])
-            writer.append(
-                [along(request, "small", (1.0, 0.0, 1.0)), along(request, "big", (1.0,) * 3)]
-            )
-            if private:
-                text = {"prompt": (1,), "tokens": (1, 10, 11, 12), "log_p": ()}
-                writer.append([PrivateText(request=request, sample=0, **text)])
-                own = {"candidate": Candidate(draft="small"), "tokens": (10, 300, 12)}
-                writer.append([PrivateDraft(request=request, sample=0, **own)])
-        writer.close()
+        with folder.writer() as writer:
+            for request in "abcdef":
+                fields = {"segment": None, "weight": 1.0, "sampling": Sampling(), "digest": ""}
+                facts = {"prompt_tokens": 1, "output_tokens": 4, "limit": 20, "finish": "stop"}
+                seen = {"origin": "target", "margins": (5.0,) * 4, "argmax": (1,) * 4}
+                writer.append([Trajectory(request=request, sample=0, **fields, **facts, **seen)])
+                writer.append(
+                    [along(request, "small", (1.0, 0.0, 1.0)), along(request, "big", (1.0,) * 3)]
+                )
+                if private:
+                    text = {"prompt": (1,), "tokens": (1, 10, 11, 12), "log_p": ()}
+                    writer.append([PrivateText(request=request, sample=0, **text)])
+                    own = {"candidate": Candidate(draft="small"), "tokens": (10, 300, 12)}
+                    writer.append([PrivateDraft(request=request, sample=0, **own)])
         return folder.path
 
     return make

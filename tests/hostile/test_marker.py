@@ -19,7 +19,7 @@ from engines.scripted_server import ScriptedServer
 import draftbench
 from draftbench.cli import main
 from draftbench.models.source import ModelSource
-from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.folder import PrivateText, RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +107,7 @@ def unpacked(data):
 def secrets(folder):
     """What must be nowhere: texts, their pieces, encodings and hashes, and runs of token ids."""
     tokenizer = ModelSource(str(EMBEDDED / "target")).tokenizer
-    texts = list(folder.private_texts())
+    texts = list(folder.records(PrivateText))
     words = [MARKER, *MARKER.split(), *(tokenizer.decode(t.tokens) for t in texts)]
     clear = [word.encode() for word in words if len(word) > 8]
     sequences = [

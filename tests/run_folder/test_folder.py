@@ -15,7 +15,7 @@ import pytest
 from scenes import failure, manifest, private_text, trajectory
 
 from draftbench.errors import RunFolderError
-from draftbench.run_folder.folder import RunFolder, RunWriter
+from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.manifest import portable
 
 
@@ -26,7 +26,7 @@ def test_what_was_appended_is_read_back_in_order_by_kind(folder):
             writer.append([record])
         writer.append([private_text("b")])
     assert folder.observations() == [made[0], made[2], made[1]]
-    assert list(folder.private_texts()) == [private_text("b")]
+    assert list(folder.records(PrivateText)) == [private_text("b")]
     assert stat.S_IMODE((folder.path / "private").stat().st_mode) == 0o700  # for the owner alone
 
 
@@ -108,9 +108,9 @@ def test_a_second_writer_is_kept_out_until_the_first_closes_or_dies(folder):
             RunWriter(folder.path)
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
-        with RunWriter(folder.path):
-            pass
-        RunWriter(folder.path).close()
+        for _ in range(2):
+            with RunWriter(folder.path):
+                pass
 
 
 def test_a_newer_schema_asks_for_an_update(folder):
@@ -210,7 +210,7 @@ def test_redacting_deletes_the_texts_alone_and_ends_the_measuring(folder):
     folder.redact()
     assert folder.redacted
     assert folder.observations() == [trajectory("a")]
-    assert list(folder.private_texts()) == []
+    assert list(folder.records(PrivateText)) == []
     with pytest.raises(RunFolderError, match="was redacted"):
         RunFolder.create(folder.path, manifest())
 

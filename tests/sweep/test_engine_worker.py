@@ -14,7 +14,7 @@ from draftbench.errors import EngineError, RunFolderError, UsageError
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, DraftingMode, MachineState, Served
-from draftbench.run_folder.folder import PrivateStart, RunFolder
+from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_replay, engine_worker, resume
 
@@ -25,7 +25,7 @@ def test_the_plain_server_is_started_first_and_last_and_writes_the_responses(ser
     found = served(measure="all")
     assert found.engine.arms == [0, 2, 4, 8, 2, 4, 8, 0]
     assert {t.origin for t in found.run.trajectories} == {"engine"}
-    for text in found.folder.private_texts():
+    for text in found.folder.records(PrivateText):
         assert text.tokens == writes(text.prompt, 10)
     assert len(found.run.trajectories) == len(rows_of(found.run, 0)) == 2
     assert len(rows_of(found.run, 0, repeat=1)) == 2
@@ -234,7 +234,7 @@ def test_a_text_that_differs_is_judged_by_the_plain_servers_margin(served):
     spec, plain = rows_of(found.run, 2), rows_of(found.run, 0, repeat=1)
     assert [(row.first_difference, row.tie) for row in spec] == [(3, True)] * 2
     assert [(row.first_difference, row.tie) for row in plain] == [(None, None)] * 2
-    texts = {tuple(text.prompt): text.tokens for text in found.folder.private_texts()}
+    texts = {tuple(text.prompt): text.tokens for text in found.folder.records(PrivateText)}
     questions = engine.servers[-1].questions
     assert sorted(questions) == sorted([*prompt, *t[:3]] for prompt, t in texts.items())
 

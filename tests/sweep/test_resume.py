@@ -14,7 +14,7 @@ from draftbench.models.source import ModelSource
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, Failure, ModelFacts
-from draftbench.run_folder.folder import RunFolder, RunWriter
+from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import grid
 from draftbench.sweep.resume import Measured
@@ -62,7 +62,7 @@ def essence(folder):
     """Everything but times and the processes that took them."""
     found = read_run(folder)
     return (
-        {t.key: t for t in folder.private_texts()},
+        {t.key: t for t in folder.records(PrivateText)},
         found.trajectories,
         found.replays,
         sorted(map(decoded, found.decodes)),
@@ -261,11 +261,11 @@ def test_a_text_without_its_record_is_made_again(tmp_path, small, cut):
     # No failures, the target's facts, the texts of the first group.
     assert cut(3, "ngram") is None
     folder = RunFolder(tmp_path / "run")
-    assert len(list(folder.private_texts())) == 2
+    assert len(list(folder.records(PrivateText))) == 2
     assert read_run(folder).trajectories == ()
     ended = small.sweep("ngram")
     assert len(read_run(ended).trajectories) == 2
-    assert len({t.request for t in ended.private_texts()}) == 2
+    assert len({t.request for t in ended.records(PrivateText)}) == 2
 
 
 def test_a_model_that_changed_since_it_was_measured_is_refused(small):
