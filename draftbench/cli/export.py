@@ -31,7 +31,7 @@ def export(
         ...,
         "The engine: vllm, sglang, llama.cpp, tensorrt-llm or transformers.",
         "ENGINE",
-        complete=_engines,
+        autocompletion=_engines,
     ),
     engine_version: str | None = flag(
         None,

@@ -27,17 +27,9 @@ if TYPE_CHECKING:
     from draftbench.run_folder.run import Run
     from draftbench.traffic import TrafficQuery
 
-TRAFFIC, MODELS, MEASURE, BUILT_IN, DECISION, OUTPUT, SAFETY = (
-    "Traffic",
-    "Models and hardware",
-    "What to measure",
-    "Built-in decoder only (without --engine and --server)",
-    "Decision",
-    "Output",
-    "Safety",
-)
+# The headings that come last in `--help`, in this order.
+LAST = ("Decision", "Safety", "Output")
 
-OBJECTIVES = ("speedup", "latency", "throughput", "cost")
 LARGEST_K, LARGEST_CONCURRENCY = 64, 256
 # The largest concurrency that can be decided for; it need not be measured.
 LARGEST_LOAD = 4096
@@ -53,7 +45,6 @@ def flag(
     parse: Callable[[Any], Any] | None = None,
     many: bool = False,
     panel: str | None = None,
-    complete: Callable[[str], list[str]] | None = None,
     **more: Any,
 ) -> Any:
     """One flag, as the default of a parameter or of a group's field.
@@ -66,23 +57,18 @@ def flag(
             parsed.
         more: what else `typer.Option` takes.
     """
-    if among and complete is None:
-        complete = _offer(among)
-    option = typer.Option(
-        *names, help=help, metavar=metavar, rich_help_panel=panel, autocompletion=complete, **more
-    )
+    if among:
+        more["autocompletion"] = lambda incomplete: list(among)
+    option = typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel, **more)
     metadata = {"option": option, "names": names, "among": among, "parse": parse, "many": many}
     return field(default=MISSING if default is ... else default, metadata=metadata)
 
 
-def _offer(values: Collection[str]) -> Callable[[str], list[str]]:
-    return lambda incomplete: list(values)
-
-
-in_traffic, in_models, in_measure, in_built_in, in_decision, in_output, in_safety = (
-    partial(flag, panel=panel)
-    for panel in (TRAFFIC, MODELS, MEASURE, BUILT_IN, DECISION, OUTPUT, SAFETY)
-)
+in_traffic = partial(flag, panel="Traffic")
+in_models = partial(flag, panel="Models and hardware")
+in_measure = partial(flag, panel="What to measure")
+in_built_in = partial(flag, panel="Built-in decoder only (without --engine and --server)")
+in_decision, in_safety, in_output = (partial(flag, panel=panel) for panel in LAST)
 
 
 def with_flags(command: Callable[..., int]) -> Callable[..., int]:
@@ -285,7 +271,7 @@ def traffic_flag(
     panel: str | None = None,
 ) -> Any:
     """A flag for a source of requests."""
-    return flag(default, help, "SOURCE", complete=_complete_traffic, panel=panel)
+    return flag(default, help, "SOURCE", autocompletion=_complete_traffic, panel=panel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,7 +319,7 @@ class Decision:
         "Rank by speedup (after the first token), latency (prefills included), throughput or "
         "cost; the last two also choose among --concurrency.",
         "NAME",
-        among=OBJECTIVES,
+        among=("speedup", "latency", "throughput", "cost"),
     )
     price_per_hour: float | None = in_decision(
         None, "The machine's price per hour, to compute tokens per dollar.", "PRICE"

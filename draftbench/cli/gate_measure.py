@@ -50,7 +50,7 @@ class NewRun:
         None,
         "The quantization level of the draft (default: the baseline's).",
         "LEVEL",
-        complete=complete_levels,
+        autocompletion=complete_levels,
     )
     traffic: str | None = traffic_flag(None, panel=MEASURING)
     sample: int | None = in_measuring(

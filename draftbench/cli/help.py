@@ -10,12 +10,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from draftbench.cli.flags import DECISION, OUTPUT, SAFETY, with_flags
+from draftbench.cli.flags import LAST, with_flags
 
 # Width of the column of flags; a longer flag has its help on the next line.
 _FLAGS_WIDTH = 26
-# Headings that come last, in this order; the others come in the order of their first flags.
-_LAST = (DECISION, SAFETY, OUTPUT)
 
 
 def add_command(
@@ -59,9 +57,7 @@ class Command(TyperCommand):
                 panel = getattr(parameter, "rich_help_panel", None) or "Options"
                 row = (_name(record[0], parameter), _words(record[1]))
                 headings.setdefault("Arguments" if argument else panel, []).append(row)
-        for heading in sorted(
-            headings, key=lambda each: _LAST.index(each) if each in _LAST else -1
-        ):
+        for heading in sorted(headings, key=lambda each: LAST.index(each) if each in LAST else -1):
             if headings[heading]:
                 with formatter.section(heading):
                     formatter.write_dl(headings[heading], col_max=_FLAGS_WIDTH)

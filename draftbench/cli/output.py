@@ -104,7 +104,6 @@ def write_result(text: str, output: str | Path = "-") -> None:
         if str(output) == "-":
             typer.echo(text)
             return
-        check_output(output)
         try:
             write_whole(Path(output), (text.rstrip("\n") + "\n").encode())
         except BrokenPipeError:

@@ -15,7 +15,7 @@ def selfcheck(
         None,
         "The device to try: cpu, cuda or cuda:1 (default: a GPU if there is one).",
         "DEVICE",
-        complete=complete_devices,
+        autocompletion=complete_devices,
     ),
 ) -> int:
     """Test what a sweep needs on a device: versions, CUDA graphs, quantization levels and a small

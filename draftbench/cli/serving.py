@@ -52,7 +52,7 @@ class ServingFlags:
         f"Start this engine and measure on it: {', '.join(STARTED)}.",
         "NAME",
         parse=_engine,
-        complete=lambda incomplete: list(DRIVEN),
+        autocompletion=lambda incomplete: list(DRIVEN),
     )
     server: str | None = in_serving(
         None, "Measure on a running server, with its speculation if it has any.", "URL"

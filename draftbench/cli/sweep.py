@@ -83,7 +83,7 @@ class Settings:
         ("--quant",),
         parse=partial(level_names, "--quant"),
         many=True,
-        complete=complete_levels,
+        autocompletion=complete_levels,
     )
     ks: tuple[int, ...] = flag(
         "1-8", "The draft lengths, e.g. 1-8 or 2,4,8.", "K,…", ("--k",), parse=draft_lengths
@@ -116,14 +116,14 @@ class Settings:
         None,
         "The type of unquantized weights: bfloat16 or float32; vLLM is started with it, too.",
         "TYPE",
-        complete=lambda incomplete: ["bfloat16", "float32"],
+        autocompletion=lambda incomplete: ["bfloat16", "float32"],
     )
     device: str | None = in_models(
         None,
         "Where models run: cpu, cuda, cuda:1, or auto, which spreads them over all GPUs (default: "
         "a GPU if there is one).",
         "DEVICE",
-        complete=complete_devices,
+        autocompletion=complete_devices,
     )
     threads: int | None = in_models(
         None, "The number of CPU threads (default: OMP_NUM_THREADS, else one per core).", min=1
@@ -166,7 +166,7 @@ class Settings:
         "The quantization level of the target.",
         "LEVEL",
         parse=lambda text: level_name("--target-quant", text),
-        complete=complete_levels,
+        autocompletion=complete_levels,
     )
     simulate_quant: bool = in_built_in(
         False, "Measure acceptance, but no speed, at levels without a fast kernel here."
