@@ -200,7 +200,7 @@ class Ours:
         """Greedy requests of the sources in turn, and whether they are of one for code."""
         queues = []
         for name in options.traffic.split(","):
-            query = TrafficQuery(name, None, 0, None, None, None, False, b"bench")
+            query = TrafficQuery(name, b"bench")
             queues.append([(r, "code" in name) for r in load(query).requests])
         found = []
         for turn in range(max(map(len, queues))):

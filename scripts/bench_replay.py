@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
 
 
 def greedy_prompts(options, text, context):
-    query = TrafficQuery(options.traffic, None, 0, None, None, None, False, b"bench")
+    query = TrafficQuery(options.traffic, b"bench")
     prompts = []
     for request in load(query).requests:
         plain = msgspec.structs.replace(request, sampling=Sampling(), stop=())

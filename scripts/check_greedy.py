@@ -91,7 +91,7 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 def prompts(source: ModelSource, traffic: str, count: int, limit: int) -> list[list[int]]:
     """The first `count` requests of a sample that leave room for `limit` tokens."""
-    query = TrafficQuery(traffic, 2 * count, 0, None, None, None, False, request_key())
+    query = TrafficQuery(traffic, request_key(), 2 * count)
     context = source.config.get_text_config().max_position_embeddings
     text = TextSide(source)
     rendered = [text.prompt(request, limit, context) for request in load(query).requests]

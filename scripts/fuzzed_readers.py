@@ -101,7 +101,7 @@ def _traffic(suffix: str, pack: Callable[[bytes], bytes], folder: Path) -> Reade
     def read(folder: Path, data: bytes) -> object:
         path = folder / f"log{suffix}"
         path.write_bytes(data)
-        return load(TrafficQuery(str(path), 2, 0, None, None, None, True, b"key"))
+        return load(TrafficQuery(str(path), b"key", 2, skip_bad=True))
 
     plain = json_lines(ROWS)
     pack = partial(or_plain, pack)

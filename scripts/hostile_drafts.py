@@ -115,7 +115,7 @@ def main() -> int:
         options = SweepOptions(
             target=str(MODELS / "target"),
             drafts=(*map(str, drafts), str(MODELS / "foreign"), str(MODELS / "draft")),
-            traffic=TrafficQuery("suite:completion", 3, 0, None, None, None, False, b"key"),
+            traffic=TrafficQuery("suite:completion", b"key", 3),
             ks=(1, 2),
             max_new_tokens=16,
             measure="none",

@@ -45,7 +45,7 @@ def prepared_sweep(server: str, models: Path, requests: int) -> Prepared:
     options = SweepOptions(
         target=str(models / "target.gguf"),
         drafts=(str(models / "distilled.gguf"),),
-        traffic=TrafficQuery("suite:completion", requests, 0, None, None, None, False, key),
+        traffic=TrafficQuery("suite:completion", key, requests),
         ks=(2, 4),
         max_new_tokens=24,
         temperature=0.0,

@@ -50,7 +50,7 @@ ACCEPTANCE = ("draft", "quant", "k", "alpha", "mean_accepted_length", "tokens_pe
 
 def prepared_sweep(temperature: float, requests: int) -> Prepared:
     key = b"key of the kill test"
-    query = TrafficQuery("suite:completion", requests, 0, None, None, None, False, key)
+    query = TrafficQuery("suite:completion", key, requests)
     options = SweepOptions(
         target=str(MODELS / "target"),
         drafts=(str(MODELS / "draft"), "ngram"),

@@ -74,7 +74,7 @@ def read(source: str) -> None:
     importlib.import_module("pyarrow.parquet")
     before = peak_kilobytes()
     began = time.perf_counter()
-    sample = load(TrafficQuery(source, SAMPLE, 0, None, None, None, False, b"key"))
+    sample = load(TrafficQuery(source, b"key", SAMPLE))
     seconds = time.perf_counter() - began
     peak = peak_kilobytes()
     ids = sorted(request.id for request in sample.requests)

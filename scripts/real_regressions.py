@@ -106,7 +106,7 @@ def first_token(tokenizer: Any) -> str:
 
 def as_messages(source: str, file: Path, count: int) -> None:
     """A sample of the traffic as chat requests, each with its settings."""
-    query = TrafficQuery(source, count, 0, None, None, None, False, request_key())
+    query = TrafficQuery(source, request_key(), count)
     rows = []
     for request in load(query).requests:
         plain = ({"role": "user", "content": request.prompt},)

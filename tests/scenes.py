@@ -280,16 +280,7 @@ def private_text(request: str) -> PrivateText:
 
 def query(source: Path | str, **changes: Any) -> TrafficQuery:
     """All requests of a source."""
-    fields: dict[str, Any] = {
-        "sample": None,
-        "seed": 0,
-        "segment_by": None,
-        "prompt_field": None,
-        "response_field": None,
-        "skip_bad": False,
-        "key": b"key",
-    }
-    return TrafficQuery(source=str(source), **fields | changes)
+    return TrafficQuery(str(source), **{"key": b"key"} | changes)
 
 
 def sheet(name: str = "big", size: int = 20_000_000, **changes: Any) -> ModelSheet:

@@ -298,7 +298,7 @@ class Rows:
         from draftbench.run_folder.key import request_key
         from draftbench.traffic import TrafficQuery
 
-        return TrafficQuery(source, sample, key=request_key(), **asdict(self))
+        return TrafficQuery(source, request_key(), sample, **asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)

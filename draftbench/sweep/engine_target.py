@@ -177,9 +177,7 @@ def warm_up_prompts(
     options: SweepOptions, text: PromptMaker, context: int, prompts: Sequence[Prompt]
 ) -> tuple[Sequence[int], ...]:
     """Prompts outside the sample."""
-    query = TrafficQuery(
-        "suite:completion", None, 0, None, None, None, skip_bad=False, key=options.traffic.key
-    )
+    query = TrafficQuery("suite:completion", options.traffic.key)
     sampled = {prompt.request.id for prompt in prompts}
     others = [request for request in load(query).requests if request.id not in sampled]
     others = others or [Request(id="", source="", prompt=PROBE)]

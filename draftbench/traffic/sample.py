@@ -44,13 +44,13 @@ class TrafficQuery:
     """Which traffic to read, and how. Fields are dotted paths; None: the usual places."""
 
     source: str
-    sample: int | None  # how many requests are chosen; None: all
-    seed: int  # decides which requests are chosen
-    segment_by: str | None
-    prompt_field: str | None
-    response_field: str | None
-    skip_bad: bool  # whether bad rows are counted instead of refused
     key: bytes  # of the keyed hashes: the same key gives the same ids, and so the same sample
+    sample: int | None = None  # how many requests are chosen; None: all
+    seed: int = 0  # decides which requests are chosen
+    segment_by: str | None = None
+    prompt_field: str | None = None
+    response_field: str | None = None
+    skip_bad: bool = False  # whether bad rows are counted instead of refused
     as_chat: bool = False  # whether plain prompts are a user's messages
 
     @property

@@ -51,7 +51,7 @@ def options(*drafts, requests=2, temperature=0.0, **changes):
     fields = {
         "target": str(EMBEDDED / "target"),
         "drafts": tuple(map(str, drafts)) or (str(EMBEDDED / "draft"), "ngram"),
-        "traffic": TrafficQuery("suite:completion", requests, 0, None, None, None, False, b"key"),
+        "traffic": TrafficQuery("suite:completion", b"key", requests),
         "ks": (1, 2),
         "mode": DraftingMode.SAMPLED if temperature else DraftingMode.GREEDY,
         "max_new_tokens": 10,

@@ -54,7 +54,7 @@ def logged(folder, *timestamps):
     file = folder / "log.jsonl"
     rows = [{"prompt": f"def f{at}():", "timestamp": when} for at, when in enumerate(timestamps)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return TrafficQuery(str(file), None, 0, None, None, None, False, b"key")
+    return TrafficQuery(str(file), b"key")
 
 
 def test_a_run_is_not_continued_with_another_logs_times_of_arrival(served, tmp_path):

@@ -30,7 +30,7 @@ from draftbench.errors import DraftbenchError
 from draftbench.traffic import TrafficQuery, load
 for source in sys.argv[1:]:
     try:
-        found = load(TrafficQuery(source, None, 0, None, None, None, False, b"key"))
+        found = load(TrafficQuery(source, b"key"))
         print(json.dumps([[request.prompt for request in found.requests], found.revision]))
     except DraftbenchError as error:
         print(json.dumps([error.message, error.hint]))
