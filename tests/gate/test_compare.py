@@ -9,8 +9,9 @@ from scenes import SMALL, facts, manifest, replay, served, trajectory
 
 from draftbench.gate.compare import compare_runs, side_by_side, why_unpaired
 from draftbench.planner.recommend import recommend
-from draftbench.report.answer import speed_ups, speedup_text
+from draftbench.report.answer import speed_ups
 from draftbench.report.terminal.compare import render_answers
+from draftbench.report.terminal.text import with_ends
 from draftbench.run_folder.run import run_of
 
 NAMES = [f"r{n}" for n in range(6)]
@@ -118,7 +119,7 @@ def test_the_speed_up_is_the_one_that_the_answer_of_a_run_goes_by():
     assert answers.answers[1].speedup_deciding == answer.speedup_deciding
     assert "speed-up ×" in render_answers(answers, "table", 100)
     rows = {row[0]: row[1] for row in speed_ups(answer).rows}
-    assert rows["deciding, cross-validated"] == speedup_text(answer.speedup_deciding)
+    assert rows["deciding, cross-validated"] == with_ends(answer.speedup_deciding, "×")
 
 
 def test_settings_are_listed_for_every_run():
