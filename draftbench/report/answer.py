@@ -25,6 +25,8 @@ from draftbench.report.terminal.text import (
     Cell,
     Section,
     counted,
+    filled,
+    known_columns,
     milliseconds,
     rounded,
     sentence,
@@ -212,9 +214,9 @@ def candidates(
         answer,
         {
             "expected ×": speed,
-            "α": lambda each: each.alpha,
-            "τ": lambda each: each.mean_accepted_length,
-            "c": lambda each: each.draft_cost_ratio,
+            "α": attrgetter("alpha"),
+            "τ": attrgetter("mean_accepted_length"),
+            "c": attrgetter("draft_cost_ratio"),
         },
         longest,
         without,
@@ -224,10 +226,7 @@ def candidates(
         for column, words in (
             ("τ", "τ accepted length"),
             ("c", "c draft step / target step"),
-            (
-                "α",
-                "self has the highest α possible here" if answer.ceiling_alpha else "",
-            ),
+            ("α", "self has the highest α possible here" if answer.ceiling_alpha else ""),
             ("expected ×", "* predicted only" if starred else ""),
             ("expected ×", _why_two_figures(answer)),
         )
@@ -244,25 +243,21 @@ def _best_of_each(
     longest: int = 200,
     without: Collection[str] = (),
 ) -> tuple[list[str], list[list[Cell]]]:
-    """Head and rows of a table with a row for each candidate, an arrow before the choice, and no
-    column in which nothing is known. A candidate without a best k has α alone.
+    """Head and rows of a table with a row for each candidate, an arrow before the choice; without
+    the columns named in `without` and those in which nothing is known. A candidate without a best k
+    has α alone.
     """
+    figures = {name: of for name, of in figures.items() if name not in without}
     rows: list[list[Cell]] = []
     for each in answer.by_candidate:
         arrow = "→" if each.configuration == answer.choice else ""
         name, k = shortened(str(each.candidate), longest), "–" if each.any_k else str(each.k)
-        shown = [
-            None if each.any_k and figure != "α" else of(each) for figure, of in figures.items()
-        ]
-        memory = None if each.memory_bytes is None else format_size(each.memory_bytes)
+        shown = [None if each.any_k and head != "α" else of(each) for head, of in figures.items()]
+        memory = None
+        if each.memory_bytes is not None and "memory" not in without:
+            memory = format_size(each.memory_bytes)
         rows.append([arrow, name, k, *shown, memory])
-    head = ["", "draft", "k", *figures, "memory"]
-    columns = [
-        at
-        for at, name in enumerate(head)
-        if name not in without and any(row[at] is not None for row in rows)
-    ]
-    return [head[at] for at in columns], [[row[at] for at in columns] for row in rows]
+    return known_columns(["", "draft", "k", *figures, "memory"], rows)
 
 
 def _why_two_figures(answer: Recommendation) -> str:
@@ -279,7 +274,7 @@ def every_section(answer: Recommendation) -> list[Section]:
     by_load = loads(answer)
     if len(answer.schedule) > 1 and answer.leader:
         by_load = replace(by_load, notes=[*by_load.notes, crossover(answer)])
-    sections = [
+    sections = (
         speed_ups(answer),
         _every_figure(answer),
         by_load,
@@ -291,8 +286,8 @@ def every_section(answer: Recommendation) -> list[Section]:
         latency(answer.latency, answer.engine, answer.arrivals) if answer.latency else Section(""),
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
         Section("Rules of thumb", notes=advice(answer)),
-    ]
-    return [section for section in sections if section.rows or section.notes]
+    )
+    return filled(sections)
 
 
 def speed_ups(answer: Recommendation) -> Section:

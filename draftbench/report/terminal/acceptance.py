@@ -22,6 +22,8 @@ from draftbench.report.terminal.text import (
     counted,
     csv_text,
     ends,
+    filled,
+    known_columns,
     render_sections,
     sentence,
     shown,
@@ -91,8 +93,7 @@ def render(
     sections = _screen(report)
     if everything:
         parts = [part for each in report.candidates for part in _of_candidate(each, report.width)]
-        parts.append(_differences(report))
-        sections = [part for part in parts if part.rows or not part.head]
+        sections = filled([*parts, _differences(report)])
     sections += [
         _disagreements(candidate, costly, texts)
         for candidate, costly in (report.disagreements or {}).items()
@@ -119,10 +120,9 @@ def _screen(report: AcceptanceReport) -> list[Section]:
         at_ends = [each.pooled for each in (*c.hazards[:1], *c.hazards[-1:])]
         hazards = " → ".join("–" if h is None else f"{h.value:.2f}" for h in at_ends)
         alpha = c.alpha.pooled if c.alpha else None
-        rows.append([c.candidate, alpha, *(lengths.get(k) for k in ks), hazards or "–"])
-    head = ["candidate", "α", *(f"τ k={k}" for k in ks), "h"]
-    known = [at for at, _ in enumerate(head) if any(row[at] not in (None, "–") for row in rows)]
-    meanings = dict.fromkeys(_MEANINGS.get(head[at][0], "") for at in known)
+        rows.append([c.candidate, alpha, *(lengths.get(k) for k in ks), hazards or None])
+    head, rows = known_columns(["candidate", "α", *(f"τ k={k}" for k in ks), "h"], rows)
+    meanings = dict.fromkeys(_MEANINGS.get(name[0], "") for name in head)
     modes = " and ".join(dict.fromkeys(f"{c.mode} drafting" for c in report.candidates if c.mode))
     requests = max((c.requests for c in report.candidates), default=0)
     title = f"Acceptance of {counted(len(report.candidates), 'candidate')} on {requests} requests"
@@ -130,8 +130,8 @@ def _screen(report: AcceptanceReport) -> list[Section]:
     return [
         Section(
             f"{title}, {modes}" if modes else title,
-            [head[at] for at in known],
-            [[row[at] for at in known] for row in rows],
+            head,
+            rows,
             [f"{counted(more, 'more candidate')}: `--all` or `--candidate NAME`"] if more else [],
         ),
         _screen_groups(report, " ".join(filter(None, meanings))),

@@ -9,7 +9,7 @@ from draftbench.gate.compare import CandidateChange, Comparison, FigureChange, S
 from draftbench.planner.costs import MIN_PROCESSES
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
-from draftbench.report.terminal.text import Cell, Section, render_sections, shortened
+from draftbench.report.terminal.text import Cell, Section, filled, render_sections, shortened
 from draftbench.run_folder.manifest import setting
 
 _LEGEND = (
@@ -58,20 +58,14 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
             *(_differences(f"Differences in the {name}", d) for name, d in differences.items()),
             Section("Differences in the environment", notes=comparison.environment),
         ]
-        return _joined([title, *sections], style, width)
+        return render_sections([title, *filled(sections)], style, width)
     for name, rows in differences.items():
         notes += _different(name, [row[0] for row in rows])
     notes += _different("environment", comparison.environment)
     changes = _changes(comparison, everything=False)
     legend = [_SHORT_LEGEND] if changes.rows else []
     changes = replace(changes, notes=[*legend, *changes.notes, *notes, _MORE])
-    return _joined([title, caveats, changes], style, width, "--all")
-
-
-def _joined(sections: Sequence[Section], style: str, width: int, rest: str = "") -> str:
-    """The first section, and those of the others that are not empty."""
-    filled = [sections[0], *(each for each in sections[1:] if each.rows or each.notes)]
-    return render_sections(filled, style, width, rest)
+    return render_sections([title, *filled([caveats, changes])], style, width, "--all")
 
 
 def _title(runs: Sequence[str], common: str) -> Section:
@@ -171,20 +165,18 @@ def render_answers(
     runners = {each.run: f"{each.requests} requests, {each.runner}" for each in comparison.answers}
     named = [f"{run} ({runners[run]})" if run in runners else run for run in comparison.runs]
     facts = [setting(each.fact) for each in comparison.question]
-    sections = [
-        _title(named, _in_common(comparison.common_requests)),
-        Section("Answers", head, answers, [_ANSWERS_LEGEND]),
-        Section("Caveats", notes=comparison.caveats),
-    ]
+    title = _title(named, _in_common(comparison.common_requests))
+    caveats = Section("Caveats", notes=comparison.caveats)
     if everything:
         rows = [
             [fact, *(shortened(value or "–", 24) for value in each.values)]
             for fact, each in zip(facts, comparison.question, strict=True)
         ]
         columns = ["", *(letters[run] for run in comparison.runs)]
-        sections.append(Section("Differences in the settings", columns, rows))
-        return _joined(sections, style, width)
+        listed = Section("Answers", head, answers, [_ANSWERS_LEGEND])
+        settings = Section("Differences in the settings", columns, rows)
+        return render_sections([title, *filled([listed, caveats, settings])], style, width)
     without_lengths = [row[:-1] for row in answers]
     notes = [_ANSWERS_LEGEND, *_different("settings", facts), _MORE]
-    sections[1] = Section("Answers", head[:-1], without_lengths, notes)
-    return _joined(sections, style, width, "--all")
+    listed = Section("Answers", head[:-1], without_lengths, notes)
+    return render_sections([title, *filled([listed, caveats])], style, width, "--all")

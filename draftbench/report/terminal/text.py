@@ -112,6 +112,19 @@ def render_sections(sections: Iterable[Section], style: str, width: int, rest: s
     return "\n".join(lines)
 
 
+def filled(sections: Iterable[Section]) -> list[Section]:
+    """The sections that have more than a title."""
+    return [section for section in sections if section.rows or section.notes]
+
+
+def known_columns(
+    head: Sequence[str], rows: Sequence[Sequence[Cell]]
+) -> tuple[list[str], list[list[Cell]]]:
+    """Head and rows without the columns in which nothing is known."""
+    known = [at for at, _ in enumerate(head) if any(row[at] is not None for row in rows)]
+    return [head[at] for at in known], [[row[at] for at in known] for row in rows]
+
+
 def command_lines(commands: Iterable[str], width: int = SCREEN_COLUMNS) -> list[str]:
     """Commands below `next:`, each on lines that can be pasted."""
     lines: list[str] = []
