@@ -204,6 +204,12 @@ def _servers(
     if all(load == ALONE for load in loads_of(serving, options, serving.writer)):
         first = []
 
+    turns, speculates = options.turns, options.measure in ("best", "all")
+    plain = 0 if serving.server else 1 + len(closing_starts(serving, options))
+    ks = [len(startable(serving, options, candidate)) for candidate in started]
+    # At least the smallest k and the largest of each draft, from which the others are predicted.
+    least = [min(2, count) for count in ks] if options.measure == "best" else ks
+
     def work(what: str, drafting: int) -> Work:
         starts = plain + drafting * turns * speculates
         others = max(starts - 1, 0)
@@ -225,12 +231,4 @@ def _servers(
             seconds=seconds,
         )
 
-    turns, speculates = options.turns, options.measure in ("best", "all")
-    plain = 0 if serving.server else 1 + len(closing_starts(serving, options))
-    ks = [len(startable(serving, options, candidate)) for candidate in started]
-    # At least the smallest k and the largest of each draft, from which the others are predicted.
-    least = [min(2, count) for count in ks] if options.measure == "best" else ks
-    return (
-        work("at least", sum(least)),
-        work("at most, every k of every draft", sum(ks)),
-    )
+    return work("at least", sum(least)), work("at most, every k of every draft", sum(ks))
