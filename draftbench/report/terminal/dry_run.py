@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from draftbench.memory import format_size
 from draftbench.records import Record, to_json
-from draftbench.report.terminal.text import Section, counted, render_sections, shortened
+from draftbench.report.terminal.text import Section, counted, duration, render_sections, shortened
 from draftbench.run_folder.manifest import Manifest
 
 # Rows of memory, and columns of the names of drafts.
@@ -59,7 +59,7 @@ def render(plan: DryRun, style: str, width: int) -> str:
     """As table, json or markdown."""
     if style == "json":
         return to_json(plan)
-    work = [(each.what, each.how_much, _about(each.seconds)) for each in plan.work]
+    work = [(each.what, each.how_much, duration(each.seconds)) for each in plan.work]
     sections = [
         Section(_title(plan), ("", ""), list(_asked(plan))),
         Section("Work", ("", "", ""), work, plan.assumed),
@@ -70,7 +70,7 @@ def render(plan: DryRun, style: str, width: int) -> str:
 
 
 def _title(plan: DryRun) -> str:
-    least, most = _about(plan.least_seconds), _about(plan.most_seconds)
+    least, most = duration(plan.least_seconds), duration(plan.most_seconds)
     size = max((need.together or 0 for need in plan.memory), default=0)
     # An engine's own buffers, which are unknown, can be most of its memory.
     memory = "" if plan.manifest.question.engine else f" and {format_size(size)} of memory"
@@ -137,13 +137,3 @@ def _memory(plan: DryRun, most: int | None) -> Section:
         notes.append("Held twice: for passes over several tokens; not with --one-layout.")
     head = ("draft", "target", "draft weights", *["held twice"] * twice, "cache", "total")
     return Section("Memory", head, rows, notes)
-
-
-def _about(seconds: float | None) -> str:
-    """Seconds in two digits, since the assumptions behind them are no finer."""
-    if seconds is None:
-        return "–"
-    for unit, scale in (("h", 3600), ("min", 60)):
-        if seconds >= scale:
-            return f"{seconds / scale:.2g} {unit}"
-    return f"{seconds:.0f} s"

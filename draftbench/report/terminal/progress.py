@@ -17,7 +17,7 @@ from rich.text import Text
 
 from draftbench.acceptance.running import RunningFigures
 from draftbench.records import Candidate, Observation
-from draftbench.report.terminal.text import printable, shown
+from draftbench.report.terminal.text import duration, printable, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
 # Without a terminal: how long a sweep is silent at most, if its units take no longer.
@@ -90,7 +90,7 @@ class TerminalWatcher:
         if self._stage and not self._live and (self._verbose or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
             if late and 0 < self._done < self._units:
-                words[0] += f", about {_duration(self._left())} left"
+                words[0] += f", about {duration(self._left())} left"
             self._print("   ".join(words))
         self._draw()
 
@@ -153,7 +153,7 @@ class TerminalWatcher:
             Text(printable(self._stage), no_wrap=True, overflow="ellipsis"),
             ProgressBar(total=self._units, completed=self._done, width=20),
             Text(f"{self._done}/{self._units}"),
-            Text("" if left is None else f"{_duration(left)} left"),
+            Text("" if left is None else f"{duration(left)} left"),
         )
         lines = [*self._known_figures(), self._overall(left or 0.0)]
         return Group(
@@ -174,14 +174,4 @@ class TerminalWatcher:
             left = (count - number) * mean + max(left, mean - spent)
         elif number < count:
             return words
-        return f"{words}, about {_duration(left)} left in all"
-
-
-def _duration(seconds: float) -> str:
-    """12 s, 3:05 min or 1:02 h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d} min"
-    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+        return f"{words}, about {duration(left)} left in all"

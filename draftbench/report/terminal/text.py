@@ -275,6 +275,16 @@ def milliseconds(seconds: float | None) -> str:
     return rounded(None if seconds is None else 1000 * seconds)
 
 
+def duration(seconds: float | None) -> str:
+    """About so many seconds, in two digits: no estimate is finer."""
+    if seconds is None:
+        return "–"
+    for unit, scale in (("h", 3600), ("min", 60)):
+        if seconds >= scale:
+            return f"{seconds / scale:.2g} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """CSV with empty cells for what is unknown."""
     stream = io.StringIO()

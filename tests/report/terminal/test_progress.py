@@ -68,8 +68,8 @@ def test_without_a_terminal_a_long_stage_prints_a_line_a_minute(console, clock):
         for clock[0] in (20.0, 40.0, 61.0, 80.0, 125.0):
             watcher.advance()
     assert text().splitlines() == [
-        "small: replay: 3 of 10, about 2:22 min left",  # 61 s / 3 * 7
-        "small: replay: 5 of 10, about 2:05 min left",
+        "small: replay: 3 of 10, about 2.4 min left",  # 61 s / 3 * 7
+        "small: replay: 5 of 10, about 2.1 min left",
     ]
 
 
@@ -138,7 +138,7 @@ def test_candidates_to_come_are_taken_to_be_as_slow_as_finished_ones(console, cl
         assert "left in all" not in text()  # before one is finished nothing is known
         watcher.stage("replay", 2, Candidate(draft="b"))
     # All of b and all of c.
-    assert "candidate 2 of 3, about 2:00 min left in all" in text()
+    assert "candidate 2 of 3, about 2 min left in all" in text()
 
 
 def test_drawing_is_a_small_share_of_the_time(console, clock, monkeypatch):
