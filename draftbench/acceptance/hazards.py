@@ -10,7 +10,6 @@ Over all responses these shifts add up to 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,9 +20,8 @@ from draftbench.acceptance.rounds import (
     Rounds,
     counted_rounds,
     expected_rounds,
-    hazards_of,
 )
-from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.records import Candidate, Trajectory
 from draftbench.run_folder.run import Run
 
 # Half the difference of hazards that a derivative is taken over.
@@ -86,10 +84,16 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     counted = [row for row in rows if row.k == largest]
     by_round = [row for row in counted if not row.summed]
     rounds = counted_rounds(by_round) if by_round else _same_hazard(counted_rounds(counted))
-    hazards = hazards_of(rounds)
+    influence = np.zeros((len(along), largest))
     if not rounds.target_passes.any():
-        hazards = np.full(largest, np.nan)
-    return ServedRounds(along, hazards, _influence(along, by_round or counted, rounds, hazards))
+        return ServedRounds(along, np.full(largest, np.nan), influence)
+    reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
+    hazards = np.divide(survived, reached, out=np.zeros(largest), where=reached > 0)
+    at = {t.key: row for row, t in enumerate(along)}
+    shifts = rounds.survived - hazards * rounds.reached
+    np.add.at(influence, [at[row.key] for row in by_round or counted], shifts)
+    influence = np.divide(influence, reached, out=np.zeros_like(influence), where=reached > 0)
+    return ServedRounds(along, hazards, influence)
 
 
 def _same_hazard(rounds: Rounds) -> Rounds:
@@ -106,17 +110,3 @@ def _same_hazard(rounds: Rounds) -> Rounds:
     survived = np.multiply.outer(rounds.accepted, shares / shares.sum())
     reached = np.column_stack([rounds.rounds, survived[:, :-1]])
     return replace(rounds, reached=reached, survived=survived)
-
-
-def _influence(
-    along: Sequence[Trajectory], counted: Sequence[Decode], rounds: Rounds, hazards: Floats
-) -> Floats:
-    """How much each response shifts the hazards [responses, positions]."""
-    at = {t.key: row for row, t in enumerate(along)}
-    reached = rounds.reached.sum(axis=0)
-    influence = np.zeros((len(along), len(hazards)))
-    if np.isnan(hazards).any():
-        return influence
-    rows = [at[row.key] for row in counted]
-    np.add.at(influence, rows, rounds.survived - hazards * rounds.reached)
-    return np.divide(influence, reached, out=np.zeros_like(influence), where=reached > 0)

@@ -167,13 +167,6 @@ def tried_probabilities(laws: Sequence[PositionLaw], k: int) -> list[Floats]:
     return by_response
 
 
-def hazards_of(rounds: Rounds) -> Floats:
-    """The hazards of all responses together, by draft position; 0 where none was tried."""
-    reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
-    hazards: Floats = np.divide(survived, reached, out=np.zeros(rounds.k), where=reached > 0)
-    return hazards
-
-
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     """Count the rounds of decoding runs, one row per run; all runs at one k ≥ 1."""
     k, runs = decodes[0].k, len(decodes)

@@ -44,8 +44,9 @@ def decode_all(
 ) -> list[Response]:
     """Produce the response to each task with draft length `k`, up to `rows` of them at a time.
 
-    With k = 0 or no drafter every round is one target step. At temperature 0, and with greedy
-    drafting at any temperature, the output is that of the target alone up to near ties of logits.
+    With k = 0 the drafter is not used: every round is one target step. At temperature 0, and with
+    greedy drafting at any temperature, the output is that of the target alone up to near ties of
+    logits.
     """
     batch = Batch(tasks, target, drafter, k, clock, rows)
     while batch.advance():
@@ -96,9 +97,8 @@ class Batch:
         clock: Clock,
         rows: int,
     ) -> None:
-        self.target, self.clock = target, clock
+        self.target, self.k, self.clock = target, k, clock
         self.drafter = drafter if k > 0 else None
-        self.k = k if self.drafter is not None else 0
         self.responses = [Response() for _ in tasks]
         self.waiting = deque(zip(tasks, self.responses, strict=True))
         self.rows: list[_Row | None] = [None] * min(rows, len(tasks))

@@ -37,10 +37,8 @@ class LoadedCandidate:
     runner: Runner | None
     bench: Bench
 
-    def drafter(self, k: int) -> Drafter | None:
-        """A new drafter with empty caches; None for the baseline, k = 0."""
-        if k == 0:
-            return None
+    def drafter(self) -> Drafter:
+        """A new drafter with empty caches."""
         bench = self.bench
         if self.runner is None:
             return LookupDrafter(*bench.lookup, bench.target.device)

@@ -72,7 +72,7 @@ def _request_by_request(
         rows = []
         for k in (*ks[at:], *ks[:at]):
             bench.between(0)
-            output = decode(task, bench.target, loaded.drafter(k), k, bench.clock)
+            output = decode(task, bench.target, loaded.drafter(), k, bench.clock)
             rows.append(_record(loaded, k, response, output, batch=1, repeat=0))
         yield rows
         bench.between(1)
@@ -92,7 +92,7 @@ def _side_by_side(
     runs = [(repeat, response) for repeat in repeats for response in responses]
     tasks = [task_of(r.prompt, r.trajectory.sample, bench.text) for _, r in runs]
     _warm(loaded, tasks[:rows], ks, rows)
-    batches = [Batch(tasks, bench.target, loaded.drafter(k), k, bench.clock, rows) for k in ks]
+    batches = [Batch(tasks, bench.target, loaded.drafter(), k, bench.clock, rows) for k in ks]
     left, done, every = list(batches), 0, len(ks) * len(runs)
     while left:
         # The one with the most left to do, so that all end together.
@@ -127,7 +127,7 @@ def _warm(loaded: LoadedCandidate, tasks: Sequence[Task], ks: Sequence[int], row
     for k in ks:
         short = [replace(task, limit=min(task.limit, WARM_TOKENS + k)) for task in tasks]
         bench = loaded.bench
-        decode_all(short, bench.target, loaded.drafter(k), k, bench.clock, rows)
+        decode_all(short, bench.target, loaded.drafter(), k, bench.clock, rows)
 
 
 def _record(

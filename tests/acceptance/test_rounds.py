@@ -21,7 +21,6 @@ from draftbench.acceptance.rounds import (
     StartLaw,
     counted_rounds,
     expected_rounds,
-    hazards_of,
     law_of,
     tried_probabilities,
 )
@@ -313,11 +312,3 @@ def test_a_round_ends_where_its_own_hazard_ends_it() -> None:
     """Two tokens after the first: the first is accepted half the time, the second then always."""
     rounds = expected_rounds([HazardLaw(3, 64, np.array([0.5, 1.0]))], 2)
     assert rounds.rounds[0] == pytest.approx(1 + 0.5)
-
-
-def test_hazards_of_decoding_runs_are_those_of_their_rounds() -> None:
-    """Four rounds of two: both accepted, one, one, none."""
-    seconds = {"draft_seconds": (0.1,) * 4, "verify_seconds": (0.1,) * 4}
-    counts = {"proposed": (2,) * 4, "accepted": (2, 1, 1, 0), "cut": (0,) * 4}
-    runs = [decode(SMALL, 2, 1.0, output_tokens=9, **counts, **seconds)]
-    np.testing.assert_allclose(hazards_of(counted_rounds(runs)), [3 / 4, 1 / 3])
