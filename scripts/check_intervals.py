@@ -182,12 +182,8 @@ CELLS = {
     "engine-2-requests-differ": replace(_ENGINE, start=0.02, request=0.2),
     "engine-4-latency": replace(_ENGINE, start=0.04, prefills=True, objective="latency", aim=0.85),
     "engine-4-loads": replace(_ENGINE, start=0.04, batches=(1, 8), loads=(1, 8), aim=0.85),
-    "engine-plain-last": replace(_ENGINE, start=0.04, restarts=3, plain_last=True),
     "engine-drift": replace(_ENGINE, start=0.02, drift=0.02),
     "engine-drift-three-starts": replace(_ENGINE, start=0.02, drift=0.01, restarts=3),
-    "engine-drift-plain-last": replace(
-        _ENGINE, start=0.04, drift=0.005, restarts=3, plain_last=True
-    ),
     "throughput": Cell(
         24,
         (24, 24),

@@ -34,9 +34,6 @@ class Starts(Scenario):
     request: float = 0.0  # how much requests differ at every k with a draft (sd, relative)
     restarts: int = 1  # of every server
     drift: float = 0.0  # how much slower each start is than the one before
-    # Whether all starts of a k follow one another, and those without a draft come last, as in
-    # earlier versions.
-    plain_last: bool = False
 
 
 class EngineWorld(World):
@@ -61,8 +58,7 @@ class EngineWorld(World):
         records: list[AnyObservation] = [*written, *self._answers(chosen, 0)]
         every: list[dict[str, list[bool]]] = []
         started: list[list[int]] = [[] for _ in self.drafts]
-        turns, at_once = (1, restarts) if self.scenario.plain_last else (restarts, 1)
-        for turn in range(turns):
+        for turn in range(restarts):
             back = -1 if turn % 2 else 1
             for at, draft in list(enumerate(self.drafts))[::back]:
                 if turn == 0:
@@ -77,11 +73,8 @@ class EngineWorld(World):
                     if k is None:
                         break
                     started[at].append(k)
-                    for repeat in range(turn, turn + at_once):
-                        records += self._answers(chosen, repeat, at, k, every[at])
+                    records += self._answers(chosen, turn, at, k, every[at])
             records += self._answers(chosen, turn + 1)
-        for repeat in range(turns + 1, restarts):
-            records += self._answers(chosen, repeat)
         return run_of(asked, records)
 
     def _answers(
