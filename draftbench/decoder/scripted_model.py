@@ -1,29 +1,16 @@
-"""A model that is a function of the tokens so far, with a clock that only it moves.
-
-Tests use it to expect exact numbers: every pass takes the scripted time, and nothing else does.
-"""
+"""A model that is a function of the tokens so far, so that what it writes is known exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from draftbench.decoder.runner import HostClock, last_of_each
+from draftbench.decoder.runner import last_of_each
 
 Script = Callable[[Sequence[int]], Tensor]
-
-
-@dataclass
-class ScriptedClock(HostClock):
-    """Seconds that pass only when a scripted runner works."""
-
-    now: float = 0.0
-
-    def mark(self) -> float:
-        return self.now
 
 
 class ScriptedCache:
@@ -40,15 +27,10 @@ class ScriptedCache:
 
 @dataclass
 class ScriptedRunner:
-    """A model that is a function. On `clock`, a pass over n tokens takes `seconds_per_pass` +
-    n · `seconds_per_token`.
-    """
+    """A model that is a function."""
 
     script: Script
     vocab_size: int
-    clock: ScriptedClock = field(default_factory=ScriptedClock)
-    seconds_per_pass: float = 1.0
-    seconds_per_token: float = 0.0
     context_length: int = 4096
     device: str = "cpu"
     name: str = "scripted"
@@ -69,7 +51,6 @@ class ScriptedRunner:
         every: bool,
         counts: Sequence[int] | None = None,
     ) -> Tensor:
-        self.clock.now += self.seconds_per_pass + self.seconds_per_token * len(tokens)
         logits, new, counts = [], tokens.tolist(), counts or [len(tokens)]
         for row, count in enumerate(counts):
             have, length = cache.tokens[row], cache.lengths[row]

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import torch
 
 from draftbench.decoder.drafters import ModelDrafter
-from draftbench.decoder.runner import Task
+from draftbench.decoder.runner import HostClock, Task
 from draftbench.decoder.sampling import Uniforms, distribution
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.decoder.speculate import decode_all
@@ -32,14 +32,14 @@ def distribution_fault(mode: DraftingMode) -> str | None:
     table = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
     noise = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
     target = ScriptedRunner(markov(table), VOCABULARY)
-    draft = ScriptedRunner(markov(table + noise), VOCABULARY, target.clock)
+    draft = ScriptedRunner(markov(table + noise), VOCABULARY)
     for sampling in SAMPLINGS:
         tasks = [
             Task([0], LENGTH, sampling, Uniforms("audit", seed, LENGTH + 1), lambda output: False)
             for seed in range(OUTPUTS)
         ]
         drafter = ModelDrafter(draft, mode, VOCABULARY)
-        responses = decode_all(tasks, target, drafter, K, target.clock, ROWS)
+        responses = decode_all(tasks, target, drafter, K, HostClock(), ROWS)
         seen = Counter(tuple(response.tokens[:3]) for response in responses)
         step = distribution(table, sampling).double()
         often = {

@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import ScriptedClock, TimedRunner
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.drafters import LookupDrafter, LookupIndex, ModelDrafter
 from draftbench.decoder.runner import Task
 from draftbench.decoder.sampling import Uniforms
-from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
+from draftbench.decoder.scripted_model import markov
 from draftbench.decoder.speculate import decode, decode_all
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import lookup_index, replay_lookup, replay_model
@@ -28,25 +29,25 @@ seeds, noises, draft_lengths = st.integers(0, 10_000), st.floats(0.0, 3.0), st.i
 sometimes = settings(deadline=None, max_examples=60)
 
 
-def pair(seed: int, noise: float) -> tuple[ScriptedRunner, ScriptedRunner]:
+def pair(seed: int, noise: float) -> tuple[TimedRunner, TimedRunner]:
     """A Markov target and a draft that is the target with noise on its logits, on one clock."""
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(VOCABULARY, VOCABULARY, generator=generator) * 1.5
     table[:, END] -= 1.0
     other = table + noise * torch.randn(VOCABULARY, VOCABULARY, generator=generator)
     clock = ScriptedClock()
-    target = ScriptedRunner(markov(table), VOCABULARY, clock, seconds_per_pass=1.0)
-    return target, ScriptedRunner(markov(other), VOCABULARY, clock, seconds_per_pass=0.25)
+    target = TimedRunner(markov(table), VOCABULARY, clock=clock)
+    return target, TimedRunner(markov(other), VOCABULARY, clock=clock, a_pass=0.25)
 
 
-def following(*order: int) -> ScriptedRunner:
+def following(*order: int) -> TimedRunner:
     """A model that continues token i with `order[i]`."""
     table = torch.full((VOCABULARY, VOCABULARY), -9.0)
     table[range(VOCABULARY), order] = 0.0
-    return ScriptedRunner(markov(table), VOCABULARY)
+    return TimedRunner(markov(table), VOCABULARY)
 
 
-def twos() -> ScriptedRunner:
+def twos() -> TimedRunner:
     return following(*[2] * VOCABULARY)
 
 
@@ -59,11 +60,11 @@ def endless(prompt: list[int], limit: int) -> Task:
     return Task(prompt, limit, Sampling(), Uniforms("r", 0, limit + 1), lambda output: False)
 
 
-def drafter(draft: ScriptedRunner, mode: DraftingMode = GREEDY) -> ModelDrafter:
+def drafter(draft: TimedRunner, mode: DraftingMode = GREEDY) -> ModelDrafter:
     return ModelDrafter(draft, mode, VOCABULARY)
 
 
-def alone(work: Task, target: ScriptedRunner, proposer=None, k: int = 0):
+def alone(work: Task, target: TimedRunner, proposer=None, k: int = 0):
     return decode(work, target, proposer, k, target.clock)
 
 
@@ -171,7 +172,7 @@ def test_times_are_those_of_the_passes():
     each.
     """
     target = twos()
-    draft = ScriptedRunner(target.script, VOCABULARY, target.clock, seconds_per_pass=0.25)
+    draft = TimedRunner(target.script, VOCABULARY, clock=target.clock, a_pass=0.25)
     response = alone(task(9), target, drafter(draft), 3)
     assert response.draft_seconds == [0.75, 0.75]
     assert response.verify_seconds == [1.0, 1.0]
@@ -213,7 +214,7 @@ def test_each_purpose_has_its_own_uniforms():
     rejects it (.5 · .8 > .35); the residual (.3 0 .15) gives 2 with .9; the last plain step 0.
     """
     law = torch.tensor([0.4, 0.35, 0.25]).log(), torch.tensor([0.1, 0.8, 0.1]).log()
-    target, draft = (ScriptedRunner(lambda tokens, row=row: row, 3) for row in law)
+    target, draft = (TimedRunner(lambda tokens, row=row: row, 3) for row in law)
     uniforms = _Scripted(target=0.3, draft=0.6, accept=0.5, residual=0.9)
     work = Task([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
     response = alone(work, target, ModelDrafter(draft, DraftingMode.SAMPLED, 3), 1)
@@ -264,7 +265,7 @@ def test_a_finished_row_takes_the_next_task_at_once():
 def test_rows_without_a_match_ride_along():
     """Prompt lookup in one row, nothing to copy in the other: one pass of 1 + 1 and 1 tokens."""
     target = twos()
-    target.seconds_per_token = 0.25
+    target.a_token = 0.25
     tasks = [endless([2, 2, 2], 4), endless([0, 1], 4)]
     found, plain = decode_all(tasks, target, LookupDrafter(2, 2, "cpu"), 2, target.clock, 2)
     assert (found.proposed, plain.proposed[0]) == ([1, 0], 0)

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scripted import ScriptedClock, TimedRunner
 
-from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner, markov
+from draftbench.decoder.scripted_model import markov
 from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import Prompt
@@ -22,7 +23,7 @@ def chain(following, clock, seconds):
     table = torch.full((5, 5), -9.0)
     for token, after in enumerate(following):
         table[token, after] = 0.0
-    return ScriptedRunner(markov(table), 5, clock, seconds)
+    return TimedRunner(markov(table), 5, clock=clock, a_pass=seconds)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scripted import ScriptedClock, TimedRunner
 
-from draftbench.decoder.scripted_model import ScriptedClock, ScriptedRunner
 from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.step_costs import CostGrid, grid_for, time_steps
 from draftbench.records import Candidate, DraftingMode
@@ -20,7 +20,7 @@ ONE_POINT = CostGrid((10,), 1, (8,), (0, 1))
 
 def runner(clock, a_pass, a_token):
     logits = torch.tensor([0.0, 1.0])
-    return ScriptedRunner(lambda tokens: logits, 2, clock, a_pass, a_token)
+    return TimedRunner(lambda tokens: logits, 2, clock=clock, a_pass=a_pass, a_token=a_token)
 
 
 @pytest.fixture
@@ -65,13 +65,13 @@ def test_every_point_has_its_exact_seconds_block_runner_and_process(bench, small
 
 def test_all_contexts_are_timed_in_one_cache_that_is_filled_once(bench, small, monkeypatch):
     """20 tokens, and room for the widest pass behind them; a prompt has a cache of its own."""
-    made, new_cache = [], ScriptedRunner.new_cache
+    made, new_cache = [], TimedRunner.new_cache
 
     def watched(self, capacity, rows=1, widths=()):
         made.append((self is bench.target, capacity, tuple(widths)))
         return new_cache(self, capacity, rows, widths)
 
-    monkeypatch.setattr(ScriptedRunner, "new_cache", watched)
+    monkeypatch.setattr(TimedRunner, "new_cache", watched)
     time_steps(small, replace(GRID, prompts=()), always)
     assert made == [(True, 25, (1, 2, 3, 4, 5)), (False, 22, (1, 2))]
 
@@ -112,13 +112,13 @@ def test_all_points_are_visited_in_turn_until_it_is_enough(bench, monkeypatch):
         judged.append({len(point.seconds) for point in points if point.what == "step"})
         return len(judged) == 3
 
-    forward = ScriptedRunner.forward
+    forward = TimedRunner.forward
 
     def watched(self, tokens, cache, **how):
         visited.append(len(tokens))
         return forward(self, tokens, cache, **how)
 
-    monkeypatch.setattr(ScriptedRunner, "forward", watched)
+    monkeypatch.setattr(TimedRunner, "forward", watched)
     time_steps(LoadedCandidate(Candidate(draft="self"), bench.target, bench), ONE_POINT, enough)
     filling, steps, prompt = [10], [1, 1, 1, 2, 2, 2], [8, 8]
     assert visited == filling + 3 * (steps + prompt) + 2 * steps
@@ -134,13 +134,13 @@ def test_a_draft_whose_device_queues_is_timed_k_steps_at_a_time(
     """
     small.runner.device = device
     read = []
-    forward = ScriptedRunner.forward
+    forward = TimedRunner.forward
 
     def watched(self, tokens, cache, **how):
         read.extend([len(tokens)] * (self is small.runner))
         return forward(self, tokens, cache, **how)
 
-    monkeypatch.setattr(ScriptedRunner, "forward", watched)
+    monkeypatch.setattr(TimedRunner, "forward", watched)
     points = time_steps(small, replace(GRID, contexts=(10,), prompts=()), always)
     of_draft = {p.new_tokens: p.seconds for p in points if p.candidate}
     assert of_draft == {1: (0.3125,) * 6, 2: (0.375,) * 6}
