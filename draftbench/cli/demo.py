@@ -37,8 +37,6 @@ def demo(
 
     draftbench demo
     """
-    from rich.console import Console
-
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions
 
@@ -54,7 +52,7 @@ def demo(
         threads=threads,
     )
     out = out or Path("results/runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet)
+    watcher = TerminalWatcher(quiet=quiet)
     watcher.note(_MODELS)
     code, answer = run_sweep(options, out, "draftbench demo", watcher, Output())
     if code not in (0, 1):  # 1: the foreign draft was refused, as it must be

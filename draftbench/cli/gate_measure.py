@@ -78,8 +78,6 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
         IncomparableError: the new run could not be compared; before a model loads.
         UsageError: the candidate cannot be measured, or a server lacks the baseline for its times.
     """
-    from rich.console import Console
-
     from draftbench.records import DraftingMode
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions, prepare, run
@@ -109,7 +107,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             time_scale=asked.time_scale or 1.0,
         )
     out = new.out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
-    with TerminalWatcher(Console(stderr=True), quiet=False) as watcher, kept_in(out):
+    with TerminalWatcher() as watcher, kept_in(out):
         options = SweepOptions(
             target=new.target or "",
             drafts=(new.draft,) if new.draft else (),

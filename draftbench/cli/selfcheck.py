@@ -23,8 +23,6 @@ def selfcheck(
 
     draftbench selfcheck --device cuda
     """
-    from rich.console import Console
-
     from draftbench.decoder.device import device_of
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep.device_check import check_device
@@ -34,7 +32,7 @@ def selfcheck(
         raise UsageError("selfcheck tries one device", hint="--device cpu, cuda or cuda:1")
     note(f"trying {chosen}; this takes a minute")
     findings = []
-    watcher = TerminalWatcher(Console(stderr=True), quiet=True)
+    watcher = TerminalWatcher(quiet=True)
     for finding in check_device(chosen, Rows().query("suite:completion", 2), watcher):
         findings.append(finding)
         write_result(f"{_SIGNS[finding.works]:6} {finding.what}: {finding.found}")

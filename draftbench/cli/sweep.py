@@ -231,13 +231,11 @@ def sweep(
         return 0
     if dry_run:
         one_of("--format of a --dry-run", output.style, TEXT_FORMATS)
-    from rich.console import Console
-
     from draftbench.models.source import Trust
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import SweepOptions, prepare
 
-    watcher = TerminalWatcher(Console(stderr=True), quiet=quiet, verbose=verbose)
+    watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
     asked = serving.options()
     if asked is not None:
         refuse_with_engine(asked, settings, drafts or ())

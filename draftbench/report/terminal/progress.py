@@ -29,12 +29,14 @@ _SHARE_OF_TIME = 0.02
 class TerminalWatcher:
     """Shows stages, running figures and notes; a context manager, which removes the live view."""
 
-    def __init__(self, console: Console, *, quiet: bool, verbose: bool = False) -> None:
-        self._console, self._quiet = console, quiet
-        self._live = console.is_terminal and not quiet
+    def __init__(
+        self, console: Console | None = None, *, quiet: bool = False, verbose: bool = False
+    ) -> None:
+        self._console, self._quiet = console or Console(stderr=True), quiet
+        self._live = self._console.is_terminal and not quiet
         self._verbose = verbose and not quiet
         self._view = Live(
-            console=console,
+            console=self._console,
             transient=True,
             auto_refresh=False,
             redirect_stdout=False,
