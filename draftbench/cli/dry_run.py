@@ -72,8 +72,8 @@ def of_decoder(
         least_seconds=None,
         most_seconds=sum(each.seconds or 0.0 for each in work),
         assumed=(
-            "Estimated for this machine when idle, as if every response reached its limit and no "
-            "draft saved time: usually less.",
+            "Estimated for this machine, as busy as it is now, as if every response reached its "
+            "limit and no draft saved time: usually less.",
         ),
         memory=tuple(
             _need(candidate, target, drafts, tokens, level, second_layout=second_layout)

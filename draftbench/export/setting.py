@@ -16,7 +16,7 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
-from draftbench.models.drafting import Speculation, parsed, speculation
+from draftbench.models.drafting import Speculation, draft_name, parsed, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
@@ -243,7 +243,10 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
         quant=pick.quant,
         mode=question.mode,
     )
-    specs = {LOOKUP: LOOKUP} | manifest.specs
+    specs = manifest.specs | {LOOKUP: LOOKUP}
+    if pick.draft not in specs:  # the sweep of an older version recorded models alone
+        asked = [each for each in question.drafts if pick.draft in (each, draft_name(each))]
+        specs |= {pick.draft: asked[0]} if len(asked) == 1 else {}
     if (spec := specs.get(pick.draft)) is None:
         if given is None:
             raise UsageError(

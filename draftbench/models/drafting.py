@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from draftbench.errors import EngineError, UsageError, did_you_mean
-from draftbench.hub import split_revision
+from draftbench.hub import short_name, split_revision
 from draftbench.models.levels import made_by
 from draftbench.records import LOOKUP, NGRAMS, DraftingMode, NGramSizes
 from draftbench.safe_files import UnreadableError, read_limited
@@ -78,6 +78,13 @@ def parsed(draft: str) -> tuple[Method, str]:
             raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
         return _WITH_WEIGHTS[kind], rest
     return ("raw", rest) if kind == "spec" and colon else ("draft-model", draft)
+
+
+def draft_name(draft: str) -> str:
+    """What a run calls an entry of `--drafts`: the short name of its model, after its method."""
+    method, model = parsed(draft)
+    kind = "" if method == "draft-model" else f"{draft.partition(':')[0]}:"
+    return f"{kind}{short_name(model)}" if model else draft
 
 
 def speculation(

@@ -14,10 +14,14 @@ from draftbench.planner.loads import at_load, crossover, schedule
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
 from draftbench.planner.rank import Confidence
-from draftbench.planner.recommendation import AtLoad, Recommendation
+from draftbench.planner.recommendation import AtLoad, Evaluation, Recommendation
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.planner.settling import larger_sweep, settled_by
+from draftbench.records import SELF, DraftingMode
 from draftbench.run_folder.run import Run
+
+# The target as its own draft has a higher α where requests hardly sample: near ties take the rest.
+_NEAR_TIES = 0.98
 
 
 def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendation:
@@ -39,7 +43,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     answer = Recommendation(
         decision=decided.decision,
         choice=headline.choice,
-        evaluations=evaluations(run, decided),
+        evaluations=(evaluated := evaluations(run, decided)),
         requests=len({t.request for t in run.trajectories}),
         output_tokens=sum(t.output_tokens for t in run.trajectories),
         prediction_error=prediction_errors(evaluator),
@@ -71,10 +75,24 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=settled_by(decided),
         larger_sweep=larger_sweep(decided),
+        ceiling_alpha=_ceiling(run, evaluated),
     )
     return msgspec.structs.replace(
         answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
     )
+
+
+def _ceiling(run: Run, evaluated: tuple[Evaluation, ...]) -> float | None:
+    """The α of the target as its own greedy draft where that is the most that a greedy draft can be
+    expected to reach: on responses that the target sampled. A draft can still be luckier.
+    """
+    question = run.manifest.question
+    samples = any(t.sampling.temperature > 0 for t in run.trajectories)
+    if question.mode is not DraftingMode.GREEDY or question.responses != "target" or not samples:
+        return None
+    rates = {each.draft: each.alpha.value for each in evaluated if each.alpha}
+    own = rates.get(SELF)
+    return own if own is not None and own == max(rates.values()) and own < _NEAR_TIES else None
 
 
 def _arrivals(run: Run) -> str | None:

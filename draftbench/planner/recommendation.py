@@ -18,8 +18,6 @@ Objective = Literal["speedup", "latency", "throughput", "cost"]
 # What settles an open decision: timing a server without speculation, decoding the leader, timing
 # this load, or a larger sweep.
 Remedy = Literal["baseline", "decoding", "load", "sample"]
-# At temperature 0 the target as its own draft has a higher α, near ties aside.
-_ALWAYS_ACCEPTED = 0.98
 # A larger sweep is advised where it settles an open decision with this probability.
 SETTLES = 0.9
 
@@ -319,6 +317,7 @@ class Recommendation(Record, frozen=True):
     slo_kept: SloKept | None = None  # by the leader; None where no limits were given
     settled_by: Remedy | None = None  # what would settle an inconclusive decision
     larger_sweep: LargerSweep | None = None  # the sweep that would, or the next worth trying
+    ceiling_alpha: float | None = None  # of `self`, where it is below 1 because requests sample
 
     @property
     def decisive_caveats(self) -> tuple[Caveat, ...]:
@@ -329,15 +328,6 @@ class Recommendation(Record, frozen=True):
     def leading_evaluation(self) -> Evaluation | None:
         """The leader with its figures; None where no speed is known."""
         return None if self.leader is None else self.evaluation_of(self.leader)
-
-    @property
-    def ceiling_alpha(self) -> float | None:
-        """The α that the target reaches as its own greedy draft, the most that any greedy draft can
-        reach, where it is clearly below 1, because requests sample; else None.
-        """
-        perfect = next((e.alpha for e in self.evaluations if e.draft == SELF and e.alpha), None)
-        greedy = self.drafting_mode is DraftingMode.GREEDY
-        return perfect.value if perfect and perfect.value < _ALWAYS_ACCEPTED and greedy else None
 
     def best_of(self, candidate: Candidate) -> Evaluation | None:
         """A candidate at its best k; None where its speed is unknown."""

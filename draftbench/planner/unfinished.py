@@ -6,16 +6,16 @@ from draftbench.run_folder.run import Run
 
 
 def unfinished(run: Run) -> str | None:
-    """How far a sweep came that did not end, in words; None where it did, or is older than this
-    record. A candidate that failed is not waited for.
+    """How far a sweep came that did not end, or lacks responses, in words; None where all is there.
+    Of a run that is older than this record only responses count. A candidate that failed is not
+    waited for.
     """
-    asked = run.manifest.under_way
-    if asked is None:
-        return None
+    asked, written = run.manifest.under_way, len(run.trajectories)
     responses = run.manifest.traffic.requests * run.manifest.question.samples
-    begun = {*run.candidates, *(failure.candidate for failure in run.failures)}
-    return (
-        f"this run is not finished ({len(run.trajectories)} of {responses} responses, "
-        f"{len(begun.intersection(asked))} of {len(asked)} candidates begun): the same command "
-        "resumes it"
-    )
+    if asked is None and written >= responses:
+        return None
+    missing = f"{written} of {responses} responses"
+    if asked is not None:
+        begun = {*run.candidates, *(failure.candidate for failure in run.failures)}
+        missing += f", {len(begun.intersection(asked))} of {len(asked)} candidates begun"
+    return f"this run is not finished ({missing}): the same command resumes it"

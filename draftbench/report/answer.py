@@ -226,7 +226,10 @@ def candidates(
         for column, words in (
             ("τ", "τ accepted length"),
             ("c", "c draft step / target step"),
-            ("α", "self has the highest α possible here" if answer.ceiling_alpha else ""),
+            (
+                "α",
+                "self has the highest α possible here" if answer.ceiling_alpha is not None else "",
+            ),
             ("expected ×", "* predicted only" if starred else ""),
             ("expected ×", _why_two_figures(answer)),
         )

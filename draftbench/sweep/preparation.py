@@ -28,10 +28,10 @@ from draftbench.decoder.device import (
 )
 from draftbench.engines.secrets import hidden_in
 from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
-from draftbench.hub import names_model, short_name
+from draftbench.hub import names_model
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
-from draftbench.models.drafting import parsed
+from draftbench.models.drafting import draft_name, parsed
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -184,11 +184,8 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     """
     specs: dict[str, str] = {}
     for spec in options.drafts:
-        method, model = parsed(spec)
-        if method == "draft-model":
-            name = spec if spec == SELF else ModelSource(spec).name
-        else:
-            name = f"{spec.partition(':')[0]}:{short_name(model)}" if model else spec
+        is_model = parsed(spec)[0] == "draft-model" and spec != SELF
+        name = ModelSource(spec).name if is_model else draft_name(spec)
         taken = name in specs or name in (LOOKUP, SELF)
         specs[portable(spec) if taken else name] = spec
     return specs

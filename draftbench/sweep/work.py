@@ -42,11 +42,12 @@ class DeviceSpeed:
 
 def speed_of(device: str) -> DeviceSpeed:
     """Assumed of one data-centre card, too slow for the best, and of two cores of a server, which
-    lay out all weights anew as they load them. How fast a CPU reads is measured: that differs most.
+    lay out all weights anew as they load them. How fast a CPU reads is measured, on more than its
+    caches hold: that differs most.
     """
     if device != "cpu":
         return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 5e8)
-    numbers, seconds = torch.ones(1 << 26), []
+    numbers, seconds = torch.ones(1 << 25), []
     for _ in range(5):
         begun = time.perf_counter()
         numbers.sum()
@@ -158,7 +159,7 @@ def _step_times(prepared: Prepared, target: _Model, models: Mapping[Candidate, _
             seconds += visits * sum(model.one_pass(batch * size) for size in sizes)
             seconds += prompts * model.reading(prompt)
     passes, seconds = options.processes * passes, options.processes * seconds
-    return "step times", f"at least {passes} passes of target and draft", seconds
+    return "step times", f"about {passes} passes of target and draft", seconds
 
 
 def _decoding(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]) -> Work:

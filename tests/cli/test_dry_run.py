@@ -121,7 +121,7 @@ def test_it_fits_one_screen(many, name):
     lines = render(many(name, 12), "table", 200).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 88
-    assert lines[0].startswith("This sweep would take at most about ")
+    assert lines[0].startswith("This sweep would take up to about ")
     assert lines[0].endswith(" and 9.2 GB of memory")
     assert "  and 9 more that need less: --format markdown" in lines
     assert "  Held twice: for passes over several tokens; not with --one-layout." in lines

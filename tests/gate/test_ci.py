@@ -65,10 +65,18 @@ def test_markdown_shows_the_verdict_and_its_tables(failed):
 def test_a_terminal_shows_the_checks_over_all_requests_and_the_segments_that_fail(failed):
     text = render(failed, "table", 120)
     assert text.startswith("FAIL: a|b <img")
-    assert "mean_accepted_length     2.500     2.400  -4.00% [" in text
+    assert "mean_accepted_length   2.500  2.400  -4.00% [" in text
     assert "By segment: 2 checks, 1 fail, 0 inconclusive" in text
     assert "chat " not in text
     assert not {"\x1b"} & set(text)
+
+
+def test_on_a_narrow_terminal_every_part_of_a_table_names_its_metric(failed):
+    lines = render(failed, "table", 60).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("By segment"))
+    heads = [line.split()[:2] for line in lines[at:] if line.startswith("segment")]
+    assert heads == [["segment", "metric"]] * len(heads)
+    assert len(heads) > 1
 
 
 @pytest.mark.parametrize(

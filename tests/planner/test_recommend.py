@@ -25,7 +25,7 @@ from draftbench.planner.alternatives import Alternative
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation
-from draftbench.records import Candidate
+from draftbench.records import Candidate, Sampling
 
 DEAR = {1: 1.0, 2: 1.0}
 PASSES = 4.1
@@ -503,3 +503,22 @@ def test_an_unknown_error_of_passes_alone_is_no_error_of_0(scene, monkeypatch):
     monkeypatch.setattr(Alternative, "passes_only_error", lambda self: None)
     found = recommend(scene.observed(2)).prediction_error
     assert (found.passes_only_median, found.passes_only_worst) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "responses", "other", "ceiling"),
+    [
+        (1.0, "target", 0.3, 0.5),
+        (0.0, "target", 0.3, None),  # near ties, no sampling
+        (1.0, "log", 0.3, None),  # others' responses can suit a draft better than the target
+        (1.0, "target", 0.6, None),  # luckier
+    ],
+)
+def test_what_the_target_accepts_of_itself_is_the_ceiling_where_it_sampled(
+    scene, temperature, responses, other, ceiling
+):
+    for at in range(5):
+        scene.request(f"r{at}", sampling=Sampling(temperature=temperature))
+        scene.replay(f"r{at}", [0.5] * 8, SELF_DRAFT)
+        scene.replay(f"r{at}", [other] * 8)
+    assert recommend(scene.observed(1, responses=responses)).ceiling_alpha == ceiling

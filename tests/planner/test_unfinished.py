@@ -29,6 +29,7 @@ def test_it_is_a_caveat_of_the_answer(scene):
     assert unfinished(run) in [caveat.text for caveat in recommend(run).caveats]
 
 
-def test_of_a_sweep_that_ended_or_is_older_than_this_record_nothing_is_claimed(scene):
-    scene.requests(1, ALL)
-    assert unfinished(scene.observed(1, requests=9)) is None
+def test_a_sweep_that_ended_without_some_responses_is_not_finished(scene):
+    scene.requests(2, ALL)
+    assert "not finished (2 of 9 responses):" in unfinished(scene.observed(1, requests=9))
+    assert unfinished(scene.observed(1, requests=2)) is None

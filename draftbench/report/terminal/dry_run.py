@@ -77,7 +77,7 @@ def _title(plan: DryRun) -> str:
     if plan.most_seconds is None:
         return "This sweep would measure"
     if plan.least_seconds is None:
-        return f"This sweep would take at most about {most}{memory}"
+        return f"This sweep would take up to about {most}{memory}"
     return f"This sweep would take about {' to '.join(dict.fromkeys((least, most)))}{memory}"
 
 

@@ -63,8 +63,8 @@ def checked(
         row = {
             "segment": check.segment,
             "metric": check.metric,
-            "baseline": _value(check.old, ends=everything),
-            "this run": _value(check.new, ends=everything),
+            "before": _value(check.old, ends=everything),
+            "now": _value(check.new, ends=everything),
             "change": difference(check),
             "limit": check.amount(check.limit.value),
             "detects drops from": None if seen is None else check.amount(seen),
@@ -78,7 +78,8 @@ def checked(
             del row["detects drops from"]
         rows.append(row)
     head = list(rows[0]) if rows else []
-    return Section(title, head, [list(row.values()) for row in rows], notes)
+    table = [list(row.values()) for row in rows]
+    return Section(title, head, table, notes, names=2 if "segment" in head else 1)
 
 
 def _value(figure: FigureValue, *, ends: bool) -> str:
