@@ -154,10 +154,10 @@ def gate(
         if decision.costs is not None and None in (candidate, k):
             costs = decision.options(observed).costs
             note(f"note: {costs.caveats[0]}" if costs else "")
-        if VARIABLE not in os.environ and saved.question.key_id == key_id(request_key()):
+        if not os.environ.get(VARIABLE) and saved.question.key_id == key_id(request_key()):
             note(
                 f"note: where this baseline is used on another machine, as in CI, set {VARIABLE} "
-                f"to the content of {key_file()}: runs pair only under one key"
+                f"to `hex:` and the content of {key_file()}: runs pair only under one key"
             )
         return 0
     from draftbench.gate.baseline import read_baseline

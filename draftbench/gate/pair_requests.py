@@ -146,8 +146,8 @@ def question_digest(baseline: Baseline) -> str:
 
 def _another_question(field: str, before: object, now: object) -> IncomparableError:
     hints = {
-        "key_id": f"set {VARIABLE} to the first run's key: the {VARIABLE} of its machine, or the "
-        "content of ~/.config/draftbench/key there",
+        "key_id": f"set {VARIABLE} to the first run's key: the {VARIABLE} of its machine, or "
+        "`hex:` and the content of ~/.config/draftbench/key there",
         "metric_version": "save the baseline again with this draftbench",
     }
     name = setting(field)

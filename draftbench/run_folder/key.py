@@ -1,8 +1,8 @@
 """The key of the keyed hashes that stand for requests and outputs in files that may be shared.
 
 `DRAFTBENCH_KEY` if set (a CI secret, so that runs on different machines pair), else a random key
-made once per user, whose digits can be that secret elsewhere. Whoever holds the key can confirm a
-guess of a prompt; without it the hashes say nothing.
+made once per user, which `hex:` and its digits stand for elsewhere. Whoever holds the key can
+confirm a guess of a prompt; without it the hashes say nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import re
 import secrets
 from pathlib import Path
 
@@ -23,13 +22,17 @@ def request_key() -> bytes:
     """This user's key, which is made on first use.
 
     Raises:
-        UsageError: the key file can neither be read nor made.
+        UsageError: the key is not hexadecimal, or its file can neither be read nor made.
     """
-    if given := os.environ.get(VARIABLE):
-        digits = re.fullmatch("[0-9a-f]{64}", given.strip())
-        return bytes.fromhex(digits[0]) if digits else hashlib.sha256(given.encode()).digest()
-    path = key_file()
+    given, path = os.environ.get(VARIABLE, ""), key_file()
     try:
+        if given.startswith("hex:"):
+            key = bytes.fromhex(given.removeprefix("hex:"))
+            if len(key) < 32:  # a secret that a CI system lost leaves none
+                raise ValueError("fewer than 64 digits")
+            return key
+        if given:
+            return hashlib.sha256(given.encode()).digest()
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -38,7 +41,7 @@ def request_key() -> bytes:
         return bytes.fromhex(path.read_text().strip())
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"cannot use the request key at `{path}`: {error}",
+            f"cannot use the request key {f'in {VARIABLE}' if given else f'at `{path}`'}: {error}",
             hint=f"set {VARIABLE} to a secret of your own",
         ) from error
 

@@ -110,7 +110,8 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     for spec in models:
         if (method := parsed(spec)[0]) != "draft-model":
             raise UsageError(
-                f"`{spec}`: only a serving engine drafts by {method}", hint="name it with --engine"
+                f"`{spec}`: only a serving engine drafts by {method}",
+                hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
     traffic = read_requests(options, watcher)
     for level in (options.target_quant, *options.quants):
@@ -186,7 +187,9 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     for spec in options.drafts:
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
-        taken = name in specs or name in (LOOKUP, SELF)
+        # A folder may be called as what only an engine drafts by.
+        reserved = is_model and (name == SELF or parsed(name)[0] != "draft-model")
+        taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
     return specs
 

@@ -1,5 +1,8 @@
 import stat
 
+import pytest
+
+from draftbench.errors import UsageError
 from draftbench.run_folder.key import key_file, key_id, request_key
 
 
@@ -15,14 +18,21 @@ def test_the_digits_of_the_key_file_are_the_same_key_elsewhere(monkeypatch, tmp_
     monkeypatch.delenv("DRAFTBENCH_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     here = request_key()
-    monkeypatch.setenv("DRAFTBENCH_KEY", key_file().read_text() + "\n")
+    monkeypatch.setenv("DRAFTBENCH_KEY", f"hex:{key_file().read_text()}\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another machine"))
     assert request_key() == here
 
 
+def test_digits_that_are_too_few_or_none_are_refused(monkeypatch):
+    for secret in ("hex:", "hex:5e5e", "hex:no digits"):
+        monkeypatch.setenv("DRAFTBENCH_KEY", secret)
+        with pytest.raises(UsageError, match="cannot use the request key in DRAFTBENCH_KEY"):
+            request_key()
+
+
 def test_any_other_secret_is_a_key_of_its_own(monkeypatch):
     ids = set()
-    for secret in ("a", "b", "ab" * 31):
+    for secret in ("a", "b", "ab" * 32, "hex:" + "ab" * 32):
         monkeypatch.setenv("DRAFTBENCH_KEY", secret)
         ids.add(key_id(request_key()))
-    assert len(ids) == 3
+    assert len(ids) == 4

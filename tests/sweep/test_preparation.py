@@ -14,7 +14,8 @@ from draftbench.cli import main
 from draftbench.errors import RunFolderError, TrafficError, UsageError
 from draftbench.measure.prompts import TextSide
 from draftbench.run_folder.manifest import Effort
-from draftbench.sweep.options import ServingOptions
+from draftbench.sweep.options import ServingOptions, SweepOptions
+from draftbench.sweep.preparation import specs_of
 
 COMMIT = "c" * 40
 MARKER = "zebra-quartz-4711 lives at 12 Elm Street"
@@ -149,6 +150,17 @@ def test_every_draft_is_kept_as_drafts_called_it_those_of_an_engine_too(served, 
     specs = small.prepared(*drafts, serving=ServingOptions(engine="vllm")).manifest.specs
     assert list(specs) == ["mtp", "eagle3:head", "spec:spec.json", drafts[-1]]
     assert list(specs.values()) == drafts
+
+
+@pytest.mark.parametrize("name", ["mtp", "suffix", "ngram", "self", "eagle3:x"])
+def test_a_folder_called_as_what_an_engine_drafts_by_has_its_path_for_a_name(
+    tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    for drafts in ((f"./{name}", name), (name, f"./{name}")):
+        options = SweepOptions("t", drafts, query("suite:completion"))
+        assert specs_of(options) == {f"./{name}": f"./{name}", name: name}
 
 
 def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small):
