@@ -16,7 +16,7 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
-from draftbench.models.drafting import Speculation, draft_name, parsed, speculation
+from draftbench.models.drafting import Speculation, draft_name, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
@@ -236,16 +236,11 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
             record the draft.
     """
     question = manifest.question
-    how = partial(
-        speculation,
-        k=pick.k,
-        lookup=NGramSizes(question.lookup_longest, question.lookup_shortest),
-        quant=pick.quant,
-        mode=question.mode,
-    )
+    sizes = NGramSizes(question.lookup_longest, question.lookup_shortest)
+    how = partial(speculation, k=pick.k, lookup=sizes, quant=pick.quant, mode=question.mode)
     specs = manifest.specs | {LOOKUP: LOOKUP}
     if pick.draft not in specs:  # the sweep of an older version recorded models alone
-        asked = [each for each in question.drafts if pick.draft in (each, draft_name(each))]
+        asked = [each for each in question.drafts if pick.draft in (each, _called(each))]
         specs |= {pick.draft: asked[0]} if len(asked) == 1 else {}
     if (spec := specs.get(pick.draft)) is None:
         if given is None:
@@ -254,9 +249,19 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    files = (name for name, each in specs.items() if parsed(each)[0] == "raw")
-    held = dict(zip(files, question.spec_files or (), strict=False))
-    drafting = how(spec, held=held.get(pick.draft, ""))
+    if question.engine is None and spec != LOOKUP:  # a folder, even one that is called mtp
+        return Speculation(
+            "draft-model", given or spec, pick.k, quant=pick.quant, mode=question.mode
+        )
+    held = None
+    if spec.startswith("spec:"):
+        files = [each for each in specs.values() if each.startswith("spec:")]
+        contents = dict(zip(files, question.spec_files or (), strict=False))
+        if (held := contents.get(spec)) is None:
+            raise UsageError(
+                f"the run does not record what `{spec}` held", hint="give the engine that file"
+            )
+    drafting = how(spec, held=held)
     if given is None:
         return drafting
     if drafting.model is None:
@@ -265,6 +270,14 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
             hint="omit --draft; what is exported can be edited",
         )
     return replace(drafting, model=given)
+
+
+def _called(draft: str) -> str:
+    """What a run calls an entry of `--drafts`; a bare `eagle3`, once taken, as it is."""
+    try:
+        return draft_name(draft)
+    except UsageError:
+        return draft
 
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:

@@ -122,6 +122,7 @@ def test_a_draft_that_the_run_does_not_record_is_given_as_drafts_takes_it(make_r
         (("org/small", "mtp"), "mtp", None, {"method": "mtp"}),
         (("org/small", "./ngram"), "ngram", None, {"method": "ngram"}),
         (("org/small", "./ngram"), "./ngram", None, {"model": "./ngram"}),
+        (("org/small", "eagle3"), "small", None, {"model": "org/small"}),
     ],
 )
 def test_a_run_that_recorded_its_models_alone_is_exported_by_what_was_asked_for(
@@ -129,6 +130,21 @@ def test_a_run_that_recorded_its_models_alone_is_exported_by_what_was_asked_for(
 ):
     path = make_run(draft=pick, drafts=drafts, specs={"small": "org/small"}, engine="vllm")
     assert drafting(path, pick, given).items() >= exported.items()
+
+
+@pytest.mark.parametrize("name", ["mtp", "eagle3", "dflash:x"])
+def test_without_an_engine_every_draft_is_a_model_whatever_its_folder_is_called(make_run, name):
+    path = make_run(draft=name, drafts=(name, "small"), specs={name: name, "small": "./small"})
+    assert drafting(path, name)["model"] == name
+    assert drafting(path, name, "org/x")["model"] == "org/x"
+    assert drafting(path, "ngram")["method"] == "ngram"
+
+
+def test_a_file_of_fields_that_the_run_did_not_record_is_named(make_run):
+    specs = {"spec:s.json": "spec:s.json"}
+    path = make_run(draft="spec:s.json", drafts=("spec:s.json",), specs=specs, engine="vllm")
+    with pytest.raises(UsageError, match="does not record what `spec:s"):
+        drafting(path, "spec:s.json")
 
 
 @pytest.mark.parametrize("draft", ["mtp", "ngram"])
