@@ -14,8 +14,10 @@ def unfinished(run: Run) -> str | None:
     responses = run.manifest.traffic.requests * run.manifest.question.samples
     if asked is None and written >= responses:
         return None
-    missing = f"{written} of {responses} responses"
+    found = f"{written} of {responses} responses"
     if asked is not None:
-        begun = {*run.candidates, *(failure.candidate for failure in run.failures)}
-        missing += f", {len(begun.intersection(asked))} of {len(asked)} candidates begun"
-    return f"this run is not finished ({missing}): the same command resumes it"
+        tried = {*run.candidates, *(failure.candidate for failure in run.failures)}
+        begun = len(tried.intersection(asked))
+        where = f"at candidate {begun} of {len(asked)}" if begun else "before the first candidate"
+        found = f"cut off {where}, with {found}"
+    return f"this run is not finished ({found}): the same command resumes it"

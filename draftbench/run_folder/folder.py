@@ -17,7 +17,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import msgspec
 
@@ -120,28 +120,27 @@ class RunFolder:
         ):
             if refused:
                 raise RunFolderError(f"`{path}` {why}", hint=hint)
-        with folder.writer():
-            folder._change(command=manifest.command, effort=manifest.effort, specs=manifest.specs)
         return folder
 
-    def set_under_way(self, candidates: tuple[Candidate, ...] | None) -> None:
-        """Note which candidates a sweep measures, None once it went to its end; for who holds the
-        writer.
+    def note_sweep(self, manifest: Manifest, under_way: tuple[Candidate, ...] | None) -> None:
+        """Keep what a sweep was asked for last and which candidates it measures, None once it went
+        to its end; for who holds the writer.
 
         Raises:
             RunFolderError: it cannot be written.
         """
-        self._change(under_way=candidates)
-
-    def _change(self, **fields: Any) -> None:
-        manifest = msgspec.structs.replace(self.manifest, **fields)
-        if manifest == self.manifest:
-            return
+        noted = msgspec.structs.replace(
+            self.manifest,
+            command=manifest.command,
+            effort=manifest.effort,
+            specs=manifest.specs,
+            under_way=under_way,
+        )
         try:
-            _write_manifest(self.path, manifest)
+            _write_manifest(self.path, noted)
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        self.manifest = manifest
+        self.manifest = noted
 
     @property
     def redacted(self) -> bool:

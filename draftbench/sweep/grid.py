@@ -62,9 +62,9 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         keep([failed for failed in prepared.failures if failed not in known])
         if not left and not measured.plain_left():
             watcher.note("everything is measured already; no model is loaded")
-            folder.set_under_way(None)  # a kill can have come before it
+            folder.note_sweep(prepared.manifest, None)  # a kill can have come before it
             return folder
-        folder.set_under_way(prepared.candidates)
+        folder.note_sweep(prepared.manifest, prepared.candidates)
         worker: Worker | IsolatedWorker | EngineWorker
         if prepared.serving is not None:
             worker = EngineWorker(prepared, measured, folder, keep, watcher)
@@ -99,7 +99,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
                     keep([gone])
             if isinstance(worker, EngineWorker):
                 worker.end_turn()
-        folder.set_under_way(None)
+        folder.note_sweep(prepared.manifest, None)
     return folder
 
 

@@ -151,7 +151,9 @@ def test_a_run_whose_sweep_did_not_end_says_so_first(command, tmp_path):
     manifest["under_way"] = [{"draft": "stories15M"}, {"draft": "ngram"}]
     (copy / "run.json").write_text(json.dumps(manifest))
     found = " ".join(command("recommend", copy, "--all").out.split())
-    assert "this run is not finished (12 of 12 responses, 1 of 2 candidates begun)" in found
+    assert (
+        "this run is not finished (cut off at candidate 1 of 2, with 12 of 12 responses)" in found
+    )
     answer = json.loads(command("recommend", copy, "--format", "json").out)
     assert answer["caveats"][0]["kind"] == "unfinished"
 

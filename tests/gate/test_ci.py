@@ -14,6 +14,7 @@ from draftbench.errors import IncomparableError, RunFolderError
 from draftbench.gate.ci import append_to_history, describe, to_github, to_junit
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
+from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import FigureValue
 from draftbench.report.terminal.gate import render
 
@@ -58,8 +59,15 @@ def test_markdown_shows_the_verdict_and_its_tables(failed):
     # Over all requests, by segment, and what changed: a head each, and a row for each check.
     rows = [table.count("<tr>") - 1 for table in html.split("<table>")[1:]]
     assert rows == [1, 2, len(failed.changes)]
-    assert "<details><summary>2 rows</summary>" in html
     assert html.count("<li>") == 2 + len(failed.notes)
+
+
+def test_segments_of_which_none_fails_are_folded(failed):
+    passed = tuple(
+        replace(check, verdict=Verdict.PASS) if check.segment else check for check in failed.checks
+    )
+    for result, folded in ((failed, False), (replace(failed, checks=passed), True)):
+        assert ("<details><summary>2 rows</summary>" in rendered(result)) is folded
 
 
 def test_a_terminal_shows_the_checks_over_all_requests_and_the_segments_that_fail(failed):

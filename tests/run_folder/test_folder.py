@@ -12,7 +12,7 @@ import sys
 
 import msgspec
 import pytest
-from scenes import failure, manifest, private_text, trajectory
+from scenes import SMALL, failure, manifest, private_text, trajectory
 
 from draftbench.errors import RunFolderError
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
@@ -33,6 +33,16 @@ def test_what_was_appended_is_read_back_in_order_by_kind(folder):
 def test_the_same_question_opens_the_folder_again(folder):
     again = RunFolder.create(folder.path, manifest(created="later", command="other words"))
     assert again.manifest.created == "2026-01-01T00:00:00Z"
+
+
+def test_what_was_asked_last_is_kept_once_a_sweep_begins_and_not_when_it_is_refused(folder):
+    asked = manifest(command="other words", specs={"small": "./small"})
+    again = RunFolder.create(folder.path, asked)
+    assert RunFolder(folder.path).manifest == folder.manifest
+    with again.writer():
+        again.note_sweep(asked, (SMALL,))
+    kept = RunFolder(folder.path).manifest
+    assert (kept.command, kept.under_way) == ("other words", (SMALL,))
 
 
 @pytest.mark.parametrize(

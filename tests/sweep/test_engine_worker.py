@@ -128,7 +128,7 @@ def test_a_sweep_that_was_killed_in_its_second_turn_goes_on_there(served, small)
     with pytest.raises(Killed):
         served("ngram", on=engine, **sweep)
     begun = read_run(RunFolder(small.out))
-    assert "2 of 2 responses, 1 of 1 candidates begun" in unfinished(begun)
+    assert "cut off at candidate 1 of 1, with 2 of 2 responses" in unfinished(begun)
     found = served("ngram", **sweep)
     assert found.engine.arms == [2, 0, 2, 4, 0]
     assert found.run.served[: len(begun.served)] == begun.served

@@ -131,7 +131,7 @@ def test_a_run_is_unfinished_from_when_a_sweep_begins_in_it_to_its_end(small, cu
     small.sweep()
     assert said() is None
     cut(1, measure_requests=2)  # of a folder that one sweep ended in
-    assert "2 of 2 responses, 2 of 2 candidates begun" in said()
+    assert "cut off at candidate 2 of 2, with 2 of 2 responses" in said()
     small.sweep(measure_requests=2)
     assert said() is None
 

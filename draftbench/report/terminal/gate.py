@@ -43,7 +43,7 @@ def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
         counts = f"{len(result.segments)} checks, {len(failing)} fail, {open_ones} inconclusive"
         title = f"By segment: {counts}"
         shown = result.segments if everything else failing
-        yield replace(checked(title, shown, everything=everything), folded=True)
+        yield replace(checked(title, shown, everything=everything), folded=not failing)
     if result.notes:
         yield Section("Notes", notes=result.notes)
     if result.changes:
