@@ -60,7 +60,7 @@ def test_a_sweep_that_is_ended_says_what_is_kept_and_how_to_go_on(
     folder = tmp_path / "run"
     kept = folder / "observations" / "trajectory.jsonl"
     words = sweep_words(embedded, folder)
-    found, out, err = ended_by(number, words, kept.exists)
+    found, out, err = ended_by(number, words, lambda: kept.exists() and kept.stat().st_size)
     assert (found, out) == (code, "")
     assert "Traceback" not in err
     lines = [line for line in err.splitlines() if line]
