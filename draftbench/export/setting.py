@@ -169,7 +169,7 @@ def setting_of(
         schedule=schedule,
         notes=notes,
         differences=differences,
-        provisional="; ".join(dict.fromkeys(c.short or c.text for c in answer.decisive_caveats)),
+        provisional=answer.provisional,
         engine=question.engine,
         given=tuple(
             flag for flag, name in (("--target", target), ("--draft", draft)) if name is not None

@@ -320,9 +320,9 @@ class Recommendation(Record, frozen=True):
     ceiling_alpha: float | None = None  # of `self`, where it is below 1 because requests sample
 
     @property
-    def decisive_caveats(self) -> tuple[Caveat, ...]:
-        """Why the decision is provisional; empty where it is not."""
-        return tuple(caveat for caveat in self.caveats if caveat.decisive)
+    def provisional(self) -> str:
+        """Why a longer or quieter run could change the decision; empty if nothing suggests that."""
+        return "; ".join(dict.fromkeys(c.short or c.text for c in self.caveats if c.decisive))
 
     @property
     def leading_evaluation(self) -> Evaluation | None:

@@ -119,8 +119,7 @@ def _size(answer: Recommendation, larger: LargerSweep) -> str:
 
 def provisional(answer: Recommendation) -> str | None:
     """Why a longer or quieter run could change the decision; None if nothing suggests that."""
-    doubts = dict.fromkeys(caveat.short or caveat.text for caveat in answer.decisive_caveats)
-    return f"Provisional: {'; '.join(doubts)}." if doubts and answer.leader else None
+    return f"Provisional: {answer.provisional}." if answer.provisional and answer.leader else None
 
 
 def speed_up(answer: Recommendation) -> str:

@@ -18,7 +18,7 @@ from draftbench.records import MachineState
 
 
 def decisive(found):
-    return [caveat.kind for caveat in found.decisive_caveats]
+    return [caveat.kind for caveat in found.caveats if caveat.decisive]
 
 
 def decoded(scene, requests=30, decoded=30, slower=1.0):
@@ -33,7 +33,7 @@ def decoded(scene, requests=30, decoded=30, slower=1.0):
 
 def test_a_long_and_quiet_run_raises_no_doubt_but_of_a_draft_that_is_always_right(scene):
     found = recommend(decoded(scene))
-    assert (found.decision, found.decisive_caveats, found.near_tie_share) == ("speculate", (), 0.0)
+    assert (found.decision, found.provisional, found.near_tie_share) == ("speculate", "", 0.0)
     (caveat,) = found.caveats
     assert caveat.text.startswith("small: suspected fault: every one of 150 drafted tokens was acc")
 
