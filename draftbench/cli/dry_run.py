@@ -25,9 +25,9 @@ from draftbench.sweep.engine_arms import (
 )
 from draftbench.sweep.work import DeviceSpeed, speed_of, work_of
 
-# From the command that starts a server to its first answer, without reading the weights: as vLLM on
-# two cores.
-SERVER_START_SECONDS = 30.0
+# From the command that starts a server to its first answer, without reading the weights, on two
+# cores: as vLLM, or as llama.cpp.
+_START_SECONDS, _QUICK_START_SECONDS = 30.0, 2.0
 # What drafts without weights of its own.
 _WITHOUT_WEIGHTS = (LOOKUP, SELF, "suffix")
 
@@ -102,7 +102,7 @@ def of_engine(
     assumed = ["Responses reach their limit; replay of the drafts is not counted."]
     if most.seconds is not None:
         assumed.append(
-            f"Estimated without starting anything: a start takes {SERVER_START_SECONDS:.0f} s, "
+            f"Estimated without starting anything: a start takes {_start_seconds(prepared):.0f} s, "
             "weights are read as fast as this machine can, and no draft saves time."
         )
     if span is not None and least.seconds is not None:
@@ -180,6 +180,11 @@ def _span(prepared: Prepared) -> float | None:
     return max(arrival_times(asked, prepared.options).values())
 
 
+def _start_seconds(prepared: Prepared) -> float:
+    quick = prepared.manifest.question.engine == "llama.cpp"
+    return _QUICK_START_SECONDS if quick else _START_SECONDS
+
+
 def _servers(
     prepared: Prepared, started: list[Candidate], step: float | None, span: float | None
 ) -> tuple[Work, Work]:
@@ -220,10 +225,10 @@ def _servers(
         if step is not None:
             # The last request still has to be answered when it has come.
             arriving = 0.0 if span is None else span + longest * step
-            seconds = starts * (SERVER_START_SECONDS + step) + written * step
+            seconds = starts * (_start_seconds(prepared) + step) + written * step
             seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
         elif span and what == "at least":  # no server is done before the last request has come
-            seconds = len(visits) * span + starts * SERVER_START_SECONDS
+            seconds = len(visits) * span + starts * _start_seconds(prepared)
         tokens = round(written + sum(tokens for tokens, _ in visits))
         return Work(
             what=what,

@@ -191,7 +191,7 @@ def sweep(
     config: ConfigArgument = None,
     target: str | None = target_flag(None),
     drafts: tuple[str, ...] | None = drafts_flag(
-        "The draft models, separated by commas. Prompt lookup (ngram) always runs, too.",
+        "The draft models, separated by commas. Prompt lookup (ngram) runs, too.",
         default=None,
     ),
     traffic: str = traffic_flag(...),

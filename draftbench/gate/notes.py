@@ -9,6 +9,7 @@ import numpy as np
 from draftbench.acceptance.definitions import equal_requests
 from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
+from draftbench.gate.limits import TIMED
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pair_requests import Pair, came_at_other_times, one_was_counted
 from draftbench.gate.result import Change, Check, GateResult
@@ -47,7 +48,11 @@ def notes_on(
     if failed and result.changes:
         yield f"changed since the baseline: {', '.join(change.fact for change in result.changes)}"
     if result.verdict is not Verdict.PASS:
-        yield from _responses_changed(pairs, result.changes)
+        accepted_less = any(
+            check.verdict is not Verdict.PASS and check.metric not in TIMED
+            for check in result.checks
+        )
+        yield from _responses_changed(pairs, result.changes, accepted_less=accepted_less)
     for check in result.pooled:
         if check.verdict is Verdict.INCONCLUSIVE:
             yield _inconclusive(check, new.tested.get("engine"))
@@ -146,9 +151,11 @@ def _changed(old: Baseline, new: Baseline, part: str) -> bool:
     return None not in (before, now) and before != now
 
 
-def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> Iterator[str]:
+def _responses_changed(
+    pairs: Sequence[Pair], changes: Sequence[Change], *, accepted_less: bool
+) -> Iterator[str]:
     """A note on whether the target still writes what it wrote; none if that is unknown. The draft
-    is blamed only if neither the engine nor the target changed.
+    is blamed only if not its times alone are in question, and neither engine nor target changed.
     """
     texts = [(old.output, new.output) for old, new in pairs if old.output and new.output]
     # If servers were not asked without speculation, what they write with it is compared.
@@ -161,10 +168,10 @@ def _responses_changed(pairs: Sequence[Pair], changes: Sequence[Change]) -> Iter
             "weights, prompts and kernels, not only at the draft"
         )
     elif texts:
-        blamed = (
-            f"though {' and '.join(others)} changed" if others else "so the draft is what changed"
-        )
-        yield f"the target's responses are the same as before, {blamed}"
+        blamed = f", though {' and '.join(others)} changed" if others else ""
+        if not others and accepted_less:
+            blamed = ", so the draft is what changed"
+        yield f"the target's responses are the same as before{blamed}"
 
 
 def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
@@ -199,7 +206,7 @@ def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str
 
 def _inconclusive(check: Check, engine: str | None) -> str:
     if check.more_processes:
-        advice = "sweep both with `--processes 3`"
+        advice = "sweep both with `--processes 3 --measure all`"
         if engine is not None:
             advice = "a server that is running counts as one"
             if engine in STARTED:

@@ -86,7 +86,11 @@ def reasons(answer: Recommendation) -> list[str]:
 
 def to_settle(answer: Recommendation) -> str | None:
     """The sweep to run next; None if the decision is settled or no sweep is known to settle it."""
-    larger = answer.larger_sweep
+    larger, kinds = answer.larger_sweep, {caveat.kind for caveat in answer.caveats}
+    if "unfinished" in kinds:
+        return "Next: the command that began this run resumes it."
+    if "impossible" in kinds:
+        return "Next: the same sweep on a quiet machine, in another --out."
     if answer.settled_by == "baseline":
         return "Next: the same sweep with --baseline-server URL, in another --out."
     if answer.settled_by == "decoding":
@@ -144,9 +148,7 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     elif not leader.corrected:
         rests_on = f"predicted for {requests} ({decoded} decoded: too few to correct it)"
     else:
-        rests_on = f"measured on {requests}"
-        if decoded != answer.requests:
-            rests_on = f"over {requests}, {decoded} decoded"
+        rests_on = f"over {requests}, {'all' if decoded == answer.requests else decoded} decoded"
     if answer.costs_from:
         rests_on += f" with costs of {answer.costs_from}"
     elif answer.engine:

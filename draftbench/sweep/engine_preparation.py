@@ -281,8 +281,9 @@ def _check_starts(
     files = asked.engine == "llama.cpp"
     if files and not options.target.endswith(".gguf"):
         raise ModelError(
-            f"llama.cpp serves .gguf files, and `{options.target}` is none",
-            hint="give the target's .gguf file, and with --tokenizer what it was made from",
+            f"llama.cpp serves .gguf files, and `{options.target}` is not one",
+            hint="give the target's .gguf file, which llama.cpp's convert_hf_to_gguf.py makes, and "
+            "with --tokenizer what it was made from",
         )
     plain = ServerStart(
         asked.engine,

@@ -322,7 +322,7 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
     ends = np.log([deciding.value / deciding.low, deciding.high / deciding.value])
     assert ends == pytest.approx(0.098 * 2**0.5, rel=0.1)
     text = render(answer, "table", 88)
-    assert "measured on 10 requests in vllm 0.32.0" in " ".join(text.split())
+    assert "over 10 requests, all decoded in vllm 0.32.0" in " ".join(text.split())
     assert "memory" not in text
     assert answer.leading_evaluation.mean_accepted_length_measured.value == pytest.approx(2.0)
 

@@ -10,8 +10,16 @@ from msgspec.structs import replace
 from scenes import SMALL, manifest, replay, served, trajectory
 
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Distribution, LargerSweep, Latency, Side
-from draftbench.report.answer import every_section, headline, latency, loads, reasons, speed_up
+from draftbench.planner.recommendation import Caveat, Distribution, LargerSweep, Latency, Side
+from draftbench.report.answer import (
+    every_section,
+    headline,
+    latency,
+    loads,
+    reasons,
+    speed_up,
+    to_settle,
+)
 from draftbench.report.terminal.text import shown
 from draftbench.run_folder.run import run_of
 
@@ -25,8 +33,8 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
     assert headline(answer) == "Do not speculate (provisional)"  # five requests
     assert speed_up(answer) == (
-        "Best: small, k = 2, 2.00× (1.91–2.10), after the first token, measured on 5 requests; "
-        "3× is asked for"
+        "Best: small, k = 2, 2.00× (1.91–2.10), after the first token, over 5 requests, all "
+        "decoded; 3× is asked for"
     )
 
 
@@ -299,3 +307,15 @@ def test_the_headline_names_a_sweep_that_settles_it(hand, processes, said):
     bare = replace(hand.answer(hand.perfect()), decision="inconclusive", choice=None)
     assert headline(replace(bare, larger_sweep=larger)) == f"Inconclusive: {said} would settle it"
     assert headline(replace(bare, larger_sweep=replace(larger, chance=0.8))) == "Inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("unfinished", "the command that began"), ("impossible", "a quiet machine")]
+)
+def test_a_run_that_cannot_decide_is_not_told_to_measure_more_requests(hand, kind, said):
+    answer = hand.answer(hand.perfect(requests=5))
+    doubted = replace(
+        answer, caveats=(Caveat(kind=kind, text="", decisive=True),), settled_by="sample"
+    )
+    assert said in to_settle(doubted)
+    assert "--sample" not in to_settle(doubted)

@@ -206,7 +206,7 @@ def test_the_decision_of_a_clean_run_is_not_provisional(hand):
     answer = hand.answer(hand.perfect(requests=30), requests=30, form="messages")
     assert lines_of(answer)[:2] == [
         "Speculate: small, k = 2",
-        "Speed-up 2.00× (1.91–2.10), after the first token, measured on 30 requests",
+        "Speed-up 2.00× (1.91–2.10), after the first token, over 30 requests, all decoded",
     ]
     assert "rovisional" not in render(answer, "markdown", 80)
 
