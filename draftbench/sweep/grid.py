@@ -58,6 +58,12 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         watcher.kept(measured.kept())
         left = measured.left()
         _refuse_changes(prepared, measured, left)
+        if measured.responses and left:
+            wanted, candidates = sum(map(len, measured.groups)), len(prepared.candidates)
+            watcher.note(
+                f"resuming: {len(measured.responses)} of {wanted} responses, "
+                f"{candidates - len(left)} of {candidates} candidates are there"
+            )
         known = list(measured.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
         if not left and not measured.plain_left():
