@@ -272,7 +272,7 @@ ENGINE_RULES = {
             ("other_end", "refuses", "{}"),
             ("other_regular_word", "refuses", "{}"),
             ("no_begin", "with an option", "the draft names {}"),
-            ("rows_apart", "accepts", "same texts from id 5 on, {} rows apart"),
+            ("rows_apart", "accepts", "same token texts from id 5 on, sizes differ by {} rows"),
         ),
         option=_llama_cpp_option,
         refused="llama-server starts and serves without the draft",
