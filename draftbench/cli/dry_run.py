@@ -28,7 +28,7 @@ from draftbench.sweep.work import DeviceSpeed, speed_of, work_of
 # From the command that starts a server to its first answer, without reading the weights, on two
 # cores: as vLLM, or as llama.cpp.
 _START_SECONDS, _QUICK_START_SECONDS = 30.0, 2.0
-# What drafts without weights of its own.
+# Drafts that have no weights to load.
 _WITHOUT_WEIGHTS = (LOOKUP, SELF, "suffix")
 
 

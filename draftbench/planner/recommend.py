@@ -20,7 +20,7 @@ from draftbench.planner.settling import larger_sweep, settled_by
 from draftbench.records import SELF, DraftingMode
 from draftbench.run_folder.run import Run
 
-# The target as its own draft has a higher α where requests hardly sample: near ties take the rest.
+# Above this α of `self`, near ties alone can explain why it is below 1.
 _NEAR_TIES = 0.98
 
 

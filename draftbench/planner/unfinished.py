@@ -6,9 +6,9 @@ from draftbench.run_folder.run import Run
 
 
 def unfinished(run: Run) -> str | None:
-    """How far a sweep came that did not end, or lacks responses, in words; None where all is there.
-    Of a run that is older than this record only responses count. A candidate that failed is not
-    waited for.
+    """A sentence on where the last sweep was cut off, or how many responses are missing; None if
+    the run is finished. Runs made before `under_way` was recorded are judged by their responses
+    alone. A candidate that failed is not waited for.
     """
     asked, written = run.manifest.under_way, len(run.trajectories)
     responses = run.manifest.traffic.requests * run.manifest.question.samples

@@ -37,7 +37,7 @@ class Arm(NamedTuple):
 
     @property
     def drafting(self) -> str:
-        """How it drafts and which start it is, in words."""
+        """Its draft length and, from the second on, which start it is: `k = 3, start 2`."""
         served = f"k = {self.k}" if self.k else "the draft alone"
         name = "without a draft" if self.candidate is None else served
         return f"{name}, start {self.repeat + 1}" if self.repeat else name

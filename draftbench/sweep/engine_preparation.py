@@ -174,7 +174,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
 
 
 def _check_replayable(specs: Mapping[str, str], drafters: Mapping[str, Speculation]) -> None:
-    """Raise a UsageError where a draft is given that only a server of its own could show."""
+    """Refuse a draft that this machine cannot replay: only a server that drafts with it can."""
     for name, drafter in drafters.items():
         if drafter.method not in REPLAYED:
             raise UsageError(

@@ -61,8 +61,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         if measured.responses and left:
             wanted, candidates = sum(map(len, measured.groups)), len(prepared.candidates)
             watcher.note(
-                f"resuming: {len(measured.responses)} of {wanted} responses, "
-                f"{candidates - len(left)} of {candidates} candidates are there"
+                f"resuming: {len(measured.responses)} of {wanted} responses and "
+                f"{candidates - len(left)} of {candidates} candidates are done"
             )
         known = list(measured.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])

@@ -132,8 +132,12 @@ def test_a_run_is_unfinished_from_when_a_sweep_begins_in_it_to_its_end(small, cu
     assert said() is None
     cut(1, measure_requests=2)  # of a folder that one sweep ended in
     assert "cut off at candidate 2 of 2, with 2 of 2 responses" in said()
+    small.notes.clear()
     small.sweep(measure_requests=2)
     assert said() is None
+    (resumed,) = [note for note in small.notes if note.startswith("resuming")]
+    assert resumed.startswith("resuming: 2 of 2 responses and ")
+    assert resumed.endswith(" of 2 candidates are done")
 
 
 def test_a_sweep_that_is_refused_did_not_begin(small):
