@@ -2,7 +2,9 @@
 
 `DRAFTBENCH_KEY` if set (a CI secret, so that runs on different machines pair), else a random key
 made once per user, which `hex:` and its digits stand for elsewhere. Whoever holds the key can
-confirm a guess of a prompt; without it the hashes say nothing.
+confirm a guess of a prompt; without it the hashes say nothing. The id of the key is published with
+every run, so that the key must not be one that can be guessed: words are at least 16 characters,
+and each guess at them takes the time of scrypt (RFC 7914).
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import hashlib
 import hmac
 import os
 import secrets
+from functools import lru_cache
 from pathlib import Path
 
 from draftbench.errors import UsageError
 
 VARIABLE = "DRAFTBENCH_KEY"
+_FEWEST_BYTES, _FEWEST_CHARACTERS = 32, 16
 
 
 def request_key() -> bytes:
@@ -28,11 +32,11 @@ def request_key() -> bytes:
     try:
         if given.startswith("hex:"):
             key = bytes.fromhex(given.removeprefix("hex:"))
-            if len(key) < 32:  # a secret that a CI system lost leaves none
+            if len(key) < _FEWEST_BYTES:  # a secret that a CI system lost leaves none
                 raise ValueError("fewer than 64 digits")
             return key
         if given:
-            return hashlib.sha256(given.encode()).digest()
+            return _derived(given)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -42,8 +46,16 @@ def request_key() -> bytes:
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot use the request key {f'in {VARIABLE}' if given else f'at `{path}`'}: {error}",
-            hint=f"set {VARIABLE} to a secret of your own",
+            hint=f"set {VARIABLE} to a secret of your own: at least {_FEWEST_CHARACTERS} "
+            "characters, or `hex:` and at least 64 digits",
         ) from error
+
+
+@lru_cache
+def _derived(words: str) -> bytes:
+    if len(words) < _FEWEST_CHARACTERS:
+        raise ValueError(f"{len(words)} characters can be guessed")
+    return hashlib.scrypt(words.encode(), salt=b"draftbench", n=2**14, r=8, p=1, dklen=32)
 
 
 def key_file() -> Path:

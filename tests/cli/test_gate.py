@@ -4,7 +4,6 @@ itself.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -13,6 +12,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from draftbench.run_folder.key import request_key
 
 ROOT = Path(__file__).parents[2]
 
@@ -253,7 +254,7 @@ def test_what_cannot_be_compared_is_refused_before_a_model_is_loaded(
 
 
 def test_another_key_is_refused_before_a_model_is_loaded(command, measured, monkeypatch):
-    monkeypatch.setenv("DRAFTBENCH_KEY", "another")
+    monkeypatch.setenv("DRAFTBENCH_KEY", "another key of the tests")
     outcome = command(*measured())
     assert outcome.code == 4
     assert "key of the hashes was" in outcome.err
@@ -264,11 +265,12 @@ def test_a_baseline_under_a_users_key_says_how_it_pairs_elsewhere(
     command, swept, monkeypatch, tmp_path
 ):
     kept = ROOT / "results/reference/qwen2.5-coder"
+    key = request_key()
     monkeypatch.delenv("DRAFTBENCH_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     file = tmp_path / "draftbench/key"
     file.parent.mkdir()
-    file.write_text(hashlib.sha256(b"the key of the tests").hexdigest())
+    file.write_text(key.hex())
     ours = command("gate", swept[0], "--save", tmp_path / "a", "--candidate", "draft", "--k", 1)
     assert f"as in CI, set DRAFTBENCH_KEY to `hex:` and the content of {file}" in ours.err
     theirs = command("gate", kept, "--save", tmp_path / "b")

@@ -1,3 +1,4 @@
+import hashlib
 import stat
 
 import pytest
@@ -23,8 +24,8 @@ def test_the_digits_of_the_key_file_are_the_same_key_elsewhere(monkeypatch, tmp_
     assert request_key() == here
 
 
-def test_digits_that_are_too_few_or_none_are_refused(monkeypatch):
-    for secret in ("hex:", "hex:5e5e", "hex:no digits"):
+def test_a_key_that_could_be_guessed_is_refused(monkeypatch):
+    for secret in ("hex:", "hex:5e5e", "hex:no digits", "ab", "fifteen letters"):
         monkeypatch.setenv("DRAFTBENCH_KEY", secret)
         with pytest.raises(UsageError, match="cannot use the request key in DRAFTBENCH_KEY"):
             request_key()
@@ -32,7 +33,13 @@ def test_digits_that_are_too_few_or_none_are_refused(monkeypatch):
 
 def test_any_other_secret_is_a_key_of_its_own(monkeypatch):
     ids = set()
-    for secret in ("a", "b", "ab" * 32, "hex:" + "ab" * 32):
+    for secret in ("sixteen letters!", "sixteen letters?", "ab" * 32, "hex:" + "ab" * 32):
         monkeypatch.setenv("DRAFTBENCH_KEY", secret)
         ids.add(key_id(request_key()))
     assert len(ids) == 4
+
+
+def test_a_guess_of_words_costs_scrypt_and_no_fast_hash(monkeypatch):
+    monkeypatch.setenv("DRAFTBENCH_KEY", "sixteen letters!")
+    slow = hashlib.scrypt(b"sixteen letters!", salt=b"draftbench", n=16384, r=8, p=1, dklen=32)
+    assert request_key() == slow

@@ -285,10 +285,20 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
+# What a spreadsheet would take for a formula (OWASP, CSV injection).
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
 def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """CSV with empty cells for what is unknown."""
+    """CSV with empty cells for what is unknown; texts that a spreadsheet would take for a formula
+    begin with an apostrophe.
+    """
+
+    def cell(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([head, *rows])
+    csv.writer(stream, lineterminator="\n").writerows([map(cell, row) for row in (head, *rows)])
     return stream.getvalue().rstrip("\n")
 
 

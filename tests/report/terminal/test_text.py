@@ -6,6 +6,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.report.terminal.text import (
     Section,
     columns,
+    csv_text,
     paragraph,
     printable,
     render_sections,
@@ -95,3 +96,11 @@ def test_more_than_a_screen_says_how_much_is_left_out_and_where_it_is():
     lines = render_sections([section], "table", 200, "--all").split("\n")
     assert (len(lines), lines[23], lines[24]) == (25, "    22", "… 6 more lines: --all")
     assert render_sections([Section("a", notes=["b"])], "table", 200, "--all") == "a\n  b"
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_cell_of_csv_is_a_formula_to_a_spreadsheet(name):
+    assert csv_text([name], [[-1.5], [name]]) in (
+        f"'{name}\n-1.5\n'{name}",
+        f'"\'{name}"\n-1.5\n"\'{name}"',  # a carriage return is quoted
+    )
