@@ -358,8 +358,8 @@ class EngineFacts(Observation, frozen=True):
     itself. `candidate` None and `k` 0 is a server that does not speculate, a candidate at 0 one
     that serves the draft alone, to replay it.
 
-    `started` is whether draftbench started it. `command` and `settings` hold no secrets; the whole
-    command is private. `process` names the visit: servers that took turns share it.
+    `started` is whether draftbench started it. `command` shows what the user added without values;
+    the whole command is private. `process` names the visit: servers that took turns share it.
     """
 
     server: str  # id of this start

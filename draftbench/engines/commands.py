@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from draftbench.engines.secrets import form_of, hidden_in
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.models.drafting import (
     Speculation,
@@ -58,6 +59,7 @@ class Launch:
     """The command that starts a server, and what it needs."""
 
     words: tuple[str, ...]
+    form: tuple[str, ...]  # the same, of what the user added without the values
     stop: tuple[str, ...]  # the stop command; may be empty
     environment: dict[str, str]  # added to the user's
     file: tuple[Path, str] | None  # a file that the command reads, and its text
@@ -100,9 +102,19 @@ def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
         path = folder / f"{start.engine}-{port}.json"
         file = path, json.dumps(engine.configuration(start), indent=2)
         words += ["--config", str(path)]
-    words += _user_args(start, engine)
+    added, given = _user_args(start, engine), start.command
     values = {"model": start.target, "host": host, "port": str(port), "python": sys.executable}
-    command = _filled("--engine-command", start.command or engine.command, values, words)
+    command, form = (
+        _filled("--engine-command", text or engine.command, values, [*own, *more])
+        for text, own, more in (
+            (given, words, added),
+            (
+                given and " ".join(form_of(_split("--engine-command", given))),
+                map(hidden_in, words),
+                form_of(added),
+            ),
+        )
+    )
     stop = _filled("--engine-stop-command", start.stop_command or "", values, None)
     environment = {"VLLM_NO_USAGE_STATS": "1"}
     if start.threads is not None:
@@ -110,7 +122,7 @@ def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
         # Otherwise vLLM chooses which cores its threads are bound to.
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     may_survive = runs_elsewhere(start.command) and not stop
-    return Launch(tuple(command), tuple(stop), environment, file, may_survive)
+    return Launch(tuple(command), tuple(form), tuple(stop), environment, file, may_survive)
 
 
 def runs_elsewhere(command: str | None) -> bool:

@@ -1,13 +1,23 @@
-"""Hides secrets in command lines, environments and texts of servers."""
+"""Hides secrets in command lines, environments and texts of servers.
+
+What a user adds to the start of a server is kept outside of the private part by its form alone,
+whatever it says: no list of names knows every secret. Only what is printed, and kept nowhere, goes
+by what looks like one.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from draftbench.safe_files import without_controls
 
-HIDDEN = "***"
+HIDDEN, VALUE = "***", "…"
+
+# The flags whose values are what a user adds to the start of a server.
+_STARTS = ("--engine-command", "--engine-args", "--engine-stop-command")
+_PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 
 _WORDS = r"(?:api[-_]?key|access[-_]?key|token|secret|password|passwd|credentials?|auth)"
 # A flag or variable by its name, `--hf-token` or `OPENAI_API_KEY`, not `--max-num-tokens`.
@@ -25,30 +35,53 @@ LONGEST = 300  # characters of somebody else's words that are repeated
 _SHORTEST = 6
 
 
-def without_secrets(words: Sequence[str]) -> list[str]:
-    """A command line with the values of secret flags and variables replaced by `***`."""
-    shown, follows = [], False
+def form_of(words: Sequence[str]) -> list[str]:
+    """A user's command line without its values: the names of flags and variables, and placeholders.
+
+    A flag of one dash may have its value behind it, so that only its first letter counts.
+    """
+    form: list[str] = []
     for word in words:
         name, equals, _ = word.partition("=")
-        if follows and not word.startswith("-"):
-            shown.append(HIDDEN)
-            continue
-        secret = bool(_NAME.search(name)) and " " not in name
-        follows = secret and not equals and word.startswith("-")
-        shown.append(f"{name}={HIDDEN}" if secret and equals else hidden_in(word))
-    return shown
+        if _PLACEHOLDER.fullmatch(word):
+            form.append(word)
+        elif re.fullmatch(r"-\w.+", word):
+            form.append(f"{word[:2]}{VALUE}")
+        elif re.fullmatch(r"--[\w.-]+|-\w", name) or (equals and name.isidentifier()):
+            form.append(f"{name}={VALUE}" if equals else name)
+        elif form[-1:] != [VALUE]:
+            form.append(VALUE)
+    return form
+
+
+def without_values(command: str) -> str:
+    """A command of draftbench, with the form alone of what it adds to the start of a server."""
+    words: list[str] = []
+    for word in shlex.split(command):
+        flag, equals, value = word.partition("=")
+        if flag in _STARTS and equals:
+            words.append(f"{flag}={' '.join(form_of(shlex.split(value)))}")
+        elif words and words[-1] in _STARTS:
+            words.append(" ".join(form_of(shlex.split(word))))
+        else:
+            words.append(hidden_in(word))
+    return shlex.join(words)
 
 
 def secrets_of(words: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
     """The values that a command line and an environment name as secret."""
-    shown = without_secrets(words)
-    values = {
-        word if safe == HIDDEN else word.partition("=")[2]
-        for word, safe in zip(words, shown, strict=True)
-        if safe == HIDDEN or safe.endswith(f"={HIDDEN}")
-    }
-    values |= {value for name, value in environment.items() if _NAME.search(name)}
-    return frozenset(value for value in values if len(value) >= _SHORTEST)
+    named, follows = [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if follows and not word.startswith("-"):
+            named.append(word)
+            continue
+        secret = bool(_NAME.search(name)) and " " not in name
+        follows = secret and not equals and word.startswith("-")
+        if secret and equals:
+            named.append(value)
+    named += [value for name, value in environment.items() if _NAME.search(name)]
+    return frozenset(value for value in named if len(value) >= _SHORTEST)
 
 
 def on_one_line(text: str, known: Iterable[str] = (), most: int = LONGEST) -> str:

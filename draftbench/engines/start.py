@@ -26,7 +26,7 @@ from typing import IO
 
 from draftbench.engines import guardian
 from draftbench.engines.commands import Launch, ServerStart, launch
-from draftbench.engines.secrets import on_one_line, secrets_of, without_secrets
+from draftbench.engines.secrets import on_one_line, secrets_of
 from draftbench.errors import EngineError
 from draftbench.run_folder.manifest import cores_here
 from draftbench.safe_files import write_whole
@@ -57,7 +57,7 @@ class Running:
 
     engine: str
     url: str
-    command: str  # without secrets
+    command: str  # of what the user added without the values
     whole_command: str  # private
     settings: dict[str, str]  # what its command line does not show
     ready_seconds: float
@@ -90,7 +90,7 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
         running = Running(
             engine=start.engine,
             url=f"http://{HOST}:{port}",
-            command=shlex.join(without_secrets(run.words)),
+            command=shlex.join(run.form),
             whole_command=shlex.join(run.words),
             settings=_settings(start),
             ready_seconds=time.monotonic() - begun,
@@ -138,9 +138,9 @@ def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: f
     while not _answers(port):
         how = runner.ended(_POLL_SECONDS)
         if runner.refused is not None:
-            command = without_secrets(runner.launch.words)[0]
+            command, assigns, _ = runner.launch.words[0].partition("=")
             raise EngineError(
-                f"cannot run `{command}`: {runner.refused}",
+                f"cannot run `{command}{'=…' if assigns else ''}`: {runner.refused}",
                 hint="--engine-command names the command that starts the server; {args} in it "
                 "stands for draftbench's flags",
             )

@@ -99,11 +99,11 @@ class Question(Record, frozen=True):
     temperature: Real | None  # override of every request's temperature; None: their own
     batches: Annotated[tuple[Rows, ...], Meta(min_length=1)] = (1,)
     engine: str | None = None  # the serving engine that ran the target; None: built-in decoder
-    engine_args: str = ""  # what the user added to its start
+    engine_args: str = ""  # what the user added to its start: its form, and a keyed hash
     arrivals: str = "closed"  # closed, log, or poisson:RATE
     # None: unknown, in runs that were begun before these were recorded, or without an engine.
     servers: Servers | None = None  # whose they are: started by the sweep, or given
-    engine_command: str | None = None  # that starts it; empty: the engine's usual one
+    engine_command: str | None = None  # that starts it, likewise; empty: the engine's usual one
     spec_files: tuple[str, ...] | None = None  # what every spec:FILE.json among the drafts holds
     time_scale: Real | None = None  # times the log's own speed
     arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from draftbench.decoder.device import device_of, device_words, dtype_of, set_thr
 from draftbench.engines.commands import ServerStart, launch
 from draftbench.engines.connect import connect
 from draftbench.engines.engine import Server, ServerFacts
-from draftbench.engines.secrets import hidden_in
+from draftbench.engines.secrets import form_of, hidden_in
 from draftbench.engines.start import HOST
 from draftbench.errors import EngineError, ModelError, UsageError
 from draftbench.measure.prompts import Prompt
@@ -158,7 +159,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     if serving.drafting is not None and serving.drafting.k <= MOST_DRAFTED:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
     question = question_of(options, traffic, build)
-    question = _on_engine(question, serving, target.name, arrivals)
+    question = _on_engine(question, serving, target.name, arrivals, options.traffic.key)
     return Prepared(
         options,
         target.source,
@@ -227,7 +228,9 @@ def arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | N
     return keyed_hash(options.traffic.key, repr(at).encode())
 
 
-def _on_engine(question: Question, serving: Serving, target: str, arrivals: str | None) -> Question:
+def _on_engine(
+    question: Question, serving: Serving, target: str, arrivals: str | None, key: bytes
+) -> Question:
     """A question with everything else that an engine's figures depend on. `target` is the server's
     name for it if the user gave none, `arrivals` the digest of the times of arrival.
     """
@@ -238,17 +241,25 @@ def _on_engine(question: Question, serving: Serving, target: str, arrivals: str 
         question,
         target=portable(target),
         engine=serving.engine,
-        engine_args=hidden_in(portable(asked.args)),
+        engine_args=_added(asked.args, key),
         arrivals=asked.arrivals,
         arrivals_digest=arrivals,
         servers="started" if asked.server is None else given,
-        engine_command=hidden_in(portable(asked.command or "")),
+        engine_command=_added(asked.command or "", key),
         spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
         time_scale=asked.time_scale,
         tokenizer=portable(asked.tokenizer or ""),
         slots=_most_at_once(serving),
         replay=asked.replay,
     )
+
+
+def _added(text: str, key: bytes) -> str:
+    """What a user added to the start of a server: its form, and a keyed hash by which another value
+    is noticed.
+    """
+    form = " ".join(form_of(shlex.split(text)))
+    return f"{form} ({keyed_hash(key, text.encode())})" if text else ""
 
 
 def _most_at_once(serving: Serving) -> int | None:

@@ -26,7 +26,7 @@ from draftbench.decoder.device import (
     environment_threads,
     set_threads,
 )
-from draftbench.engines.secrets import hidden_in
+from draftbench.engines.secrets import without_values
 from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
 from draftbench.hub import names_model
 from draftbench.measure.prompts import Prompt, TextSide
@@ -163,7 +163,7 @@ def manifest_of(
         schema_version=SCHEMA_VERSION,
         draftbench=draftbench.__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        command=hidden_in(portable(command)) if options.serving else portable(command),
+        command=portable(without_values(command) if options.serving else command),
         key_id=key_id(options.traffic.key),
         question=question,
         traffic=traffic,

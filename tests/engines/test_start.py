@@ -62,7 +62,7 @@ def test_a_server_answers_under_its_address_until_it_is_ended(engine):
     with engine(speculation=speculation("d.gguf", 4), threads=1) as server:
         told = asked(server)
         assert server.ended() is None
-        assert [*shlex.split(ENGINE), *told["argv"]] == shlex.split(server.command)
+        assert [*shlex.split(ENGINE), *told["argv"]] == shlex.split(server.whole_command)
         assert told["threads"] == server.settings["threads"] == "1"
         assert 0 < server.ready_seconds < 30
     assert of_group(port_of(server)) == []
@@ -171,12 +171,13 @@ def test_the_stop_command_is_run_once_the_server_is_gone(engine, tmp_path):
     assert note.read_text() == f"stopped {port_of(server)}\n"
 
 
-def test_the_shared_command_and_the_log_hold_no_secret(engine, monkeypatch):
+def test_the_shared_command_holds_no_value_of_what_the_user_added(engine, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "of-the-environment")
-    with engine(args="--api-key of-the-command") as server:
-        assert "--api-key '***'" in server.command
+    with engine(args="--api-key of-the-command -c 4096") as server:
+        assert server.command.endswith("--api-key '…' -c '…'")
+        assert "-np 1" in server.command
         assert "of-the-environment" not in server.whole_command
-        assert server.whole_command.endswith("--api-key of-the-command")
+        assert server.whole_command.endswith("--api-key of-the-command -c 4096")
 
 
 def test_a_server_that_ends_at_once_shows_the_end_of_its_log_without_secrets(engine, monkeypatch):

@@ -26,11 +26,17 @@ def cut(folder):
     log.write_text(log.read_text().splitlines(keepends=True)[0])
 
 
+def test_a_run_is_not_continued_with_another_value_of_a_flag(served):
+    cut(served("ngram", measure="all", ks=(2,), serving={"args": "--dtype float16"}).folder)
+    with pytest.raises(RunFolderError, match=r"--dtype … \(\w+\) → --dtype … \("):
+        served("ngram", measure="all", ks=(2,), serving={"args": "--dtype float32"})
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"command": "docker run i {args}"}, r"--engine-command: none → docker run i \{args\}"),
-        ({"args": "--dtype float16"}, "--engine-args: none → --dtype float16"),
+        ({"command": "docker run i {args}"}, r"--engine-command: none → … \{args\} \("),
+        ({"args": "--dtype float16"}, r"--engine-args: none → --dtype … \("),
         ({"time_scale": 2.0}, "--time-scale: 1.0 → 2.0"),
         ({"replay": "engine"}, "replay: local → engine"),
         ({"tokenizer": "TARGET"}, "tokenizer: none → .*target"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -198,10 +199,18 @@ def test_what_was_started_is_kept_without_secrets_and_whole_in_the_private_part(
     assert "secret" not in (found.folder.path / "observations" / "enginefacts.jsonl").read_text()
 
 
-def test_the_command_of_the_run_hides_its_secrets(served):
-    serving = {"args": "--api-key abcdef --dtype float32", "command": "run -e HF_TOKEN=xyz {args}"}
-    manifest = served("ngram", measure="none", serving=serving).folder.manifest
-    assert manifest.question.engine_args == "--api-key *** --dtype float32"
+def test_no_value_that_a_user_adds_to_a_start_is_kept_outside_of_the_private_part(served):
+    serving = {
+        "args": "--max-num-seqs 7391 --header 'X-Team: zebra-one'",
+        "command": "env PGPASSWORD=zebra-two MYNAME=zebra-three run {args} https://u:zebra-4@h/?a=7392",
+    }
+    found = served("ngram", measure="none", serving=serving)
+    asked = found.folder.manifest.question
+    assert asked.engine_args.startswith("--max-num-seqs … --header … (")
+    assert asked.engine_command.startswith("… PGPASSWORD=… MYNAME=… … {args} … (")
+    shared = [path for path in found.folder.path.rglob("*") if path.is_file()]
+    for path in (path for path in shared if "private" not in path.parts):
+        assert not re.search(r"zebra|7391|7392", path.read_text()), path
 
 
 @pytest.mark.parametrize(("command", "said"), [("docker run i", True), (None, False)])
