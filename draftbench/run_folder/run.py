@@ -122,6 +122,12 @@ def check_that_it_fits(
         fits = tokens == len(row.accept) + 1
     elif isinstance(row, LookupReplay):
         fits = tokens == len(row.proposed) + 1 and row.window >= max(folder.manifest.question.ks)
+    if tokens is None and not fits:
+        raise RunFolderError(
+            f"`{folder.path}` lacks responses that it has measurements of: "
+            "observations/trajectory.jsonl is missing or was cut",
+            hint="copy the whole run folder again, or sweep again with another --out",
+        )
     if not fits:
         raise RunFolderError(
             f"`{folder.path}` holds a {type(row).__name__.lower()} of `{row.request}` that "
