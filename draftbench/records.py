@@ -351,8 +351,9 @@ DRAFTING_SETTINGS = {
     *("speculative_model", "speculative_eagle_topk", "max_running_requests"),
     *("enforce_eager", "enable_chunked_prefill"),
 }
-# Settings of a server that tell its target's number type and quantization.
-TARGET_SETTINGS = ("dtype", "quantization", "ftype")
+# Settings in which a server tells in which numbers it holds its target, and from where it read it.
+NUMBER_TYPES = ("dtype", "quantization", "ftype")
+OF_TARGET = (*NUMBER_TYPES, "weights")
 
 
 class EngineFacts(Observation, frozen=True):

@@ -147,6 +147,7 @@ def _check_server(prepared: Prepared, baseline: Baseline) -> None:
     another number of requests at once, or holds its target in another number type.
     """
     from draftbench.gate.pair_requests import check_target
+    from draftbench.gate.pin import stated_target
 
     serving, slots = prepared.serving, prepared.manifest.question.slots
     k, slots_before = baseline.question.k, baseline.question.slots
@@ -164,8 +165,8 @@ def _check_server(prepared: Prepared, baseline: Baseline) -> None:
             f"the baseline cannot be compared: k was {k}, the server drafts {serving.drafting.k}",
             hint="start the server with the baseline's k, or save a new baseline",
         )
-    stated = serving.facts.settings if serving.facts else {}
-    check_target(baseline, {f"target {name}": value for name, value in stated.items()})
+    if serving.facts is not None:
+        check_target(baseline, stated_target(serving.facts.settings))
 
 
 def _threads(baseline: Baseline, watcher: TerminalWatcher | None) -> int | None:

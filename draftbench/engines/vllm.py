@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -81,9 +82,12 @@ class Vllm(TokenServer, OpenAi):
         k = len(counters.by_position) if counters.by_position else 0 if page else None
         method = "none" if k == 0 else None
         settings: dict[str, str] = {}
+        card = self._card()
+        if card.root:
+            settings["weights"] = PurePath(card.root).name
         with unless_refused():  # it answers in developer mode only
             config = self.http.json("/server_info", type=VllmServerInfo).vllm_config
-            settings = dict(_TOLD.findall(config))
+            settings |= _TOLD.findall(config)
             if speculation := _SPECULATION.search(config):
                 method, k = speculation[1], int(speculation[3])
                 if speculation[2]:
@@ -92,7 +96,7 @@ class Vllm(TokenServer, OpenAi):
             engine=self.engine,
             version=self.http.json("/version", type=Version).version,
             model=self.model,
-            context_length=self._card().max_model_len,
+            context_length=card.max_model_len,
             prefix_cache=None if caching is None else caching[1] == "True",
             method=method,
             k=k,

@@ -16,7 +16,7 @@ import msgspec
 from draftbench.acceptance.faults import CLIFF, DOUBLED, ONE_TOKEN, ZERO, SuspectedFault
 from draftbench.errors import RunFolderError
 from draftbench.planner.output_check import Match
-from draftbench.records import TARGET_SETTINGS, DraftingMode, Record
+from draftbench.records import DraftingMode, Record
 from draftbench.run_folder.manifest import refuse_newer
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
@@ -27,8 +27,7 @@ from draftbench.safe_files import UnreadableError, json_without_controls, read_l
 # 6: how fast a log was sent, unknown in files before; α of a server that reports positions.
 # 7: when requests came and how many were answered at once, unknown in files before; the active rows
 # of the built-in decoder, 1 in files before.
-# 8: the run; requests that were not answered, none in files before; the number types that a server
-# states are its target's.
+# 8: the run; requests that were not answered, none in files before.
 SCHEMA_VERSION = 8
 MAX_BYTES = 64 << 20
 
@@ -128,8 +127,9 @@ class Baseline(Record, frozen=True):
 
     `run` tells this run from every other, also where its folder was copied; None is unknown.
     `unanswered` are the requests that a server was asked and did not answer, or not every time,
-    with what went wrong. `survival` is pooled over requests, for draft positions 1 … k. `cost_ratios` has the time of a
-    draft step over that of a target step for each visit. `threads` counts CPU threads.
+    with what went wrong. `survival` is pooled over requests, for draft positions 1 … k.
+    `cost_ratios` has the time of a draft step over that of a target step for each visit. `threads`
+    counts CPU threads.
     """
 
     schema_version: Annotated[int, msgspec.Meta(ge=1)]
@@ -146,7 +146,7 @@ class Baseline(Record, frozen=True):
     processes: tuple[ProcessTimes, ...] = ()  # unknown in files before layout 4
     active_rows: _Number = 1  # active rows of the built-in decoder while it was timed
     run: str | None = None
-    unanswered: dict[str, str] = {}
+    unanswered: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def asked(self) -> frozenset[str]:
@@ -231,13 +231,10 @@ def _upgraded(raw: bytes) -> bytes:
     fault of layouts 1 and 2 by its message.
     """
     document: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-    version, faults, tested = map(document.get, ("schema_version", "faults", "tested"))
+    version, faults = document.get("schema_version"), document.get("faults")
     if not isinstance(version, int) or version >= SCHEMA_VERSION:
         return raw
     document.setdefault("run", document.get("created"))
-    if isinstance(tested, dict):
-        renamed = {f"engine {name}": f"target {name}" for name in TARGET_SETTINGS}
-        document["tested"] = {renamed.get(fact, fact): value for fact, value in tested.items()}
     if version <= 2 and isinstance(faults, list):
         document["faults"] = [
             {"kind": next((_KINDS[words] for words in _KINDS if words in message), message),

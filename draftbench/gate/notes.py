@@ -12,7 +12,7 @@ from draftbench.gate.baseline import Baseline
 from draftbench.gate.limits import TIMED
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pair_requests import Pair, came_at_other_times, one_was_counted, same_run
-from draftbench.gate.result import AnswerCheck, Change, Check, GateResult
+from draftbench.gate.result import AnswerCheck, Check, GateResult
 from draftbench.models.engine_rules import STARTED
 from draftbench.planner.costs import MIN_PROCESSES
 
@@ -129,14 +129,17 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
 
 def target_changed(old: Baseline, new: Baseline) -> str | None:
     """A note if the target is another one; None if it is the same or unknown. Judged by the hash of
-    its files if both runs have one (a server's is unknown), else by its name.
+    its files if both runs have one (a server's is unknown), else by its name and by that of the
+    file or folder that the server read.
     """
-    for fact in ("target fingerprint", "target"):
+    for fact in ("target fingerprint", "target", "target weights"):
         before, now = old.tested.get(fact), new.tested.get(fact)
         if before is None or now is None:
             continue
         if before == now:
-            return None
+            if fact == "target fingerprint":
+                return None
+            continue
         parts = [part for part in ("tokenizer", "chat template") if _changed(old, new, part)]
         what = "the target is another model"
         if fact == "target fingerprint" and parts:

@@ -10,7 +10,7 @@ import msgspec
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import TIMED, Limit
-from draftbench.records import TARGET_SETTINGS
+from draftbench.records import NUMBER_TYPES
 from draftbench.run_folder.key import VARIABLE
 from draftbench.run_folder.manifest import setting
 
@@ -148,7 +148,7 @@ def check_target(old: Baseline, tested: Mapping[str, str]) -> None:
     Raises:
         IncomparableError: the target's responses are those of other weights.
     """
-    for fact in (f"target {name}" for name in ("quant", *TARGET_SETTINGS)):
+    for fact in (f"target {name}" for name in ("quant", *NUMBER_TYPES)):
         before, now = old.tested.get(fact), tested.get(fact)
         if None not in (before, now) and before != now:
             raise IncomparableError(

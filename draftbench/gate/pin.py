@@ -51,8 +51,8 @@ from draftbench.planner.output_check import (
     worst_by_request,
 )
 from draftbench.records import (
+    OF_TARGET,
     SAMPLES_PER_VISIT,
-    TARGET_SETTINGS,
     Candidate,
     CostPoint,
     Decode,
@@ -97,8 +97,8 @@ def make_baseline(
     manifest, question = run.manifest, run.manifest.question
     load: int | None = None
     pairs: Pairs = ()
-    asked_for = (*run.decodes, *run.unanswered)
-    loads = {row.batch for row in asked_for if (row.candidate, row.k) == (candidate, k)}
+    loads = {row.batch for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    loads |= {row.batch for row in run.unanswered if (row.candidate, row.k) == (candidate, k)}
     rows = concurrency if concurrency in loads else min(loads, default=1)
     if question.engine is not None and loads:
         load = rows
@@ -328,8 +328,9 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     engine: dict[str, str | None] = {"engine": question.engine, "target runner": question.engine}
     for served in [facts for facts in run.engines if facts.candidate == candidate][-1:]:
         engine |= {"engine version": served.version, "served model": served.model}
-        for name, value in served.settings.items():
-            engine[f"{'target' if name in TARGET_SETTINGS else 'engine'} {name}"] = value
+        others = {n: value for n, value in served.settings.items() if n not in OF_TARGET}
+        engine |= {f"engine {name}": value for name, value in others.items()}
+        engine |= stated_target(served.settings)
     tested |= {name: value for name, value in engine.items() if value is not None}
     tested |= {
         "target quant": question.target_quant,
@@ -344,6 +345,12 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in run.replays):
         tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
     return tested
+
+
+def stated_target(settings: Mapping[str, str]) -> dict[str, str]:
+    """What a server states of its target's weights and number type, as things tested."""
+    stated = {name: settings[name] for name in OF_TARGET if name in settings}
+    return {f"target {name}": value.removeprefix("torch.") for name, value in stated.items()}
 
 
 def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:

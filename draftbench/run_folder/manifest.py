@@ -157,9 +157,9 @@ class Manifest(Record, frozen=True):
 
     `run` is random and tells the run from every other; None in runs that were begun before this was
     recorded. `command` and `effort` are those of the last sweep that measured in it; runs of schema
-    1 and 2 know no effort. `specs` maps the name of each draft to what `--drafts` called it. `under_way`
-    are the candidates of a sweep that began and has not ended; None once it went to its end, and
-    in runs that were begun before this was recorded.
+    1 and 2 know no effort. `specs` maps the name of each draft to what `--drafts` called it.
+    `under_way` are the candidates of a sweep that began and has not ended; None once it went to its
+    end, and in runs that were begun before this was recorded.
     """
 
     schema_version: Many

@@ -198,7 +198,7 @@ def test_responses_of_the_only_server_are_what_it_wrote_with_speculation():
 def test_the_engine_is_a_thing_tested():
     tested = pinned(answer(0), answer(2)).tested
     assert (tested["engine"], tested["engine version"]) == ("vllm", "0.1")
-    assert (tested["served model"], tested["engine dtype"]) == ("big", "float32")
+    assert (tested["served model"], tested["target dtype"]) == ("big", "float32")
 
 
 def test_a_baseline_of_an_engine_is_of_its_smallest_load_or_of_the_one_asked_for():

@@ -179,8 +179,7 @@ def _urgent(answer: Recommendation) -> list[Caveat]:
     rest = [
         caveat
         for caveat in answer.caveats
-        if caveat.kind in _URGENT
-        and (not caveat.decisive if known else caveat.kind != "failed")
+        if caveat.kind in _URGENT and (not caveat.decisive if known else caveat.kind != "failed")
     ]
     return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
 
