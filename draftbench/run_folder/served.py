@@ -62,10 +62,8 @@ def not_answered(reasons: Iterable[str], asked: int) -> str:
     counts = Counter(reasons)
     many = len(counts) > 1
     named = ", ".join(f"{why} ({n})" if many else why for why, n in counts.most_common())
-    return (
-        f"{counts.total()} of {asked} request{'s were' if asked > 1 else ' was'} not answered: "
-        f"{named}"
-    )
+    requests, were = "request" + "s" * (asked > 1), "was" if counts.total() == 1 else "were"
+    return f"{counts.total()} of {asked} {requests} {were} not answered: {named}"
 
 
 def at_their_load(rows: Iterable[Served]) -> list[Served]:

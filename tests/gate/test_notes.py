@@ -110,3 +110,22 @@ def test_the_alphas_of_a_replay_and_of_a_server_are_not_compared(run):
         "mean_accepted_length",
         "tokens_per_round",
     }
+
+
+def test_changed_responses_are_counted_where_the_gate_passes_too(run):
+    old, new = (
+        run(rows=lambda at, first=first: {"output": first if at < 12 else "a"}) for first in "ab"
+    )
+    result = judge(old, new)
+    assert result.verdict is Verdict.PASS
+    assert any("responses to 12 of 40 requests changed" in note for note in result.notes)
+    assert judge(old, old).notes == (SPEED_NOT_JUDGED,)
+
+
+def test_a_server_that_read_other_weights_under_the_same_name_has_another_target(run):
+    old, new = (
+        run(tested={"target": "prod", "target weights": file}) for file in ("a.gguf", "b.gguf")
+    )
+    assert judge(old, new).notes[0] == (
+        "the target is another model: target weights was a.gguf, is b.gguf"
+    )

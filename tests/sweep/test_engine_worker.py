@@ -547,7 +547,7 @@ def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
     found = served("ngram", on=FakeEngine(lambda *_: Refusing()), measure="all", ks=(2,))
     assert [row.error for row in rows_of(found.run, 2)] == ["HTTP 429", None]
     assert [row.error for row in found.run.unanswered] == ["HTTP 429"]
-    assert any("1 of 2 requests were not answered: HTTP 429" in note for note in small.notes)
+    assert any("1 of 2 requests was not answered: HTTP 429" in note for note in small.notes)
     again = served("ngram", measure="all", ks=(2,))
     assert again.engine.arms == [2]
     assert again.run.unanswered == ()
