@@ -82,19 +82,19 @@ class Vllm(TokenServer, OpenAi):
         k = len(counters.by_position) if counters.by_position else 0 if page else None
         method = "none" if k == 0 else None
         settings: dict[str, str] = {}
-        card = self._card()
-        if card.root:
-            settings["weights"] = PurePath(card.root).name
         with unless_refused():  # it answers in developer mode only
             config = self.http.json("/server_info", type=VllmServerInfo).vllm_config
-            settings |= _TOLD.findall(config)
+            settings = dict(_TOLD.findall(config))
             if speculation := _SPECULATION.search(config):
                 method, k = speculation[1], int(speculation[3])
                 if speculation[2]:
                     settings["speculative_model"] = speculation[2]
+        version, card = self.http.json("/version", type=Version).version, self._card()
+        if card.root:
+            settings["weights"] = PurePath(card.root).name
         return ServerFacts(
             engine=self.engine,
-            version=self.http.json("/version", type=Version).version,
+            version=version,
             model=self.model,
             context_length=card.max_model_len,
             prefix_cache=None if caching is None else caching[1] == "True",
