@@ -1,5 +1,5 @@
-"""The caveats of a run on a serving engine: servers that differ, drafts that were not timed, rounds
-that differ from replay's, and cached prompts.
+"""The caveats of a run on a serving engine: requests without an answer, servers that differ, drafts
+that were not timed, rounds that differ from replay's, and cached prompts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from draftbench.planner.recommendation import Caveat
 from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import MOST_CACHED, cached_share
+from draftbench.run_folder.served import MOST_CACHED, cached_share, not_answered
 
 # An engine whose tokens per round are off replay's by a larger share accepts by other rules.
 _OTHER_ACCEPTANCE = 0.2
@@ -26,9 +26,28 @@ _SHOWN = 0.005
 _WHOLE_LOAD = 0.9
 
 
+def unanswered(run: Run) -> Iterator[Caveat]:
+    """Requests that servers were asked and did not answer, with speculation and without."""
+    for candidate in dict.fromkeys(row.candidate for row in run.unanswered):
+        reasons = {r.request: str(r.error) for r in run.unanswered if r.candidate == candidate}
+        asked = {row.request for row in run.served if row.candidate == candidate}
+        who = "the server without speculation" if candidate is None else str(candidate)
+        short = f"{who}: {not_answered(reasons.values(), len(asked))}"
+        yield Caveat(
+            "unanswered",
+            f"{short}; every figure is of the others: look at the server's log, and repeat the "
+            "command, which asks them again",
+            decisive=True,
+            short=short,
+        )
+
+
 def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
-    """The caveats of a run on a serving engine; none where costs are not its own."""
+    """The caveats of a run on a serving engine; where costs are not its own, only what it did not
+    answer.
+    """
     run = evaluator.run
+    yield from unanswered(run)
     if run.manifest.question.engine is None or evaluator.foreign:
         return
     yield from _of_two_servers(run)

@@ -7,6 +7,7 @@ because of a damaged file.
 from __future__ import annotations
 
 import time
+import uuid
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -164,6 +165,7 @@ def manifest_of(
         schema_version=SCHEMA_VERSION,
         draftbench=draftbench.__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        run=uuid.uuid4().hex,
         command=portable(without_values(command) if options.serving else command),
         key_id=key_id(options.traffic.key),
         question=question,

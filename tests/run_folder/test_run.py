@@ -190,3 +190,12 @@ def test_a_run_with_batches_is_read(layout):
 def test_every_layout_has_a_sample():
     kept = {f"schema-{version}" for version in range(1, SCHEMA_VERSION + 1)}
     assert {path.name for path in SAMPLES.iterdir()} == kept
+
+
+def test_an_answer_that_came_when_it_was_asked_for_again_is_not_missed():
+    """In another turn it is another answer."""
+    lost = scenes.served(scenes.SMALL, 2, server="first", error="HTTP 500")
+    again = scenes.served(scenes.SMALL, 2, 0.1, 0.2, server="second")
+    other = scenes.served(scenes.SMALL, 2, 0.1, 0.2, server="third", repeat=1)
+    assert run_of(scenes.manifest(), [lost, again]).unanswered == ()
+    assert run_of(scenes.manifest(), [lost, other]).unanswered == (lost,)
