@@ -20,7 +20,7 @@ from draftbench.acceptance.rounds import AnyReplay, Pairs, counted_rounds, expec
 from draftbench.records import Decode, DraftingMode, LookupReplay, Trajectory
 
 # A larger share of positions moves a speed-up by more than the noise of its timing. In sound runs
-# it is 0: of 24,000 positions without a near tie in the reference runs and in three on a GPU.
+# it is 0: of the 5,476 positions without a near tie in four reference runs and three on a GPU.
 _POSITIONS = 0.02
 # In expectation, tokens per round that are further off, and by more than four standard errors, by
 # Student's t: one sound comparison in 16,000 is. (Near ties alone are up to 3 % off on an engine.)
