@@ -76,8 +76,9 @@ def candidate_rounds(run: Run, candidate: Candidate) -> CandidateRounds:
     along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
     replays = [(t, along[t.key]) for t in run.trajectories if t.key in along]
     decodes = [row for row in run.decodes if row.candidate == candidate]
-    engine = run.manifest.question.engine is not None
-    contradicted = contradiction(replays, decodes, near_tie(run), engine=engine)
+    # Activations in 8 bits differ by more than the near ties of a number type.
+    exact = run.manifest.question.engine is None and candidate.quant == "none"
+    contradicted = contradiction(replays, decodes, near_tie(run), by_position=exact)
     served = served_rounds(run, candidate) if contradicted or not replays else None
     if served is None:
         return CandidateRounds.of(replays)

@@ -2,8 +2,8 @@
 
 Greedy drafts, and all drafts at temperature 0, accept the same tokens of the same text however they
 are run, near ties apart, so the built-in decoder is compared position by position. Where drafts are
-drawn, where the text came out differently, and on a serving engine, whose sums have no positions,
-the rounds of each request are compared in expectation.
+drawn or quantized, where the text came out differently, and on a serving engine, whose sums have no
+positions, the rounds of each request are compared in expectation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TOKENS_PER_ROUND, _BEYOND_CHANCE = 0.05, NormalDist().cdf(4)
 
 
 def contradiction(
-    pairs: Pairs, decodes: Sequence[Decode], near_tie: float, *, engine: bool
+    pairs: Pairs, decodes: Sequence[Decode], near_tie: float, *, by_position: bool
 ) -> SuspectedFault | None:
     """How decoding a candidate contradicts its replay; None where it does not.
 
@@ -36,7 +36,7 @@ def contradiction(
         pairs: responses with the candidate's replays.
         decodes: with the candidate.
         near_tie: the logit margin within which numeric noise can swap two tokens.
-        engine: a serving engine decoded.
+        by_position: whether a run can be compared position by position.
     """
     replays = {response.key: (response, replay) for response, replay in pairs}
     # By request, sample and position, whether it was accepted otherwise than in the replay.
@@ -46,7 +46,7 @@ def contradiction(
         if row.key not in replays:
             continue
         response, replay = replays[row.key]
-        if engine or not _comparable(response, replay, row):
+        if not by_position or not _comparable(response, replay, row):
             others.append(row)
             continue
         for position, other in _compared(response, replay, row, near_tie):

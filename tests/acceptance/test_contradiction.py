@@ -38,7 +38,7 @@ def rounds(*accepted: int, k: int = 2, request: str = "r", **changes: Any) -> De
 def found(accept: list[float], *rows: Decode, **changes: Any) -> str | None:
     """What is said of a replay that accepts so; near ties are margins up to .5."""
     pair = trajectory("r", len(accept) + 1), replay(accept, **changes)
-    fault = contradiction([pair], rows, 0.5, engine=False)
+    fault = contradiction([pair], rows, 0.5, by_position=True)
     return fault and fault.message
 
 
@@ -84,8 +84,8 @@ def test_prompt_lookup_is_compared_by_the_starts_of_rounds() -> None:
     # From the start it finds two tokens and both are right; then nothing.
     response, looked_up = trajectory("r", 6), lookup((2, 2, 2, 0, 0), (2, 1, 0, 0, 0))
     same, other = (rounds(*accepted, 0, 0, proposed=(2, 0, 0)) for accepted in ((2,), (1,)))
-    assert contradiction([(response, looked_up)], [same], 0.5, engine=False) is None
-    assert contradiction([(response, looked_up)], [other], 0.5, engine=False) is not None
+    assert contradiction([(response, looked_up)], [same], 0.5, by_position=True) is None
+    assert contradiction([(response, looked_up)], [other], 0.5, by_position=True) is not None
 
 
 def drawn(shift: float, requests: int = 12, seed: int = 0) -> str | None:
@@ -101,7 +101,7 @@ def drawn(shift: float, requests: int = 12, seed: int = 0) -> str | None:
             kept.append(len(tried) if fate.all() else int(fate.argmin()))
             at += kept[-1] + 1
         rows.append(rounds(*kept, request=name, digest="other", **DRAWN))
-    fault = contradiction(pairs, rows, 0.5, engine=False)
+    fault = contradiction(pairs, rows, 0.5, by_position=True)
     return fault and fault.message
 
 
