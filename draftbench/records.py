@@ -323,9 +323,10 @@ class ModelFacts(Observation, frozen=True):
     `quant` is the level of either.
 
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
-    chose different tokens. `parts` are hashes of the tokenizer and of the chat template, by name,
-    which `fingerprint` covers together with the weights. `second_layout_bytes` are those of weights
-    that a CPU holds twice, the second time packed for passes over several tokens.
+    chose different tokens, near ties not counted. `parts` are hashes of the tokenizer and of the
+    chat template, by name, which `fingerprint` covers together with the weights.
+    `second_layout_bytes` are those of weights that a CPU holds twice, the second time packed for
+    passes over several tokens.
     """
 
     candidate: Candidate | None

@@ -88,7 +88,7 @@ def make_baseline(
             measured, the smallest that was.
 
     Raises:
-        RunFolderError: no replay of the candidate.
+        RunFolderError: no replay of the candidate that decoding does not contradict.
         UsageError: k < 1, or more than prompt lookup was measured with, or a server that does not
             count its rounds.
     """
@@ -187,11 +187,16 @@ def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
     """Responses with the candidate's replays, those of one token, in which nothing is drafted, too.
 
     Raises:
-        RunFolderError: there is no replay.
+        RunFolderError: there is no replay, or decoding contradicts it.
         UsageError: the candidate was not replayed for this k.
     """
     along = candidate_rounds(run, candidate)
     served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
+    if along.contradiction:
+        raise RunFolderError(
+            f"{candidate} cannot be judged: {along.contradiction.message}",
+            hint=along.contradiction.advice,
+        )
     if along.served:
         raise UsageError(
             f"k = {k} cannot be judged: {candidate} was served with "

@@ -1,5 +1,5 @@
 """The caveats of a run on a serving engine: requests without an answer, servers that differ, drafts
-that were not timed, rounds that differ from replay's, and cached prompts.
+that were not timed, rounds that it does not report, and cached prompts.
 """
 
 from __future__ import annotations
@@ -7,8 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from draftbench.acceptance.definitions import tokens_per_round
-from draftbench.acceptance.intervals import estimate, paired_difference
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.rank import TIMING_NOISE
@@ -18,8 +16,6 @@ from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, cached_share, not_answered
 
-# An engine whose tokens per round are off replay's by a larger share accepts by other rules.
-_OTHER_ACCEPTANCE = 0.2
 # A smaller change of a speed-up is hardly seen in two decimals.
 _SHOWN = 0.005
 # Requests that came at a smaller share of the log's load say little of that load.
@@ -54,7 +50,6 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
     yield from _of_a_thinned_log(run)
     yield from _of_untimed(run, decided)
     yield from _of_unreported_rounds(run, decided)
-    yield from _of_other_acceptance(run, decided)
     yield from _of_corrected_starts(decided)
     yield from _of_cached_prompts(evaluator, decided)
 
@@ -125,27 +120,6 @@ def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
                 "untold-rounds",
                 f"{engine_name(run)} tells nothing of its drafting: its acceptance is unknown, and "
                 f"that it drafts {each.k} tokens a round is taken from --k",
-            )
-
-
-def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
-    """An engine that accepts more or fewer tokens than replay, by more than chance."""
-    for each in decided.alternatives:
-        if each.measured is None or not each.predictor.along.replays:
-            continue
-        served = tokens_per_round(*each.measured.counted)
-        replayed = tokens_per_round(each.prediction.trajectories, each.prediction.rounds)
-        gap = estimate(paired_difference(served, replayed))
-        luck = each.acceptance_luck
-        if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
-            more = "fewer" if luck < 0 else "more"
-            short = f"{engine_name(run)} gave {abs(luck):.0%} {more} tokens per round than replay"
-            yield Caveat(
-                "other-acceptance",
-                f"{each.name}: {short}, more than chance explains: suspect the engine or its "
-                "set-up; the expected speed-up goes by the replay",
-                decisive=True,
-                short=short,
             )
 
 
