@@ -134,11 +134,12 @@ def trajectory(request: str = "r", length: int = 9, **changes: Any) -> Trajector
 
 
 def replay(accept: Sequence[float], candidate: Candidate = SMALL, **changes: Any) -> Replay:
-    """A greedy replay of a candidate that accepts so at each position."""
+    """A replay of a candidate that accepts so at each position: greedy, if each is 0 or 1."""
+    greedy = {0.0, 1.0}.issuperset(accept)
     fields: dict[str, Any] = {
         "request": "r",
         "sample": 0,
-        "mode": DraftingMode.GREEDY,
+        "mode": DraftingMode.GREEDY if greedy else DraftingMode.SAMPLED,
         "draftable": len(accept),
         "confidence": (0.9,) * len(accept),
         "margin": (5.0,) * len(accept),

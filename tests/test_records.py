@@ -16,7 +16,9 @@ LOOKUP = LookupReplay(
 RESPONSE = trajectory(length=2)
 REPLAY = replay((1.0, 0.0), DRAFT, overlap=(1.0, 0.5))
 ROUNDS = {"draft_seconds": (0.1, 0.1), "verify_seconds": (1.0, 1.0)}
-DECODE = decode(DRAFT, 2, 2.2, proposed=(2, 1), accepted=(1, 0), cut=(0, 1), **ROUNDS)
+DECODE = decode(
+    DRAFT, 2, 2.2, proposed=(2, 1), accepted=(1, 0), cut=(0, 1), output_tokens=4, **ROUNDS
+)
 STEP = step(DRAFT, 0.5)
 FACTS = facts(None)
 SERVED = served(DRAFT, 2, 0.5, 0.7, chunks=(1, 3), proposed=(2, 2), accepted=(2, 0))

@@ -23,11 +23,12 @@ import msgspec
 
 from draftbench.errors import RunFolderError
 from draftbench.hub import short_name
-from draftbench.records import AnyObservation, Candidate, OfResponse, Record, to_json
-from draftbench.run_folder.append_log import append_line, cannot_write, read_lines
+from draftbench.records import AnyObservation, Candidate, Observation, OfResponse, Record, to_json
+from draftbench.run_folder.append_log import append_line, cannot_write, read_lines, seal_of
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
+    Seal,
     difference_lines,
     differing_environment,
     differing_question,
@@ -124,7 +125,7 @@ class RunFolder:
 
     def note_sweep(self, manifest: Manifest, under_way: tuple[Candidate, ...] | None) -> None:
         """Keep what a sweep was asked for last and which candidates it measures, None once it went
-        to its end; for who holds the writer.
+        to its end, which seals the observations; for who holds the writer.
 
         Raises:
             RunFolderError: it cannot be written.
@@ -135,12 +136,17 @@ class RunFolder:
             effort=manifest.effort,
             specs=manifest.specs,
             under_way=under_way,
+            sealed=self._seals() if under_way is None else None,
         )
         try:
             _write_manifest(self.path, noted)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self.manifest = noted
+
+    def _seals(self) -> dict[str, Seal]:
+        files = [_file(self.path, kind) for kind in get_args(AnyObservation)]
+        return {file.name: seal for file in files if (seal := seal_of(file)).records}
 
     @property
     def redacted(self) -> bool:
@@ -154,8 +160,24 @@ class RunFolder:
     def records(self, kind: type[R]) -> Iterator[R]:
         """All records of one kind, in the order in which they were made; of a private kind none
         where the private part was deleted.
+
+        Raises:
+            RunFolderError: the file cannot be read, holds something else, or is not what it was
+                when the sweep ended.
         """
-        return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
+        file, sealed = _file(self.path, kind), self.manifest.sealed
+        yield from read_lines(file, kind, self.manifest.schema_version)
+        if sealed is None or not issubclass(kind, Observation):
+            return
+        wrote, held = sealed.get(file.name, Seal()), seal_of(file)
+        if held != wrote:
+            changed = "was changed after the sweep ended"
+            if held.records < wrote.records:
+                changed = f"holds {held.records} of the {wrote.records} records that the sweep wrote"
+            raise RunFolderError(
+                f"`{file}` {changed}",
+                hint="copy the whole run folder again, or sweep again with another --out",
+            )
 
     def writer(self) -> RunWriter:
         return RunWriter(self.path)

@@ -106,32 +106,44 @@ def read_run(folder: RunFolder) -> Run:
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
     for row in (*run.replays, *run.decodes, *run.served, *run.partial):
-        response = run.responses.get(row.key)
-        check_that_it_fits(row, response.output_tokens if response else None, folder)
+        check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
 
 
 def check_that_it_fits(
-    row: Replay | LookupReplay | Decode | Served, tokens: int | None, folder: RunFolder
+    row: Replay | LookupReplay | Decode | Served, response: Trajectory | None, folder: RunFolder
 ) -> None:
-    """Raise a RunFolderError where a measurement does not fit a response of so many tokens (None:
-    there is no response), or does not reach the run's largest k.
+    """Raise a RunFolderError where a measurement does not fit its response or what the run asked.
+
+    What an engine does not tell is not measured: its runs may lack rounds and times.
     """
-    fits = tokens is not None or (isinstance(row, Served) and row.error is not None)
-    if isinstance(row, Replay):
-        fits = tokens == len(row.accept) + 1
-    elif isinstance(row, LookupReplay):
-        fits = tokens == len(row.proposed) + 1 and row.window >= max(folder.manifest.question.ks)
-    if tokens is None and not fits:
+    question, wrong = folder.manifest.question, None
+    if response is None:
+        if isinstance(row, Served) and row.error is not None:
+            return
         raise RunFolderError(
             f"`{folder.path}` lacks responses that it has measurements of: "
             "observations/trajectory.jsonl is missing or was cut",
             hint="copy the whole run folder again, or sweep again with another --out",
         )
-    if not fits:
+    match row:
+        case LookupReplay() if row.window < max(question.ks):
+            wrong = "looked up fewer tokens than the largest k"
+        case LookupReplay(proposed=positions) | Replay(accept=positions) if (
+            response.output_tokens != len(positions) + 1
+        ):
+            wrong = "does not fit the response"
+        case Replay() if response.sampling.temperature == 0 and not row.accepts_outright:
+            wrong = "accepts some of a token, and its response is at temperature 0"
+        case Replay() if row.mode != question.mode:
+            wrong = f"is of {row.mode} drafting, and the run of {question.mode}"
+        case Decode() if question.engine is None and row.output_tokens > 1 and (
+            not row.accepted or not row.decode_seconds
+        ):
+            wrong = "has no rounds, or took no time"
+    if wrong is not None:
         raise RunFolderError(
-            f"`{folder.path}` holds a {type(row).__name__.lower()} of `{row.request}` that "
-            "does not fit the response and the k measured on",
+            f"`{folder.path}`: the {type(row).__name__.lower()} of request `{row.request}` {wrong}",
             hint="a file of this run is missing or was changed by something else",
         )
 

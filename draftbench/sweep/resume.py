@@ -114,8 +114,7 @@ class Measured:
                 del rows[key]
         for along in measured.replays.values():
             for key in along.keys() & measured.responses.keys():
-                tokens = measured.responses[key].trajectory.output_tokens
-                check_that_it_fits(along[key], tokens, folder)
+                check_that_it_fits(along[key], measured.responses[key].trajectory, folder)
         return measured
 
     def used(self, candidate: Candidate | None) -> bool:
