@@ -113,11 +113,9 @@ def read_run(folder: RunFolder) -> Run:
 def check_that_it_fits(
     row: Replay | LookupReplay | Decode | Served, response: Trajectory | None, folder: RunFolder
 ) -> None:
-    """Raise a RunFolderError where a measurement does not fit its response or what the run asked.
-
-    What an engine does not tell is not measured: its runs may lack rounds and times.
+    """Raise a RunFolderError where a measurement does not fit its response or what the run asked;
+    an engine may leave out rounds and times.
     """
-    question, wrong = folder.manifest.question, None
     if response is None:
         if isinstance(row, Served) and row.error is not None:
             return
@@ -126,24 +124,26 @@ def check_that_it_fits(
             "observations/trajectory.jsonl is missing or was cut",
             hint="copy the whole run folder again, or sweep again with another --out",
         )
+    question, wrong = folder.manifest.question, None
     match row:
-        case LookupReplay() if row.window < max(question.ks):
-            wrong = "looked up fewer tokens than the largest k"
-        case LookupReplay(proposed=positions) | Replay(accept=positions) if (
-            response.output_tokens != len(positions) + 1
+        case Replay(accept=along) | LookupReplay(proposed=along) if (
+            len(along) + 1 != response.output_tokens
         ):
             wrong = "does not fit the response"
+        case LookupReplay(window=window) if window < max(question.ks):
+            wrong = "looked up fewer tokens than the largest k"
+        case Replay(mode=mode) if mode != question.mode:
+            wrong = f"is of {mode} drafting, and the run of {question.mode}"
         case Replay() if response.sampling.temperature == 0 and not row.accepts_outright:
-            wrong = "accepts some of a token, and its response is at temperature 0"
-        case Replay() if row.mode != question.mode:
-            wrong = f"is of {row.mode} drafting, and the run of {question.mode}"
-        case Decode() if question.engine is None and row.output_tokens > 1 and (
-            not row.accepted or not row.decode_seconds
-        ):
-            wrong = "has no rounds, or took no time"
+            wrong = "accepts neither 0 nor 1 of a token at temperature 0"
+        case Decode(output_tokens=tokens) if question.engine is None and tokens > 1:
+            if not (row.accepted and row.decode_seconds):
+                wrong = "has no rounds, or they took no time"
     if wrong is not None:
+        kind = type(row).__name__.lower()
         raise RunFolderError(
-            f"`{folder.path}`: the {type(row).__name__.lower()} of request `{row.request}` {wrong}",
+            f"`{folder.path}/observations/{kind}.jsonl`: the {kind} of request `{row.request}` "
+            f"{wrong}",
             hint="a file of this run is missing or was changed by something else",
         )
 

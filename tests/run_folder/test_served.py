@@ -158,6 +158,8 @@ def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_wri
         ({"proposed": (2, 2), "accepted": (1,)}, "of different rounds"),
         ({"proposed": (2,), "accepted": (3,)}, "more tokens accepted than proposed"),
         ({"rounds": 1, "kept": 10}, "in a round than k"),
+        # Of these rounds the last ten begin past the end of eleven tokens.
+        ({"proposed": (2,) * 14, "accepted": (2,) * 14}, "more rounds than it takes to the end"),
     ],
 )
 def test_rounds_that_no_answer_can_have_are_refused(counted, what):

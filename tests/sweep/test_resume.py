@@ -240,6 +240,7 @@ def test_a_failure_that_came_after_the_last_measurement_is_taken_back(small):
     folder = small.sweep()
     late = Failure(candidate=Candidate(draft="draft"), stage="measure", reason="too slow", hint="")
     with folder.writer() as writer:
+        folder.note_sweep(folder.manifest, (late.candidate,))
         writer.append([late])
     assert read_run(folder).failures == (late,)
     assert small.found().failures == ()
@@ -283,6 +284,7 @@ def test_a_model_that_changed_since_it_was_measured_is_refused(small):
 
 def test_a_replay_of_another_length_than_its_response_is_refused(small):
     ended = small.sweep(measure="replay")
+    ended.note_sweep(ended.manifest, ())
     path = ended.path / "observations" / "replay.jsonl"
     first, *others = path.read_text().splitlines()
     records = json.loads(first)
@@ -313,6 +315,7 @@ def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, u
     folder = small.sweep()
     target = next(facts for facts in folder.records(ModelFacts) if facts.candidate is None)
     with folder.writer() as writer:
+        folder.note_sweep(folder.manifest, ())
         writer.append([msgspec.structs.replace(target, second_layout_bytes=8)])
     small.sweep(one_layout=True)  # nothing is left to time
     unloadable()
