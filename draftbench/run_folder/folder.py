@@ -23,7 +23,7 @@ import msgspec
 
 from draftbench.errors import RunFolderError
 from draftbench.hub import short_name
-from draftbench.records import AnyObservation, Candidate, Observation, OfResponse, Record, to_json
+from draftbench.records import AnyObservation, Candidate, OfResponse, Record, to_json
 from draftbench.run_folder.append_log import append_line, cannot_write, read_lines, seal_of
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
@@ -160,24 +160,30 @@ class RunFolder:
     def records(self, kind: type[R]) -> Iterator[R]:
         """All records of one kind, in the order in which they were made; of a private kind none
         where the private part was deleted.
-
-        Raises:
-            RunFolderError: the file cannot be read, holds something else, or is not what it was
-                when the sweep ended.
         """
-        file, sealed = _file(self.path, kind), self.manifest.sealed
-        yield from read_lines(file, kind, self.manifest.schema_version)
-        if sealed is None or not issubclass(kind, Observation):
+        return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
+
+    def refuse_altered(self, *, resumes: bool = False) -> None:
+        """Raise a RunFolderError where observations are not those with which the last sweep ended;
+        who `resumes` measures again what is missing.
+        """
+        if self.manifest.sealed is None:
             return
-        wrote, held = sealed.get(file.name, Seal()), seal_of(file)
-        if held != wrote:
-            changed = "was changed after the sweep ended"
-            if held.records < wrote.records:
-                changed = f"holds {held.records} of the {wrote.records} records that the sweep wrote"
-            raise RunFolderError(
-                f"`{file}` {changed}",
-                hint="copy the whole run folder again, or sweep again with another --out",
-            )
+        for kind in get_args(AnyObservation):
+            file = _file(self.path, kind)
+            wrote, held = self.manifest.sealed.get(file.name, Seal()), seal_of(file)
+            missing = held.records < wrote.records
+            if held == wrote or (missing and resumes):
+                continue
+            what = "was changed after the sweep ended"
+            hint = "copy the whole run folder again, or sweep again with another --out"
+            if missing:
+                what = f"holds {held.records} of the {wrote.records} records that the sweep wrote"
+                hint = (
+                    "copy the whole run folder again; or repeat the command that made it, which "
+                    "measures again what is missing"
+                )
+            raise RunFolderError(f"`{file}` {what}", hint=hint)
 
     def writer(self) -> RunWriter:
         return RunWriter(self.path)

@@ -101,10 +101,11 @@ def read_run(folder: RunFolder) -> Run:
     """Read and group all observations of a run.
 
     Raises:
-        RunFolderError: a file cannot be read, a measurement belongs to a response that is missing
-            or of another length, or prompt lookup looked up fewer tokens than the run's largest k.
+        RunFolderError: a file cannot be read, is not what it was when the sweep ended, or holds a
+            measurement that does not fit its response or what the run asked.
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
+    folder.refuse_altered()
     for row in (*run.replays, *run.decodes, *run.served, *run.partial):
         check_that_it_fits(row, run.responses.get(row.key), folder)
     return run

@@ -108,6 +108,7 @@ class Measured:
                 text = texts[record.key]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
                 measured.responses[response.key] = response
+        folder.refuse_altered(resumes=True)
         kept: tuple[dict[Key, Any], ...] = (*measured.replays.values(), *measured.answers.values())
         for rows in kept:
             for key in rows.keys() & wrong:

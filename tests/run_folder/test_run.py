@@ -180,7 +180,7 @@ def test_at_temperature_0_no_draft_is_accepted_in_part(tmp_path):
 def test_a_run_without_its_responses_names_the_file_that_is_missing(folder, record):
     with folder.writer() as writer:
         writer.append([record])
-    with pytest.raises(RunFolderError, match="trajectory.jsonl is missing") as caught:
+    with pytest.raises(RunFolderError, match=r"trajectory\.jsonl is missing") as caught:
         read_run(folder)
     assert "copy the whole run folder" in caught.value.hint
 

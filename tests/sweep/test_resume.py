@@ -140,6 +140,26 @@ def test_a_run_is_unfinished_from_when_a_sweep_begins_in_it_to_its_end(small, cu
     assert resumed.endswith(" of 2 candidates are done")
 
 
+def test_a_run_is_sealed_at_its_end_and_anew_when_more_was_measured_in_it(small, cut):
+    def sealed():
+        return RunFolder(small.out).manifest.sealed
+
+    small.sweep()
+    before = sealed()
+    cut(1, measure_requests=2)
+    assert sealed() is None
+    folder = small.sweep(measure_requests=2)
+    assert sealed()["decode.jsonl"].records == 2 * before["decode.jsonl"].records
+    assert sum(seal.records for seal in sealed().values()) == len(folder.observations())
+
+
+def test_a_run_that_was_changed_after_its_end_is_not_resumed(small):
+    path = small.sweep(measure="none").path / "observations" / "costpoint.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"context":100', b'"context":200'))
+    with pytest.raises(RunFolderError, match=r"costpoint\.jsonl` was changed after the sweep"):
+        small.sweep(measure="none")
+
+
 def test_a_sweep_that_is_refused_did_not_begin(small):
     copy = small.copy("draft", "copy")
     small.sweep(copy)
