@@ -155,7 +155,7 @@ class Environment(Record, frozen=True):
 class Seal(Record, frozen=True):
     """What a file of observations held when the last sweep ended."""
 
-    records: Count = 0  # how many
+    records: Count = 0  # records in it
     digest: str = ""  # hash of its bytes; empty without any
 
 
