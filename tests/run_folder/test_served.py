@@ -148,6 +148,16 @@ def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_wri
     assert [row.prefill_seconds for row in found] == [0.9, 0.9, 0.9]
 
 
+def test_rounds_make_the_answer_although_positions_and_sums_disagree():
+    # Four rounds that accepted 0, 0, 1 and 2 make seven of the nine tokens after the first.
+    answer = served(
+        SMALL, 2, *(0.1 * n for n in range(1, 11)), rounds=4, drafted=8, kept=5, by_position=(2, 1)
+    )
+    assert [accepted for _, accepted in rounds_of(answer)] == [0, 0, 1, 2, 0, 0]
+    (_, found) = decodes_of([served(None, 0, 0.1, 0.2), answer])
+    assert found.accepted == (0, 0, 1, 2, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("counted", "what"),
     [
