@@ -152,7 +152,7 @@ def _check_lengths(expected: int, **values: Sized) -> None:
             raise ValueError(f"`{name}` has {len(value)} entries, not {expected}")
 
 
-# Fewer seconds no clock can tell from none: clocks count in nanoseconds, sums of floats lose some.
+# Less than a clock tells apart: clocks count in nanoseconds, and a difference of two times loses some.
 _LEAST_SECONDS = 1e-10
 
 
@@ -224,7 +224,7 @@ class Replay(OfResponse, Observation, frozen=True):
             )
         _check_lengths(positions, overlap=self.accept if self.overlap is None else self.overlap)
         if self.mode is DraftingMode.GREEDY and not self.accepts_outright:
-            raise ValueError("`accept` is neither 0 nor 1, and drafting was greedy")
+            raise ValueError("`accept` is in part between 0 and 1, and drafting was greedy")
 
     @property
     def accepts_outright(self) -> bool:
@@ -512,7 +512,7 @@ def impossible_rounds(counted: Counted, tokens: int) -> str | None:
         return "more rounds than tokens"
     written = accumulate((accepted + 1 for accepted in counted.accepted or ()), initial=1)
     if sum(so_far >= tokens for so_far in written) > _PAST_END + 1:
-        return "more rounds than it takes to the end"
+        return "more rounds than the answer has room for"
     if (counted.drafted or 0) > _LONGEST_DRAFT * most:
         return "more drafted tokens than rounds hold"
     if counted.drafted is not None and (counted.kept or 0) > counted.drafted:

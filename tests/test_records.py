@@ -55,7 +55,7 @@ def test_levels_of_one_draft_are_named_together():
         (REPLAY, {"overlap": (0.5,)}, "`overlap` has 1 entries, not 2"),
         (REPLAY, {"accept": (1.5, 0.0)}, r"<= 1.0 - at `\$\.accept\[0\]`"),
         (REPLAY, {"accept": (-0.5, 0.0)}, r">= 0.0 - at `\$\.accept\[0\]`"),
-        (REPLAY, {"accept": (0.5, 0.0)}, "`accept` is neither 0 nor 1, and drafting was greedy"),
+        (REPLAY, {"accept": (0.5, 0.0)}, "between 0 and 1, and drafting was greedy"),
         (REPLAY, {"sample": -1}, r">= 0 - at `\$\.sample`"),
         (REPLAY, {"rank": (0, 10**18)}, r"<= 1000000000000000 - at `\$\.rank\[1\]`"),
         (LOOKUP, {"matched": (1,)}, "`matched` has 1 entries, not 2"),

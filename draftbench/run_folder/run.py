@@ -136,7 +136,7 @@ def check_that_it_fits(
         case Replay(mode=mode) if mode != question.mode:
             wrong = f"is of {mode} drafting, and the run of {question.mode}"
         case Replay() if response.sampling.temperature == 0 and not row.accepts_outright:
-            wrong = "accepts neither 0 nor 1 of a token at temperature 0"
+            wrong = "accepts tokens in part, and its response is at temperature 0"
         case Decode(output_tokens=tokens) if question.engine is None and tokens > 1:
             if not (row.accepted and row.decode_seconds):
                 wrong = "has no rounds, or they took no time"

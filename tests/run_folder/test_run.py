@@ -172,7 +172,7 @@ def test_at_temperature_0_no_draft_is_accepted_in_part(tmp_path):
     assert read_run(folder).replays == (half,)
     with folder.writer() as writer:
         writer.append([trajectory(length=2)])
-    with pytest.raises(RunFolderError, match="neither 0 nor 1 of a token at temperature 0"):
+    with pytest.raises(RunFolderError, match="in part, and its response is at temperature 0"):
         read_run(folder)
 
 

@@ -169,7 +169,10 @@ def test_rounds_make_the_answer_although_positions_and_sums_disagree():
         ({"proposed": (2,), "accepted": (3,)}, "more tokens accepted than proposed"),
         ({"rounds": 1, "kept": 10}, "in a round than k"),
         # Of these rounds the last ten begin past the end of eleven tokens.
-        ({"proposed": (2,) * 14, "accepted": (2,) * 14}, "more rounds than it takes to the end"),
+        (
+            {"proposed": (2,) * 14, "accepted": (2,) * 14},
+            "more rounds than the answer has room for",
+        ),
     ],
 )
 def test_rounds_that_no_answer_can_have_are_refused(counted, what):
