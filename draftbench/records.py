@@ -152,7 +152,7 @@ def _check_lengths(expected: int, **values: Sized) -> None:
             raise ValueError(f"`{name}` has {len(value)} entries, not {expected}")
 
 
-# Less than a clock tells apart: clocks count in nanoseconds, and a difference of two times loses some.
+# Less than a clock tells apart: clocks count in nanoseconds; a difference of floats may lose some.
 _LEAST_SECONDS = 1e-10
 
 
