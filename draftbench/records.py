@@ -325,7 +325,8 @@ class ModelFacts(Observation, frozen=True):
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
     chose different tokens. `parts` are hashes of the tokenizer and of the chat template, by name,
     which `fingerprint` covers together with the weights. `second_layout_bytes` are those of weights
-    that a CPU holds twice, the second time packed for passes over several tokens.
+    that a CPU holds twice, the second time packed for passes over several tokens. `least_rows` are
+    those to which it pads a product over fewer, which takes less time there.
     """
 
     candidate: Candidate | None
@@ -344,6 +345,7 @@ class ModelFacts(Observation, frozen=True):
     replay_disagreement: Amount | None
     parts: dict[str, str] = {}
     second_layout_bytes: Count = 0
+    least_rows: Positive = 1
 
 
 # Settings of a server that follow from how it drafts, by the names that engines give them.

@@ -2,7 +2,9 @@
 
 Ratios between models are only taken within a block (one candidate and the target beside it), whose
 points were timed in turn. A pass never costs less for more tokens, a longer context or more rows:
-medians are made monotone, then interpolated. Outside of what was timed the nearest timed point
+medians are made monotone, then interpolated. Only a pass over one token that takes clearly longer
+than one over several stays as it was timed (`Surface.slow_step`): a library may be slow at one row,
+and plain decoding consists of such passes. Outside of what was timed the nearest timed point
 stands in, and `covers` says where.
 
 With d(n) and t(n) the seconds of a draft's and of a target's pass over n tokens a row, and k' the
@@ -41,6 +43,8 @@ from draftbench.run_folder.run import Run
 _DRAWS = 400
 # A pass that took so many times the median of its repeats did not run alone: the machine stalled.
 STALL = 3.0
+# A step that takes longer than a pass over several tokens by more than timings are off.
+SLOW_STEP = 0.05
 # From so many processes on, they are resampled too: they show how far one differs from another.
 MIN_PROCESSES = 3
 # Seconds by new tokens and context, then by process.
@@ -64,7 +68,16 @@ class Surface:
     @classmethod
     def of(cls, sizes: Ints, contexts: Ints, samples: Floats, processes: int = 1) -> Surface:
         """The surface through the medians of `samples` [sizes, contexts, repeats]."""
-        return cls(sizes, contexts, samples, _monotone(_median(samples)), processes)
+        timed = cls(sizes, contexts, samples, _median(samples), processes)
+        return replace(timed, seconds=timed._monotone(timed.seconds))
+
+    def _monotone(self, seconds: Floats) -> Floats:
+        """Least-squares monotone [..., sizes, contexts] along sizes, but for a slow step, then along
+        contexts.
+        """
+        by_size, first = np.swapaxes(seconds, -1, -2).copy(), int(self.slow_step is not None)
+        by_size[..., first:] = isotonic(by_size[..., first:])
+        return isotonic(np.swapaxes(by_size, -1, -2))
 
     def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
         """Seconds by linear interpolation, at fractional sizes too; the arguments broadcast."""
@@ -84,10 +97,26 @@ class Surface:
         """Whether a pass lies within what was timed."""
         return _inside(self.sizes, size) & _inside(self.contexts, context)
 
+    @cached_property
+    def slow_step(self) -> tuple[int, float, float] | None:
+        """Where a pass over one token takes clearly longer than one over several, at every context:
+        their number, and the seconds of both passes at the middle context.
+        """
+        medians = np.moveaxis(_median(self.samples), -2, 0)
+        times = (medians[0] / medians).reshape(len(self.sizes), -1).min(axis=-1)
+        at = int(times.argmax())
+        if self.sizes[0] != 1 or times[at] <= 1 + SLOW_STEP:
+            return None
+        several, one = medians[[at, 0], ..., len(self.contexts) // 2].reshape(2, -1)[:, 0].tolist()
+        return int(self.sizes[at]), several, one
+
     def raised(self, fewer_rows: Surface) -> Surface:
         """This surface, nowhere under that of a smaller batch, as far as the smaller was timed."""
         grid = self.sizes[:, None], self.contexts[None, :]
-        floor = np.where(fewer_rows.covers(*grid), fewer_rows.at(*grid), -np.inf)
+        known = fewer_rows.covers(*grid)
+        if fewer_rows.slow_step is not None:
+            known &= grid[0] > 1
+        floor = np.where(known, fewer_rows.at(*grid), -np.inf)
         seconds = np.maximum(self.seconds, floor)
         samples = self.samples + (seconds - self.seconds)[..., None]
         return replace(self, samples=samples, seconds=seconds)
@@ -118,7 +147,7 @@ class Surface:
         medians = _median(samples[..., at.reshape(_DRAWS, -1)])
         middle = _median(samples)[..., None]
         spread = middle * (medians / middle) ** widening(units)
-        return replace(self, seconds=_monotone(np.moveaxis(spread, -1, 0)))
+        return replace(self, seconds=self._monotone(np.moveaxis(spread, -1, 0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +225,8 @@ def between(
         of_samples.append(replace(each, seconds=np.moveaxis(chosen, -1, 0)))
     one, other = of_samples
     samples = np.moveaxis(mixed(one, other, share[..., None, :, :]), -3, -1)
-    return Surface(sizes, contexts, samples, _monotone(mixed(fewer, more, share)), processes)
+    middle = Surface(sizes, contexts, samples, mixed(fewer, more, share), processes)
+    return replace(middle, seconds=middle._monotone(middle.seconds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,11 +293,6 @@ def _without_stalls(samples: Floats) -> Floats:
     alone = np.where(samples <= STALL * _median(samples)[..., None], samples, 0.0)
     capped: Floats = np.minimum(samples, alone.max(axis=-1, keepdims=True))
     return capped
-
-
-def _monotone(seconds: Floats) -> Floats:
-    """Least-squares monotone [..., sizes, contexts] along sizes, then along contexts."""
-    return isotonic(np.swapaxes(isotonic(np.swapaxes(seconds, -1, -2)), -1, -2))
 
 
 def isotonic(values: Floats) -> Floats:

@@ -68,6 +68,7 @@ _URGENT = (
     "looping",
     "stalled",
     "uncertain-cost",
+    "slow-step",
     "throttled",
     "pass-timings",
     "no-fast-kernel",
