@@ -154,9 +154,7 @@ class TransformersRunner:
         least: rows to which a CPU pads a bfloat16 product over fewer.
     """
 
-    def __init__(
-        self, model: Any, level: str, *, two_layouts: bool = True, least: int = 1
-    ) -> None:
+    def __init__(self, model: Any, level: str, *, two_layouts: bool = True, least: int = 1) -> None:
         self.model = model
         config = model.config.get_text_config()
         self.vocab_size = config.vocab_size

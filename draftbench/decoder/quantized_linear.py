@@ -87,9 +87,7 @@ def make_linear(
         least: rows to which an unquantized bfloat16 product over fewer is padded on a CPU.
     """
     if level == "none" or not fits_level(level, *weight.shape):
-        return unquantized_linear(
-            weight, bias, two_layouts=two_layouts, copied=copied, least=least
-        )
+        return unquantized_linear(weight, bias, two_layouts=two_layouts, copied=copied, least=least)
     kernel = kernel_of(level, str(weight.device))
     if kernel is None:
         return SimulatedLinear(weight, bias, level)

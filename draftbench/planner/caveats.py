@@ -102,8 +102,8 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             decisive=True,
             short=decided.impossible,
         )
-    costs = None if leader.predictor.interpolated else leader.predictor.costs
-    if slow := costs and costs.target.slow_step:
+    timed = None if leader.predictor.interpolated else leader.predictor.costs
+    if slow := timed and timed.target.slow_step:
         tokens, several, one = slow
         times, found = one / several, decided.deciding
         less = found and Estimate(found.value / times, found.low / times, found.high / times)

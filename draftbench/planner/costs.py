@@ -64,20 +64,16 @@ class Surface:
     samples: Floats
     seconds: Floats
     processes: int = 1
+    # Where a pass over one token takes clearly longer than one over several, at every context:
+    # their number, and the seconds of both passes at the middle context.
+    slow_step: tuple[int, float, float] | None = None
 
     @classmethod
     def of(cls, sizes: Ints, contexts: Ints, samples: Floats, processes: int = 1) -> Surface:
         """The surface through the medians of `samples` [sizes, contexts, repeats]."""
-        timed = cls(sizes, contexts, samples, _median(samples), processes)
-        return replace(timed, seconds=timed._monotone(timed.seconds))
-
-    def _monotone(self, seconds: Floats) -> Floats:
-        """Least-squares monotone [..., sizes, contexts] along sizes, but for a slow step, then along
-        contexts.
-        """
-        by_size, first = np.swapaxes(seconds, -1, -2).copy(), int(self.slow_step is not None)
-        by_size[..., first:] = isotonic(by_size[..., first:])
-        return isotonic(np.swapaxes(by_size, -1, -2))
+        medians = _median(samples)
+        slow = _slow_step(sizes, medians)
+        return cls(sizes, contexts, samples, _monotone(medians, slow), processes, slow)
 
     def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
         """Seconds by linear interpolation, at fractional sizes too; the arguments broadcast."""
@@ -96,19 +92,6 @@ class Surface:
     def covers(self, size: npt.ArrayLike, context: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Whether a pass lies within what was timed."""
         return _inside(self.sizes, size) & _inside(self.contexts, context)
-
-    @cached_property
-    def slow_step(self) -> tuple[int, float, float] | None:
-        """Where a pass over one token takes clearly longer than one over several, at every context:
-        their number, and the seconds of both passes at the middle context.
-        """
-        medians = np.moveaxis(_median(self.samples), -2, 0)
-        times = (medians[0] / medians).reshape(len(self.sizes), -1).min(axis=-1)
-        at = int(times.argmax())
-        if self.sizes[0] != 1 or times[at] <= 1 + SLOW_STEP:
-            return None
-        several, one = medians[[at, 0], ..., len(self.contexts) // 2].reshape(2, -1)[:, 0].tolist()
-        return int(self.sizes[at]), several, one
 
     def raised(self, fewer_rows: Surface) -> Surface:
         """This surface, nowhere under that of a smaller batch, as far as the smaller was timed."""
@@ -147,7 +130,7 @@ class Surface:
         medians = _median(samples[..., at.reshape(_DRAWS, -1)])
         middle = _median(samples)[..., None]
         spread = middle * (medians / middle) ** widening(units)
-        return replace(self, seconds=self._monotone(np.moveaxis(spread, -1, 0)))
+        return replace(self, seconds=_monotone(np.moveaxis(spread, -1, 0), self.slow_step))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +208,9 @@ def between(
         of_samples.append(replace(each, seconds=np.moveaxis(chosen, -1, 0)))
     one, other = of_samples
     samples = np.moveaxis(mixed(one, other, share[..., None, :, :]), -3, -1)
-    middle = Surface(sizes, contexts, samples, mixed(fewer, more, share), processes)
-    return replace(middle, seconds=middle._monotone(middle.seconds))
+    slow = fewer.slow_step or more.slow_step
+    seconds = _monotone(mixed(fewer, more, share), slow)
+    return Surface(sizes, contexts, samples, seconds, processes, slow)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,6 +277,25 @@ def _without_stalls(samples: Floats) -> Floats:
     alone = np.where(samples <= STALL * _median(samples)[..., None], samples, 0.0)
     capped: Floats = np.minimum(samples, alone.max(axis=-1, keepdims=True))
     return capped
+
+
+def _slow_step(sizes: Ints, medians: Floats) -> tuple[int, float, float] | None:
+    """`Surface.slow_step` of medians [sizes, contexts]."""
+    times = np.divide(medians[:1], medians, out=np.ones_like(medians), where=medians > 0)
+    times = times.min(axis=-1)
+    at, middle = int(times.argmax()), medians.shape[-1] // 2
+    if sizes[0] != 1 or times[at] <= 1 + SLOW_STEP:
+        return None
+    return int(sizes[at]), float(medians[at, middle]), float(medians[0, middle])
+
+
+def _monotone(seconds: Floats, slow_step: object) -> Floats:
+    """Least-squares monotone [..., sizes, contexts] along sizes, but for a slow step, then along
+    contexts.
+    """
+    by_size, first = np.swapaxes(seconds, -1, -2).copy(), int(slow_step is not None)
+    by_size[..., first:] = isotonic(by_size[..., first:])
+    return isotonic(np.swapaxes(by_size, -1, -2))
 
 
 def isotonic(values: Floats) -> Floats:

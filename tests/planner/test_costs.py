@@ -233,7 +233,8 @@ def test_between_two_batch_sizes_more_rows_never_cost_less(fewer, more, bend):
     one = surface(fewer, (0, 100))
     timed = {2: one, 9: surface(more, (0, 100)).raised(one)}
     every = [one, *(between(timed, rows, bend, bend) for rows in range(3, 9)), timed[9]]
-    for size in (1, 2, 3, 4):
+    slow = any(each.slow_step for each in timed.values())
+    for size in (2, 3, 4) if slow else (1, 2, 3, 4):
         for context in (0, 100):
             seconds = [float(each.at(size, context)) for each in every]
             assert seconds == pytest.approx(sorted(seconds))
