@@ -16,7 +16,7 @@ from typing import Any
 
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
-from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, estimate
+from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate, estimate
 from draftbench.planner.alternatives import Alternative
 from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
 from draftbench.planner.cost_sources import NO_BASELINE
@@ -105,6 +105,19 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             "disturbed decoding without speculation; repeat the sweep on a quiet machine",
             decisive=True,
             short=decided.impossible,
+        )
+    timed = None if leader.predictor.interpolated else leader.predictor.costs
+    if slow := timed and timed.target.slow_step:
+        tokens, several, one = slow
+        times, found = one / several, decided.deciding
+        less = found and Estimate(found.value / times, found.low / times, found.high / times)
+        speed = f"the speed-up is up to {times:.2f} times too high"
+        yield Caveat(
+            "slow-step",
+            f"a pass over {tokens} tokens takes {1e3 * several:.3g} ms, one over 1 token "
+            f"{1e3 * one:.3g} ms: this library's one-token step is slow, so {speed}",
+            decisive=decide(less, decided.min_speedup) != decide(found, decided.min_speedup),
+            short=f"a plain step is slower than a pass over {tokens} tokens: {speed}",
         )
     if faster := [each.name for each in decided.ranking.faster_within_noise(leader)]:
         *some, last = faster

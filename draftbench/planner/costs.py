@@ -2,7 +2,9 @@
 
 Ratios between models are only taken within a block (one candidate and the target beside it), whose
 points were timed in turn. A pass never costs less for more tokens, a longer context or more rows:
-medians are made monotone, then interpolated. Outside of what was timed the nearest timed point
+medians are made monotone, then interpolated. Only a pass over one token that takes clearly longer
+than one over several stays as it was timed (`Surface.slow_step`): a library may be slow at one row,
+and plain decoding consists of such passes. Outside of what was timed the nearest timed point
 stands in, and `covers` says where.
 
 With d(n) and t(n) the seconds of a draft's and of a target's pass over n tokens a row, and k' the
@@ -41,6 +43,8 @@ from draftbench.run_folder.run import Run
 _DRAWS = 400
 # A pass that took so many times the median of its repeats did not run alone: the machine stalled.
 STALL = 3.0
+# A step that takes longer than a pass over several tokens by more than timings are off.
+SLOW_STEP = 0.05
 # From so many processes on, they are resampled too: they show how far one differs from another.
 MIN_PROCESSES = 3
 # Seconds by new tokens and context, then by process.
@@ -60,11 +64,16 @@ class Surface:
     samples: Floats
     seconds: Floats
     processes: int = 1
+    # Where a pass over one token takes clearly longer than one over several, at every context:
+    # their number, and the seconds of both passes at the middle context.
+    slow_step: tuple[int, float, float] | None = None
 
     @classmethod
     def of(cls, sizes: Ints, contexts: Ints, samples: Floats, processes: int = 1) -> Surface:
         """The surface through the medians of `samples` [sizes, contexts, repeats]."""
-        return cls(sizes, contexts, samples, _monotone(_median(samples)), processes)
+        medians = _median(samples)
+        slow = _slow_step(sizes, medians)
+        return cls(sizes, contexts, samples, _monotone(medians, slow), processes, slow)
 
     def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
         """Seconds by linear interpolation, at fractional sizes too; the arguments broadcast."""
@@ -87,7 +96,10 @@ class Surface:
     def raised(self, fewer_rows: Surface) -> Surface:
         """This surface, nowhere under that of a smaller batch, as far as the smaller was timed."""
         grid = self.sizes[:, None], self.contexts[None, :]
-        floor = np.where(fewer_rows.covers(*grid), fewer_rows.at(*grid), -np.inf)
+        known = fewer_rows.covers(*grid)
+        if fewer_rows.slow_step is not None:
+            known &= grid[0] > 1
+        floor = np.where(known, fewer_rows.at(*grid), -np.inf)
         seconds = np.maximum(self.seconds, floor)
         samples = self.samples + (seconds - self.seconds)[..., None]
         return replace(self, samples=samples, seconds=seconds)
@@ -118,7 +130,7 @@ class Surface:
         medians = _median(samples[..., at.reshape(_DRAWS, -1)])
         middle = _median(samples)[..., None]
         spread = middle * (medians / middle) ** widening(units)
-        return replace(self, seconds=_monotone(np.moveaxis(spread, -1, 0)))
+        return replace(self, seconds=_monotone(np.moveaxis(spread, -1, 0), self.slow_step))
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +208,9 @@ def between(
         of_samples.append(replace(each, seconds=np.moveaxis(chosen, -1, 0)))
     one, other = of_samples
     samples = np.moveaxis(mixed(one, other, share[..., None, :, :]), -3, -1)
-    return Surface(sizes, contexts, samples, _monotone(mixed(fewer, more, share)), processes)
+    slow = fewer.slow_step or more.slow_step
+    seconds = _monotone(mixed(fewer, more, share), slow)
+    return Surface(sizes, contexts, samples, seconds, processes, slow)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,9 +279,23 @@ def _without_stalls(samples: Floats) -> Floats:
     return capped
 
 
-def _monotone(seconds: Floats) -> Floats:
-    """Least-squares monotone [..., sizes, contexts] along sizes, then along contexts."""
-    return isotonic(np.swapaxes(isotonic(np.swapaxes(seconds, -1, -2)), -1, -2))
+def _slow_step(sizes: Ints, medians: Floats) -> tuple[int, float, float] | None:
+    """`Surface.slow_step` of medians [sizes, contexts]."""
+    times = np.divide(medians[:1], medians, out=np.ones_like(medians), where=medians > 0)
+    times = times.min(axis=-1)
+    at, middle = int(times.argmax()), medians.shape[-1] // 2
+    if sizes[0] != 1 or times[at] <= 1 + SLOW_STEP:
+        return None
+    return int(sizes[at]), float(medians[at, middle]), float(medians[0, middle])
+
+
+def _monotone(seconds: Floats, slow_step: object) -> Floats:
+    """Least-squares monotone [..., sizes, contexts] along sizes, but for a slow step, then along
+    contexts.
+    """
+    by_size, first = np.swapaxes(seconds, -1, -2).copy(), int(slow_step is not None)
+    by_size[..., first:] = isotonic(by_size[..., first:])
+    return isotonic(np.swapaxes(by_size, -1, -2))
 
 
 def isotonic(values: Floats) -> Floats:
