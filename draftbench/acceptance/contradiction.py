@@ -1,15 +1,17 @@
 """Finds replays that decoding contradicts: they predict nothing, and only what was decoded counts.
 
 Greedy drafts, and all drafts at temperature 0, accept the same tokens of the same text however they
-are run, near ties apart, so the built-in decoder is compared position by position. Where drafts are
-drawn or quantized, where the text came out differently, and on a serving engine, whose sums have no
-positions, the rounds of each request are compared in expectation.
+are run, near ties apart, so the built-in decoder is compared position by position. What is rounded
+to few bits may round otherwise in another pass, but then it errs to either side alike. The rounds
+of each request are compared in expectation as well: drafts may be drawn, a text may have come out
+differently, near ties may be many, and a serving engine tells no positions.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from math import comb
 from statistics import NormalDist
 
 import numpy as np
@@ -28,7 +30,12 @@ _TOKENS_PER_ROUND, _BEYOND_CHANCE = 0.05, NormalDist().cdf(4)
 
 
 def contradiction(
-    pairs: Pairs, decodes: Sequence[Decode], near_tie: float, *, by_position: bool
+    pairs: Pairs,
+    decodes: Sequence[Decode],
+    near_tie: float,
+    *,
+    by_position: bool,
+    rounded: bool = False,
 ) -> SuspectedFault | None:
     """How decoding a candidate contradicts its replay; None where it does not.
 
@@ -37,26 +44,25 @@ def contradiction(
         decodes: with the candidate.
         near_tie: the logit margin within which numeric noise can swap two tokens.
         by_position: whether a run can be compared position by position.
+        rounded: whether the draft is quantized.
     """
     replays = {response.key: (response, replay) for response, replay in pairs}
-    # By request, sample and position, whether it was accepted otherwise than in the replay.
-    differs: dict[tuple[str, int, int], bool] = {}
-    others: list[Decode] = []
-    for row in decodes:
-        if row.key not in replays:
-            continue
+    along = [row for row in decodes if row.key in replays]
+    # By request, sample and position, whether it was accepted (1) or rejected (-1) against replay.
+    differs: dict[tuple[str, int, int], int] = {}
+    for row in along if by_position else ():
         response, replay = replays[row.key]
-        if not by_position or not _comparable(response, replay, row):
-            others.append(row)
-            continue
-        for position, other in _compared(response, replay, row, near_tie):
-            at = *row.key, position
-            differs[at] = other or differs.get(at, False)
-    wrong = sum(differs.values())
-    if wrong > _POSITIONS * len(differs):
+        if _comparable(response, replay, row):
+            for position, against in _compared(response, replay, row, near_tie):
+                at = *row.key, position
+                differs[at] = against or differs.get(at, 0)
+    wrong, to_one_side = sum(map(abs, differs.values())), abs(sum(differs.values()))
+    if rounded and _chance_of(to_one_side, wrong) > 1 - _BEYOND_CHANCE:
+        to_one_side = 0
+    if (to_one_side if rounded else wrong) > _POSITIONS * len(differs):
         what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
         return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}not counted")
-    more = _more_tokens_per_round(replays, others)
+    more = _more_tokens_per_round(replays, along)
     if abs(more) <= _TOKENS_PER_ROUND:
         return None
     what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"
@@ -73,10 +79,10 @@ def _comparable(response: Trajectory, replay: AnyReplay, row: Decode) -> bool:
 
 def _compared(
     response: Trajectory, replay: AnyReplay, row: Decode, near_tie: float
-) -> Iterator[tuple[int, bool]]:
+) -> Iterator[tuple[int, int]]:
     """Positions up to the first difference of the text at which a drafted token was tried, near
-    ties left out, and whether its fate was another than in the replay. Of prompt lookup, the
-    positions at which a round started.
+    ties left out, and whether it was accepted as in the replay (0), or only in one of the two (1:
+    not in the replay). Of prompt lookup, the positions at which a round started.
     """
     end = response.output_tokens if row.first_difference is None else row.first_difference
     at = 1
@@ -85,13 +91,23 @@ def _compared(
         if isinstance(replay, LookupReplay):
             if after <= end:
                 room = min(row.k, response.limit - at - 1)
-                yield at, accepted != min(replay.matched[at - 1], room)
+                more = accepted - min(replay.matched[at - 1], room)
+                yield at, (more > 0) - (more < 0)
         else:
             tried = after if accepted + cut < proposed else after - 1
             for position in range(at, min(tried, end)):
                 if replay.margin[position - 1] > near_tie:
-                    yield position, (position < at + accepted) != (replay.accept[position - 1] == 1)
+                    replayed = replay.accept[position - 1] == 1
+                    yield position, (position < at + accepted) - replayed
         at = after
+
+
+def _chance_of(to_one_side: int, wrong: int) -> float:
+    """The probability that of so many differences, each to either side alike, at least so many more
+    are to one side (McNemar 1947, exact).
+    """
+    most = (wrong + to_one_side) // 2
+    return min(1.0, 2 * sum(comb(wrong, n) for n in range(most, wrong + 1)) / 2**wrong)
 
 
 def _more_tokens_per_round(

@@ -462,7 +462,7 @@ def _of_candidate(
             yield Caveat("model", text)
         if (facts.replay_disagreement or 0.0) > _DISAGREEMENT:
             share = facts.replay_disagreement or 0.0
-            decisive = share > _MORE_THAN_ROUNDING
+            decisive = candidate.quant == "none" or share > _MORE_THAN_ROUNDING
             short = f"stepping chose another token than replay at {share:.0%} of positions"
             yield Caveat(
                 "replay-disagreement",

@@ -88,3 +88,11 @@ def test_what_draftbench_wrote_is_replaced(command, tmp_path, monkeypatch, words
     monkeypatch.chdir(tmp_path)
     command("gate", "--save", "base.json", RUN)
     assert command(*words).code == command(*words).code != 2
+
+
+@pytest.mark.parametrize("words", [("report", RUN, "--html"), ("recommend", RUN, "-o")])
+def test_the_head_of_a_run_is_no_result_to_be_replaced(command, tmp_path, words):
+    head = tmp_path / "run.json"
+    head.write_bytes((RUN / "run.json").read_bytes())
+    assert command(*words, head).code == 2
+    assert head.read_bytes() == (RUN / "run.json").read_bytes()
