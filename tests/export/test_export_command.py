@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from draftbench.models.engine_rules import ENGINE_RULES
-from draftbench.records import DraftingMode
 
 VLLM = ("--engine", "vllm")
 
@@ -176,7 +175,7 @@ def test_another_runs_costs_are_taken_too(export, make_run):
 
 def test_acceptance_by_position_is_that_of_the_run_and_said_to_be_for_timing(export, make_run):
     # A draft that is right in half of all rounds: 1/2 and 1/4, but for the ends of responses.
-    found, err = export(make_run(accept=0.5, mode=DraftingMode.SAMPLED), "--synthetic", "--anyway")
+    found, err = export(make_run(accept=0.5), "--synthetic", "--anyway")
     rates = found["synthetic_acceptance_rates"]
     assert len(rates) == found["num_speculative_tokens"]
     assert rates[0] == pytest.approx(0.5, abs=0.1)
