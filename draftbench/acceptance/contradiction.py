@@ -47,22 +47,25 @@ def contradiction(
         rounded: whether the draft is quantized.
     """
     replays = {response.key: (response, replay) for response, replay in pairs}
-    along = [row for row in decodes if row.key in replays]
+    along, in_expectation = [row for row in decodes if row.key in replays], list[Decode]()
     # By request, sample and position, whether it was accepted (1) or rejected (-1) against replay.
     differs: dict[tuple[str, int, int], int] = {}
-    for row in along if by_position else ():
+    for row in along:
         response, replay = replays[row.key]
-        if _comparable(response, replay, row):
-            for position, against in _compared(response, replay, row, near_tie):
-                at = *row.key, position
-                differs[at] = against or differs.get(at, 0)
+        compares = by_position and _comparable(response, replay, row)
+        # From a near tie on another text has its own luck.
+        if not compares or row.first_difference is None:
+            in_expectation.append(row)
+        for position, against in _compared(response, replay, row, near_tie) if compares else ():
+            at = *row.key, position
+            differs[at] = against or differs.get(at, 0)
     wrong, to_one_side = sum(map(abs, differs.values())), abs(sum(differs.values()))
     if rounded and _chance_of(to_one_side, wrong) > 1 - _BEYOND_CHANCE:
         to_one_side = 0
     if (to_one_side if rounded else wrong) > _POSITIONS * len(differs):
         what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
         return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}not counted")
-    more = _more_tokens_per_round(replays, along)
+    more = _more_tokens_per_round(replays, in_expectation)
     if abs(more) <= _TOKENS_PER_ROUND:
         return None
     what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"
