@@ -16,10 +16,10 @@ from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pin import sampling_label
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.costs import MIN_PROCESSES
+from draftbench.planner.passes import MIN_PROCESSES, blocks_of
+from draftbench.planner.cells import asked_ks, responses_of
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import asked_ks, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
 from draftbench.records import Candidate, CostPoint, Decode, Key, LookupReplay, Record
@@ -168,8 +168,8 @@ def _figures(
     measured: Sequence[Mapping[tuple[Candidate, int], Measurement]],
 ) -> Iterable[FigureChange]:
     """α, tokens per round, c and measured speed-ups, as far as a run has them."""
-    a, b = (predictor_of(run, candidate) for run in runs)
-    replays = [replay for predictor in (a, b) for _, replay in predictor.along.replays]
+    a, b = (responses_of(run, candidate) for run in runs)
+    replays = [replay for side in (a, b) for _, replay in side.along.replays]
     windows = [replay.window for replay in replays if isinstance(replay, LookupReplay)]
     # Without replays in both runs the rounds that engines counted are compared, as in the gate.
     counted = not (a.along.replays and b.along.replays)
@@ -208,7 +208,11 @@ def _figures(
         timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
     elif _at_other_loads(runs):
         timed_apart = _OTHER_LOADS
-    c_a, c_b = (p.draft_cost_ratio for p in (a, b))
+    blocks = [blocks_of(run, candidate).get(1) for run in runs]
+    c_a, c_b = (
+        block and block.draft_cost_ratio(side.context)
+        for block, side in zip(blocks, (a, b), strict=True)
+    )
     if c_a or c_b:
         points = [[p for p in run.costs if p.block == str(candidate)] for run in runs]
         yield replace(_change_of_cost(c_a, c_b, timed_apart), processes=_fewest_processes(points))

@@ -4,24 +4,19 @@ that differ from replay's, and cached prompts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.intervals import estimate, paired_difference
-from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.rank import TIMING_NOISE
+from draftbench.planner.decide import Evaluator, LoadDecision
 from draftbench.planner.recommendation import Caveat
-from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, cached_share
 
 # An engine whose tokens per round are off replay's by a larger share accepts by other rules.
 _OTHER_ACCEPTANCE = 0.2
-# A smaller change of a speed-up is hardly seen in two decimals.
-_SHOWN = 0.005
 # Requests that came at a smaller share of the log's load say little of that load.
 _WHOLE_LOAD = 0.9
 
@@ -36,7 +31,6 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
     yield from _of_untimed(run, decided)
     yield from _of_unreported_rounds(run, decided)
     yield from _of_other_acceptance(run, decided)
-    yield from _of_corrected_starts(decided)
     yield from _of_cached_prompts(evaluator, decided)
 
 
@@ -87,7 +81,7 @@ def _of_a_thinned_log(run: Run) -> Iterator[Caveat]:
 def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
     """Drafts that the engine was not started with, where it was with others."""
     shown = decided.alternatives
-    timed = {each.candidate for each in shown if each.predicted or each.measured}
+    timed = {a.candidate for a in shown if a.decoding is not None or a.measured}
     names = dict.fromkeys(str(each.candidate) for each in shown if each.candidate not in timed)
     if timed and names:
         yield Caveat(
@@ -112,10 +106,11 @@ def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
 def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
     """An engine that accepts more or fewer tokens than replay, by more than chance."""
     for each in decided.alternatives:
-        if each.measured is None or not each.predictor.along.replays:
+        if each.measured is None or not each.responses.along.replays:
             continue
         served = tokens_per_round(*each.measured.counted)
-        replayed = tokens_per_round(each.prediction.trajectories, each.prediction.rounds)
+        along = each.responses.along
+        replayed = tokens_per_round(along.trajectories, along.at(each.k))
         gap = estimate(paired_difference(served, replayed))
         luck = each.acceptance_luck
         if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
@@ -128,32 +123,6 @@ def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
                 decisive=True,
                 short=short,
             )
-
-
-def _of_corrected_starts(decided: LoadDecision) -> Iterator[Caveat]:
-    """Why the expected speed-up differs from the measured one."""
-    leader = decided.leader
-    costs = leader.predictor.round_costs if leader else None
-    if leader is None or costs is None or leader.k not in costs.started:
-        return
-    too_high = math.expm1(-costs.slowed[leader.k])
-    if abs(too_high) >= _SHOWN:
-        high = "high" if too_high > 0 else "low"
-        yield Caveat(
-            "start-drift",
-            f"the machine's speed changed between the starts of the server with {leader.name} and "
-            f"of the one without speculation: the measured speed-up is {abs(too_high):.1%} too "
-            f"{high} by it, which is taken out of the expected one",
-        )
-    luck = math.expm1(costs.put_down_to_luck(leader.k))
-    if abs(luck) >= TIMING_NOISE:
-        less, done = ("less", "leaves out") if luck > 0 else ("more", "adds")
-        yield Caveat(
-            "lucky-start",
-            f"rounds with {leader.name} took {less} time than those at other k's make likely: the "
-            f"expected speed-up {done} {abs(luck):.1%} of the measured one as luck; --restarts "
-            f"{FEW_PROCESSES} would show whether it is",
-        )
 
 
 def _of_cached_prompts(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:

@@ -11,7 +11,7 @@ import msgspec
 
 from draftbench.memory import format_size
 from draftbench.planner.options import RANKS_BY
-from draftbench.planner.rank import TIMING_NOISE
+from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.recommendation import (
     SETTLES,
     Configuration,
