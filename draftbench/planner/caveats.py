@@ -119,7 +119,8 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         if not leader.decoded:
             short = f"{leader.name} was not measured: treat its speed-up as a prediction"
         yield Caveat("interval", _interval(decided, leader), short=short)
-    predicted, expected = leader.estimate(leader.predicted), leader.expected
+    found = evaluator.predicted(leader)
+    predicted, expected = leader.estimate(found and found.decoding), leader.expected
     asked = decided.min_speedup
     if decided.deciding is None:
         few = ""

@@ -84,11 +84,22 @@ class Parts:
 
 
 @dataclass(frozen=True, eq=False)
+class Predicted:
+    """What the other cells predict of a configuration: δ, how much `slower` rounds are than promised,
+    and the draws of log speed-ups over requests alone [1 + draws], of decoding and with both
+    prefills.
+    """
+
+    slower: float
+    decoding: Floats | None
+    end_to_end: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
 class Alternative:
     """One configuration to choose, with the draws of its log speed-ups [1 + draws], of decoding and
-    with both prefills; None where unknown. `predicted` are those over requests alone that the other
-    cells predict, `slower` is δ as they predict it. `note` says why its costs are unknown or between
-    which loads they lie.
+    with both prefills; None where unknown. `note` says why its costs are unknown or between which
+    loads they lie.
     """
 
     configuration: Configuration
@@ -102,9 +113,6 @@ class Alternative:
     equal: float = 0.0
     decoding: Floats | None = None
     end_to_end: Floats | None = None
-    predicted: Floats | None = None
-    predicted_end_to_end: Floats | None = None
-    slower: float = 0.0
     parts: Parts | None = None
 
     @property
@@ -170,17 +178,10 @@ class Alternative:
         seconds = rounds_seconds(self.responses, self.block or ROUND, load, rounds)
         return *seconds, rounds.tokens, self.responses.weights
 
-    @cached_property
-    def prediction_error(self) -> float | None:
-        """Predicted over measured speed-up less 1, on the requests that were measured."""
-        return None if self.predicted is None else self._error(self.slower)
-
-    @cached_property
-    def passes_only_error(self) -> float | None:
-        """The error that the prediction would have if nothing had been decoded."""
-        return self._error(0.0) if self.block else None
-
-    def _error(self, slower: float) -> float | None:
+    def error_with(self, slower: float) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
+        took so much longer than promised.
+        """
         if self.measured is None or not self.measured.speedup.value:
             return None
         if self.promised is None:
@@ -312,7 +313,7 @@ class Evaluator:
         shown = load in (*self.options.concurrency, *self.concurrencies())
         every = []
         for candidate in self.run.candidates:
-            block = between(self.source.blocks.get(candidate, {}), load)
+            block = self._block(candidate, load)
             served = load in self.source.served.get(candidate, ())
             if (block or served) and (shown or candidate.draft != SELF):
                 every.append((self.responses(candidate), block))
@@ -330,17 +331,15 @@ class Evaluator:
         """Every candidate at every k that the run asked about, in the order of the run."""
         here = self.promised(load)
         columns = {each: at for at, each in enumerate(here.configurations)}
-        longer = self.effects.longer(here.configurations, here.step)
-        decoding = _drawn_logs(here, longer, prefills=False)
-        whole = _drawn_logs(here, longer, prefills=True)
+        decoding, whole = self._logs(load)
         logs = whole if self.by == "end_to_end" else decoding
-        rows, changes = self._among_drafts(here, longer, logs.every)
+        rows, changes = self._among_drafts(here, logs.every)
         shown = load in (*self.options.concurrency, *self.concurrencies())
         found = []
         for candidate in self.run.candidates:
             if candidate.draft == SELF and not shown:
                 continue
-            block = between(self.source.blocks.get(candidate, {}), load)
+            block = self._block(candidate, load)
             for k in self._ks_of(candidate, load):
                 configuration = Configuration(candidate.draft, candidate.quant, k, load)
                 at, change = columns.get(configuration), changes.get(candidate, 0.0)
@@ -353,7 +352,6 @@ class Evaluator:
                         "decoding": both[0],
                         "end_to_end": both[1],
                         "parts": self._parts(configuration, logs, at),
-                        **self._predicted(configuration, here, at, (decoding, whole)),
                     }
                 found.append(
                     Alternative(
@@ -375,33 +373,47 @@ class Evaluator:
         decoded = {k for of, k in self.measured(load) if of == candidate}
         return [k for k in self.ks if reaches(k) or k in decoded]
 
-    def _predicted(
-        self, configuration: Configuration, here: Promised, at: int, logs: Sequence[_Logs]
-    ) -> dict[str, object]:
-        """The speed-ups that the other cells predict, over requests alone."""
-        own, effects = self._cells.get(configuration, ()), self.effects
-        if own and own[0].promise == "tokens":
-            return {}
-        left = effects.without(lambda each: bool(own) and each == configuration)
-        if isinstance(effects.design, EngineDesign):
-            candidate, load = configuration.candidate, configuration.concurrency
-            if effects.design.lines.get((candidate, load)) is None:
-                return {}
-            others = {c.k for c in effects.design.started if (c.candidate, c.concurrency) == (candidate, load)}
-            if not others - {configuration.k}:
-                return {}
-        slower, _ = left.slower(configuration, float(here.step[at]))
-        found: dict[str, object] = {"slower": slower}
-        passes = np.log(here.plain[0, at] / here.rounds[0, at]) - slower
-        for name, each in zip(("predicted", "predicted_end_to_end"), logs, strict=True):
-            log = each.middle[at] + each.requests[:, at]
-            middle = passes
-            if name != "predicted":
-                plain, drafted = here.prefills[0, at]
-                rounds = here.rounds[0, at] * math.exp(slower)
-                middle = np.log((here.plain[0, at] + plain) / (rounds + drafted))
-            found[name] = _known(np.concatenate([[middle], log - each.middle[at] + middle]))
-        return found
+    @remembered
+    def predicted(self, alternative: Alternative) -> Predicted | None:
+        """What the other cells predict of a configuration; None where they say nothing of it."""
+        own, design = alternative.configuration, self.effects.design
+        here = self.promised(own.concurrency)
+        if own not in here.configurations or any(c.promise == "tokens" for c in alternative.cells):
+            return None
+        if isinstance(design, EngineDesign) and not design.started_beside(own):
+            return None
+        at = here.configurations.index(own)
+        left = self.effects.without(lambda each: bool(alternative.cells) and each == own)
+        slower, _ = left.slower(own, float(here.step[at]))
+        longer = np.array([[0.0, slower]])
+
+        def log(which: _Logs, prefills: Floats | float) -> Floats | None:
+            sides = np.stack([here.plain[0, at], here.rounds[0, at]]) * np.exp(longer[0]) + prefills
+            log = np.log(sides[0] / sides[1]) + np.append(0.0, which.requests[:, at])
+            return _known(log)
+
+        decoding, whole = self._logs(own.concurrency)
+        return Predicted(slower, log(decoding, 0.0), log(whole, here.prefills[0, at]))
+
+    def prediction_error(self, alternative: Alternative) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured."""
+        predicted = self.predicted(alternative)
+        return predicted and alternative.error_with(predicted.slower)
+
+    @remembered
+    def _logs(self, load: int) -> tuple[_Logs, _Logs]:
+        """The log speed-ups of decoding and with both prefills."""
+        here = self.promised(load)
+        longer = self.effects.longer(here.configurations, here.step)
+        decoding = _drawn_logs(here, longer, prefills=False)
+        if not np.isfinite(here.prefills[0]).any():
+            unknown = np.full_like(decoding.requests, np.nan)
+            return decoding, _Logs(decoding.middle * np.nan, unknown, unknown)
+        return decoding, _drawn_logs(here, longer, prefills=True)
+
+    @remembered
+    def _block(self, candidate: Candidate, load: int) -> Block | None:
+        return between(self.source.blocks.get(candidate, {}), load)
 
     def _parts(self, configuration: Configuration, logs: _Logs, at: int) -> Parts | None:
         """Of an undecoded configuration, what a cell of it would leave is the cells' part."""
@@ -416,7 +428,7 @@ class Evaluator:
         return Parts(float(logs.requests[:, at].var()), time - undecoded, undecoded)
 
     def _among_drafts(
-        self, here: Promised, longer: Sequence[Floats], logs: Floats
+        self, here: Promised, logs: Floats
     ) -> tuple[Ints | slice, dict[Candidate, Floats]]:
         """What the true speed-ups of drafts being normal, with an unknown spread, says of each
         draft's best k: which draws remain, and what to add to those of every draft [1 + draws].

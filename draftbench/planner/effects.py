@@ -408,6 +408,12 @@ class EngineDesign:
             for n, value in enumerate(line.bends[k - 1].tolist()):
                 yield Part(("bend", *at, n), 1.0, value)
 
+    def started_beside(self, configuration: Configuration) -> bool:
+        """Whether its draft was started at another k at this load."""
+        at = configuration.candidate, configuration.concurrency
+        others = self.started - {configuration}
+        return any((each.candidate, each.concurrency) == at for each in others)
+
     def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
         """Rounds of a draft made to take no less time at a larger k: of started k's the nearest
         such values count (Lin & Dunson 2014), of others what lies between those, and no less than

@@ -92,7 +92,8 @@ def _evaluation(
     ratio = block and block.draft_cost_ratio(responses.context)
     verify = block and block.verify_ratio(k + 1, responses.context)
     needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
-    competes = alternative in decided.competing
+    competes, evaluator = alternative in decided.competing, decided.evaluator
+    predicted = evaluator.predicted(alternative)
     return Evaluation(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
@@ -101,7 +102,7 @@ def _evaluation(
         mean_accepted_length=figure(mean_accepted_length, replayed),
         draft_cost_ratio=ratio,
         verify_ratio=verify,
-        speedup_predicted=alternative.estimate(alternative.predicted),
+        speedup_predicted=alternative.estimate(predicted and predicted.decoding),
         speedup_measured=estimate(measured.speedup if measured else None),
         best=best,
         tokens_per_round=figure(tokens_per_round, replayed),
@@ -109,8 +110,8 @@ def _evaluation(
         mean_accepted_length_measured=figure(mean_accepted_length, while_decoding),
         accepted_per_drafted_measured=figure(accepted_per_drafted, while_decoding),
         speedup_expected=alternative.expected,
-        speedup_end_to_end=alternative.estimate(alternative.predicted_end_to_end),
-        prediction_error=alternative.prediction_error,
+        speedup_end_to_end=alternative.estimate(predicted and predicted.end_to_end),
+        prediction_error=evaluator.prediction_error(alternative),
         memory_bytes=alternative.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=alternative.estimate(alternative.end_to_end),
@@ -118,7 +119,7 @@ def _evaluation(
         requests_measured=len(measured.speedup.requests) if measured else 0,
         probability_best=decided.probability(alternative) if competes and decided.deciding else None,
         round_overhead=alternative.round_overhead,
-        plain_overhead=decided.evaluator.plain_overhead(alternative) if measured else None,
+        plain_overhead=evaluator.plain_overhead(alternative) if measured else None,
         break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
         concurrency=configuration.concurrency,
@@ -218,12 +219,13 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
         for concurrency in sorted({row.batch for row in evaluator.run.decodes})
         if evaluator.measured(concurrency)
         for each in evaluator.alternatives(concurrency)
-        if (error := each.prediction_error) is not None
+        if (error := evaluator.prediction_error(each)) is not None
     ]
     if not decoded:
         return None
     sizes = [abs(error) for _, error in decoded]
-    passes_only = [abs(e.passes_only_error) for e, _ in decoded if e.passes_only_error is not None]
+    passes = (each.error_with(0.0) for each, _ in decoded if each.block)
+    passes_only = [abs(error) for error in passes if error is not None]
     return PredictionError(
         median=median(sizes),
         worst=max(sizes),
