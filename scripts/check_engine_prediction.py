@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from draftbench.planner.predict import predict, predictor_of
 
 from draftbench.errors import DraftbenchError
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.what_to_measure import next_start
 from draftbench.records import Candidate, Decode

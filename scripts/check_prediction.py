@@ -1,5 +1,5 @@
-"""How far the time of decoding is off where it was not measured: every decoded configuration of some
-runs is predicted without its own cell, without its k, its draft, or its concurrency.
+"""How far the time of decoding is off where it was not measured: every decoded configuration of
+some runs is predicted without its own cell, without its k, its draft, or its concurrency.
 
     python scripts/check_prediction.py results/reference/*
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draftbench.planner.engine_costs import round_costs
 
 from draftbench.acceptance.rounds import counted_rounds, expected_rounds, law_of
-from draftbench.planner.engine_costs import round_costs
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 

@@ -15,11 +15,11 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pin import sampling_label
-from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.cells import asked_ks, responses_of
+from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
 from draftbench.records import Candidate, CostPoint, Decode, Key, LookupReplay, Record
@@ -210,7 +210,7 @@ def _figures(
         timed_apart = _OTHER_LOADS
     blocks = [blocks_of(run, candidate).get(1) for run in runs]
     c_a, c_b = (
-        block and block.draft_cost_ratio(side.context)
+        block.draft_cost_ratio(side.context) if block else None
         for block, side in zip(blocks, (a, b), strict=True)
     )
     if c_a or c_b:

@@ -20,7 +20,6 @@ from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.cells import beyond_timed
 from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.decide import (
-    HARDLY_MORE_LOSS,
     Alternative,
     Evaluator,
     LoadDecision,
@@ -111,8 +110,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         why = "needs less memory" if memory else "drafts fewer tokens"
         yield Caveat(
             "tie",
-            f"{names} expected to lose less than {leader.name}, but by no more than "
-            f"{HARDLY_MORE_LOSS:.1%} of the best speed: {leader.name} leads since it {why}",
+            f"{names} expected to be hardly better than {leader.name}, which leads since it {why}",
         )
     if decided.deciding is not None:
         short = ""
@@ -120,7 +118,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             short = f"{leader.name} was not measured: treat its speed-up as a prediction"
         yield Caveat("interval", _interval(decided, leader), short=short)
     found = evaluator.predicted(leader)
-    predicted, expected = leader.estimate(found and found.decoding), leader.expected
+    predicted, expected = leader.estimate(found.decoding if found else None), leader.expected
     asked = decided.min_speedup
     if decided.deciding is None:
         few = ""
@@ -175,7 +173,7 @@ def _times(count: int) -> str:
 
 
 def _interval(decided: LoadDecision, leader: Alternative) -> str:
-    """Where the deciding interval comes from: half of the interval that each part alone would have."""
+    """Where the deciding interval comes from: half of what each part alone would give."""
     parts, evaluator = leader.parts, decided.evaluator
     assert parts is not None
     requests, timed, undecoded = (
@@ -359,7 +357,7 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
         one = at_every_k[0]
-        costs[candidate] = one.block and one.block.draft_cost_ratio(one.responses.context)
+        costs[candidate] = one.block.draft_cost_ratio(one.responses.context) if one.block else None
         for caveat in dict.fromkeys(_of_candidate(evaluator, at_every_k, costs[candidate])):
             names[caveat].append(candidate)
     for caveat, candidates in names.items():

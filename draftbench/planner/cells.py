@@ -1,10 +1,10 @@
-"""A run → sums over drawn requests: the seconds that passes promise of every configuration, and those
-that every timed cell took over what its passes promise.
+"""A run → sums over drawn requests: the seconds that passes promise of every configuration, and
+those that every timed cell took over what its passes promise.
 
-A *cell* is what one process, or one start of an engine's server, timed of one candidate at one k and
-concurrency; k = 0 is decoding without a draft. Requests are drawn by the Bayesian bootstrap (Rubin
-1981), once for everything, so that what requests have in common blurs no comparison. Every array is
-[1 + draws, …]: row 0 is the estimate.
+A *cell* is what one process, or one start of an engine's server, timed of one candidate at one k
+and concurrency; k = 0 is decoding without a draft. Requests are drawn by the Bayesian bootstrap
+(Rubin 1981), once for everything, so that what requests have in common blurs no comparison. Every
+array is [1 + draws, …]: row 0 is the estimate.
 
 A serving engine shows no passes: there each round counts as 1, so a cell's figure is the seconds of
 a step or a round. Where neither passes nor rounds are known, each token counts as 1: such a cell
@@ -29,7 +29,7 @@ from draftbench.acceptance.rounds import Floats, Rounds, counted_rounds
 from draftbench.planner.measured import TimedRun, timed_runs
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
-from draftbench.records import SELF, Candidate, Trajectory
+from draftbench.records import Candidate, Trajectory
 from draftbench.run_folder.run import Run
 
 # What a cell's seconds are compared with: those of its passes, its rounds, or its tokens alone.
@@ -142,8 +142,8 @@ def cells_of(
     blocks: Mapping[Candidate, Mapping[int, Block]],
     drawn: DrawnRequests,
 ) -> list[Cell]:
-    """Every cell of candidates with at least `FEW_DECODED` requests whose process decoded as many without a draft.
-    Processes that timed fewer of a configuration count as one.
+    """Every cell of candidates with at least `FEW_DECODED` requests, next to as many without a
+    draft. Processes that timed fewer of a configuration count as one.
     """
     of_engine, running = run.manifest.question.engine is not None, frozenset[str]()
     if of_engine:
@@ -315,11 +315,8 @@ def promised(
     for configuration, runs in decoded.items():
         names = [each.row.request for each in runs]
         spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
-        own = np.bincount(np.arange(len(runs)), np.ones(len(runs)))
         # By its tokens alone: the same without a draft and with it.
-        add(names, [(own, once), (own, once)])
-        columns[-1] = columns[-1] * 0 + drawn.column(names, spent) / max(spent.sum(), 1e-300)
-        columns[-2] = columns[-1]
+        add(names, [(spent, once)] * 2)
         columns += [columns[-1], columns[-1], unknown, unknown]
         factors += [once] * 4
         weighed.append(0.0)
@@ -327,7 +324,7 @@ def promised(
     if not found:
         none = np.zeros((RESAMPLES + 1, 0))
         prefills = np.zeros((*none.shape, 2))
-        return Promised([], none, none, prefills, *[none[0]] * 4, [])
+        return Promised([], none, none, prefills, none[0], none[0], none[0], none[0], [])
     sums = drawn.sums(columns, factors)
     plain_, rounds_, tokens, passes_, *both = (sums[:, at::6] for at in range(6))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -389,5 +386,3 @@ def beyond_timed(responses: Responses, block: Block, largest_k: int) -> tuple[st
             "is unknown"
         )
     return tuple(sentences)
-
-

@@ -249,4 +249,3 @@ def _target_passes(path: Path, batch: int, given: _Batch) -> dict[int, float]:
             hint="all are seconds of all rows together; average over more passes",
         )
     return passes
-

@@ -1,7 +1,7 @@
 """The model's draws → the decision at one concurrency: speculate, do not, or inconclusive.
 
-Every figure is read from the same draws of log speed-ups (`effects`): intervals, probability, expected
-loss, and what would settle an open answer. The configuration with the least expected loss leads;
+Every figure is read from the same draws of log speed-ups (`effects`): intervals, probability,
+expected loss, and what would settle an open answer. The configuration with the least expected loss leads;
 where others lose hardly more, the smallest draft among them. Speculate where the whole interval of
 the leader's speed-up lies above the asked one, do not where it lies at or below.
 
@@ -22,8 +22,14 @@ from typing import Literal
 import numpy as np
 
 from draftbench.acceptance.definitions import quotient, tokens_per_round
-from draftbench.acceptance.intervals import MIN_REQUESTS, RESAMPLES, Estimate, generator_of, quantiles
-from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.acceptance.intervals import (
+    MIN_REQUESTS,
+    RESAMPLES,
+    Estimate,
+    generator_of,
+    quantiles,
+)
+from draftbench.acceptance.rounds import Floats
 from draftbench.planner.cells import (
     ROUND,
     Cell,
@@ -56,8 +62,9 @@ from draftbench.run_folder.run import Run, to_decode
 
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
-# A smaller draft leads where it is expected to lose so much more of the best's speed at most.
-HARDLY_MORE_LOSS = TIMING_NOISE / 4
+# The smaller draft, or the smaller k, leads where it is expected to lose so much more of the best's
+# speed at most: of few requests larger k's are often lucky.
+HARDLY_MORE_LOSS = TIMING_NOISE / 2
 # How much drafts differ (sd of the logarithm): half-Cauchy of this scale, on a grid.
 DRAFTS_DIFFER, _AMONG = 0.2, np.geomspace(0.005, 0.64, 8)
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
@@ -75,7 +82,7 @@ Kind = Literal["expected", "end_to_end"]
 @dataclass(frozen=True, eq=False)
 class Parts:
     """Variances of the logarithm of a speed-up: of requests and their timed passes, of the noise of
-    timed cells, and of a configuration's not having been decoded.
+    timed cells, and of its not having been decoded.
     """
 
     requests: float
@@ -85,9 +92,9 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What the other cells predict of a configuration: δ, how much `slower` rounds are than promised,
-    and the draws of log speed-ups over requests alone [1 + draws], of decoding and with both
-    prefills.
+    """What the other cells predict of a configuration: δ, how much `slower` rounds are than
+    promised, and the draws of log speed-ups over requests alone [1 + draws], of decoding and with
+    both prefills.
     """
 
     slower: float
@@ -169,8 +176,8 @@ class Alternative:
 
     @property
     def promised(self) -> tuple[Floats, Floats, Floats, Floats] | None:
-        """Of every response the seconds that passes promise, without a draft and with it, its tokens
-        and its weight; None where rounds or costs are unknown.
+        """Of every response the seconds that passes promise, without a draft and with it, its
+        tokens and its weight; None where rounds or costs are unknown.
         """
         if self.decoding is None or not self.responses.knows(self.k):
             return None
@@ -258,11 +265,13 @@ class Evaluator:
         loads = sorted({load for by_load in blocks.values() for load in by_load})
         engine = timed is not None and timed.manifest.question.engine is not None
         design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, loads)
+        timed_loads = sorted({*loads, *(cell.configuration.concurrency for cell in cells)}) or [1]
         known = [
             Configuration(candidate.draft, candidate.quant, k, load)
             for candidate in self.run.candidates
-            for load in (self.source.loads(candidate) if engine else design.loads)
+            for load in timed_loads
             for k in self.ks
+            if not engine or load in self.source.loads(candidate)
         ]
         return Effects(cells, design, known)
 
@@ -333,7 +342,7 @@ class Evaluator:
         columns = {each: at for at, each in enumerate(here.configurations)}
         decoding, whole = self._logs(load)
         logs = whole if self.by == "end_to_end" else decoding
-        rows, changes = self._among_drafts(here, logs.every)
+        changes = self._among_drafts(here, logs.every)
         shown = load in (*self.options.concurrency, *self.concurrencies())
         found = []
         for candidate in self.run.candidates:
@@ -343,16 +352,9 @@ class Evaluator:
             for k in self._ks_of(candidate, load):
                 configuration = Configuration(candidate.draft, candidate.quant, k, load)
                 at, change = columns.get(configuration), changes.get(candidate, 0.0)
-                fields = {}
+                both: list[Floats | None] = [None, None]
                 if at is not None:
-                    both = [_known(each.every[rows, at] + change) for each in (decoding, whole)]
-                    fields = {
-                        "requests": here.requests[at],
-                        "equal": float(here.equal[at]),
-                        "decoding": both[0],
-                        "end_to_end": both[1],
-                        "parts": self._parts(configuration, logs, at),
-                    }
+                    both = [_known(each.every[:, at] + change) for each in (decoding, whole)]
                 found.append(
                     Alternative(
                         configuration=configuration,
@@ -362,7 +364,11 @@ class Evaluator:
                         cells=self._cells.get(configuration, ()),
                         note=self.source.note(candidate, load),
                         memory_bytes=draft_memory(self.run, candidate),
-                        **fields,
+                        requests=0 if at is None else here.requests[at],
+                        equal=0.0 if at is None else float(here.equal[at]),
+                        decoding=both[0],
+                        end_to_end=both[1],
+                        parts=None if at is None else self._parts(configuration, logs, at),
                     )
                 )
         return tuple(found)
@@ -398,7 +404,7 @@ class Evaluator:
     def prediction_error(self, alternative: Alternative) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured."""
         predicted = self.predicted(alternative)
-        return predicted and alternative.error_with(predicted.slower)
+        return None if predicted is None else alternative.error_with(predicted.slower)
 
     @remembered
     def _logs(self, load: int) -> tuple[_Logs, _Logs]:
@@ -427,11 +433,9 @@ class Evaluator:
             undecoded = time**2 / (time + noise)
         return Parts(float(logs.requests[:, at].var()), time - undecoded, undecoded)
 
-    def _among_drafts(
-        self, here: Promised, logs: Floats
-    ) -> tuple[Ints | slice, dict[Candidate, Floats]]:
+    def _among_drafts(self, here: Promised, logs: Floats) -> dict[Candidate, Floats]:
         """What the true speed-ups of drafts being normal, with an unknown spread, says of each
-        draft's best k: which draws remain, and what to add to those of every draft [1 + draws].
+        draft's best k, as what to add to the draws of each [1 + draws].
         """
         best: dict[Candidate, int] = {}
         for at, each in enumerate(here.configurations):
@@ -440,7 +444,7 @@ class Evaluator:
                 best[each.candidate] = at
         columns = list(best.values())
         if len(columns) < 2:
-            return slice(None), {}
+            return {}
         estimates, draws = logs[0, columns], logs[1:, columns]
         count = len(columns)
         error = np.cov(draws.T) + 1e-10 * np.eye(count)
@@ -463,13 +467,15 @@ class Evaluator:
         for at, pull in enumerate(pulls):
             rows = np.flatnonzero(chosen == at)
             moved[1 + rows] = (draws[rows] - estimates) @ kept[at].T + pull @ estimates
-        return slice(None), dict(zip(best, moved.T, strict=True))
+        return dict(zip(best, moved.T, strict=True))
 
     @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
         """The decision with so many active rows, among all candidates or the k's of one."""
         every = self.alternatives(concurrency)
-        return LoadDecision(self, concurrency, tuple(a for a in every if only in (None, a.candidate)))
+        return LoadDecision(
+            self, concurrency, tuple(a for a in every if only in (None, a.candidate))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -494,7 +500,10 @@ def _drawn_logs(here: Promised, longer: Sequence[Floats], *, prefills: bool) -> 
     """
 
     def logs(rows: slice, longer: Floats) -> Floats:
-        sides = [here.plain[rows] * np.exp(longer[..., 0]), here.rounds[rows] * np.exp(longer[..., 1])]
+        sides = [
+            here.plain[rows] * np.exp(longer[..., 0]),
+            here.rounds[rows] * np.exp(longer[..., 1]),
+        ]
         if prefills:
             sides = [side + here.prefills[rows, :, at] for at, side in enumerate(sides)]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -583,18 +592,25 @@ class LoadDecision:
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """The same among some of the competing ones."""
-        if not some:
-            return None
-        losses = {a: self.loss(a) for a in some}
-        enough = min(losses.values()) + HARDLY_MORE_LOSS
-        near = [a for a in some if losses[a] <= enough]
+        """The same among some of the competing ones: the smallest draft that is expected to lose
+        hardly more than the best, at its smallest k that loses hardly more than its best.
+        """
+        losses = {each: self.loss(each) for each in some}
+        least: dict[Candidate, float] = {}
+        for each, loss in losses.items():
+            least[each.candidate] = min(loss, least.get(each.candidate, 1.0))
+        enough = min(least.values(), default=0.0) + HARDLY_MORE_LOSS
+        near = [
+            each
+            for each, loss in losses.items()
+            if least[each.candidate] <= enough and loss <= least[each.candidate] + HARDLY_MORE_LOSS
+        ]
 
-        def size(each: Alternative) -> tuple[float, int, float]:
-            memory = each.memory_bytes
-            return math.inf if memory is None else memory, each.k, losses[each]
+        def size(each: Alternative) -> tuple[float, float, int, float]:
+            memory = math.inf if each.memory_bytes is None else each.memory_bytes
+            return memory, least[each.candidate], each.k, losses[each]
 
-        return min(near, key=size)
+        return min(near, key=size, default=None)
 
     @property
     def best_of_draft(self) -> Alternative | None:
@@ -623,8 +639,8 @@ class LoadDecision:
 
     @cached_property
     def deciding(self) -> Estimate | None:
-        """The deciding speed-up; None where the leader's requests are too few for an interval, or so
-        unequal that they count as too few.
+        """The deciding speed-up; None where the leader's requests are too few for an interval, or
+        so unequal that they count as too few.
         """
         leader = self.leader
         if leader is None or round(leader.equal) < MIN_REQUESTS:
@@ -698,7 +714,10 @@ class LoadDecision:
         traffic = run.manifest.traffic
         rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
         given = any(not facts.started for facts in run.engines)
-        counts = {now, *(n for n in (1, 3, 5) if n > now and leader.decoded and not (self.foreign or given))}
+        counts = {
+            now,
+            *(n for n in (1, 3, 5) if n > now and leader.decoded and not (self.foreign or given)),
+        }
         turns = getattr(self.evaluator.effects.design, "turns", now)
 
         def sweep(times: float, count: int) -> LargerSweep:
@@ -706,7 +725,9 @@ class LoadDecision:
             new = parts.requests / times + fixed
             spread = math.sqrt(parts.requests + parts.cells + parts.undecoded + new)
             half, requests = _REACH * math.sqrt(new), round(times * leader.requests)
-            chance = sum(_NORMAL.cdf((end - half) / spread) for end in (abs(distance), -abs(distance)))
+            chance = sum(
+                _NORMAL.cdf((end - half) / spread) for end in (abs(distance), -abs(distance))
+            )
             # A k that joined in a later turn has fewer starts than the sweep was asked for.
             joined = max(turns - now, 0)
             return LargerSweep(requests, count + joined, chance, rows if requests > rows else None)
@@ -726,5 +747,3 @@ def decide(expected: Estimate | None, min_speedup: float) -> Decision:
     if expected is None or expected.low <= asked < expected.high:
         return "inconclusive"
     return "speculate" if expected.low > asked else "do_not_speculate"
-
-

@@ -9,7 +9,7 @@ that is known of configurations that were timed and of others.
 
 All effects are normal around 0 with the standard deviations below, so given the noise of a cell, and
 for the built-in decoder how much drafts differ, they are drawn exactly; these two are unknown and
-drawn from a grid. A draft, k or concurrency b without a cell has the effects that the others leave
+drawn from a grid. A draft, k or concurrency b without a cell has the effects that others leave
 likely; between two timed concurrencies effects are linear in log b. log speed-up = promised - δ.
 """
 
@@ -78,15 +78,23 @@ class Design(Protocol):
 
     def cell(self, cell: Cell) -> Iterator[Part]:
         """Those of a cell, without its offset."""
+        ...
 
     def offset(self, configuration: Configuration) -> float:
-        """A first guess of the logarithm of a cell of a configuration, so that effects are small."""
+        """A first guess of the logarithm of its cells, so that effects are small."""
+        ...
 
     def plain(self, configuration: Configuration) -> Iterator[Part]:
         """Those of decoding without a draft next to a configuration."""
+        ...
 
     def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
         """Those of decoding with it; `step` is the share of a target step in a round's passes."""
+        ...
+
+    def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
+        """Drawn logarithms [draws, configurations, 2] that keep what is known of their order."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,12 +220,9 @@ class Effects:
                 for each in configurations
             ]
         )
-        requests = np.tensordot(self.mean, sides, (1, 2)) + offsets
+        requests = np.tensordot(self.mean, sides, (1, 2)) + offsets.reshape(-1, 2)
         time = requests[:1] + np.tensordot(self.noise, sides, (1, 2))
-        if isinstance(self.design, EngineDesign):
-            requests, time = (
-                self.design.monotone(configurations, each) for each in (requests, time)
-            )
+        requests, time = (self.design.monotone(configurations, each) for each in (requests, time))
         return requests[0], requests[1:], time
 
     def without(self, left_out: Callable[[Configuration], bool]) -> Left:
@@ -269,17 +274,17 @@ def root(covariance: Floats) -> Floats:
 class BuiltInDesign:
     """Cells of the built-in decoder; every process decodes without a draft next to each."""
 
-    noises, spreads = np.geomspace(0.003, 0.12, 14), (0.25, 0.5, 1.0, 2.0)
+    noises: Floats = np.geomspace(0.003, 0.12, 14)
+    spreads: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
     usual, freedom = CELL_NOISE, CELL_FREEDOM
-    scaled, noisy = ("draft", "draft at"), ()
+    scaled: tuple[str, ...] = ("draft", "draft at")
+    noisy: tuple[str, ...] = ()
 
     def __init__(self, cells: Sequence[Cell], loads: Sequence[int]) -> None:
         self.loads = sorted({*loads, *(c.configuration.concurrency for c in cells)}) or [1]
         self.alone = {c.configuration for c in cells if c.promise == "tokens"}
         # By tokens a cell says how long they took: its offset is that of the baseline next to it.
-        self._offsets = {
-            c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"
-        }
+        self._offsets = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
         self.processes: dict[tuple[Candidate, int], list[str]] = defaultdict(list)
         for cell in cells:
             if cell.configuration.k == 0:
@@ -320,6 +325,10 @@ class BuiltInDesign:
             yield Part(("k at", k, load), K, weight)
             yield Part(("constant at", load), CONSTANT, weight * step)
 
+    def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
+        """Passes are monotone already."""
+        return longer
+
 
 def around(load: int, timed: Sequence[int]) -> Iterator[tuple[int, float]]:
     """The timed loads around one with their weights, which are linear in its logarithm."""
@@ -352,7 +361,8 @@ class EngineDesign:
 
     spreads: tuple[float, ...] = (1.0,)
     usual, freedom = START_NOISE, START_FREEDOM
-    scaled, noisy = (), ("drift",)
+    scaled: tuple[str, ...] = ()
+    noisy: tuple[str, ...] = ("drift",)
 
     def __init__(self, cells: Sequence[Cell], ks: Sequence[int]) -> None:
         logs: dict[int, dict[Candidate | None, dict[int, list[float]]]]
@@ -361,7 +371,9 @@ class EngineDesign:
             own = cell.configuration
             of = own.candidate if own.k else None
             logs[own.concurrency][of][own.k].append(float(cell.log[0]))
-        drafted = [s for by in logs.values() for of, each in by.items() if of for s in each.values()]
+        drafted = [
+            s for by in logs.values() for of, each in by.items() if of for s in each.values()
+        ]
         every = [s for by in logs.values() for each in by.values() for s in each.values()]
         self.turns = max(map(len, drafted), default=1)
         self.repeated = any(len(starts) > 1 for starts in every)
@@ -435,7 +447,9 @@ class EngineDesign:
                 before = found[:, own[max(own.index(at) - 1, 0)], 1] if at != own[0] else None
                 least = found[:, at, 0] if before is None else np.maximum(found[:, at, 0], before)
                 found[:, at, 1] = np.maximum(found[:, at, 1], least)
-                above = next((n for n in started if configurations[n].k > configurations[at].k), None)
+                above = next(
+                    (n for n in started if configurations[n].k > configurations[at].k), None
+                )
                 if above is not None and following is not None:
                     found[:, at, 1] = np.minimum(found[:, at, 1], found[:, above, 1])
         return found

@@ -24,7 +24,6 @@ from draftbench.acceptance.rounds import PositionLaw, Rounds
 from draftbench.planner.cells import ROUND, rounds_seconds
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
-    TIMING_NOISE,
     Alternative,
     Evaluator,
     LoadDecision,
@@ -89,8 +88,8 @@ def _evaluation(
     def figure(of: Callable[..., Sample], rounds: tuple[Any, Rounds] | None) -> Estimate | None:
         return estimate(of(*rounds) if rounds else None)
 
-    ratio = block and block.draft_cost_ratio(responses.context)
-    verify = block and block.verify_ratio(k + 1, responses.context)
+    ratio = block.draft_cost_ratio(responses.context) if block else None
+    verify = block.verify_ratio(k + 1, responses.context) if block else None
     needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
     predicted = evaluator.predicted(alternative)
@@ -102,7 +101,7 @@ def _evaluation(
         mean_accepted_length=figure(mean_accepted_length, replayed),
         draft_cost_ratio=ratio,
         verify_ratio=verify,
-        speedup_predicted=alternative.estimate(predicted and predicted.decoding),
+        speedup_predicted=alternative.estimate(predicted.decoding if predicted else None),
         speedup_measured=estimate(measured.speedup if measured else None),
         best=best,
         tokens_per_round=figure(tokens_per_round, replayed),
@@ -110,14 +109,16 @@ def _evaluation(
         mean_accepted_length_measured=figure(mean_accepted_length, while_decoding),
         accepted_per_drafted_measured=figure(accepted_per_drafted, while_decoding),
         speedup_expected=alternative.expected,
-        speedup_end_to_end=alternative.estimate(predicted and predicted.end_to_end),
+        speedup_end_to_end=alternative.estimate(predicted.end_to_end if predicted else None),
         prediction_error=evaluator.prediction_error(alternative),
         memory_bytes=alternative.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=alternative.estimate(alternative.end_to_end),
         requests_served=len({row.request for _, row in answers}),
         requests_measured=len(measured.speedup.requests) if measured else 0,
-        probability_best=decided.probability(alternative) if competes and decided.deciding else None,
+        probability_best=decided.probability(alternative)
+        if competes and decided.deciding
+        else None,
         round_overhead=alternative.round_overhead,
         plain_overhead=evaluator.plain_overhead(alternative) if measured else None,
         break_even_alpha=needed,
@@ -146,12 +147,13 @@ def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
         if asked == 1:
             missed = "may be no faster than plain decoding"
         return f"{missed}: {_economy(alternative, decided, speed)}"
-    if decided.loss(alternative) <= decided.loss(leader) + HARDLY_MORE_LOSS:
+    lost, of_leader = decided.loss(alternative), decided.loss(leader)
+    if abs(lost - of_leader) <= HARDLY_MORE_LOSS:
         return _tie(alternative, leader, (speed, best))
     if speed > best:
         return (
-            f"less certain: {speed:.2f}× is expected, but it would lose {decided.loss(alternative):.1%} "
-            f"of the best speed on average, {leader.name} {decided.loss(leader):.1%}"
+            f"less certain: {speed:.2f}× is expected, but it would lose {lost:.1%} of the best "
+            f"speed on average, {leader.name} {of_leader:.1%}"
         )
     return f"slower: {_economy(alternative, decided, speed, best)}"
 
@@ -160,7 +162,7 @@ def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, flo
     """What decided between an alternative and the leader that is expected to lose as little."""
     this, best = (f"{speed:.2f}×" for speed in speeds)
     both = this if this == best else f"{this} and {best}"
-    tie = f"as good within {HARDLY_MORE_LOSS:.1%} of expected loss: {both}"
+    tie = f"as good, by expected loss: {both}"
     memory, leaders_memory = alternative.memory_bytes, leader.memory_bytes
     if memory == leaders_memory:
         why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"

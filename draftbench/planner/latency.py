@@ -73,12 +73,12 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     promised, expected = alternative.promised, alternative.value("expected")
     if promised is None or expected is None:
         return None
-    plain, rounds, tokens, weights = promised
+    without, rounds, tokens, weights = promised
     own = tokens > 0
     if not own.any():
         return None
-    ratio, compared = _tail(*(_distribution(each[own] / tokens[own]) for each in (plain, rounds)))
-    slower = (weights @ plain) / (weights @ rounds) / expected
+    ratio, compared = _tail(*(_distribution(each[own] / tokens[own]) for each in (without, rounds)))
+    slower = float((weights @ without) / (weights @ rounds)) / expected
     return ratio * slower, f"{compared}, predicted"
 
 

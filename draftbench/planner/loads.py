@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import geometric_mean
 
+import numpy as np
+
 from draftbench.acceptance.intervals import estimate
 from draftbench.planner.decide import Alternative, Evaluator, LoadDecision
 from draftbench.planner.output_check import texts_at
@@ -115,33 +117,44 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
     high = min((rows for rows in by_rows if rows >= concurrency), default=None)
     if low is None or high is None:
         return None
-    least, most = (
+    step, above = (
         max(geometric_mean(steps) for rows, steps in by_rows.items() if rows <= end)
         for end in (low, high)
     )
-    here = _steps(evaluator, concurrency)
-    if not here:
-        return None
-    step = min(max(geometric_mean(here), least), most)
-    return PlainDecoding(step, by_rows.get(concurrency, ()), _token(evaluator, concurrency, step))
+    if low < high:
+        known = [_passes(evaluator, rows) for rows in (low, concurrency, high)]
+        common = set.intersection(*map(set, known))
+        if not common:
+            return None
+        fewer, here, more = (sum(steps[each] for each in common) for steps in known)
+        straight = (concurrency - low) / (high - low)
+        step += (above - step) * ((here - fewer) / (more - fewer) if more > fewer else straight)
+    return PlainDecoding(step, by_rows.get(concurrency, ()), _token(evaluator, low, step))
+
+
+def _passes(evaluator: Evaluator, rows: int) -> dict[Candidate, float]:
+    """Seconds of a step by timed passes alone, next to each candidate; of an engine 1."""
+    here = evaluator.promised(rows)
+    return {
+        each.candidate: float(here.plain[0, at] / here.tokens[at])
+        for at, each in enumerate(here.configurations)
+        if here.tokens[at] > 0
+    }
 
 
 def _steps(evaluator: Evaluator, rows: int) -> tuple[float, ...]:
     """Seconds of a step with every candidate, of those with decoding if there are any."""
-    here, effects = evaluator.promised(rows), evaluator.effects
-    if not here.configurations:
+    passes, effects = _passes(evaluator, rows), evaluator.effects
+    first = {c: Configuration(c.draft, c.quant, evaluator.ks[0], rows) for c in passes}
+    if not first:
         return ()
-    estimate, _, _ = effects.longer(here.configurations, here.step)
-    decoded = {c.configuration.candidate for c in effects.cells if c.configuration.k == 0}
-    steps = {
-        each.candidate: float(here.plain[0, at] / here.tokens[at] * math.exp(estimate[at, 0]))
-        for at, each in enumerate(here.configurations)
-        if here.tokens[at] > 0
-    }
-    known = {c: step for c, step in steps.items() if c in decoded} or steps
+    longer, _, _ = effects.longer(list(first.values()), np.ones(len(first)))
+    steps = {c: passes[c] * math.exp(by) for c, by in zip(first, longer[:, 0], strict=True)}
+    cells = (c.configuration for c in effects.cells if c.configuration.k == 0)
+    decoded = {c.candidate for c in cells if c.concurrency == rows}
     if evaluator.on_engine:  # one server for all
         return tuple(dict.fromkeys(steps.values()))
-    return tuple(known.values())
+    return tuple((({c: s for c, s in steps.items() if c in decoded}) or steps).values())
 
 
 def _token(evaluator: Evaluator, rows: int, step: float) -> float | None:

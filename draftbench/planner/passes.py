@@ -3,8 +3,8 @@
 Ratios between models are only taken within a block (one candidate and the target beside it), whose
 points were timed in turn. Row 0 of every array has the medians, the other rows those of resampled
 visits. A pass never costs less for more tokens, a longer context or more rows. Between points
-seconds are linear, outside of them those of the nearest one, and `covers` says where. So the seconds
-of anything are how often each point counts times its seconds.
+seconds are linear, outside of them those of the nearest one, and `covers` says where. So the
+seconds of anything are how often each point counts times its seconds.
 
 With d(n) and t(n) the seconds of a draft's and of a target's pass over n tokens a row, and k' the
 tokens that a round drafts, the rounds of one row take
@@ -279,7 +279,9 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
     both = (run.facts_of(candidate), run.facts_of(None))
     if any(facts is not None and not facts.has_kernel for facts in both):
         return {}
-    timed: defaultdict[tuple[Candidate | None, str, int], dict[tuple[int, int], dict[str, list[float]]]]
+    timed: defaultdict[
+        tuple[Candidate | None, str, int], dict[tuple[int, int], dict[str, list[float]]]
+    ]
     timed = defaultdict(dict)
     for point in run.costs:
         if point.block == str(candidate):
@@ -338,7 +340,9 @@ def between(timed: Mapping[int, Block], rows: int) -> Block | None:
         ends = [each.at(*grid).reshape(-1, len(sizes), len(contexts)) for each in (low, high)]
         tokens, curve = _over_tokens(by_rows, contexts)
         at_ends, here = [end * sizes for end in around], rows * sizes
-        below, middle, above = (_bent(tokens, curve, n, bend) for n in (at_ends[0], here, at_ends[1]))
+        below, middle, above = (
+            _bent(tokens, curve, n, bend) for n in (at_ends[0], here, at_ends[1])
+        )
         straight = np.full_like(middle, (rows - around[0]) / (around[1] - around[0]))
         share = np.divide(middle - below, above - below, out=straight, where=above > below)
         return Passes(sizes, contexts, rising(ends[0] + share * (ends[1] - ends[0]), 1))
@@ -355,7 +359,9 @@ def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, F
     """Seconds over the tokens of a pass, from the passes at all loads [1 + draws, tokens,
     contexts].
     """
-    tokens = np.array(sorted({n * size for n, each in by_rows.items() for size in each.sizes.tolist()}))
+    tokens = np.array(
+        sorted({n * size for n, each in by_rows.items() for size in each.sizes.tolist()})
+    )
     total, often = np.zeros((PASS_DRAWS + 1, len(tokens), len(contexts))), np.zeros(len(tokens))
     for n, each in by_rows.items():
         at = np.searchsorted(tokens, n * each.sizes)

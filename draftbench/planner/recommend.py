@@ -49,7 +49,9 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         leader=headline.leader,
         runner_up=headline.runner_up,
         speedup_deciding=decided.deciding,
-        speedup_without_interval=leader.value(decided.by) if leader and not decided.deciding else None,
+        speedup_without_interval=leader.value(decided.by)
+        if leader and not decided.deciding
+        else None,
         probability_best=decided.probability(option) if sure else None,
         expected_regret=decided.loss(option) if sure else None,
         audit=audit(run),
@@ -110,9 +112,9 @@ def _answered_rate(at: AtLoad) -> float:
 
 
 def _is_sure(decided: LoadDecision) -> bool:
-    """Whether it can be said how sure the decision is; not without an interval, nor where speculation
-    is turned down as more than 1× was asked for: plain decoding is then chosen without being the
-    fastest.
+    """Whether it can be said how sure the decision is; not without an interval, nor where
+    speculation is turned down as more than 1× was asked for: plain decoding is then chosen without
+    being the fastest.
     """
     refused = decided.decision == "do_not_speculate"
     return decided.deciding is not None and not (refused and decided.min_speedup > 1)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-import numpy as np
-
 from draftbench.acceptance.intervals import quantiles
 from draftbench.planner.cells import asked_ks
 from draftbench.planner.decide import TIMING_NOISE, Alternative, Evaluator

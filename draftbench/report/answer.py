@@ -10,8 +10,8 @@ from operator import attrgetter
 import msgspec
 
 from draftbench.memory import format_size
-from draftbench.planner.options import RANKS_BY
 from draftbench.planner.decide import TIMING_NOISE
+from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import (
     SETTLES,
     Configuration,

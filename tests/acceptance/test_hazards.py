@@ -1,6 +1,7 @@
 """Rounds that a serving engine counted → hazards, rounds at any k, and answers that go by them."""
 
 import pytest
+from draftbench.planner.predict import predictor_of
 from scenes import SMALL, manifest, served, trajectory
 
 from draftbench.acceptance.definitions import tokens_per_round
@@ -9,7 +10,6 @@ from draftbench.acceptance.intervals import estimate
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.acceptance.summary import acceptance_report
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Slo
 from draftbench.report.answer import reasons

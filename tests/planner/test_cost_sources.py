@@ -3,13 +3,13 @@ that cannot be used.
 """
 
 import pytest
+from draftbench.planner.predict import predict, predictor_of
 from scenes import ALL, BIG, CHEAP, NGRAM, SMALL, TARGET, evaluation, says
 
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.errors import UsageError
 from draftbench.planner.cost_sources import costs_in, costs_of_run, read_engine_costs
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import recommend
 
 GOOD = """

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from draftbench.planner.costs import Surface, between, block_costs, isotonic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SELF_DRAFT, SMALL
 
-from draftbench.planner.costs import Surface, between, block_costs, isotonic
 from draftbench.records import Candidate
 
 

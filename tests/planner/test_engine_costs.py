@@ -8,6 +8,8 @@ from itertools import count
 import msgspec
 import numpy as np
 import pytest
+from draftbench.planner.engine_costs import START_NOISE, RoundCosts, Start, round_costs
+from draftbench.planner.predict import predict, predictor_of
 from hypothesis import given
 from hypothesis import strategies as st
 from planner.engine_run import in_pieces, replayed_run
@@ -15,8 +17,6 @@ from scenes import BIG, SMALL, manifest, replay, served, trajectory
 
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.rounds import Rounds
-from draftbench.planner.engine_costs import START_NOISE, RoundCosts, Start, round_costs
-from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, EngineFacts
 from draftbench.report.terminal.recommendation import render

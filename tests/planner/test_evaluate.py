@@ -1,14 +1,14 @@
 """How much acceptance may be lost, where it can be solved by hand."""
 
 import pytest
+from draftbench.planner.alternatives import corrected, uncorrected
+from draftbench.planner.predict import predictor_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SMALL
 
-from draftbench.planner.alternatives import corrected, uncorrected
 from draftbench.planner.evaluate import break_even
 from draftbench.planner.measured import measurements
-from draftbench.planner.predict import predictor_of
 from draftbench.planner.recommendation import BreakEven
 
 

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from scenes import ALL, CHEAP, NGRAM, NONE, SMALL, TARGET
-
 from draftbench.planner.costs import pass_seconds
 from draftbench.planner.predict import beyond_timed, predict, predictor_of
+from scenes import ALL, CHEAP, NGRAM, NONE, SMALL, TARGET
 
 TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
 # k = 2 on 8 accepted tokens: rounds propose 2, 2 and 1, and two of the three follow a full one. The

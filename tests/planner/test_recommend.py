@@ -21,7 +21,6 @@ from scenes import (
     says,
 )
 
-from draftbench.planner.alternatives import Alternative
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation
@@ -367,23 +366,6 @@ def test_each_name_of_a_speedup_is_one_figure_everywhere(scene):
     assert level.speedup_deciding == found.speedup_deciding
 
 
-def test_what_decides_is_seen_by_requests_that_did_not_choose(scene, requests_alone):
-    for i in range(12):
-        scene.request(f"r{i}")
-        scene.replay(f"r{i}", ALL if i < 8 else NONE)
-    scene.times(TARGET, CHEAP)
-    found = recommend(scene.observed(1, 2))
-    assert found.leader == configuration("small", 2)
-    expected, deciding = evaluation(found, "small", 2).speedup_expected, found.speedup_deciding
-    assert expected.value == pytest.approx(96 / (8 * 4.1 + 4 * 10.6))
-    # Without a part that is all right the two k's tie, and the smaller is taken for it. A part has
-    # two or three requests: the others of a right one's are right in 7/11, or 7/11 · 6/10 of cases.
-    tied = (7 / 11 + 7 / 11 * 6 / 10) / 2
-    seconds = tied * 4.95 + (1 - tied) * 4.1
-    assert deciding.value == pytest.approx(96 / (8 * seconds + 4 * 10.6), abs=0.002)
-    assert deciding == found.levels[0].speedup_deciding
-
-
 def test_requests_so_unequal_that_they_say_as_much_as_four_decide_nothing(scene):
     # A round yields two tokens: eleven requests of 8 tokens after the first, one of 88. They say as
     # much as 176² / (11 · 8² + 88²) = 3.7 of one length.
@@ -497,23 +479,6 @@ def test_where_nothing_was_decoded_a_prediction_is_taken_to_be_off_by_what_is_us
     )
 
 
-def test_an_unknown_error_of_passes_alone_is_no_error_of_0(scene, monkeypatch):
-    # A prediction of no seconds at all has no speed-up to compare.
-    decoded(scene, 1.3 * PASSES)
-    monkeypatch.setattr(Alternative, "passes_only_error", lambda self: None)
-    found = recommend(scene.observed(2)).prediction_error
-    assert (found.passes_only_median, found.passes_only_worst) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("temperature", "responses", "other", "ceiling"),
-    [
-        (1.0, "target", 0.3, 0.5),
-        (0.0, "target", 0.3, None),  # near ties, no sampling
-        (1.0, "log", 0.3, None),  # others' responses can suit a draft better than the target
-        (1.0, "target", 0.6, None),  # luckier
-    ],
-)
 def test_what_the_target_accepts_of_itself_is_the_ceiling_where_it_sampled(
     scene, temperature, responses, other, ceiling
 ):

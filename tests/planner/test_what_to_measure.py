@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from draftbench.planner.predict import predict, predictor_of
 from planner.engine_run import in_pieces, replayed_run
 from scenes import ALL, BIG, CHEAP, DRAFT, NONE, SMALL, TARGET
 
-from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.what_to_measure import next_start, promising_ks, timed_enough
 from draftbench.records import Candidate, CostPoint
 

@@ -9,7 +9,8 @@ from scenes import ALL, BIG, DRAFT, NGRAM, NONE, SELF_DRAFT, SMALL, STEPS, TARGE
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.at_concurrency import decide, memory_needed
+from draftbench.planner.decide import decide
+from draftbench.planner.limits import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
