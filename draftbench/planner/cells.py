@@ -289,7 +289,7 @@ def promised(
         candidate, weights = responses.candidate, responses.weights
         names = [t.request for t in responses.along.trajectories]
         prefills = block.prefills(responses.prompts) if block else None
-        answered = {} if block else _answered_prefills(run, candidate, load, drawn)
+        answered = {} if prefills is not None else _answered_prefills(run, responses, load, drawn)
         plain = None
         for k in filter(responses.knows, ks):
             if block is not None and k + 1 > (block.longest or k + 1):
@@ -305,8 +305,8 @@ def promised(
             if prefills is not None:
                 columns += [drawn.column(names, weights * each) for each in prefills.T]
             elif answered:
-                nearest = min(filter(None, answered), key=lambda o: (abs(o - k), o), default=0)
-                columns += [answered[0], answered[nearest] if nearest else unknown]
+                nearest = min(filter(None, answered), key=lambda other: (abs(other - k), other))
+                columns += [answered[0], answered[nearest]]
             else:
                 columns += [unknown, unknown]
             factors += [once] * 4
@@ -344,17 +344,19 @@ def promised(
 
 
 def _answered_prefills(
-    run: Run, candidate: Candidate, load: int, drawn: DrawnRequests
+    run: Run, responses: Responses, load: int, drawn: DrawnRequests
 ) -> dict[int, Floats]:
-    """By k, seconds of prefill of the requests that an engine answered [requests]."""
-    rows = [r for r in run.decodes_by_batch.get(load, ()) if r.block == str(candidate)]
+    """By k, seconds of prefill of the requests that were decoded, in place of all [requests]."""
+    block = str(responses.candidate)
+    rows = [row for row in run.decodes_by_batch.get(load, ()) if row.block == block]
     found = {}
     for k in sorted({row.k for row in rows}):
         own = [row for row in rows if row.k == k]
         often = Counter(row.request for row in own)
-        seconds = [run.responses[r.key].weight * r.prefills / often[r.request] for r in own]
-        found[k] = drawn.column([row.request for row in own], np.array(seconds))
-    return found if 0 in found else {}
+        weights = np.array([run.responses[row.key].weight / often[row.request] for row in own])
+        seconds = weights * [row.prefills for row in own] * responses.weights.sum() / weights.sum()
+        found[k] = drawn.column([row.request for row in own], seconds)
+    return found if 0 in found and len(found) > 1 else {}
 
 
 def asked_ks(run: Run) -> tuple[int, ...]:
