@@ -1,5 +1,24 @@
-"""`python -m draftbench`: the command line where no script directory is on the path."""
+"""The program: `draftbench`, or `python -m draftbench` where no script directory is on the path."""
 
-from draftbench.cli import entry
+import os
+import signal
+from typing import NoReturn
 
-entry()
+
+def entry() -> NoReturn:
+    """Run the command line, and exit with its code."""
+    # Importing it takes a fifth of a second, in which an exception could come up anywhere.
+    signal.signal(signal.SIGINT, _leave)
+    from draftbench import cli
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    cli.entry()
+
+
+def _leave(*_: object) -> NoReturn:
+    os.write(2, b"error: interrupted\nhint: nothing was begun; run the command again\n")
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    entry()

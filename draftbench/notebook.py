@@ -26,6 +26,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommendation import Recommendation
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
+from draftbench.safe_files import is_other_work
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,6 +89,8 @@ def report(run: Run, html: str | Path) -> None:
     """Write the page that explains the run."""
     from draftbench.report.page import page
 
+    if is_other_work(Path(html)):
+        raise UsageError(f"`{html}` is not a page of draftbench's", hint="name another file")
     text = page(str(run.path), run, recommend(run))
     try:
         Path(html).write_text(text, encoding="utf-8")

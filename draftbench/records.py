@@ -323,9 +323,10 @@ class ModelFacts(Observation, frozen=True):
     `quant` is the level of either.
 
     `replay_disagreement` is the share of positions at which one pass and token-by-token stepping
-    chose different tokens. `parts` are hashes of the tokenizer and of the chat template, by name,
-    which `fingerprint` covers together with the weights. `second_layout_bytes` are those of weights
-    that a CPU holds twice, the second time packed for passes over several tokens.
+    chose different tokens, near ties not counted. `parts` are hashes of the tokenizer and of the
+    chat template, by name, which `fingerprint` covers together with the weights.
+    `second_layout_bytes` are those of weights that a CPU holds twice, the second time packed for
+    passes over several tokens.
     """
 
     candidate: Candidate | None
@@ -351,6 +352,9 @@ DRAFTING_SETTINGS = {
     *("speculative_model", "speculative_eagle_topk", "max_running_requests"),
     *("enforce_eager", "enable_chunked_prefill"),
 }
+# Settings in which a server tells in which numbers it holds its target, and from where it read it.
+NUMBER_TYPES = ("dtype", "quantization", "ftype")
+OF_TARGET = (*NUMBER_TYPES, "weights")
 
 
 class EngineFacts(Observation, frozen=True):
@@ -394,7 +398,7 @@ class Served(OfResponse, Observation, frozen=True):
     Rounds are as the engine counts them, proposals past the end of the response included: one by
     one in `proposed` and `accepted` where it reports them so, else as sums in `rounds`, `drafted`
     and `kept`; `by_position` are the tokens accepted at each draft position. `error` is what went
-    wrong ("timeout", "refused", "cut", …); what came before is kept. `first_difference` is the
+    wrong ("timeout", "HTTP 500", "cut", …); what came before is kept. `first_difference` is the
     first position at which the output differs from the trajectory (temperature 0), `tie` whether
     it is a near tie by the server's log-probabilities.
     """

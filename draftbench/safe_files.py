@@ -35,6 +35,16 @@ _MARKDOWN = re.compile(r"[\\`*_\[\]<>#+|~&$]")
 _LINKED = re.compile(r"@|#|:(?=//)|www(?=\.)", re.IGNORECASE)
 
 
+# What shows in the first bytes of a file that draftbench wrote it: in this order a page, JUnit's
+# XML, a baseline, an SVG and a PNG.
+GENERATOR = "draftbench"
+_START = 4096
+_WRITTEN_HERE = re.compile(
+    rb'<meta name="generator" content="draftbench">|package="draftbench"'
+    rb'|\A\{\n  "schema_version": |<dc:title>draftbench</dc:title>|Software\x00draftbench'
+)
+
+
 class UnreadableError(Exception):
     """A file that cannot be used. The message gives the reason; the caller adds name and hint."""
 
@@ -123,6 +133,17 @@ def write_whole(path: Path, data: bytes, temporary: Path | None = None) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def is_other_work(path: Path) -> bool:
+    """Whether a file is there that draftbench did not write, as far as its beginning shows: pages,
+    baselines, reports for CI and charts say so, tables and other results do not.
+    """
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        start = stream.read(_START)
+    return bool(start) and not _WRITTEN_HERE.search(start)
 
 
 def sync_folder(path: Path) -> None:

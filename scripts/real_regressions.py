@@ -167,7 +167,7 @@ def cases(bench: Bench, options: argparse.Namespace) -> list[Case]:
     print(f"{options.traffic}, {options.tokens} tokens each, k = {options.k}; special token")
     print(f"that is doubled: {special}\n")
     return [
-        Case("nothing", (0,), (*against, str(base))),
+        Case("nothing", (0,), measured(target, traffic)),
         Case("int4 draft", (0, 3), (*against, str(base), "--candidate", f"{draft.name}:int4")),
         Case("draft of random weights", (1,), (*against, str(base), "--candidate", "random")),
         Case("first token doubled", (1, 3), measured(doubled, traffic)),

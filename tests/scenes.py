@@ -337,6 +337,9 @@ DRAFT = {1: 0.1, 2: 0.1}
 # Up to 16 tokens of all rows a pass takes 1 s, then as much longer as it has more.
 STEPS = {rows: {n: max(1.0, rows * n / 16) for n in (1, 2, 3)} for rows in (1, 8, 32)}
 ALL, NONE = [1.0] * 8, [0.0] * 8
+# Of a decoding run that wrote another text from the first drafted token on, so that its rounds need
+# not be those of the replay.
+OTHER_TEXT = {"first_difference": 1, "tie": True}
 
 
 class Scene:

@@ -1,10 +1,15 @@
 """What the kept runs of real models say: cases that no formula of a demo shows."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from draftbench import notebook
+from draftbench.planner.recommend import recommend
+from draftbench.records import Replay
 
 KEPT = Path(__file__).parents[1] / "results/reference"
 
@@ -44,6 +49,32 @@ def test_the_method_states_these_errors():
     )
     stated += f" (median; at most {error.worst:.1%})"
     assert stated in " ".join((KEPT.parents[1] / "docs/method.md").read_text().split())
+
+
+@pytest.mark.parametrize("run", sorted(folder.name for folder in KEPT.iterdir()))
+def test_no_replay_is_contradicted(run):
+    kinds = {caveat.kind for caveat in notebook.recommend(notebook.read(KEPT / run)).caveats}
+    assert not kinds & {"contradiction", "control-failed", "replay-disagreement"}
+
+
+def test_replays_that_accept_half_of_what_was_rejected_do_not_count():
+    """They promise 1.94 ×; the requests took 1.33 times as long without speculation."""
+    run = notebook.read(KEPT / "tinyllama-stories-40")
+    generator = np.random.default_rng(0)
+    planted = [
+        msgspec.structs.replace(
+            r, accept=tuple(a or float(generator.random() < 0.5) for a in r.accept)
+        )
+        if isinstance(r, Replay)
+        else r
+        for r in run.replays
+    ]
+    sound, spoiled = recommend(run), recommend(replace(run, replays=tuple(planted)))
+    assert (sound.provisional, spoiled.leader) == ("", sound.leader)
+    assert spoiled.speedup_deciding.value == pytest.approx(sound.speedup_deciding.value, rel=0.02)
+    assert spoiled.provisional == (
+        "decoding contradicts the replay of stories15M, so only what was decoded counts"
+    )
 
 
 @pytest.mark.parametrize("run", sorted(folder.name for folder in KEPT.iterdir()))

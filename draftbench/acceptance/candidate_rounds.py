@@ -1,6 +1,7 @@
 """A candidate's rounds: those that its replays lead to expect at any k, and those that were counted
-while it was decoded or served. A draft that only an engine runs has no replays; its rounds are
-expected from what the engine counted at the largest k.
+while it was decoded or served. A draft that only an engine runs has no replays, and of one whose
+replay decoding contradicts they do not count; its rounds are expected from those that were counted
+at the largest k.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from draftbench.acceptance.contradiction import contradiction
+from draftbench.acceptance.faults import SuspectedFault, near_tie
 from draftbench.acceptance.hazards import ServedRounds, served_rounds
 from draftbench.acceptance.rounds import (
     HazardLaw,
@@ -32,12 +35,14 @@ Along = tuple[tuple[Trajectory, ...], Rounds]
 @dataclass(frozen=True, eq=False)
 class CandidateRounds:
     """The expected rounds of a candidate along its responses, from its `replays`, or where it has
-    none from those that an engine `served`; `laws` are in the order of the responses.
+    none, or decoding shows a `contradiction`, from those that were `served`; `laws` are in the
+    order of the responses.
     """
 
     replays: Pairs = ()
     laws: tuple[ResponseLaw, ...] = ()
     served: ServedRounds | None = None
+    contradiction: SuspectedFault | None = None
 
     @classmethod
     def of(cls, replays: Pairs) -> CandidateRounds:
@@ -70,8 +75,15 @@ def candidate_rounds(run: Run, candidate: Candidate) -> CandidateRounds:
     """The rounds of a candidate along the run's responses, those left out where it failed."""
     along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
     replays = [(t, along[t.key]) for t in run.trajectories if t.key in along]
-    served = None if replays else served_rounds(run, candidate)
-    return CandidateRounds((), served.laws(), served) if served else CandidateRounds.of(replays)
+    decodes = [row for row in run.decodes if row.candidate == candidate]
+    # What is rounded to few bits may round otherwise in another pass, so near ties are wider: of
+    # SmolLM2 at int8 the token differs at 6 % of positions, by chance.
+    exact = run.manifest.question.engine is None and candidate.quant == "none"
+    contradicted = contradiction(replays, decodes, near_tie(run), by_position=exact)
+    served = served_rounds(run, candidate) if contradicted or not replays else None
+    if served is None:
+        return CandidateRounds.of(replays)
+    return CandidateRounds((), served.laws(), served, contradicted)
 
 
 def runs_at(run: Run, candidate: Candidate, k: int, batch: int) -> list[tuple[Trajectory, Decode]]:

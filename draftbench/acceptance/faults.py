@@ -23,11 +23,14 @@ _MIN_TRIED = 50
 # Shares of drafted tokens accepted, and of rounds whose first token was, that no working pair has.
 _ALMOST_ALL, _ALMOST_NONE = 0.99, 0.02
 # Kinds of faults, with what to do.
-CONTROL_FAILED, ZERO, ONE_TOKEN = "control failed", "zero acceptance", "one token per round"
+CONTROL_FAILED, CONTRADICTED = "control failed", "decoding contradicts replay"
+ZERO, ONE_TOKEN = "zero acceptance", "one token per round"
 NEARLY_ALL, CLIFF = "nearly all accepted", "hazard falls to zero"
 DOUBLED = "doubled first token"  # seen in prompts, by the gate
 _ADVICE = {
     CONTROL_FAILED: "replay and decoding disagree; trust no acceptance figure of this run",
+    CONTRADICTED: "only what was decoded counts; suspect its position embedding, its cache, or "
+    "that other weights were replayed",
     ZERO: "compare the tokenizers and, for chats, the templates; look for weights destroyed by "
     "quantization",
     ONE_TOKEN: "either it does not suit this traffic, or it does not see the prompt or its cache, "

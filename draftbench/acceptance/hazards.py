@@ -21,7 +21,7 @@ from draftbench.acceptance.rounds import (
     counted_rounds,
     expected_rounds,
 )
-from draftbench.records import Candidate, Trajectory
+from draftbench.records import LOOKUP, Candidate, Trajectory
 from draftbench.run_folder.run import Run
 
 # Half the difference of hazards that a derivative is taken over.
@@ -72,8 +72,8 @@ class ServedRounds:
 
 
 def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
-    """What an engine showed of a candidate at the largest k that it was served at; None where it
-    was not served.
+    """What decoding or an engine showed of a candidate at the largest k; None where it was neither
+    decoded nor served.
     """
     rows = [row for row in run.decodes if row.candidate == candidate]
     largest = max((row.k for row in rows), default=0)
@@ -87,6 +87,9 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     influence = np.zeros((len(along), largest))
     if not rounds.target_passes.any():
         return ServedRounds(along, np.full(largest, np.nan), influence)
+    if candidate.draft == LOOKUP:  # where it finds less than k tokens, it fails at the next
+        reached = np.column_stack([rounds.target_passes, rounds.survived[:, :-1]])
+        rounds = replace(rounds, reached=reached)
     reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
     hazards = np.divide(survived, reached, out=np.zeros(largest), where=reached > 0)
     at = {t.key: row for row, t in enumerate(along)}

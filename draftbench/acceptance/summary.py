@@ -14,7 +14,13 @@ from draftbench.acceptance.breakdown import (
     breakdown,
     rounds_by_group,
 )
-from draftbench.acceptance.candidate_rounds import Along, candidate_rounds, counted_along, runs_at
+from draftbench.acceptance.candidate_rounds import (
+    Along,
+    CandidateRounds,
+    candidate_rounds,
+    counted_along,
+    runs_at,
+)
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.faults import (
     SuspectedFault,
@@ -29,7 +35,7 @@ from draftbench.acceptance.intervals import (
     paired_difference,
     requests_needed,
 )
-from draftbench.acceptance.rounds import Pairs, Rounds, model_pairs
+from draftbench.acceptance.rounds import Rounds, model_pairs
 from draftbench.acceptance.stopping import Stopping, stopping_rules
 from draftbench.acceptance.trees import TreeFigures, best_trees
 from draftbench.records import Candidate, DraftingMode, Trajectory
@@ -62,10 +68,10 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """All figures of one candidate: from its replays, or where only an engine ran it from the
-    rounds that the engine `counted`. Then `predicted` has the smaller k's that the engine did not
-    run, from the acceptance by position at the largest. `mode` is None for prompt lookup. Requests
-    of unequal length carry as much information as `equal_requests` of one length.
+    """All figures of one candidate: from its replays, or where only an engine ran it or decoding
+    contradicts them, from the rounds that were `counted`. Then `predicted` has the smaller k's that
+    were not decoded, from the acceptance by position at the largest. `mode` is None for prompt
+    lookup. Requests of unequal length carry as much information as `equal_requests` of one length.
 
     `hazards` and `survivals` are those of the largest k. `rounds_by_group` has each segment and
     each temperature at each k, for prompt lookup too. `trees` is what an engine that drafts trees
@@ -120,11 +126,11 @@ def acceptance_report(
     run: Run, candidates: Sequence[Candidate], ks: Sequence[int], width: float
 ) -> AcceptanceReport:
     """Compute every figure of acceptance of `candidates` from the run's replays, or for a candidate
-    without replays from the rounds that an engine counted.
+    without replays that hold from the rounds that were counted.
 
     Args:
-        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with. An
-            engine's counts are shown at the k's that it was started with.
+        ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with.
+            Counts are shown at the k's that were decoded.
         width: the relative half width of an interval that `requests_needed` aims at.
     """
     figures: list[CandidateAcceptance] = []
@@ -138,10 +144,9 @@ def acceptance_report(
         }
         if along.served:
             rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])
-            figures.append(_figures(run, candidate, (), rounds, expected, rate, width))
         else:
-            rate, rounds = definitions.alpha(along.replays), expected
-            figures.append(_figures(run, candidate, along.replays, rounds, {}, rate, width))
+            rate, rounds, expected = definitions.alpha(along.replays), expected, {}
+        figures.append(_figures(run, candidate, along, rounds, expected, rate, width))
         samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
         for k, at_k in rounds.items():
             samples[k] = definitions.tokens_per_round(*at_k)
@@ -170,7 +175,7 @@ def acceptance_report(
 
 
 def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
-    """The rounds that an engine counted, by k, at its smallest load with that k."""
+    """The rounds that were counted, by k, at its smallest load with that k."""
     loads = {(row.k, row.batch) for row in run.decodes if row.candidate == candidate}
     smallest = dict(sorted(loads, reverse=True))
     return {k: counted_along(runs_at(run, candidate, k, smallest[k])) for k in sorted(smallest)}
@@ -179,7 +184,7 @@ def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
 def _figures(
     run: Run,
     candidate: Candidate,
-    pairs: Pairs,
+    candidates_rounds: CandidateRounds,
     rounds: Mapping[int, Along],
     predicted: Mapping[int, Along],
     rate: Sample | None,
@@ -196,6 +201,7 @@ def _figures(
             requests_needed=requests_needed(sample, width),
         )
 
+    pairs, contradicted = candidates_rounds.replays, candidates_rounds.contradiction
     longest = max(rounds, default=0)
     trajectories = rounds[longest][0] if rounds else [trajectory for trajectory, _ in pairs]
     # Where an engine reported sums, nothing is known by position.
@@ -219,8 +225,11 @@ def _figures(
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
         stopping=stopping_rules(pairs, longest) if pairs and longest else (),
         trees=best_trees(pairs, longest) if pairs and longest else (),
-        faults=suspected_faults(
-            candidate, pairs, [at_k for _, at_k in rounds.values()], near_tie(run)
+        faults=(
+            *((contradicted,) if contradicted else ()),
+            *suspected_faults(
+                candidate, pairs, [at_k for _, at_k in rounds.values()], near_tie(run)
+            ),
         ),
         rounds_by_group=rounds_by_group(
             trajectories, {k: at_k for k, (along, at_k) in rounds.items() if along == trajectories}

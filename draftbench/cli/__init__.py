@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Annotated, NoReturn
 
@@ -54,6 +56,7 @@ from draftbench.errors import (
 )
 from draftbench.safe_files import without_controls
 
+TRACEBACK = "DRAFTBENCH_TRACEBACK"
 _AGAIN = "nothing is lost; run the command again"
 _HELP = {"-h", "--help", "--version"}
 _UNKNOWN_COMMAND = re.compile("no such command `(.*?)`")
@@ -118,9 +121,19 @@ def _explained(error: Exception, words: Sequence[str]) -> DraftbenchError:
     # Errors of files are reported where they are written, with the name: this one is of stdout.
     if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
         return cannot_write("stdout", error)
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+    # The place without the message, which may quote a prompt.
+    own = [
+        (module, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if (module := frame.f_globals.get("__name__", "")).startswith("draftbench.")
+    ]
+    place = "".join(f" in {module}, line {line}" for module, line in own[-1:])
     return DraftbenchError(
-        f"internal error ({type(error).__name__})",
-        hint="this is a bug in draftbench; please report it with the command that showed it",
+        f"internal error: {type(error).__name__}{place}",
+        hint="this is a bug in draftbench; please report this line and the command that showed it. "
+        f"With {TRACEBACK}=1 the whole traceback is printed, which may quote your traffic",
     )
 
 

@@ -47,7 +47,7 @@ def export(
         "Export this candidate, DRAFT[:QUANT], at its best k (default: the recommended one).",
         "NAME",
     ),
-    force: bool = flag(
+    anyway: bool = flag(
         False, "Export the candidate that ranks first, even if it is not recommended."
     ),
     synthetic: bool = flag(
@@ -100,7 +100,7 @@ def export(
         candidate=wanted,
         target=target,
         draft=draft,
-        force=force,
+        anyway=anyway,
         synthetic=synthetic,
     )
     configuration = configure(setting, engine, engine_version)

@@ -46,10 +46,6 @@ class ForCI:
         None, "Append the verdict to this file as a line of JSON.", "FILE"
     )
 
-    def __post_init__(self) -> None:
-        if self.junit is not None:
-            check_output(self.junit)
-
     def publish(self, outcome: Outcome) -> None:
         """Write a verdict, or that a baseline cannot be compared, where CI systems look."""
         from draftbench.gate import ci
@@ -81,7 +77,7 @@ _MEASURING = _names(NewRun, Rows)
 _VERDICT = {"max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
 # The five ways to call the gate: its usage, the flags that it needs, and those that it may have.
 _WAYS = {
-    "save": ("--save FILE RUN", {"save", "run"}, {"candidate", "k"} | _names(Decision)),
+    "save": ("--save FILE RUN", {"save", "run"}, {"candidate", "k", "force"} | _names(Decision)),
     "target": (
         "--baseline FILE --target MODEL --draft MODEL --traffic SOURCE",
         {"baseline", "target", "draft", "traffic"},
@@ -147,6 +143,8 @@ def gate(
     draftbench gate --old results/runs/A --new results/runs/B
     """
     _check_together(context)
+    for file in filter(None, (save, for_ci.junit)):
+        check_output(file, output.force)
     if save and run:
         observed = read(run)
         saved = baseline_of(observed, candidate, k, decision)

@@ -123,7 +123,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             max_new_tokens=asked.max_new_tokens,
             temperature=new.temperature,
             measure="all" if timed or serving else "replay",
-            measure_requests=len(baseline.requests),
+            measure_requests=len(baseline.asked),
             controls=False,
             processes=(new.processes or max(1, len(baseline.processes))) if timed else 1,
             threads=new.threads or _threads(baseline, None if serving else watcher),
@@ -132,7 +132,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
         prepared = _comparable(baseline, prepare(options, "draftbench gate", watcher))
         _check_server(prepared, baseline)
         describe_load(prepared, watcher)
-        watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.requests)} requests")
+        watcher.note(f"{len(prepared.prompts)} of the baseline's {len(baseline.asked)} requests")
         run(prepared, out, watcher)
     drafting = prepared.serving.drafting if prepared.serving else None
     candidate = (drafting and drafting.candidate) or prepared.candidates[0]
@@ -143,9 +143,12 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
 
 
 def _check_server(prepared: Prepared, baseline: Baseline) -> None:
-    """Raise an IncomparableError if a server drafts at another k than the baseline's, or answers
-    another number of requests at once.
+    """Raise an IncomparableError if a server drafts at another k than the baseline's, answers
+    another number of requests at once, or holds its target in another number type.
     """
+    from draftbench.gate.pair_requests import check_target
+    from draftbench.gate.pin import stated_target
+
     serving, slots = prepared.serving, prepared.manifest.question.slots
     k, slots_before = baseline.question.k, baseline.question.slots
     if serving is None:
@@ -162,6 +165,8 @@ def _check_server(prepared: Prepared, baseline: Baseline) -> None:
             f"the baseline cannot be compared: k was {k}, the server drafts {serving.drafting.k}",
             hint="start the server with the baseline's k, or save a new baseline",
         )
+    if serving.facts is not None:
+        check_target(baseline, stated_target(serving.facts.settings))
 
 
 def _threads(baseline: Baseline, watcher: TerminalWatcher | None) -> int | None:
@@ -194,8 +199,7 @@ def _comparable(baseline: Baseline, prepared: Prepared) -> Prepared:
     asked = {p.request.id: sampling_label(p.request.sampling) for p in prepared.prompts}
     check_key(baseline, prepared.manifest.key_id)
     check_requests(baseline, asked)
-    known = {counts.id for counts in baseline.requests}
-    prompts = tuple(p for p in prepared.prompts if p.request.id in known)
+    prompts = tuple(p for p in prepared.prompts if p.request.id in baseline.asked)
     traffic = prepared.manifest.traffic
     others = len(prepared.prompts) - len(prompts)
     dropped = traffic.dropped | ({"not in the baseline": others} if others else {})

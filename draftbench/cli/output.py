@@ -12,7 +12,7 @@ import typer
 
 from draftbench.cli.flags import in_output
 from draftbench.errors import UsageError
-from draftbench.safe_files import write_whole
+from draftbench.safe_files import is_other_work, write_whole
 
 FORMATS = ("table", "json", "markdown", "csv")
 # The formats of results that are no table of figures.
@@ -38,8 +38,10 @@ class ResultFile:
         show_default=False,
     )
 
+    force: bool = in_output(False, "Replace a file that draftbench did not write.")
+
     def __post_init__(self) -> None:
-        check_output(self.output)
+        check_output(self.output, self.force)
 
     def write(self, text: str) -> None:
         """Print the text, or replace the file by it."""
@@ -74,11 +76,12 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def check_output(output: str | Path) -> None:
+def check_output(output: str | Path, force: bool) -> None:
     """Refuse a path that cannot be written; `-` is stdout.
 
     Raises:
-        UsageError: a folder is missing, or the path is one.
+        UsageError: a folder is missing, the path is one, or a file is there that draftbench did not
+            write, which `force` replaces.
     """
     path = Path(output)
     if str(output) == "-":
@@ -90,6 +93,11 @@ def check_output(output: str | Path) -> None:
         )
     if path.is_dir():
         raise UsageError(f"cannot write to `{output}`: it is a folder", hint="name a file")
+    if not force and is_other_work(path):
+        raise UsageError(
+            f"`{output}` exists, and nothing in it says that draftbench wrote it",
+            hint="name another file, or replace it with --force",
+        )
 
 
 def write_result(text: str, output: str | Path = "-") -> None:

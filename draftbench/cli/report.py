@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftbench.cli.flags import Decision, RunArgument, flag, read
+from draftbench.cli.flags import Decision, RunArgument, flag, in_output, read
 from draftbench.cli.output import check_output, note, write_result
 from draftbench.errors import UsageError
 
@@ -16,6 +16,7 @@ def report(
     plots: Path | None = flag(
         None, "Write every chart into this folder, as SVG and PNG.", "FOLDER"
     ),
+    force: bool = in_output(False, "Replace files that draftbench did not write."),
     decision: Decision,
 ) -> int:
     """Write a run as one HTML page that explains itself, or as charts.
@@ -31,7 +32,7 @@ def report(
             hint=f"`draftbench recommend {run}` prints the answer",
         )
     if html is not None:
-        check_output(html)
+        check_output(html, force)
     observed = read(run)
     answer = recommend(observed, decision.options(observed))
     if html is not None:
@@ -41,8 +42,13 @@ def report(
         note(f"wrote {html}")
     if plots is not None:
         from draftbench.report.charts import charts_of
+        from draftbench.report.plot import KINDS
 
-        for chart in charts_of(observed, answer).values():
+        charts = charts_of(observed, answer).values()
+        for chart in charts if plots.is_dir() else ():
+            for kind in KINDS:
+                check_output(plots / f"{chart.name}.{kind}", force)
+        for chart in charts:
             chart.save(plots)
         note(f"wrote charts to {plots}")
     return 0

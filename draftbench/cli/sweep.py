@@ -311,7 +311,7 @@ def run_sweep(
                 str(failure.candidate or "the server without a draft")
                 for failure in observed.failures
                 if failure.stage in ("measure", "serve")
-            ]
+            ] + [str(row.candidate or "the server without a draft") for row in observed.unanswered]
             if unfinished:
                 limited = options.candidate_timeout is not None
                 longer = "; what took too long needs a longer --candidate-timeout"
@@ -319,7 +319,7 @@ def run_sweep(
                     f"not completely measured: {', '.join(dict.fromkeys(unfinished))}"
                     f"{longer if limited else ''}; {how_to_resume(out)}"
                 )
-    return 1 if observed.failures else 0, answer
+    return 1 if observed.failures or observed.unanswered else 0, answer
 
 
 def _audited(observed: Run) -> str:

@@ -125,7 +125,7 @@ class _Drive:
         try:
             await self._receive(answer)
         except AnswerError as error:
-            answer.error, answer.reason = error.fault, error.message
+            answer.error, answer.status, answer.reason = error.fault, error.status, error.message
         self._flying.remove(answer)
         if answer.error is None:
             if not answer.arrivals:  # nothing but an end

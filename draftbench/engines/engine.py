@@ -77,6 +77,7 @@ class Answer:
     log_p: list[float] | None = field(default_factory=list)
     decode_seconds: float | None = None  # after the first token, by the server's own clock
     error: Fault | None = None
+    status: int | None = None  # of HTTP, where that says no
     reason: str = ""  # of the error, in one line that may be printed
 
     count: int = 0  # tokens so far

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -176,7 +177,8 @@ class LlamaCpp(Server):
         written = one_token(self, " ", LlamaCppEvent)
         types = str((written.generation_settings or {}).get("speculative.types", ""))
         methods = [name for name in types.split(",") if name not in ("", "none")]
-        stated = {"ftype": props.model_ftype, "slots": props.total_slots}
+        weights = props.model_path and PurePath(props.model_path).name
+        stated = {"weights": weights, "ftype": props.model_ftype, "slots": props.total_slots}
         settings = {name: str(value) for name, value in stated.items() if value}
         counted = self.counters().by_position
         return ServerFacts(

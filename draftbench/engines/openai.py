@@ -87,6 +87,7 @@ class ModelCard(msgspec.Struct):
     id: str
     owned_by: str | None = None
     max_model_len: Count | None = None
+    root: str | None = None  # where vLLM read the weights
     parent: str | None = None  # of an adapter
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -155,6 +156,8 @@ class Sglang(TokenServer):
             "speculative_eagle_topk",
         )
         settings = {n: str(v) for n in names if (v := getattr(stated, n))}
+        if stated.model_path:
+            settings["weights"] = PurePath(stated.model_path).name
         if stated.speculative_draft_model_path:
             settings["speculative_model"] = stated.speculative_draft_model_path
         drafting = stated.speculative_num_draft_tokens

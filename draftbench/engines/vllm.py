@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -88,11 +89,14 @@ class Vllm(TokenServer, OpenAi):
                 method, k = speculation[1], int(speculation[3])
                 if speculation[2]:
                     settings["speculative_model"] = speculation[2]
+        version, card = self.http.json("/version", type=Version).version, self._card()
+        if card.root:
+            settings["weights"] = PurePath(card.root).name
         return ServerFacts(
             engine=self.engine,
-            version=self.http.json("/version", type=Version).version,
+            version=version,
             model=self.model,
-            context_length=self._card().max_model_len,
+            context_length=card.max_model_len,
             prefix_cache=None if caching is None else caching[1] == "True",
             method=method,
             k=k,

@@ -115,7 +115,7 @@ def setting_of(
     candidate: Candidate | None = None,
     target: str | None = None,
     draft: str | None = None,
-    force: bool = False,
+    anyway: bool = False,
     synthetic: bool = False,
 ) -> Setting:
     """What to serve: the configuration that the run recommends, or the one that is named instead.
@@ -123,14 +123,14 @@ def setting_of(
     Args:
         candidate: to be served at its best k.
         target, draft: names that the engine knows, in place of the run's.
-        force: serve what ranked first even if the answer is not to speculate.
+        anyway: serve what ranked first even if the answer is not to speculate.
         synthetic: have the engine accept drafts at the measured rates, whatever they propose.
 
     Raises:
         NotRecommendedError: the run does not recommend to speculate, or no speed is known.
         UsageError: a name that cannot be written into a command, or is unknown.
     """
-    pick, differences = _chosen(answer, candidate, force=force)
+    pick, differences = _chosen(answer, candidate, anyway=anyway)
     question = run.manifest.question
     served = target or question.target
     served_name, served_revision = split_revision(served)
@@ -192,7 +192,7 @@ def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float,
 
 
 def _chosen(
-    answer: Recommendation, candidate: Candidate | None, *, force: bool
+    answer: Recommendation, candidate: Candidate | None, *, anyway: bool
 ) -> tuple[Configuration, tuple[str, ...]]:
     """The configuration to export, and how it differs from the one that is recommended."""
     decision = answer.decision.replace("_", " ")
@@ -217,13 +217,13 @@ def _chosen(
             f"nothing to export: {why}",
             hint="`draftbench recommend` says why",
         )
-    if not force:
+    if not anyway:
         raise NotRecommendedError(
             f"the run's answer is `{decision}`, so there is nothing to export",
-            hint="`draftbench recommend` says why; --force exports what ranked first anyway",
+            hint="`draftbench recommend` says why; --anyway exports what ranked first anyway",
         )
     return answer.leader, (
-        f"not recommended: the run's answer is `{decision}`; exported because of --force",
+        f"not recommended: the run's answer is `{decision}`; exported because of --anyway",
     )
 
 

@@ -27,7 +27,8 @@ from draftbench.safe_files import UnreadableError, json_without_controls, read_l
 # 6: how fast a log was sent, unknown in files before; α of a server that reports positions.
 # 7: when requests came and how many were answered at once, unknown in files before; the active rows
 # of the built-in decoder, 1 in files before.
-SCHEMA_VERSION = 7
+# 8: the run; requests that were not answered, none in files before.
+SCHEMA_VERSION = 8
 MAX_BYTES = 64 << 20
 
 # Bounded, so that no sum of them overflows.
@@ -124,8 +125,11 @@ class ProcessTimes(Record, frozen=True):
 class Baseline(Record, frozen=True):
     """What one candidate of one run did.
 
-    `survival` is pooled over requests, for draft positions 1 … k. `cost_ratios` has the time of a
-    draft step over that of a target step for each visit. `threads` counts CPU threads.
+    `run` tells this run from every other, also where its folder was copied; None is unknown.
+    `unanswered` are the requests that a server was asked and did not answer, or not every time,
+    with what went wrong. `survival` is pooled over requests, for draft positions 1 … k.
+    `cost_ratios` has the time of a draft step over that of a target step for each visit. `threads`
+    counts CPU threads.
     """
 
     schema_version: Annotated[int, msgspec.Meta(ge=1)]
@@ -141,6 +145,13 @@ class Baseline(Record, frozen=True):
     threads: _Number | None = None
     processes: tuple[ProcessTimes, ...] = ()  # unknown in files before layout 4
     active_rows: _Number = 1  # active rows of the built-in decoder while it was timed
+    run: str | None = None
+    unanswered: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """The requests that were asked, answered or not."""
+        return frozenset({*self.unanswered, *(counts.id for counts in self.requests)})
 
     @property
     def alpha(self) -> float | None:
@@ -216,14 +227,18 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _upgraded(raw: bytes) -> bytes:
-    """The file with a kind for each suspected fault; layouts 1 and 2 had only its message."""
+    """The file with what older layouts lack: a run is known by when it was begun, and a suspected
+    fault of layouts 1 and 2 by its message.
+    """
     document: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-    faults = document.get("faults")
-    if document.get("schema_version") not in (1, 2) or not isinstance(faults, list):
+    version, faults = document.get("schema_version"), document.get("faults")
+    if not isinstance(version, int) or version >= SCHEMA_VERSION:
         return raw
-    document["faults"] = [
-        {"kind": next((_KINDS[words] for words in _KINDS if words in message), message),
-         "message": message}
-        for message in map(str, faults)
-    ]  # fmt: skip
+    document.setdefault("run", document.get("created"))
+    if version <= 2 and isinstance(faults, list):
+        document["faults"] = [
+            {"kind": next((_KINDS[words] for words in _KINDS if words in message), message),
+             "message": message}
+            for message in map(str, faults)
+        ]  # fmt: skip
     return msgspec.json.encode(document)

@@ -8,6 +8,7 @@ stricter, and that of Jenkins' xUnit plug-in (junit-10.xsd).
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -15,12 +16,14 @@ from draftbench.errors import IncomparableError, RunFolderError
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import (
     RESULT_SCHEMA_VERSION,
+    AnswerCheck,
     Check,
     GateResult,
     HistoryEntry,
     TextCheck,
 )
 from draftbench.run_folder.append_log import append_line
+from draftbench.run_folder.served import not_answered
 from draftbench.safe_files import without_controls
 
 Outcome = GateResult | IncomparableError
@@ -54,6 +57,22 @@ def describe_texts(texts: TextCheck) -> str:
     return f"same text: {', '.join(words)}: {texts.verdict}"
 
 
+def describe_answers(answers: AnswerCheck) -> str:
+    """How many requests were not answered, and the verdict on that, in a line."""
+    asked = not_answered(Counter(answers.reasons).elements(), answers.requests)
+    return _line(f"{asked}; {answers.baseline_unanswered} in the baseline: {answers.verdict}")
+
+
+def other_checks(result: GateResult) -> list[tuple[str, Verdict, str]]:
+    """What a serving engine is judged by besides the metrics: name, verdict, and a line on it."""
+    checks = []
+    if (answers := result.answers) is not None:
+        checks.append(("answered requests", answers.verdict, describe_answers(answers)))
+    if (texts := result.texts) is not None:
+        checks.append(("same text", texts.verdict, describe_texts(texts)))
+    return checks
+
+
 def to_github(outcome: Outcome) -> list[str]:
     """Annotations as GitHub's workflow commands, one a line, for the output of a job; none for a
     segment that is too small to decide.
@@ -69,10 +88,11 @@ def to_github(outcome: Outcome) -> list[str]:
                 annotations.append(("warning", "inconclusive", describe(check)))
             elif check.improved:
                 annotations.append(("notice", "improved", describe(check)))
-        if outcome.texts is not None and outcome.texts.verdict is not Verdict.PASS:
-            failed = outcome.texts.verdict is Verdict.FAIL
-            level, title = ("error", "texts differ") if failed else ("warning", "inconclusive")
-            annotations.append((level, title, describe_texts(outcome.texts)))
+        for name, verdict, words in other_checks(outcome):
+            if verdict is Verdict.FAIL:
+                annotations.append(("error", name, words))
+            elif verdict is Verdict.INCONCLUSIVE:
+                annotations.append(("warning", "inconclusive", words))
         annotations += [("error", "suspected fault", fault) for fault in outcome.faults]
     return [
         f"::{level} title=draftbench gate%3A {title}::{_line(message).replace('%', '%25')}"
@@ -100,8 +120,7 @@ def to_junit(outcome: Outcome, when: str) -> str:
             (c.metric if c.segment is None else f"{c.metric} [{c.segment}]", c.verdict, describe(c))
             for c in outcome.checks
         ]
-        if (texts := outcome.texts) is not None:
-            named.append(("same text", texts.verdict, describe_texts(texts)))
+        named += other_checks(outcome)
         for case, verdict, words in named:
             if verdict is Verdict.FAIL:
                 cases.append((case, "failure", "regression", words))

@@ -17,6 +17,7 @@ from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pin import sampling_label
 from draftbench.planner.cells import asked_ks, responses_of
 from draftbench.planner.cost_sources import engine_name
+from draftbench.planner.engine_caveats import unanswered
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import MIN_PROCESSES, blocks_of
@@ -340,7 +341,14 @@ def _ratio(gain: Estimate | None) -> Estimate | None:
     return gain and Estimate(1 + gain.value, 1 + gain.low, 1 + gain.high)
 
 
+def _not_answered(names: Sequence[str], runs: Sequence[Run]) -> Iterator[str]:
+    """What the servers of each run left without an answer."""
+    for name, run in zip(names, runs, strict=True):
+        yield from (f"{name}: {caveat.text}" for caveat in unanswered(run))
+
+
 def _caveats(a: Run, b: Run) -> Iterable[str]:
+    yield from _not_answered("AB", (a, b))
     if unpaired := why_unpaired(a, b):
         yield unpaired
         return
@@ -383,7 +391,7 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
     return SideBySide(
         runs=tuple(names),
         common_requests=len(set.intersection(*requests)) if len(keys) == 1 else None,
-        caveats=tuple(_caveats_of_all(runs, requests)),
+        caveats=(*_not_answered(names, runs), *_caveats_of_all(runs, requests)),
         answers=tuple(
             answer for name, run in zip(names, runs, strict=True) for answer in _answers(name, run)
         ),

@@ -1,10 +1,11 @@
 """Two baselines and limits → the gate's verdict.
 
 *fail*: a metric fails over all requests, or in a segment after Holm's correction over all segments
-and metrics; or a serving engine writes other texts with speculation; or the new run has a suspected
-fault that the old did not have. *pass*: the texts and every metric over all requests pass; segments
-need not, since they are small. *inconclusive*: anything else, and a rise of acceptance on other
-prompts or with another target, which may be easier to draft for.
+and metrics; or a serving engine writes other texts with speculation, or leaves more requests
+without an answer; or the new run has a suspected fault that the old did not have. *pass*: the texts
+and every metric over all requests pass, and every request was answered; segments need not, since
+they are small. *inconclusive*: anything else; a rise of acceptance on other prompts or with another
+target, which may be easier to draft for; and the very run that the baseline was made from.
 
 Suspected faults fail the gate whatever the metrics say, because a broken set-up may improve them: a
 doubled first token or another model's chat template changes what is answered, and acceptance rises
@@ -13,8 +14,10 @@ if the answers end in loops, which are easy to draft.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from statistics import median
 
 import msgspec
@@ -51,10 +54,12 @@ from draftbench.gate.pair_requests import (
     one_was_counted,
     pair_up,
     question_digest,
+    same_run,
 )
 from draftbench.gate.result import (
     EXIT_CODES,
     RESULT_SCHEMA_VERSION,
+    AnswerCheck,
     Change,
     Check,
     FigureValue,
@@ -116,12 +121,13 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         )
     checks = (*pooled, *_over_segments(limits, old, new, by_segment(pairs)))
     faults, texts = _new_faults(old, new, pairs), judge_texts(old, new, pairs)
-    verdicts = [check.verdict for check in pooled] + ([texts.verdict] if texts else [])
+    answers = judge_answers(old, new)
+    verdicts = [check.verdict for check in (*pooled, texts, answers) if check is not None]
     others = prompts_changed(pairs) or target_changed(old, new)
     maybe_easier = any(check.improved for check in pooled) and others
     if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in checks)):
         verdict = Verdict.FAIL
-    elif maybe_easier or Verdict.INCONCLUSIVE in verdicts:
+    elif same_run(old, new) or maybe_easier or Verdict.INCONCLUSIVE in verdicts:
         verdict = Verdict.INCONCLUSIVE
     else:
         verdict = Verdict.PASS
@@ -144,6 +150,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         faults=faults,
         notes=(),
         texts=texts,
+        answers=answers,
     )
     return msgspec.structs.replace(result, notes=tuple(notes_on(result, old, new, pairs)))
 
@@ -288,6 +295,29 @@ def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[st
                 f"{after} of {len(pairs)} responses {state}; in the baseline {before} did"
             )
     return tuple(faults)
+
+
+def judge_answers(old: Baseline, new: Baseline) -> AnswerCheck | None:
+    """Whether more requests were left without an answer than before, of those that both runs asked;
+    None if every one was answered.
+    """
+    both = old.asked & new.asked
+    before, now = both & old.unanswered.keys(), both & new.unanswered.keys()
+    if not now:
+        return None
+    worse, better = len(now - before), len(before - now)
+    failed, needed = chance_of(worse, better) <= TAIL, None
+    if worse > better and not failed:
+        times = next(n for n in count(2) if chance_of(n * worse, n * better) <= TAIL)
+        needed = times * len(both)
+    return AnswerCheck(
+        requests=len(both),
+        unanswered=len(now),
+        baseline_unanswered=len(before),
+        reasons=dict(Counter(new.unanswered[request] for request in sorted(now)).most_common()),
+        requests_needed=needed,
+        verdict=Verdict.FAIL if failed else Verdict.INCONCLUSIVE,
+    )
 
 
 @dataclass(frozen=True)

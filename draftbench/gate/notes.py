@@ -11,8 +11,8 @@ from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.limits import TIMED
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.pair_requests import Pair, came_at_other_times, one_was_counted
-from draftbench.gate.result import Change, Check, GateResult
+from draftbench.gate.pair_requests import Pair, came_at_other_times, one_was_counted, same_run
+from draftbench.gate.result import AnswerCheck, Check, GateResult
 from draftbench.models.engine_rules import STARTED
 from draftbench.planner.passes import MIN_PROCESSES
 
@@ -28,6 +28,7 @@ OTHER_ROOM = (
     "only one of the two runs knows how many requests its server answered at once: the fewer, the "
     "more requests wait, so times may differ for that alone"
 )
+SAME_RUN = "this is the run that the baseline was made from; nothing new was measured"
 SPEED_NOT_JUDGED = (
     "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`, and both runs "
     f"swept with `--processes {MIN_PROCESSES} --measure all`"
@@ -38,6 +39,8 @@ def notes_on(
     result: GateResult, old: Baseline, new: Baseline, pairs: Sequence[Pair]
 ) -> Iterator[str]:
     """The notes of a verdict, the most urgent first."""
+    if same_run(old, new):
+        yield SAME_RUN
     for message in dict.fromkeys((*result.faults, *(fault.message for fault in new.faults))):
         yield f"suspected fault: {message}"
     prompts, other = prompts_changed(pairs), target_changed(old, new)
@@ -47,12 +50,9 @@ def notes_on(
         yield from _largest_drops(result, old, new)
     if failed and result.changes:
         yield f"changed since the baseline: {', '.join(change.fact for change in result.changes)}"
-    if result.verdict is not Verdict.PASS:
-        accepted_less = any(
-            check.verdict is not Verdict.PASS and check.metric not in TIMED
-            for check in result.checks
-        )
-        yield from _responses_changed(pairs, result.changes, accepted_less=accepted_less)
+    yield from _responses_changed(result, pairs)
+    if result.answers and result.answers.verdict is Verdict.INCONCLUSIVE:
+        yield _unanswered(result.answers)
     for check in result.pooled:
         if check.verdict is Verdict.INCONCLUSIVE:
             yield _inconclusive(check, new.tested.get("engine"))
@@ -78,7 +78,7 @@ def _caveats(
         if result.requests >= FEW_REQUESTS:
             few += f", of lengths so unequal that they say as much as {equal:.0f}"
         yield f"{few}: with fewer than {FEW_REQUESTS}, intervals are rough"
-    missing = len(old.requests) - len(pairs)
+    missing = len(old.asked - new.asked)
     if missing:
         yield f"{missing} requests of the baseline are missing from this run; left out"
     if old.alpha_definition is None or old.alpha_definition != new.alpha_definition:
@@ -129,14 +129,17 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
 
 def target_changed(old: Baseline, new: Baseline) -> str | None:
     """A note if the target is another one; None if it is the same or unknown. Judged by the hash of
-    its files if both runs have one (a server's is unknown), else by its name.
+    its files if both runs have one (a server's is unknown), else by its name and by that of the
+    file or folder that the server read.
     """
-    for fact in ("target fingerprint", "target"):
+    for fact in ("target fingerprint", "target", "target weights"):
         before, now = old.tested.get(fact), new.tested.get(fact)
         if before is None or now is None:
             continue
         if before == now:
-            return None
+            if fact == "target fingerprint":
+                return None
+            continue
         parts = [part for part in ("tokenizer", "chat template") if _changed(old, new, part)]
         what = "the target is another model"
         if fact == "target fingerprint" and parts:
@@ -151,23 +154,26 @@ def _changed(old: Baseline, new: Baseline, part: str) -> bool:
     return None not in (before, now) and before != now
 
 
-def _responses_changed(
-    pairs: Sequence[Pair], changes: Sequence[Change], *, accepted_less: bool
-) -> Iterator[str]:
-    """A note on whether the target still writes what it wrote; none if that is unknown. The draft
-    is blamed only if not its times alone are in question, and neither engine nor target changed.
+def _responses_changed(result: GateResult, pairs: Sequence[Pair]) -> Iterator[str]:
+    """A note on whether the target still writes what it wrote; none if that is unknown, or the same
+    in a run that passes. The draft is blamed only if not its times alone are in question, and
+    neither engine nor target changed.
     """
     texts = [(old.output, new.output) for old, new in pairs if old.output and new.output]
     # If servers were not asked without speculation, what they write with it is compared.
     texts = texts or [(o.drafted, n.drafted) for o, n in pairs if o.drafted and n.drafted]
     different = sum(old != new for old, new in texts)
-    others = [c.fact for c in changes if c.fact.startswith(("engine", "target", "served"))]
+    others = [c.fact for c in result.changes if c.fact.startswith(("engine", "target", "served"))]
     if different:
         yield (
             f"the target's responses to {different} of {len(texts)} requests changed: look at its "
             "weights, prompts and kernels, not only at the draft"
         )
-    elif texts:
+    elif texts and result.verdict is not Verdict.PASS:
+        accepted_less = any(
+            check.verdict is not Verdict.PASS and check.metric not in TIMED
+            for check in result.checks
+        )
         blamed = f", though {' and '.join(others)} changed" if others else ""
         if not others and accepted_less:
             blamed = ", so the draft is what changed"
@@ -202,6 +208,13 @@ def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str
             f"{new.survival[at]:.1%}"
         )
     return notes
+
+
+def _unanswered(answers: AnswerCheck) -> str:
+    settled = "a run in which all are answered passes"
+    if answers.requests_needed is not None:
+        settled += f", and about {answers.requests_needed} requests would fail at this share"
+    return f"unanswered requests are inconclusive: {settled}; the server's log says what is wrong"
 
 
 def _inconclusive(check: Check, engine: str | None) -> str:

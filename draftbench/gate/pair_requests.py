@@ -10,6 +10,7 @@ import msgspec
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import TIMED, Limit
+from draftbench.records import NUMBER_TYPES
 from draftbench.run_folder.key import VARIABLE
 from draftbench.run_folder.manifest import setting
 
@@ -40,7 +41,10 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
     for field, value in before.items():
         if now[field] != value:
             raise _another_question(field, value, now[field])
-    check_requests(old, {counts.id: counts.sampling for counts in new.requests})
+    # What was not answered was asked for all the same.
+    asked = {counts.id: counts.sampling for counts in old.requests if counts.id in new.unanswered}
+    check_requests(old, asked | {counts.id: counts.sampling for counts in new.requests})
+    check_target(old, new.tested)
     for metric in (limit.metric for limit in limits if limit.metric in TIMED):
         for fact in ("machine", "target runner"):
             there, here = old.tested.get(fact), new.tested.get(fact)
@@ -136,6 +140,27 @@ def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
             f"{len(common)} requests differs (one was {was}, is {now})",
             hint="run with the baseline's temperature and sampling, or save a new baseline",
         )
+
+
+def check_target(old: Baseline, tested: Mapping[str, str]) -> None:
+    """Refuse a target that is held in another number type or quantization, as far as it is known.
+
+    Raises:
+        IncomparableError: the target's responses are those of other weights.
+    """
+    for fact in (f"target {name}" for name in ("quant", *NUMBER_TYPES)):
+        before, now = old.tested.get(fact), tested.get(fact)
+        if None not in (before, now) and before != now:
+            raise IncomparableError(
+                f"the baseline cannot be compared: {fact} was {before}, is {now}",
+                hint="serve the target as for the baseline, or save a new baseline if it changed "
+                "on purpose",
+            )
+
+
+def same_run(old: Baseline, new: Baseline) -> bool:
+    """Whether both are of one candidate in one run, so that nothing new was measured."""
+    return old.run is not None and (old.run, old.candidate) == (new.run, new.candidate)
 
 
 def question_digest(baseline: Baseline) -> str:

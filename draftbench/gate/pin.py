@@ -51,6 +51,7 @@ from draftbench.planner.output_check import (
     worst_by_request,
 )
 from draftbench.records import (
+    OF_TARGET,
     SAMPLES_PER_VISIT,
     Candidate,
     CostPoint,
@@ -87,7 +88,7 @@ def make_baseline(
             measured, the smallest that was.
 
     Raises:
-        RunFolderError: no replay of the candidate.
+        RunFolderError: no replay of the candidate that decoding does not contradict.
         UsageError: k < 1, or more than prompt lookup was measured with, or a server that does not
             count its rounds.
     """
@@ -97,6 +98,7 @@ def make_baseline(
     load: int | None = None
     pairs: Pairs = ()
     loads = {row.batch for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    loads |= {row.batch for row in run.unanswered if (row.candidate, row.k) == (candidate, k)}
     rows = concurrency if concurrency in loads else min(loads, default=1)
     if question.engine is not None and loads:
         load = rows
@@ -145,6 +147,13 @@ def make_baseline(
         threads=manifest.environment.threads,
         processes=_by_process(run, candidate, k, rows),
         active_rows=1 if load is not None else rows,
+        run=manifest.run or manifest.created,
+        unanswered={
+            row.request: str(row.error)
+            for row in run.unanswered
+            if (row.candidate, row.k, row.batch) == (candidate, k, rows)
+            or row.key not in run.responses
+        },
     )
 
 
@@ -155,9 +164,16 @@ def _counted_by_engine(
     None if it does not report positions.
 
     Raises:
-        UsageError: the server does not count its rounds.
+        UsageError: the server answered nothing, or does not count its rounds.
     """
-    trajectories, rounds = counted_along(runs_at(run, candidate, k, load))
+    answered = runs_at(run, candidate, k, load)
+    if not answered:
+        reasons = dict.fromkeys(str(row.error) for row in run.unanswered if row.k == k)
+        raise UsageError(
+            f"the server with {candidate} at k = {k} answered no request: {', '.join(reasons)}",
+            hint="look at its log; the same command asks again",
+        )
+    trajectories, rounds = counted_along(answered)
     if rounds.tokens.any() and not rounds.target_passes.any():
         raise UsageError(
             "the server tells nothing of its drafting, so its acceptance cannot be judged",
@@ -171,11 +187,16 @@ def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
     """Responses with the candidate's replays, those of one token, in which nothing is drafted, too.
 
     Raises:
-        RunFolderError: there is no replay.
+        RunFolderError: there is no replay, or decoding contradicts it.
         UsageError: the candidate was not replayed for this k.
     """
     along = candidate_rounds(run, candidate)
     served = sorted({row.k for row in run.decodes if row.candidate == candidate and row.k})
+    if along.contradiction:
+        raise RunFolderError(
+            f"{candidate} cannot be judged: {along.contradiction.message}",
+            hint=along.contradiction.advice,
+        )
     if along.served:
         raise UsageError(
             f"k = {k} cannot be judged: {candidate} was served with "
@@ -201,7 +222,8 @@ def _with_texts(
     run: Run, candidate: Candidate, k: int, counted: Iterable[RequestCounts]
 ) -> Iterator[RequestCounts]:
     """The counts with hashes of the texts that a serving engine wrote at temperature 0, and how the
-    text with speculation differs from the one without.
+    text with speculation differs from the one without. Above temperature 0 a server's texts are
+    draws, which say nothing of the target.
     """
     drafted: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for row in one_by_one(run) if run.served else ():
@@ -210,10 +232,11 @@ def _with_texts(
     matches = worst_by_request(matches_with_draft(run, candidate, k))
     again = worst_by_request(matches_without_draft(run))
     for counts in counted:
-        written = drafted[counts.id] if counts.sampling == GREEDY else {}
+        greedy = counts.sampling == GREEDY
+        written = drafted[counts.id] if greedy else {}
         yield msgspec.structs.replace(
             counts,
-            output=counts.output if run.has_baseline else None,
+            output=counts.output if run.has_baseline and (greedy or not run.served) else None,
             drafted=_hash(written[sample] for sample in sorted(written)) if written else None,
             text=matches.get(counts.id),
             plain_text=again.get(counts.id),
@@ -310,7 +333,9 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     engine: dict[str, str | None] = {"engine": question.engine, "target runner": question.engine}
     for served in [facts for facts in run.engines if facts.candidate == candidate][-1:]:
         engine |= {"engine version": served.version, "served model": served.model}
-        engine |= {f"engine {name}": value for name, value in served.settings.items()}
+        others = {n: value for n, value in served.settings.items() if n not in OF_TARGET}
+        engine |= {f"engine {name}": value for name, value in others.items()}
+        engine |= stated_target(served.settings)
     tested |= {name: value for name, value in engine.items() if value is not None}
     tested |= {
         "target quant": question.target_quant,
@@ -325,6 +350,12 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in run.replays):
         tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
     return tested
+
+
+def stated_target(settings: Mapping[str, str]) -> dict[str, str]:
+    """What a server states of its target's weights and number type, as things tested."""
+    stated = {name: settings[name] for name in OF_TARGET if name in settings}
+    return {f"target {name}": value.removeprefix("torch.") for name, value in stated.items()}
 
 
 def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:

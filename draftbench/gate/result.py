@@ -65,6 +65,19 @@ class TextCheck(Record, frozen=True):
     verdict: Verdict
 
 
+class AnswerCheck(Record, frozen=True):
+    """Whether a serving engine left more requests without an answer than in the baseline. Those
+    that were answered in one of the two runs alone decide.
+    """
+
+    requests: int  # asked in both runs
+    unanswered: int  # in the judged run: not answered, or not every time
+    baseline_unanswered: int  # in the baseline
+    reasons: dict[str, int]  # what went wrong in the judged run, and how often
+    requests_needed: int | None  # how many at this share would fail; None: no more than before
+    verdict: Verdict
+
+
 class Change(Record, frozen=True):
     """A fact about what was tested that differs, where both runs record it."""
 
@@ -95,6 +108,7 @@ class GateResult(Record, frozen=True):
     faults: tuple[str, ...]
     notes: tuple[str, ...]  # what to keep in mind
     texts: TextCheck | None = None  # of a serving engine; None: no texts to compare
+    answers: AnswerCheck | None = None  # None: every request was answered
 
     @property
     def timed(self) -> bool:

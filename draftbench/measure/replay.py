@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat, takewhile
+from itertools import compress, repeat, takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -137,9 +137,11 @@ def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
     return tuple([round(value, 3) for value in values] + [0.0] * missing)
 
 
-def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | None:
-    """Share of positions at which stepping token by token chooses another token than one pass does;
-    None for a response that is too short to step through.
+def stepping_disagreement(
+    runner: Runner, response: ScoredResponse, near_tie: float
+) -> float | None:
+    """Share of positions at which stepping token by token chooses another token than one pass does,
+    without those where the logits of the pass are a near tie; None where none is left.
 
     A share above a few percent means that the level's activations depend on their neighbours, so
     that replay does not predict the decoder.
@@ -150,7 +152,8 @@ def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | N
     if len(tokens) < 2:
         return None
     parts = teacher_forced(runner, [(prompt, tokens)], first=1)
-    once = chain.from_iterable(best(logits).tolist() for _, _, logits in parts)
+    logits = torch.cat([part for _, _, part in parts])
+    once, clear = best(logits).tolist(), (top_two_margin(logits) > near_tie).tolist()
     cache = runner.new_cache(len(prompt) + len(tokens))
 
     def step(read: Sequence[int]) -> int:
@@ -159,7 +162,8 @@ def stepping_disagreement(runner: Runner, response: ScoredResponse) -> float | N
 
     step(prompt)
     steps = [step([token]) for token in tokens[:-1]]
-    return sum(a != b for a, b in zip(once, steps, strict=True)) / len(steps)
+    differs = [a != b for a, b in compress(zip(once, steps, strict=True), clear)]
+    return sum(differs) / len(differs) if differs else None
 
 
 # How engines look up n-grams. The built-in decoder, and any engine that is not listed, copies what

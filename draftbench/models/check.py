@@ -18,7 +18,6 @@ from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.quantized_linear import int4_copy_dtype
-from draftbench.errors import ModelError
 from draftbench.memory import CGROUP, LEVELS, fits_level, kv_bytes_per_token, matrix_bytes
 from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import (
@@ -128,27 +127,14 @@ def _examined(
     Args:
         unpacked: count all weights in one type, as engines hold them, also on a CPU.
     """
-    from transformers import AutoModelForCausalLM
-
-    config = source.config
-    try:
-        with torch.device("meta"):
-            skeleton: Any = AutoModelForCausalLM.from_config(
-                config, trust_remote_code=source.trust.remote_code
-            )
-    # Anyone may have written the configuration, and code that builds from it raises anything.
-    except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-        raise ModelError(
-            f"`{source.name}` ({config.model_type}) cannot be built as a language model: {first}",
-            hint="target and draft must be causal language models that transformers knows",
-        ) from error
-    source.check_layers(skeleton)
+    config, skeleton = source.config, source.skeleton
     obstacles, caveats, stored = [], [], stored_level(source)
     stored_format = format_of(stored) if stored else None
     computes = stored_format is not None and stored_format.computes
     if other := writing_obstacle(source):
         obstacles.append(other)
+    else:
+        source.check_weights()
     if stateful := rewind_obstacle(skeleton):
         obstacles.append(f"`{source.name}` cannot speculate: {stateful}")
     if stored is not None:

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -147,6 +147,60 @@ class ModelSource:
         if device != "cpu":
             options["device_map"] = device
         model, report = self._load("weights", AutoModelForCausalLM.from_pretrained, **options)
+        self._refuse_other_weights(model, report)
+        return model.eval().requires_grad_(False)
+
+    @cached_property
+    def skeleton(self) -> Any:
+        """The model that the configuration describes, without storage.
+
+        Raises:
+            ModelError: transformers knows no causal language model of this kind.
+        """
+        from transformers import AutoModelForCausalLM
+
+        try:
+            with torch.device("meta"):
+                return AutoModelForCausalLM.from_config(
+                    self.config, trust_remote_code=self.trust.remote_code
+                )
+        # Anyone may have written the configuration, and code that builds from it raises anything.
+        except Exception as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            raise ModelError(
+                f"`{self.name}` ({self.config.model_type}) cannot be built as a language model: "
+                f"{first}",
+                hint="target and draft must be causal language models that transformers knows",
+            ) from error
+
+    def check_weights(self) -> None:
+        """Refuse weights that cannot be loaded, by the headers of their files; reads none. Of a
+        quantized checkpoint and of a hub model, whose files come later, only names are compared.
+
+        Raises:
+            ModelError: a file is missing or cut, or its tensors are not those of the configuration.
+        """
+
+        def headers(where: str, **options: Any) -> dict[str, Any]:
+            return _stored_tensors(self._folder(), complete=self.local and not self.trust.pickle)
+
+        def without_storage(where: str, **options: Any) -> Any:
+            return type(self.skeleton).from_pretrained(None, config=self.config, **options)
+
+        stored = self._load("weights", headers)
+        if getattr(self.config, "quantization_config", None) or None in stored.values():
+            self._refuse_more_layers(self.skeleton, stored)
+        elif stored:
+            options = {"state_dict": stored, "device_map": "meta", "output_loading_info": True}
+            model, report = self._load(
+                "weights", without_storage, ignore_mismatched_sizes=True, **options
+            )
+            self._refuse_other_weights(model, report)
+
+    def _refuse_other_weights(self, model: Any, report: Mapping[str, Any]) -> None:
+        """Raise a ModelError where transformers' report of loading says that weights were not those
+        of the model.
+        """
         hint = "a file of the checkpoint is missing, or the configuration is another model's"
         if report["mismatched_keys"]:
             name, stored, wanted = min(report["mismatched_keys"])
@@ -158,22 +212,11 @@ class ModelSource:
         if report["missing_keys"]:  # transformers fills them with random numbers
             first = min(report["missing_keys"])
             raise ModelError(
-                f"the weights of `{self.spec}` lack {len(report['missing_keys'])} tensors that its "
-                f"configuration asks for, {first} the first",
+                f"the weights of `{self.spec}` lack {len(report['missing_keys'])} of the tensors "
+                f"that its configuration asks for, {first} the first",
                 hint=hint,
             )
         self._refuse_more_layers(model, report["unexpected_keys"])
-        return model.eval().requires_grad_(False)
-
-    def check_layers(self, model: Any) -> None:
-        """Raise a ModelError if the files hold more layers than `model`, built from the
-        configuration, has. Reads names of tensors, no weights.
-        """
-
-        def names(where: str, **options: Any) -> set[str]:
-            return _stored_names(self._folder())
-
-        self._refuse_more_layers(model, self._load("weights", names))
 
     def _refuse_more_layers(self, model: Any, stored: Iterable[str]) -> None:
         """Raise a ModelError if tensors of these names are of layers that a model does not have:
@@ -322,18 +365,32 @@ def end_tokens(source: ModelSource) -> frozenset[int]:
     return frozenset(tokens)
 
 
-def _stored_names(folder: Path) -> set[str]:
-    """Names of the tensors in a folder's safetensors files."""
-    from safetensors import safe_open
+def _stored_tensors(folder: Path, *, complete: bool) -> dict[str, torch.Tensor | None]:
+    """Tensors in a folder's safetensors files by name, without storage; None where a file is not
+    there, and empty where there is no such file.
 
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        return set(json.loads(index.read_bytes())["weight_map"])
-    names: set[str] = set()
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, "pt") as tensors:
-            names.update(tensors.keys())
-    return names
+    Raises:
+        UnreadableError: a file is missing that must be there for the folder to be `complete`.
+    """
+    from transformers.modeling_utils import load_state_dict
+
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if folder.is_file():
+        return {}  # GGUF
+    if whole.exists() or not index.exists():
+        file_of: dict[str, str] = {}
+        files = [whole] if whole.exists() else []
+    else:
+        file_of = json.loads(index.read_bytes())["weight_map"]
+        files = [folder / name for name in sorted(set(file_of.values()))]
+    missing = [file.name for file in files if not file.exists()]
+    if complete and (missing or not files):
+        raise UnreadableError(f"no file `{(missing or [whole.name])[0]}`")
+    stored: dict[str, torch.Tensor | None] = dict.fromkeys(file_of)
+    for file in files:
+        if file.exists():
+            stored |= load_state_dict(str(file), map_location="meta")
+    return stored
 
 
 def _first_sentence(error: Exception) -> str:

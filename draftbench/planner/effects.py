@@ -9,7 +9,7 @@ that is known of configurations that were timed and of others.
 
 All effects are normal around 0 with the standard deviations below, so given the noise of a cell, and
 for the built-in decoder how much drafts differ, they are drawn exactly; these two are unknown and
-drawn from a grid. A draft, k or concurrency b without a cell has the effects that others leave
+drawn from a grid. A draft, k or concurrency without a cell has the effects that others leave
 likely; between two timed concurrencies effects are linear in log b. log speed-up = promised - δ.
 """
 

@@ -1,36 +1,50 @@
-"""The caveats of a run on a serving engine: servers that differ, drafts that were not timed, rounds
-that differ from replay's, and cached prompts.
+"""The caveats of a run on a serving engine: requests without an answer, servers that differ, drafts
+that were not timed, rounds that it does not report, and cached prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from draftbench.acceptance.definitions import tokens_per_round
-from draftbench.acceptance.intervals import estimate, paired_difference
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.decide import Evaluator, LoadDecision
 from draftbench.planner.recommendation import Caveat
 from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import MOST_CACHED, cached_share
+from draftbench.run_folder.served import MOST_CACHED, cached_share, not_answered
 
-# An engine whose tokens per round are off replay's by a larger share accepts by other rules.
-_OTHER_ACCEPTANCE = 0.2
 # Requests that came at a smaller share of the log's load say little of that load.
 _WHOLE_LOAD = 0.9
 
 
+def unanswered(run: Run) -> Iterator[Caveat]:
+    """Requests that servers were asked and did not answer, with speculation and without."""
+    for candidate in dict.fromkeys(row.candidate for row in run.unanswered):
+        reasons = {r.request: str(r.error) for r in run.unanswered if r.candidate == candidate}
+        asked = {row.request for row in run.served if row.candidate == candidate}
+        who = "the server without speculation" if candidate is None else str(candidate)
+        short = f"{who}: {not_answered(reasons.values(), len(asked))}"
+        yield Caveat(
+            "unanswered",
+            f"{short}; every figure is of the others: look at the server's log, and repeat the "
+            "command, which asks them again",
+            decisive=True,
+            short=short,
+        )
+
+
 def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
-    """The caveats of a run on a serving engine; none where costs are not its own."""
+    """The caveats of a run on a serving engine; where costs are not its own, only what it did not
+    answer.
+    """
     run = evaluator.run
+    yield from unanswered(run)
     if run.manifest.question.engine is None or evaluator.foreign:
         return
     yield from _of_two_servers(run)
     yield from _of_a_thinned_log(run)
     yield from _of_untimed(run, decided)
     yield from _of_unreported_rounds(run, decided)
-    yield from _of_other_acceptance(run, decided)
     yield from _of_cached_prompts(evaluator, decided)
 
 
@@ -100,28 +114,6 @@ def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
                 "untold-rounds",
                 f"{engine_name(run)} tells nothing of its drafting: its acceptance is unknown, and "
                 f"that it drafts {each.k} tokens a round is taken from --k",
-            )
-
-
-def _of_other_acceptance(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
-    """An engine that accepts more or fewer tokens than replay, by more than chance."""
-    for each in decided.alternatives:
-        if each.measured is None or not each.responses.along.replays:
-            continue
-        served = tokens_per_round(*each.measured.counted)
-        along = each.responses.along
-        replayed = tokens_per_round(along.trajectories, along.at(each.k))
-        gap = estimate(paired_difference(served, replayed))
-        luck = each.acceptance_luck
-        if gap and luck and abs(luck) > _OTHER_ACCEPTANCE and gap.low * gap.high > 0:
-            more = "fewer" if luck < 0 else "more"
-            short = f"{engine_name(run)} gave {abs(luck):.0%} {more} tokens per round than replay"
-            yield Caveat(
-                "other-acceptance",
-                f"{each.name}: {short}, more than chance explains: suspect the engine or its "
-                "set-up; the expected speed-up goes by the replay",
-                decisive=True,
-                short=short,
             )
 
 

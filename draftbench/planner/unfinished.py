@@ -8,11 +8,12 @@ from draftbench.run_folder.run import Run
 def unfinished(run: Run) -> str | None:
     """A sentence on where the last sweep was cut off, or how many responses are missing; None if
     the run is finished. Runs made before `under_way` was recorded are judged by their responses
-    alone. A candidate that failed is not waited for.
+    alone. Neither a candidate that failed nor a response that a server did not write is waited for.
     """
     asked, written = run.manifest.under_way, len(run.trajectories)
     responses = run.manifest.traffic.requests * run.manifest.question.samples
-    if asked is None and written >= responses:
+    known = run.responses.keys() | {row.key for row in run.unanswered}
+    if asked is None and len(known) >= responses:
         return None
     found = f"{written} of {responses} responses"
     if asked is not None:

@@ -306,9 +306,8 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     drawn: list[Bar] = []
     known: list[tuple[float, str]] = []
     drafts = [each.candidate for each in answer.by_candidate if each.draft != SELF]
-    # A draft that only an engine runs was not replayed.
-    replayed = {each.candidate for each in run.replays}
-    drafts = [each for each in drafts if each in replayed]
+    # A draft without a replay that holds is known at few k's.
+    drafts = [each for each in drafts if candidate_rounds(run, each).replays]
     for candidate in drafts:
         along = candidate_rounds(run, candidate)
         for g in rounds_by_group(along.trajectories, {k: along.at(k)}):

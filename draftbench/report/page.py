@@ -42,6 +42,7 @@ from draftbench.report.markup import Html, coded, data, element, folded, items, 
 from draftbench.report.plot import STYLE
 from draftbench.report.terminal.text import Section, counted, sentence
 from draftbench.run_folder.run import Run
+from draftbench.safe_files import GENERATOR
 
 _ONE = "One request has no interval, so nothing is drawn."
 _GLOSSARY = {
@@ -76,6 +77,7 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
     top = element(
         "head",
         element("meta", charset="utf-8"),
+        element("meta", name="generator", content=GENERATOR),
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),

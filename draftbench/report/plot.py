@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 from draftbench.acceptance.intervals import Estimate
 from draftbench.report.markup import Html, element
 from draftbench.report.terminal.text import printable
+from draftbench.safe_files import GENERATOR
 
 # At 72 dots per inch a unit is a point, and a CSS pixel of a drawing that is not scaled.
 WIDTH, HEIGHT, DPI = 400.0, 250.0, 72
@@ -42,6 +43,8 @@ _SETTINGS: dict[Any, Any] = {
     "text.color": COLOURS["ink"],
     "axes.formatter.useoffset": False,
 }
+# The formats of files.
+KINDS = ("svg", "png")
 # The attributes that are kept for the page: no ids, links or clips, and no styles, which its policy
 # forbids.
 _KEPT = (
@@ -228,7 +231,7 @@ class Plot:
 
     def save(self, path: Path, title: str) -> None:
         """Write `PATH.svg` and `PATH.png` with a title, on white."""
-        for kind in ("svg", "png"):
+        for kind in KINDS:
             path.with_name(f"{path.name}.{kind}").write_bytes(self._drawn(kind, printable(title)))
 
     def _drawn(self, kind: str, title: str = "") -> bytes:
@@ -236,7 +239,9 @@ class Plot:
         place = (self._left / WIDTH, self._bottom / height, wide / WIDTH, tall / height)
         self._figure.set_size_inches(WIDTH / DPI, height / DPI)
         self.axes.set_position(place)
-        how = {"metadata": {"Date": None}} if kind == "svg" else {"dpi": 2 * DPI}
+        how: dict[str, Any] = {"metadata": {"Software": GENERATOR}, "dpi": 2 * DPI}
+        if kind == "svg":
+            how = {"metadata": {"Creator": GENERATOR, "Date": None}}
         with _styled(), io.BytesIO() as file:
             at = {"x": 8 / WIDTH, "y": 1 - 6 / height}
             self._figure.suptitle(title, ha="left", fontsize=12, fontweight="bold", **at)

@@ -155,10 +155,11 @@ class Environment(Record, frozen=True):
 class Manifest(Record, frozen=True):
     """The head of a run folder.
 
-    `command` and `effort` are those of the last sweep that measured in it; runs of schema 1 and 2
-    know no effort. `specs` maps the name of each draft to what `--drafts` called it. `under_way`
-    are the candidates of a sweep that began and has not ended; None once it went to its end, and
-    in runs that were begun before this was recorded.
+    `run` is random and tells the run from every other; None in runs that were begun before this was
+    recorded. `command` and `effort` are those of the last sweep that measured in it; runs of schema
+    1 and 2 know no effort. `specs` maps the name of each draft to what `--drafts` called it.
+    `under_way` are the candidates of a sweep that began and has not ended; None once it went to its
+    end, and in runs that were begun before this was recorded.
     """
 
     schema_version: Many
@@ -172,6 +173,7 @@ class Manifest(Record, frozen=True):
     effort: Effort | None = None
     specs: dict[str, str] = msgspec.field(default_factory=dict)
     under_way: tuple[Candidate, ...] | None = None
+    run: str | None = None
 
 
 def refuse_newer(raw: bytes, known: int, where: str) -> None:

@@ -31,7 +31,12 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.served import answers_that_count, at_their_load, decodes_of
+from draftbench.run_folder.served import (
+    answers_that_count,
+    at_their_load,
+    decodes_of,
+    without_answer,
+)
 
 # A sweep decodes on responses of at least this many tokens, unless there are none.
 SHORTEST_DECODED = 8
@@ -70,6 +75,11 @@ class Run:
     def responses(self) -> Mapping[Key, Trajectory]:
         """The trajectories by request and sample."""
         return {trajectory.key: trajectory for trajectory in self.trajectories}
+
+    @cached_property
+    def unanswered(self) -> tuple[Served, ...]:
+        """What went wrong with each request that a serving engine was asked and did not answer."""
+        return without_answer(self.served)
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -122,6 +132,12 @@ def check_that_it_fits(
         fits = tokens == len(row.accept) + 1
     elif isinstance(row, LookupReplay):
         fits = tokens == len(row.proposed) + 1 and row.window >= max(folder.manifest.question.ks)
+    if tokens is None and not fits:
+        raise RunFolderError(
+            f"`{folder.path}` lacks responses that it has measurements of: "
+            "observations/trajectory.jsonl is missing or was cut",
+            hint="copy the whole run folder again, or sweep again with another --out",
+        )
     if not fits:
         raise RunFolderError(
             f"`{folder.path}` holds a {type(row).__name__.lower()} of `{row.request}` that "

@@ -10,7 +10,7 @@ that waits for a processor sees chunks late, and then several at once.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -43,6 +43,27 @@ def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> li
     for asked in visits.values():
         whole.update([server for server, keys in asked.items() if keys.issuperset(responses)][-1:])
     return [row for row in drafted_as_asked if row.load != "open" or row.server in whole]
+
+
+def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:
+    """Of each request that a server was asked and never answered as it should, what went wrong."""
+    rows = list(rows)
+
+    def asked(row: Served) -> tuple[object, ...]:
+        return row.key, row.candidate, row.k, row.repeat, row.load, row.batch
+
+    answered = {asked(row) for row in rows if row.error is None}
+    wrong = {asked(row): row for row in rows if row.error is not None}
+    return tuple(row for where, row in wrong.items() if where not in answered)
+
+
+def not_answered(reasons: Iterable[str], asked: int) -> str:
+    """How many of the requests that were asked were not answered, and what went wrong."""
+    counts = Counter(reasons)
+    many = len(counts) > 1
+    named = ", ".join(f"{why} ({n})" if many else why for why, n in counts.most_common())
+    requests, were = "request" + "s" * (asked > 1), "was" if counts.total() == 1 else "were"
+    return f"{counts.total()} of {asked} {requests} {were} not answered: {named}"
 
 
 def at_their_load(rows: Iterable[Served]) -> list[Served]:

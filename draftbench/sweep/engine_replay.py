@@ -23,7 +23,7 @@ from draftbench.measure.replay import (
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.check import engine_sheet
 from draftbench.models.quantize import build_runner
-from draftbench.records import LOOKUP, Candidate, EngineFacts, Observation
+from draftbench.records import LOOKUP, NEAR_TIE_MARGIN, Candidate, EngineFacts, Observation
 from draftbench.sweep.engine_arms import Serving
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Measured
@@ -65,7 +65,7 @@ def replays_here(
         facts,
         weight_bytes=held.bytes_at(candidate.quant),
         kv_bytes_per_token=held.kv_bytes_per_token,
-        replay_disagreement=stepping_disagreement(runner, longest),
+        replay_disagreement=stepping_disagreement(runner, longest, NEAR_TIE_MARGIN[facts.dtype]),
         caveats=(*prepared.caveats.get(candidate.draft, ()), *facts.caveats),
     )
     if facts not in measured.facts.get(candidate, []):

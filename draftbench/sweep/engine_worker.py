@@ -51,7 +51,13 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
-from draftbench.run_folder.served import MOST_CACHED, OTHER_DRAFTING, WRONG_IDS, cached_share
+from draftbench.run_folder.served import (
+    MOST_CACHED,
+    OTHER_DRAFTING,
+    WRONG_IDS,
+    cached_share,
+    not_answered,
+)
 from draftbench.sweep.engine_answers import near_ties, replay_of, response_of, served_of
 from draftbench.sweep.engine_arms import (
     ALONE,
@@ -190,30 +196,24 @@ class EngineWorker:
         with ExitStack() as stack:
             self.deadline = None
             opened = {arm: self._open(stack, arm, process) for arm in arms}
-            wrong = Counter[str]()
+            wrong = {arm: Counter[str]() for arm in arms}
+            asked = Counter[Arm]()
             loads = chain(*(loads_of(self.serving, self.options, arm) for arm in arms))
             for load in dict.fromkeys(loads):
                 left = {arm: self.measured.unserved(arm).get(load, []) for arm in arms}
                 what = f"{arms[-1].drafting}, {load}"
                 self.watcher.stage(what, sum(map(len, left.values())), arms[-1].candidate)
-                for arm, asked in interleaved(left, load):
-                    wrong += self._ask(arm, load, asked, opened[arm])
+                for arm, some in interleaved(left, load):
+                    asked[arm] += len(some)
+                    wrong[arm] += self._ask(arm, load, some, opened[arm])
                 for arm in arms:
                     self._say_what_was_cached(arm, load)
                     self._check_that_it_drafted(arm, load, opened[arm])
             plain = next((visit.server for arm, visit in opened.items() if arm.k == 0), None)
             if plain is not None:
                 self._judge(plain)
-        if wrong:
-            kinds = ", ".join(f"{kind}: {times}" for kind, times in sorted(wrong.items()))
-            count = wrong.total()
-            error = EngineError(
-                f"{count} request{' was' if count == 1 else 's were'} not answered ({kinds})",
-                hint="each is kept with what went wrong; the same command asks them again",
-            )
-            if arms[0] != self.serving.writer or not self.measured.responses:
-                raise error
-            self._keep([self._failure(arms, error)])
+        for arm in filter(wrong.get, arms):
+            self.watcher.note(f"{arm}: {not_answered(wrong[arm].elements(), asked[arm])}")
 
     def _open(self, stack: ExitStack, arm: Arm, process: str) -> Visit:
         """A server, ready and warmed up.
@@ -393,6 +393,8 @@ class EngineWorker:
         """Keep an answer; the writer's are the responses. Gives what was wrong with it."""
         key = answer.ask.key
         error = answer.error.value if answer.error else None
+        if answer.status is not None:
+            error = f"HTTP {answer.status}"
         if error is None and answer.output_tokens == 0:
             error = "empty"
         if error is None and contradiction(answer, arm.k):

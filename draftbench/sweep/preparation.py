@@ -7,6 +7,7 @@ because of a damaged file.
 from __future__ import annotations
 
 import time
+import uuid
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -119,6 +120,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     for spec in filter(names_model, (options.target, *models)):
         watcher.note(f"{spec} is fetched from the model hub unless it is cached")
     check_writes(target)
+    target.check_weights()
     # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
     context = context_length_of(target)
     if context is None:
@@ -163,6 +165,7 @@ def manifest_of(
         schema_version=SCHEMA_VERSION,
         draftbench=draftbench.__version__,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        run=uuid.uuid4().hex,
         command=portable(without_values(command) if options.serving else command),
         key_id=key_id(options.traffic.key),
         question=question,
@@ -299,8 +302,8 @@ def check_drafts(
     specs: Mapping[str, str],
     check: Callable[[ModelSource], tuple[str, ...]],
 ) -> CheckedDrafts:
-    """Which drafts can be measured at which levels, from configurations and tokenizers alone: a
-    stored level is a draft's only one. `check` returns a draft model's caveats, or refuses it.
+    """Which drafts can be measured at which levels, before any weights load: a stored level is a
+    draft's only one. `check` returns a draft model's caveats, or refuses it.
     """
     checked = CheckedDrafts()
     for name, spec in specs.items():
@@ -310,6 +313,8 @@ def check_drafts(
         source, levels = ModelSource(spec, options.trust), options.quants
         try:
             caveats = check(source)
+            if options.serving is None or options.serving.replay == "local":
+                source.check_weights()
             if stored := stored_level(source):
                 levels = (stored,)
         # Configurations and tokenizers are read by code that raises what it likes.

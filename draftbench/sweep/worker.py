@@ -28,6 +28,7 @@ from draftbench.measure.trajectories import generate, logged, refuse_foreign_log
 from draftbench.models.quantize import build_runner
 from draftbench.records import (
     LOOKUP,
+    NEAR_TIE_MARGIN,
     SAMPLES_PER_VISIT,
     SELF,
     Candidate,
@@ -155,7 +156,9 @@ class Worker:
         longest = max(self.drafted, key=lambda response: response.length)
         facts = msgspec.structs.replace(
             facts,
-            replay_disagreement=stepping_disagreement(runner, longest),
+            replay_disagreement=stepping_disagreement(
+                runner, longest, NEAR_TIE_MARGIN[self.bench.dtype]
+            ),
             caveats=(*self.prepared.caveats.get(candidate.draft, ()), *facts.caveats),
         )
         self._keep_facts(facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from importlib.resources import files
 from pathlib import Path
 
@@ -57,11 +58,15 @@ def swept(sweep_words, tmp_path_factory):
 
 @pytest.fixture
 def pinned(command, swept, tmp_path):
-    """A baseline of the draft at k = 2, as a file that a test may change."""
+    """A baseline of the draft at k = 2, as a file that a test may change, and as of a run before
+    that measured the same.
+    """
     file = tmp_path / "baseline.json"
     outcome = command("gate", "--save", file, swept[0], "--candidate", "draft", "--k", 2)
     assert (outcome.code, outcome.out) == (0, "")
     assert "saved draft at k = 2 on 6 requests" in outcome.err
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps(document | {"run": "the one before"}))
     return file
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -148,14 +149,19 @@ def test_a_candidate_that_was_not_measured_lists_those_that_were(failing, swept,
     assert "draft, ngram" in said
 
 
-def test_an_unexpected_error_is_no_verdict(failing, monkeypatch, swept):
+def test_an_unexpected_error_is_no_verdict(command, failing, monkeypatch, swept):
     def broken(folder):
-        raise ZeroDivisionError
+        raise ZeroDivisionError("a prompt")
 
     monkeypatch.setattr("draftbench.run_folder.run.read_run", broken)
     said = failing(70, "recommend", swept[0])
-    assert "internal error (ZeroDivisionError)" in said
+    assert re.search(r"internal error: ZeroDivisionError in draftbench\.cli\.\w+, line \d+\n", said)
     assert "report" in said
+    assert "a prompt" not in said
+    monkeypatch.setenv("DRAFTBENCH_TRACEBACK", "1")
+    said = command("recommend", swept[0]).err
+    assert said.startswith("Traceback")
+    assert "ZeroDivisionError: a prompt" in said
 
 
 def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -347,3 +348,17 @@ def test_flags_that_clash_are_named(failing, words, way, flag, others):
     assert said.startswith(
         f"error: {flag} cannot be combined with {others}\nhint: `draftbench gate {WAYS[way]}`;"
     )
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_the_run_that_a_baseline_was_made_from_is_inconclusive_also_in_a_copy(
+    command, swept, tmp_path, copied
+):
+    file, run = tmp_path / "own.json", swept[0]
+    named = ["--candidate", "draft", "--k", 2]
+    assert command("gate", "--save", file, run, *named).code == 0
+    if copied:
+        run = shutil.copytree(run, tmp_path / "copy")
+    outcome = command("gate", "--baseline", file, run)
+    assert outcome.code == 3
+    assert "this is the run that the baseline was made from; nothing new" in outcome.out

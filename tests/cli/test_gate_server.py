@@ -370,3 +370,56 @@ def test_a_server_that_answers_another_number_at_once_is_refused_before_it_is_me
     assert (outcome.code, outcome.out) == (4, "")
     assert "its server answered 16 requests at once, and this one answers 2" in outcome.err
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize(
+    ("faults", "code", "verdict", "said"),
+    [
+        (range(9, 21, 2), 1, "FAIL", "6 of 12 requests were not answered: HTTP 503; 0 in the"),
+        ((13,), 3, "INCONCLUSIVE", "1 of 12 requests was not answered: HTTP 503; 0 in the"),
+    ],
+)
+def test_requests_that_a_server_did_not_answer_are_judged_and_said_everywhere(
+    command, tmp_path, pair, faults, code, verdict, said
+):
+    """Known fault: they were "missing", or "other traffic", and the gate passed."""
+    out, page = tmp_path / "new", tmp_path / "page.html"
+    with ScriptedServer("vllm") as plain:
+        more = ["--baseline-server", plain.url] if pair else []
+        saved = save(command, tmp_path, *more)
+        busy = dict.fromkeys(faults, "busy")
+        with ScriptedServer("vllm", k=4, accepts=(3, 2), faults=busy) as server:
+            outcome = gated(command, saved, tmp_path, server, *more)
+    assert outcome.code == code, outcome.err
+    assert outcome.out.startswith(verdict)
+    assert said in " ".join(outcome.out.split())
+    short = f"draft: {said.partition(';')[0]}"
+    for words in ((out,), (out, "--all"), (out, "--format", "markdown")):
+        assert short in " ".join(command("recommend", *words).out.split())
+    assert short in " ".join(command("compare", tmp_path / "run", out).out.split())
+    assert command("report", out, "--html", page).code == 0
+    assert short in page.read_text()
+
+
+def test_a_target_that_is_served_in_another_number_type_is_refused_before_it_is_measured(
+    command, tmp_path
+):
+    class Stated(ScriptedServer):
+        ftype = "Q8_0"
+
+        def told(self, path, body):
+            said = super().told(path, body)
+            return said | {"model_ftype": self.ftype} if path == "/props" else said
+
+    run, file = tmp_path / "run", tmp_path / "baseline.json"
+    with Stated("llama.cpp", k=4, accepts=(3, 2)) as server:
+        words = ["--server", server.url, *TRAFFIC, "--max-new-tokens", 24, "--out", run]
+        assert command("sweep", *words).code == 0
+        saving = ["--save", file, run, "--candidate", "draft-simple", "--k", 4]
+        assert command("gate", *saving).code == 0
+        server.ftype = "Q4_K - Medium"
+        outcome = gated(command, file, tmp_path, server)
+    assert (outcome.code, outcome.out) == (4, "")
+    assert "target ftype was Q8_0, is Q4_K - Medium" in outcome.err
+    assert not (tmp_path / "new").exists()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,50 @@ def test_a_write_that_fails_is_the_users_to_mend_and_leaves_the_old_result(
 def test_a_result_replaces_the_old_one(command, tmp_path):
     path = tmp_path / "suites.json"
     path.write_text("a much longer old result" * 999)
-    outcome = command("suites", "--format", "json", "-o", path)
+    outcome = command("suites", "--format", "json", "-o", path, "--force")
     assert (outcome.code, outcome.out) == (0, "")
     assert path.read_text() == command("suites", "--format", "json").out
+
+
+RUN = Path(__file__).parents[2] / "results/reference/tinyllama-stories-40"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", RUN, "--html", "FILE"),
+        ("report", RUN, "--plots", "FOLDER"),
+        ("recommend", RUN, "-o", "FILE"),
+        ("gate", "--save", "FILE", RUN),
+        ("gate", "--baseline", "missing.json", RUN, "--junit", "FILE"),
+    ],
+    ids=lambda words: " ".join(map(str, words[:1] + words[-2:])),
+)
+def test_a_file_that_draftbench_did_not_write_is_replaced_by_force_alone(command, tmp_path, words):
+    file = tmp_path / "speedup-by-k.svg"
+    file.write_text("# A page of mine that names draftbench\n")
+    named = [{"FILE": file, "FOLDER": tmp_path}.get(word, word) for word in words]
+    refused = command(*named)
+    assert (refused.code, refused.out) == (2, "")
+    assert "exists, and nothing in it says that draftbench wrote it" in refused.err
+    assert "--force" in refused.err
+    assert file.read_text().startswith("# A page of mine")
+    if "missing.json" not in words:
+        assert command(*named, "--force").code == 0
+        assert not file.read_text().startswith("# A page of mine")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", RUN, "--html", "page.html"),
+        ("report", RUN, "--plots", "charts"),
+        ("gate", "--save", "base.json", RUN),
+        ("gate", "--baseline", "base.json", RUN, "--junit", "gate.xml"),
+    ],
+    ids=lambda words: " ".join(map(str, words[-2:])),
+)
+def test_what_draftbench_wrote_is_replaced(command, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    command("gate", "--save", "base.json", RUN)
+    assert command(*words).code == command(*words).code != 2

@@ -117,6 +117,31 @@ def test_a_folder_with_a_blank_can_be_copied_into_the_shell(
     assert f"--out '{folder}'" in failing(130, *sweep_words(embedded, folder))
 
 
+WHILE_IT_LOADS = """
+import os, signal, sys
+from draftbench.__main__ import entry
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["draftbench", "--version"]
+entry()
+"""
+
+
+def test_control_c_while_the_program_loads_is_no_traceback():
+    done = subprocess.run(
+        [sys.executable, "-c", WHILE_IT_LOADS], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.startswith("error: interrupted\nhint: ")
+    assert "Traceback" not in done.stderr
+
+
 AT_SHUTDOWN = """
 import atexit, os, signal, sys
 from draftbench.cli import entry

@@ -120,11 +120,12 @@ def test_text_goes_out_where_no_ids_are_at_hand(adapter, engine):
 FACTS = {
     "vllm": ServerFacts("vllm", VERSION, "org/target", 4096, k=4),
     "llama.cpp": ServerFacts(
-        "llama.cpp", VERSION, "org/target", 4096, None, "draft-simple", 4, {"slots": "2"}
+        "llama.cpp", VERSION, "org/target", 4096, None, "draft-simple", 4,
+        {"slots": "2", "weights": "target"},
     ),
     "sglang": ServerFacts(
         "sglang", VERSION, "org/target", 4096, False, "STANDALONE", 4,
-        {"max_running_requests": "48"},
+        {"max_running_requests": "48", "weights": "target"},
     ),
     "tensorrt-llm": ServerFacts("tensorrt-llm", VERSION, "org/target"),
     "openai": ServerFacts("openai", None, "org/target", 4096),

@@ -145,10 +145,12 @@ def test_what_a_server_says_of_itself(scenes):
     assert (facts.version, facts.model, facts.context_length) == ("0.32.0", "target", 512)
     assert (facts.method, facts.k, facts.prefix_cache) == ("draft_model", 4, False)
     assert facts.settings["speculative_model"] == "distilled"
-    assert facts.settings["dtype"] == "torch.float32"
+    assert (facts.settings["dtype"], facts.settings["weights"]) == ("torch.float32", "target")
     facts = scenes[LLAMA].facts
     assert (facts.version, facts.model) == ("b11669-Debian", "qwen1.5.gguf")
     assert facts.prefix_cache is None
+    assert facts.settings["ftype"] == "Q4_K - Medium"
+    assert facts.settings["weights"] == "qwen1.5.gguf"
     assert (facts.context_length, facts.settings["slots"], facts.method) == (
         2048,
         "1",

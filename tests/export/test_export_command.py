@@ -85,7 +85,7 @@ def test_what_makes_the_answer_provisional_is_among_what_is_printed_first(comman
 
 def test_a_model_that_was_not_measured_as_gguf_is_to_be_converted_for_lookup_too(command, make_run):
     run = make_run(draft="ngram", drafts=("ngram",))
-    words = ("export", run, "--engine", "llamacpp", "--force", "--all")
+    words = ("export", run, "--engine", "llamacpp", "--anyway", "--all")
     assert "convert the model to a GGUF file of this name" in " ".join(command(*words).err.split())
 
 
@@ -94,7 +94,7 @@ def test_three_things_to_do_are_printed_and_every_note_with_all(command, make_ru
     more than three to do.
     """
     run = make_run(accept=0.0, step=0.5, drafts=("./small",), specs={"small": "./small"})
-    words = ("export", run, "--engine", "llamacpp", "--force", "--concurrency", "1,8")
+    words = ("export", run, "--engine", "llamacpp", "--anyway", "--concurrency", "1,8")
     few, every = command(*words), command(*words, "--all")
     assert few.out == every.out
     shown, listed = (
@@ -175,7 +175,7 @@ def test_another_runs_costs_are_taken_too(export, make_run):
 
 def test_acceptance_by_position_is_that_of_the_run_and_said_to_be_for_timing(export, make_run):
     # A draft that is right in half of all rounds: 1/2 and 1/4, but for the ends of responses.
-    found, err = export(make_run(accept=0.5), "--synthetic", "--force")
+    found, err = export(make_run(accept=0.5), "--synthetic", "--anyway")
     rates = found["synthetic_acceptance_rates"]
     assert len(rates) == found["num_speculative_tokens"]
     assert rates[0] == pytest.approx(0.5, abs=0.1)
@@ -198,11 +198,11 @@ def test_a_run_that_does_not_recommend_it_exits_1(command, export, failing, make
     run = make_run(accept=0.0, step=0.5)
     said = failing(1, "export", run, *VLLM)
     assert "do not speculate" in said
-    assert "--force" in said
-    found, err = export(run, "--force")
+    assert "--anyway" in said
+    found, err = export(run, "--anyway")
     assert found["model"] == "org/small"
     assert "note: not recommended: the run's answer is `do not speculate`" in err
-    for_llama = command("export", run, "--engine", "llamacpp", "--force").out
+    for_llama = command("export", run, "--engine", "llamacpp", "--anyway").out
     assert for_llama.startswith("# not recommended: the run's answer is `do not speculate`")
 
 
@@ -240,7 +240,7 @@ def test_what_is_exported_and_saved_keeps_the_limits_given_to_recommend(command,
     [
         ({}, ["--min-speedup", "9"], "so there is nothing to export"),
         ({"timed": False}, [], "no candidate's speed is known"),
-        ({"timed": False}, ["--force"], "no candidate's speed is known"),
+        ({"timed": False}, ["--anyway"], "no candidate's speed is known"),
         # Known fault: it said that no speed was known.
         (
             {"weights": 10**9},
@@ -248,7 +248,7 @@ def test_what_is_exported_and_saved_keeps_the_limits_given_to_recommend(command,
             "nothing to export: none of the timed candidates keeps the limits",
         ),
         # The target as its own draft is never exported.
-        ({"draft": "self", "drafts": ("self",)}, ["--force"], "nothing to export"),
+        ({"draft": "self", "drafts": ("self",)}, ["--anyway"], "nothing to export"),
     ],
 )
 def test_where_nothing_can_be_recommended_nothing_is_exported(

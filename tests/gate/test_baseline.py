@@ -67,7 +67,7 @@ ROW |= {"accepted": 15, "positions": 40, "alpha_sum": 15}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"schema_version": 8}, "schema 8, newer than"),
+        ({"schema_version": 9}, "schema 9, newer than"),
         ({"extra": 1}, "unknown field `extra`"),
         ({"requests": [{"id": "r"}]}, r"missing required field .* at `\$.requests\[0\]`"),
         ({"survival": [-0.1]}, r">= 0.* at `\$.survival"),

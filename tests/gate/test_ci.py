@@ -255,3 +255,16 @@ def test_what_is_no_plain_file_is_no_history(failed, tmp_path):
         with pytest.raises(RunFolderError, match="it is not a plain file"):
             append_to_history(path, failed, WHEN)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_requests_without_an_answer_are_shown_as_a_check_of_their_own(run):
+    lost = {f"r{at:03}": "HTTP 500" if at < 38 else "timeout" for at in range(30, 40)}
+    result = judge(run(), run(requests=30, unanswered=lost))
+    words = (
+        "10 of 40 requests were not answered: HTTP 500 (8), timeout (2); 0 in the baseline: fail"
+    )
+    assert f"::error title=draftbench gate%3A answered requests::{words}" in to_github(result)
+    assert words in render(result, "table", 120)
+    suite = ElementTree.fromstring(to_junit(result, WHEN).split("?>", 1)[1])[0]
+    (case,) = [each for each in suite if each.get("name") == "answered requests"]
+    assert case[0].tag == "failure"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from draftbench.acceptance.faults import SuspectedFault
-from draftbench.errors import UsageError
+from draftbench.errors import IncomparableError, UsageError
 from draftbench.gate.baseline import DecodingTimes, ProcessTimes
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
@@ -391,3 +391,57 @@ def test_a_moved_target_of_the_same_weights_is_no_other(run):
         for accepted, name in ((15.0, "big"), (lambda at: 18.0 + at % 2, "copy-of-big"))
     )
     assert judge(old, new).verdict is Verdict.PASS
+
+
+@pytest.fixture
+def answering(run):
+    """answering(unanswered, others): of 30 requests the last are not answered, nor are the `others`
+    every time.
+    """
+
+    def make(unanswered=0, others=()):
+        lost = [f"r{at:03}" for at in range(30 - unanswered, 30)]
+        return run(requests=30 - unanswered, unanswered=dict.fromkeys([*lost, *others], "HTTP 500"))
+
+    return make
+
+
+def test_clearly_more_requests_without_an_answer_than_in_the_baseline_fail(answering):
+    """Six that were answered before, and none the other way: one chance in 64; of five in 32."""
+    result = judge(answering(), answering(6))
+    assert (result.verdict, result.exit_code, result.requests) == (Verdict.FAIL, 1, 24)
+    assert (result.answers.unanswered, result.answers.requests) == (6, 30)
+    assert result.answers.reasons == {"HTTP 500": 6}
+    assert judge(answering(), answering(5)).verdict is Verdict.INCONCLUSIVE
+    assert judge(answering(6), answering(6)).answers.verdict is Verdict.INCONCLUSIVE
+    assert judge(answering(6), answering()).answers is None
+
+
+def test_a_request_without_an_answer_is_neither_missing_nor_other_traffic(answering, run):
+    """Of 30 requests ten were not answered, which is more than pairing allows to be missing."""
+    result = judge(answering(), answering(10))
+    assert result.verdict is Verdict.FAIL
+    assert not any("missing" in note for note in result.notes)
+    with pytest.raises(IncomparableError, match="other traffic: only 20 of the baseline's 30"):
+        judge(answering(), run(requests=20))
+
+
+def test_few_requests_without_an_answer_are_inconclusive_with_what_would_settle_it(answering):
+    """One of 30 is six of 180; where the baseline has as many, no number of them is too many."""
+    result = judge(answering(), answering(1))
+    assert (result.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
+    assert result.answers.requests_needed == 180
+    assert any("about 180 requests would fail at this share" in note for note in result.notes)
+    equal = judge(answering(1), answering(0, ["r003"]))
+    assert (equal.answers.verdict, equal.answers.requests_needed) == (Verdict.INCONCLUSIVE, None)
+    assert any("a run in which all are answered passes; the" in note for note in equal.notes)
+
+
+def test_the_run_that_the_baseline_was_made_from_does_not_pass(run):
+    result = judge(run(run="a"), run(run="a"))
+    assert (result.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
+    assert result.notes[0] == (
+        "this is the run that the baseline was made from; nothing new was measured"
+    )
+    assert judge(run(run="a"), run(run="b")).verdict is Verdict.PASS
+    assert judge(run(run="a"), run(run="a", candidate="other draft")).verdict is Verdict.PASS

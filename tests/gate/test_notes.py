@@ -73,11 +73,9 @@ def test_a_failure_says_whether_the_target_still_writes_the_same(run, others, wo
 
 
 def test_the_draft_is_not_blamed_where_the_engine_changed_too(run):
-    old = run(rows=lambda at: {"output": "a"}, tested={"draft": "small", "engine ftype": "F32"})
-    new = run(
-        10.0, rows=lambda at: {"output": "a"}, tested={"draft": "big", "engine ftype": "Q8_0"}
-    )
-    assert noted("the same as before, though engine ftype changed", old, new)
+    old = run(rows=lambda at: {"output": "a"}, tested={"draft": "small", "engine slots": "4"})
+    new = run(10.0, rows=lambda at: {"output": "a"}, tested={"draft": "big", "engine slots": "8"})
+    assert noted("the same as before, though engine slots changed", old, new)
     assert not noted("so the draft is what changed", old, new)
 
 
@@ -112,3 +110,22 @@ def test_the_alphas_of_a_replay_and_of_a_server_are_not_compared(run):
         "mean_accepted_length",
         "tokens_per_round",
     }
+
+
+def test_changed_responses_are_counted_where_the_gate_passes_too(run):
+    old, new = (
+        run(rows=lambda at, first=first: {"output": first if at < 12 else "a"}) for first in "ab"
+    )
+    result = judge(old, new)
+    assert result.verdict is Verdict.PASS
+    assert any("responses to 12 of 40 requests changed" in note for note in result.notes)
+    assert judge(old, old).notes == (SPEED_NOT_JUDGED,)
+
+
+def test_a_server_that_read_other_weights_under_the_same_name_has_another_target(run):
+    old, new = (
+        run(tested={"target": "prod", "target weights": file}) for file in ("a.gguf", "b.gguf")
+    )
+    assert judge(old, new).notes[0] == (
+        "the target is another model: target weights was a.gguf, is b.gguf"
+    )

@@ -110,3 +110,13 @@ def test_times_of_different_machines_are_refused(run, metric, fact):
 def test_a_single_segment_is_no_segment(run):
     one = run(rows=lambda at: {"segment": "chat"})
     assert by_segment(pair_up(one, one, ())) == {}
+
+
+@pytest.mark.parametrize("fact", ["quant", "dtype", "quantization", "ftype"])
+def test_a_target_in_another_number_type_is_refused(run, fact):
+    def held(kind):
+        return run(tested={f"target {fact}": kind} if kind else {})
+
+    with pytest.raises(IncomparableError, match=f"target {fact} was Q8_0, is Q4_K"):
+        pair_up(held("Q8_0"), held("Q4_K"), ())
+    pair_up(held("Q8_0"), held(None), ())

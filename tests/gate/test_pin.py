@@ -246,3 +246,12 @@ def test_each_turn_of_starts_is_a_process_and_a_running_server_is_one(started, s
     asked = scenes.manifest(engine="vllm", ks=(2,))
     found = baseline(scenes.trajectory("a", 9), *visits, *facts, manifest=asked).processes
     assert [each.speedup for each in found] == pytest.approx(speedups)
+
+
+def test_a_replay_that_decoding_contradicts_cannot_be_judged():
+    # Decoding rejected the token at position 1, which the replay accepts.
+    fates = {"proposed": (1,) * 4, "accepted": (0,) * 4, "cut": (0,) * 4}
+    seconds = {"draft_seconds": (0.1,) * 4, "verify_seconds": (0.1,) * 4}
+    row = scenes.decode(SMALL, 1, 1.0, **fates, **seconds)
+    with pytest.raises(RunFolderError, match="decoding accepted otherwise than replay at 3 of 4"):
+        baseline(*FOUR, row)

@@ -4,6 +4,7 @@ import pytest
 import scenes
 from scenes import SMALL
 
+from draftbench.errors import UsageError
 from draftbench.gate.ci import describe_texts, to_github, to_junit
 from draftbench.gate.judge import judge
 from draftbench.gate.noninferiority import Verdict
@@ -198,7 +199,7 @@ def test_responses_of_the_only_server_are_what_it_wrote_with_speculation():
 def test_the_engine_is_a_thing_tested():
     tested = pinned(answer(0), answer(2)).tested
     assert (tested["engine"], tested["engine version"]) == ("vllm", "0.1")
-    assert (tested["served model"], tested["engine dtype"]) == ("big", "float32")
+    assert (tested["served model"], tested["target dtype"]) == ("big", "float32")
 
 
 def test_a_baseline_of_an_engine_is_of_its_smallest_load_or_of_the_one_asked_for():
@@ -218,3 +219,35 @@ def test_texts_of_draws_are_not_kept():
     manifest = scenes.manifest(engine="vllm", ks=(2,))
     counts = make_baseline(run_of(manifest, [response, answer(0), answer(2)]), SMALL, 2).requests[0]
     assert (counts.drafted, counts.text) == (None, None)
+
+
+def unanswered(k, **fields):
+    return answer(k, output_tokens=0, error="HTTP 500", **fields)
+
+
+def test_a_baseline_holds_which_requests_were_not_answered_at_its_load_or_by_the_writer():
+    """Of s, answered with two in flight, the baseline at one in flight says nothing."""
+    rows = [
+        answer(0),
+        answer(2),
+        *(unanswered(k, request="lost") for k in (0, 2)),
+        unanswered(0, request="unwritten"),
+        unanswered(2, concurrency=2),
+        answer(2, concurrency=2),
+        unanswered(2, concurrency=2, repeat=1),
+    ]
+    assert pinned(*rows).unanswered == {"lost": "HTTP 500", "unwritten": "HTTP 500"}
+    assert pinned(*rows, concurrency=2).unanswered.keys() == {"lost", "unwritten", "r"}
+
+
+def test_a_server_that_answered_nothing_is_not_judged_by_replay():
+    with pytest.raises(UsageError, match="answered no request: HTTP 500"):
+        pinned(answer(0), unanswered(2))
+
+
+def test_above_temperature_0_a_servers_text_says_nothing_of_the_target():
+    warm = scenes.trajectory(
+        "r", 7, origin="engine", margins=(), argmax=(), sampling=Sampling(temperature=0.7)
+    )
+    assert pinned(answer(0), answer(2)).requests[0].output is not None
+    assert pinned(answer(0), answer(2), warm).requests[0].output is None

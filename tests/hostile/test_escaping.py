@@ -79,6 +79,6 @@ def test_files_for_ci_are_well_formed(run, capsys, tmp_path):
 
 
 def test_an_engine_is_not_given_a_command_in_a_name(run, capsys):
-    output = printed(capsys, "export", run, "--engine", "vllm", "--force")
+    output = printed(capsys, "export", run, "--engine", "vllm", "--anyway")
     assert "error: the model name" in output or "`" not in output.replace("`", "", 4)
     assert "\x1b" not in output

@@ -135,7 +135,7 @@ def test_every_command_works_with_a_manifest_or_refuses_it(place, capsys, change
         ["recommend", run, "--format", "json"],
         ["acceptance", run],
         ["compare", run, run],
-        ["export", run, "--engine", "vllm", "--force"],
+        ["export", run, "--engine", "vllm", "--anyway"],
         ["gate", "--save", str(place / "new.json"), run, "--candidate", "draft", "--k", "2"],
         ["gate", "--baseline", str(place / "base.json"), run],
     ):

@@ -74,7 +74,7 @@ def commands(place):
     yield ["report", run, "--html", f"{place}/page.html", "--plots", f"{place}/plots"]
     yield ["compare", run, run]
     yield ["compare", run, run, "--format", "markdown"]
-    yield ["export", run, "--engine", "vllm", "--force"]
+    yield ["export", run, "--engine", "vllm", "--anyway"]
     yield ["runs", "list", str(place)]
     base = ["gate", "--save", f"{place}/base.json", run, "--candidate", "draft", "--k", "2"]
     yield base

@@ -133,13 +133,15 @@ def test_prompt_lookup_is_recorded_per_start_of_a_round(make):
 def test_real_models_step_as_they_pass_and_the_target_accepts_itself(target, draft, text, make):
     prompt = text.prompt(make.request(max_tokens=60), 64, 512)
     (response,) = make.written([(prompt, 0)], target, text)
-    assert stepping_disagreement(target, response) == 0.0
-    assert stepping_disagreement(draft, response) == 0.0
+    assert stepping_disagreement(target, response, 0.0) == 0.0
+    assert stepping_disagreement(draft, response, 0.0) == 0.0
     assert set(replayed(target, target, response, DraftingMode.GREEDY).accept) == {1.0}
 
 
 def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out(make):
-    """One that answers by the size of the pass: 1 when it reads one token, 0 when several."""
+    """One that answers by the size of the pass: 1 when it reads one token, 0 when several, whose
+    logit leads by 1. As a near tie that would say nothing.
+    """
 
     class Fickle(ScriptedRunner):
         def forward(self, tokens, cache, **how):
@@ -148,8 +150,9 @@ def test_a_model_whose_tokens_depend_on_their_neighbours_is_found_out(make):
             return logits
 
     runner = Fickle(lambda tokens: torch.ones(2), 2)
-    assert stepping_disagreement(runner, make.unscored((0, 0, 0, 0, 0))) == 1.0
-    assert stepping_disagreement(make.constant(0.5, 0.5), make.unscored((0,))) is None
+    assert stepping_disagreement(runner, make.unscored((0, 0, 0, 0, 0)), 0.9) == 1.0
+    assert stepping_disagreement(runner, make.unscored((0, 0, 0, 0, 0)), 1.0) is None
+    assert stepping_disagreement(make.constant(0.5, 0.5), make.unscored((0,)), 0.0) is None
 
 
 TWICE = (1, 2, 3, 1, 2, 4, 5, 6, 1, 2)

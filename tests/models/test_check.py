@@ -20,6 +20,12 @@ PLENTY = 10**12
 WIDE_COPY = 2 if multiplies_bfloat16() or has_fbgemm() else 4
 
 
+@pytest.fixture(autouse=True)
+def of_configurations_alone(monkeypatch):
+    """Most models here have no weights; that these are asked for is tested in test_source.py."""
+    monkeypatch.setattr(ModelSource, "check_weights", lambda self: None)
+
+
 def pair_of(target, draft, memory=PLENTY):
     return check_models(target, [draft], memory).pairs[0]
 

@@ -110,7 +110,10 @@ def test_weights_cut_short_are_refused(workshop):
         ({"hidden_size": 96}, ["have other shapes", "lm_head.weight is [300, 64], not [300, 96]"]),
         # Layers without weights would run on random numbers. Nine of a layer: q, k, v, o, gate, up,
         # down and two norms.
-        ({"num_hidden_layers": 3}, ["lack 9 tensors", "model.layers.2.input_layernorm.weight"]),
+        (
+            {"num_hidden_layers": 3},
+            ["lack 9 of the tensors", "model.layers.2.input_layernorm.weight"],
+        ),
     ],
 )
 def test_weights_that_do_not_fit_the_configuration_are_refused(workshop, change, words):
@@ -119,6 +122,34 @@ def test_weights_that_do_not_fit_the_configuration_are_refused(workshop, change,
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     message = refused(source, "weights").message
     assert all(part in message for part in words)
+    with pytest.raises(ModelError) as before_loading:
+        ModelSource(source.spec).check_weights()
+    assert before_loading.value.message == message
+
+
+def test_weights_that_are_not_there_are_noticed_before_they_are_loaded(workshop):
+    source = workshop.weighted("model")
+    source.check_weights()
+    file = Path(source.spec) / "model.safetensors"
+    names = {"model.norm.weight": "a.safetensors"}
+    for written, lacked in (({"weight_map": names}, "a.safetensors"), (None, "model.safetensors")):
+        file.unlink(missing_ok=True)
+        index = Path(source.spec) / "model.safetensors.index.json"
+        index.write_text(json.dumps(written)) if written else index.unlink()
+        with pytest.raises(ModelError, match=rf"no file `{lacked}`"):
+            ModelSource(source.spec).check_weights()
+
+
+def test_headers_are_read_and_no_weights(workshop, monkeypatch):
+    source = workshop.weighted("model")
+    file = Path(source.spec) / "model.safetensors"
+    header = int.from_bytes(file.read_bytes()[:8], "little") + 8
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:header])
+    with file.open("ab") as stream:
+        stream.truncate(size)  # zeros that take no room
+    source.check_weights()
+    assert {p.device.type for p in source.skeleton.parameters()} == {"meta"}
 
 
 def with_fewer_layers(source, layers=1):
@@ -137,14 +168,18 @@ def test_layers_that_the_configuration_leaves_out_are_not_left_out_silently(work
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
-def test_an_index_names_the_layers_of_files_that_are_not_here(workshop, prefix):
+def test_of_files_that_are_not_here_the_index_names_the_layers(workshop, monkeypatch, prefix):
+    """As of a hub model, whose weights are fetched when they are loaded."""
     source = with_fewer_layers(workshop.weighted("model"))
-    (Path(source.spec) / "model.safetensors").unlink()
+    folder = Path(source.spec)
+    (folder / "model.safetensors").unlink()
     names = {f"{prefix}layers.{layer}.mlp.up_proj.weight": "other.safetensors" for layer in (0, 1)}
-    index = Path(source.spec) / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": names}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    monkeypatch.setattr(ModelSource, "local", False)
+    monkeypatch.setattr(ModelSource, "_arguments", lambda self: (str(folder), {}))
+    monkeypatch.setattr(ModelSource, "_folder", lambda self: folder)
     with pytest.raises(ModelError, match="hold 2 layers"):
-        check_models(source, [], 10**9)
+        source.check_weights()
 
 
 def test_layers_that_draft_for_the_others_may_follow_them(workshop):

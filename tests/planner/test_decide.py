@@ -5,7 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import ALL, BIG, DRAFT, NGRAM, NONE, SELF_DRAFT, SMALL, STEPS, TARGET, evaluation, says
+from scenes import (
+    ALL,
+    BIG,
+    DRAFT,
+    NGRAM,
+    NONE,
+    OTHER_TEXT,
+    SELF_DRAFT,
+    SMALL,
+    STEPS,
+    TARGET,
+    evaluation,
+    says,
+)
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
@@ -227,7 +240,7 @@ def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(s
         scene.request(f"r{at}")
         scene.replay(f"r{at}", NONE if at % 3 else ALL)
     scene.times(TARGET, DRAFT)
-    scene.decodes(24, 1, 4.8)
+    scene.decodes(24, 1, 4.8, **OTHER_TEXT)
     run = scene.observed(1)
     now = recommend(run).speedup_deciding
     reach = math.log(now.value / now.low)

@@ -15,6 +15,7 @@ from scenes import (
     CHEAP,
     NGRAM,
     NONE,
+    OTHER_TEXT,
     SELF_DRAFT,
     SMALL,
     TARGET,
@@ -117,7 +118,7 @@ def test_requests_that_disagree_too_much_are_inconclusive_and_more_are_asked_for
     assert evaluation(found).speedup_predicted.value == pytest.approx(16 / 14.35)
     # Nothing was decoded, which comes first.
     assert (found.settled_by, found.larger_sweep) == ("decoding", None)
-    scene.decodes(8, 1, 4.95)
+    scene.decodes(8, 1, 4.95, **OTHER_TEXT)
     found = recommend(scene.observed(1))
     assert (found.decision, found.settled_by) == ("inconclusive", "sample")
     assert found.larger_sweep.requests > 8
@@ -303,7 +304,7 @@ def test_the_prediction_error_is_taken_on_the_measured_requests(scene):
     scene.replay("r1", NONE)
     scene.times(TARGET, CHEAP)
     scene.decode("r1", 0, 8.0)
-    scene.decode("r1", 1, 10.0)
+    scene.decode("r1", 1, 10.0, **OTHER_TEXT)
     found = recommend(scene.observed(1))
     error = (8 / 9.4) / (8 / 10) - 1
     assert evaluation(found).prediction_error == pytest.approx(error)

@@ -131,8 +131,6 @@ def lookup(window):
 @pytest.mark.parametrize(
     ("records", "fits"),
     [
-        ([replay((1.0,), DRAFT)], False),
-        ([alone("p", 2)], False),
         ([trajectory(length=2), replay((1.0,), DRAFT), alone("p", 2)], True),
         ([trajectory(length=3), replay((1.0,), DRAFT)], False),
         ([trajectory(length=2), lookup(2)], True),
@@ -150,6 +148,15 @@ def test_a_measurement_must_fit_the_response_measured_on(folder, records, fits):
     else:
         with pytest.raises(RunFolderError, match="of `r` that does not fit the response"):
             read_run(folder)
+
+
+@pytest.mark.parametrize("record", [replay((1.0,), DRAFT), alone("p", 2)])
+def test_a_run_without_its_responses_names_the_file_that_is_missing(folder, record):
+    with folder.writer() as writer:
+        writer.append([record])
+    with pytest.raises(RunFolderError, match=r"trajectory\.jsonl is missing") as caught:
+        read_run(folder)
+    assert "copy the whole run folder" in caught.value.hint
 
 
 def test_a_run_of_the_first_layout_is_read_with_the_same_figures():
@@ -183,3 +190,12 @@ def test_a_run_with_batches_is_read(layout):
 def test_every_layout_has_a_sample():
     kept = {f"schema-{version}" for version in range(1, SCHEMA_VERSION + 1)}
     assert {path.name for path in SAMPLES.iterdir()} == kept
+
+
+def test_an_answer_that_came_when_it_was_asked_for_again_is_not_missed():
+    """In another turn it is another answer."""
+    lost = scenes.served(scenes.SMALL, 2, server="first", error="HTTP 500")
+    again = scenes.served(scenes.SMALL, 2, 0.1, 0.2, server="second")
+    other = scenes.served(scenes.SMALL, 2, 0.1, 0.2, server="third", repeat=1)
+    assert run_of(scenes.manifest(), [lost, again]).unanswered == ()
+    assert run_of(scenes.manifest(), [lost, other]).unanswered == (lost,)

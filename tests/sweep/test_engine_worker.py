@@ -165,15 +165,15 @@ def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_turn(
 
 
 def test_a_server_that_died_costs_the_start_of_its_turn(served):
-    """Its failure is taken back by the run that makes up for it, not by the next turn."""
+    """What it did not answer is made up for by the next run, not by the next turn."""
     engine = FakeEngine(lambda start, number: FakeServer(lives=0) if number == 2 else None)
     sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 2}}
     found = served("ngram", on=engine, **sweep)
     assert engine.arms == [0, 2, 4, 0, 4, 2, 0]
-    assert [failure.candidate for failure in found.run.failures] == [LOOKUP]
+    assert {(row.candidate, row.k, row.repeat) for row in found.run.unanswered} == {(LOOKUP, 2, 0)}
     again = served("ngram", **sweep)
     assert again.engine.arms == [2]
-    assert again.run.failures == ()
+    assert again.run.unanswered == again.run.failures == ()
 
 
 def test_a_plain_server_that_does_not_start_again_ends_its_turn_alone(served):
@@ -550,17 +550,16 @@ def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
             if self.k and ask.key[0] and not any(a.key == ask.key for a in self.asked[:-1]):
                 self.seen = getattr(self, "seen", 0) + 1
                 if self.seen == 1:
-                    return replace(answer, error=Fault.REFUSED, reason="429")
+                    return replace(answer, error=Fault.REFUSED, status=429)
             return answer
 
     found = served("ngram", on=FakeEngine(lambda *_: Refusing()), measure="all", ks=(2,))
-    assert [row.error for row in rows_of(found.run, 2)] == ["refused", None]
-    assert [failure.reason for failure in found.run.failures] == [
-        "1 request was not answered (refused: 1)"
-    ]
+    assert [row.error for row in rows_of(found.run, 2)] == ["HTTP 429", None]
+    assert [row.error for row in found.run.unanswered] == ["HTTP 429"]
+    assert any("1 of 2 requests was not answered: HTTP 429" in note for note in small.notes)
     again = served("ngram", measure="all", ks=(2,))
     assert again.engine.arms == [2]
-    assert again.run.failures == ()
+    assert again.run.unanswered == ()
 
 
 @dataclass

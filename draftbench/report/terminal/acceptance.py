@@ -43,10 +43,10 @@ _LEGEND = (
     "expectations: nothing was decoded for them. Responses that repeat one passage inflate "
     "acceptance; `recommend` warns of them."
 )
-_COUNTED = "not replayed: from the rounds that the serving engine counted, at the k's it ran with"
+_COUNTED = "not by replay: from the rounds that were counted, at the k's that were decoded"
 _PREDICTED = (
-    "predicted, not measured: at k's that the engine did not run with, from how often it accepted "
-    "each position at the largest"
+    "predicted, not measured: at k's that were not decoded, from how often each position was "
+    "accepted at the largest"
 )
 _ALIKE = "as if every position were accepted alike, since the engine does not report positions"
 # What the columns of the first screen mean.
@@ -252,7 +252,7 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
     unknown = "No α: what prompt lookup proposes depends on where a round starts."
     notes = []
     if c.counted:
-        drafting = "counted by the serving engine"
+        drafting = "counted while decoding"
         unknown = "No α: the engine did not say at which positions it accepted."
         notes = [sentence(_counted(c))]
     if c.alpha is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from draftbench.errors import IncomparableError
-from draftbench.gate.ci import Outcome, describe_texts, difference, number
+from draftbench.gate.ci import Outcome, difference, number, other_checks
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import Check, FigureValue, GateResult
 from draftbench.records import to_json
@@ -35,8 +35,8 @@ def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
         yield Section(title, notes=[names, asked])
     else:
         yield Section(f"{result.verdict.upper()}: {names}", notes=[asked])
-    texts = [describe_texts(result.texts)] if result.texts else []
-    yield checked("All requests", result.pooled, texts, everything=everything)
+    others = [words for _, _, words in other_checks(result)]
+    yield checked("All requests", result.pooled, others, everything=everything)
     if result.segments:
         failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
         open_ones = sum(check.verdict is Verdict.INCONCLUSIVE for check in result.segments)

@@ -58,6 +58,7 @@ _HALF = "± half a 95% interval"
 # Kinds of caveats for the first screen, the most urgent first; decisive ones are already in its
 # second line.
 _URGENT = (
+    "unanswered",
     "output-differs",
     "suspected-fault",
     "failed",
@@ -171,14 +172,14 @@ def _below(answer: Recommendation) -> list[str]:
 
 
 def _urgent(answer: Recommendation) -> list[Caveat]:
-    """The two most urgent caveats, without those that make the answer provisional and, where no
+    """The two most urgent caveats, without those that make the answer provisional or, where no
     speed is known, those that say why not.
     """
     known = answer.leader is not None
     rest = [
         caveat
         for caveat in answer.caveats
-        if not caveat.decisive and caveat.kind in _URGENT and (known or caveat.kind != "failed")
+        if caveat.kind in _URGENT and (not caveat.decisive if known else caveat.kind != "failed")
     ]
     return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from scenes import manifest, served, trajectory
+from scenes import OTHER_TEXT, manifest, served, trajectory
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import IncomparableError
@@ -39,7 +39,8 @@ def made(hand):
         for at, (took, rate) in enumerate(zip(seconds, accept, strict=False)):
             name = f"r{at}"
             found += [hand.trajectory(name), hand.replay(name, (rate,) * 8, draft)]
-            found += [hand.decode(name, 0, 8.0, draft), hand.decode(name, 2, took, draft)]
+            found += [hand.decode(name, 0, 8.0, draft)]
+            found += [hand.decode(name, 2, took, draft, **{} if rate else OTHER_TEXT)]
         return found
 
     return records

@@ -1,0 +1,127 @@
+"""Finds replays that decoding contradicts: they predict nothing, and only what was decoded counts.
+
+Greedy drafts, and all drafts at temperature 0, accept the same tokens of the same text however they
+are run, near ties apart, so the built-in decoder is compared position by position. Where drafts are
+drawn or quantized, where the text came out differently, and on a serving engine, whose sums have no
+positions, the rounds of each request are compared in expectation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from draftbench.acceptance.faults import CONTRADICTED, SuspectedFault
+from draftbench.acceptance.intervals import MIN_REQUESTS, student_quantile
+from draftbench.acceptance.rounds import AnyReplay, Pairs, counted_rounds, expected_rounds, law_of
+from draftbench.records import Decode, DraftingMode, LookupReplay, Trajectory
+
+# A larger share of positions moves a speed-up by more than the noise of its timing. In sound runs
+# it is 0: of the 5,476 positions without a near tie in four reference runs and three on a GPU.
+_POSITIONS = 0.02
+# In expectation, tokens per round that are further off, and by more than four standard errors, by
+# Student's t: one sound comparison in 16,000 is. (Near ties alone are up to 3 % off on an engine.)
+_TOKENS_PER_ROUND, _BEYOND_CHANCE = 0.05, NormalDist().cdf(4)
+
+
+def contradiction(
+    pairs: Pairs, decodes: Sequence[Decode], near_tie: float, *, by_position: bool
+) -> SuspectedFault | None:
+    """How decoding a candidate contradicts its replay; None where it does not.
+
+    Args:
+        pairs: responses with the candidate's replays.
+        decodes: with the candidate.
+        near_tie: the logit margin within which numeric noise can swap two tokens.
+        by_position: whether a run can be compared position by position.
+    """
+    replays = {response.key: (response, replay) for response, replay in pairs}
+    # By request, sample and position, whether it was accepted otherwise than in the replay.
+    differs: dict[tuple[str, int, int], bool] = {}
+    others: list[Decode] = []
+    for row in decodes:
+        if row.key not in replays:
+            continue
+        response, replay = replays[row.key]
+        if not by_position or not _comparable(response, replay, row):
+            others.append(row)
+            continue
+        for position, other in _compared(response, replay, row, near_tie):
+            at = *row.key, position
+            differs[at] = other or differs.get(at, False)
+    wrong = sum(differs.values())
+    if wrong > _POSITIONS * len(differs):
+        what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
+        return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}not counted")
+    more = _more_tokens_per_round(replays, others)
+    if abs(more) <= _TOKENS_PER_ROUND:
+        return None
+    what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"
+    return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}, which is not chance")
+
+
+def _comparable(response: Trajectory, replay: AnyReplay, row: Decode) -> bool:
+    """Whether acceptance is certain by the text, and how far the text is the response is known."""
+    drawn = not isinstance(replay, LookupReplay) and replay.mode is not DraftingMode.GREEDY
+    if drawn and response.sampling.temperature > 0:
+        return False
+    return row.first_difference is not None or row.digest == response.digest
+
+
+def _compared(
+    response: Trajectory, replay: AnyReplay, row: Decode, near_tie: float
+) -> Iterator[tuple[int, bool]]:
+    """Positions up to the first difference of the text at which a drafted token was tried, near
+    ties left out, and whether its fate was another than in the replay. Of prompt lookup, the
+    positions at which a round started.
+    """
+    end = response.output_tokens if row.first_difference is None else row.first_difference
+    at = 1
+    for proposed, accepted, cut in zip(row.proposed, row.accepted, row.cut, strict=True):
+        after = at + accepted + 1
+        if isinstance(replay, LookupReplay):
+            if after <= end:
+                room = min(row.k, response.limit - at - 1)
+                yield at, accepted != min(replay.matched[at - 1], room)
+        else:
+            tried = after if accepted + cut < proposed else after - 1
+            for position in range(at, min(tried, end)):
+                if replay.margin[position - 1] > near_tie:
+                    yield position, (position < at + accepted) != (replay.accept[position - 1] == 1)
+        at = after
+
+
+def _more_tokens_per_round(
+    replays: dict[tuple[str, int], tuple[Trajectory, AnyReplay]], rows: Sequence[Decode]
+) -> float:
+    """By what share the tokens per round of decoding runs exceed those that replay expects of their
+    requests; 0 where chance may explain it.
+    """
+    by_k = defaultdict[int, list[Decode]](list)
+    for row in rows:
+        looked_up = replays[row.key][1]
+        # A server may draft further than was looked up, and some tell nothing of their rounds.
+        if row.proposed and not (isinstance(looked_up, LookupReplay) and looked_up.window < row.k):
+            by_k[row.k].append(row)
+    passes = 0.0
+    excess = defaultdict[str, float](float)  # passes of each request beyond the expected ones
+    for k, of_k in by_k.items():
+        counted = counted_rounds(of_k)
+        expected = expected_rounds([law_of(*replays[row.key]) for row in of_k], k)
+        passes += counted.target_passes.sum()
+        # Texts drawn anew differ in length. The sign changes where the two change places, so that
+        # the mean of sound runs is 0.
+        crossed = counted.target_passes * expected.tokens - expected.target_passes * counted.tokens
+        length = np.maximum((counted.tokens + expected.tokens) / 2, 1)
+        for row, passes_more in zip(of_k, crossed / length, strict=True):
+            excess[row.request] += float(passes_more)
+    if len(excess) < MIN_REQUESTS:
+        return 0.0
+    each = np.array(list(excess.values()))
+    error = each.std(ddof=1) / np.sqrt(len(each))
+    if abs(each.mean()) <= student_quantile(_BEYOND_CHANCE, len(each) - 1) * error:
+        return 0.0
+    return float((passes - each.sum()) / passes - 1)
