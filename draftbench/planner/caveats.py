@@ -116,7 +116,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             "tie",
             f"{names} expected to be hardly better than {leader.name}, which leads since it {why}",
         )
-    if decided.deciding is not None:
+    if leader.interval_from is not None:
         short = ""
         if not leader.decoded:
             short = f"{leader.name} was not measured: treat its speed-up as a prediction"
@@ -178,11 +178,10 @@ def _times(count: int) -> str:
 
 def _interval(decided: LoadDecision, leader: Alternative) -> str:
     """Where the deciding interval comes from: half of what each part alone would give."""
-    parts, evaluator = leader.parts, decided.evaluator
+    parts, evaluator = leader.interval_from, decided.evaluator
     assert parts is not None
     requests, timed, undecoded = (
-        f"±{math.expm1(1.96 * math.sqrt(part)):.0%}"
-        for part in (parts.requests, parts.cells, parts.undecoded)
+        f"±{math.expm1(part):.0%}" for part in (parts.requests, parts.cells, parts.undecoded)
     )
     count = len(evaluator.effects.cells)
     cells = "start" if evaluator.on_engine else "decoded cell"

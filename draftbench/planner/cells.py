@@ -13,6 +13,7 @@ says how fast its own configuration was on the requests that it decoded, and not
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
 from draftbench.acceptance.definitions import equal_requests
@@ -125,7 +127,8 @@ def _seconds(points: Floats, block: Block, weights: Floats) -> tuple[Floats, Flo
 class Cell(NamedTuple):
     """A timed cell. `configuration` has k = 0 for decoding without a draft next to its candidate,
     `place` says which of all processes it was, `step` is the share of a target step in the passes
-    of its rounds, `log` the logarithm of its seconds over those promised [1 + draws].
+    of its rounds, `equal` as how many equal requests its own count, `log` the logarithm of its
+    seconds over those promised [1 + draws].
     """
 
     configuration: Configuration
@@ -133,6 +136,7 @@ class Cell(NamedTuple):
     place: int
     promise: Promise
     step: float
+    equal: float
     log: Floats
 
 
@@ -158,7 +162,7 @@ def cells_of(
         # All visits to a server that was running are of one start; else each repeat is one.
         name = "running" if row.process in running else f"{row.process} {row.repeat}"
         groups[row.block, row.batch][row.k, name if of_engine else row.process].append(each)
-    found: list[tuple[Configuration, str, int, Promise, float]] = []
+    found: list[tuple[Configuration, str, int, Promise, float, float]] = []
     columns, factors, plain_known = list[Floats](), list[Floats](), set[tuple[int, str]]()
     for candidate in candidates:
         for (block_name, load), by_cell in sorted(groups.items()):
@@ -183,11 +187,36 @@ def cells_of(
                 columns += [drawn.column(names, each) for each in (spent, promised[0])]
                 factors += [once, promised[1]]
                 place = fmean(places[each.row.process] for each in runs)
-                found.append((configuration, name, round(place), promise, step))
+                equal = equal_requests(columns[-2])
+                found.append((configuration, name, round(place), promise, step, equal))
     if not found:
         return []
     logs = np.log(drawn.sums(columns, factors))
-    return [Cell(*each, logs[:, 2 * at] - logs[:, 2 * at + 1]) for at, each in enumerate(found)]
+    pairs = list(zip(columns[::2], columns[1::2], strict=True))
+    cells = []
+    for at, each in enumerate(found):
+        log = logs[:, 2 * at] - logs[:, 2 * at + 1]
+        if of_engine and each[0].k:
+            load = each[0].concurrency
+            plain = [
+                p
+                for p, f in zip(pairs, found, strict=True)
+                if (f[0].k, f[0].concurrency) == (0, load)
+            ]
+            log = log + _of_missing(plain, pairs[at][0] > 0)
+        cells.append(Cell(*each, log))
+    return cells
+
+
+def _of_missing(plain: Sequence[tuple[Floats, Floats]], answered: npt.NDArray[np.bool_]) -> float:
+    """By how much longer steps without a draft are over all requests than over those `answered`
+    with one: rounds of the others are taken to be as much longer.
+    """
+    if not plain:
+        return 0.0
+    spent, steps = (np.sum(side, axis=0) for side in zip(*plain, strict=True))
+    own = spent[answered].sum(), steps[answered].sum()
+    return math.log(spent.sum() / steps.sum() * own[1] / own[0]) if all(own) else 0.0
 
 
 def _joined(

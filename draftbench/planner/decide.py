@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist, fmean
 from typing import Literal
@@ -53,6 +53,7 @@ from draftbench.planner.recommendation import (
     SETTLES,
     Configuration,
     Decision,
+    IntervalParts,
     LargerSweep,
     Remedy,
 )
@@ -165,6 +166,15 @@ class Alternative:
         if log is None or self.requests < MIN_REQUESTS:
             return None
         return Estimate(*np.exp([log[0], *quantiles(log[1:], (0.025, 0.975))]).tolist())
+
+    @property
+    def interval_from(self) -> IntervalParts | None:
+        """Half of the 95% interval that each of its parts alone would leave."""
+        parts = self.parts
+        if parts is None or self.requests < MIN_REQUESTS:
+            return None
+        every = (parts.requests, parts.cells, parts.undecoded)
+        return IntervalParts(*(_REACH * math.sqrt(part) for part in every))
 
     @cached_property
     def expected(self) -> Estimate | None:
@@ -415,6 +425,10 @@ class Evaluator:
     def _logs(self, load: int) -> tuple[_Logs, _Logs]:
         """The log speed-ups of decoding and with both prefills."""
         here = self.promised(load)
+        if self.on_engine:  # whose rounds are as long as those of the requests that were answered
+            cells = [c for c in self.effects.cells if c.configuration.concurrency == load]
+            fewest = min((cell.equal for cell in cells), default=math.inf)
+            here = replace(here, equal=np.minimum(here.equal, fewest))
         longer = self.effects.longer(here.configurations, here.step)
         decoding = _drawn_logs(here, longer, prefills=False)
         if not np.isfinite(here.prefills[0]).any():

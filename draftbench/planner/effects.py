@@ -4,7 +4,7 @@ that is known of configurations that were timed and of others.
     log(seconds of a cell / seconds promised) = plain(block, b) + [k > 0] · δ(draft, k, b) + noise
 
     built-in  δ = runner + runner at b + draft + draft at b + k + k at b + o at b · step / round
-    engine    rounds on a line over k with bends, for each draft and b; every start + drift · place
+    engine    rounds on a line over k with bends for each draft and b; starts + drift · place
     tokens    δ is the configuration's own, where neither passes nor rounds are known
 
 All effects are normal around 0 with the standard deviations below, so given the noise of a cell, and

@@ -123,6 +123,7 @@ def _evaluation(
         plain_overhead=evaluator.plain_overhead(alternative) if measured else None,
         break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
+        interval_from=alternative.interval_from,
         concurrency=configuration.concurrency,
     )
 

@@ -90,7 +90,11 @@ def _note_on_costs(decided: LoadDecision) -> str | None:
         notes = (each.note for each in decided.alternatives)
         return "; ".join(dict.fromkeys(filter(None, notes))) or None
     found = [leader.note] if leader.note else []
-    if not (decided.foreign or evaluator.effects.cells):
+    if leader.note and any(
+        c.configuration.candidate == leader.candidate for c in evaluator.effects.cells
+    ):
+        found.append("corrected by what was decoded there")
+    elif not (decided.foreign or evaluator.effects.cells):
         found.append("from pass timings alone: nothing was decoded")
     return "; ".join(found) or None
 

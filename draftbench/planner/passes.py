@@ -176,7 +176,8 @@ def _passes(samples: _Samples) -> Passes | None:
     of_visits = of_visits.reshape(len(cells), len(names), visits, together)
     drawn = of_visits[:, process[..., None], visit, :].reshape(len(cells), PASS_DRAWS, -1)
     whole = _median(of_visits.reshape(len(cells), -1))[:, None]
-    spread = middle * (_median(drawn) / whole) ** widening(units)
+    ratio = np.divide(_median(drawn), whole, out=np.ones(drawn.shape[:2]), where=whole > 0)
+    spread = middle * ratio ** widening(units)
     shape = -1, len(sizes), len(contexts)
     seconds = np.concatenate([middle, spread], axis=1).T.reshape(shape)
     return Passes(np.array(sizes), np.array(contexts), rising(rising(seconds, 1), 2))

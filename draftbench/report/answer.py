@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -47,7 +48,7 @@ _LEGEND = {
     "included.",
     "c": "c: time of a draft step / target step.",
     "v(k+1)": "v(k+1): time of a verification pass / target step.",
-    "expected ×": "Expected: the prediction, corrected by the time that decoding took; its "
+    "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
     "interval includes the uncertainty of that time.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
@@ -281,6 +282,7 @@ def every_section(answer: Recommendation) -> list[Section]:
     sections = (
         speed_ups(answer),
         _every_figure(answer),
+        _interval_parts(answer),
         by_load,
         Section(
             "Why the others lost" if answer.choice else "Why none was chosen", notes=losers(answer)
@@ -317,9 +319,9 @@ def speed_ups(answer: Recommendation) -> Section:
         corrected = "as measured; the interval includes the uncertainty of times"
     rows = [
         (
-            "deciding, cross-validated",
+            "deciding",
             answer.speedup_deciding,
-            "chosen on some requests, evaluated on the others",
+            "what is compared with the speed-up asked for",
         ),
         ("expected", leader.speedup_expected, corrected),
         ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
@@ -350,6 +352,20 @@ def _every_figure(answer: Recommendation) -> Section:
         if column in head
     )
     return Section("Candidates at their best k", head, rows, [legend], names=3)
+
+
+def _interval_parts(answer: Recommendation) -> Section:
+    """How much of each candidate's interval comes from where."""
+    rows: list[list[Cell]] = []
+    for each in answer.by_candidate:
+        if (parts := each.interval_from) is not None:
+            halves = (parts.requests, parts.cells, parts.undecoded)
+            shown = [f"±{math.expm1(half):.0%}" if half else None for half in halves]
+            rows.append([str(each.candidate), str(each.k), *shown])
+    names = ("draft", "k", "requests", "timed cells", "not decoded here")
+    head, known = known_columns(names, rows)
+    note = "Half of the 95% interval of a speed-up that each cause alone would leave."
+    return Section("Where the intervals come from", head, known, [note], names=2)
 
 
 def loads(answer: Recommendation) -> Section:

@@ -6,6 +6,7 @@ takes four rounds, 4 · 1.2 + 3 · 0.05 = 4.95 s; one that is never right 9.4 s 
 """
 
 import math
+
 import msgspec
 import numpy as np
 import pytest
@@ -367,7 +368,9 @@ def test_each_name_of_a_speedup_is_one_figure_everywhere(scene, requests_alone):
         assert figure.value == pytest.approx(value, rel=1e-3)
         assert getattr(level, f"speedup_{name}") == figure
     assert small.requests_measured == 5
-    assert level.tokens_per_second == pytest.approx(expected * level.tokens_per_second_plain, rel=1e-3)
+    assert level.tokens_per_second == pytest.approx(
+        expected * level.tokens_per_second_plain, rel=1e-3
+    )
     assert level.speedup_deciding == found.speedup_deciding
 
 

@@ -65,12 +65,11 @@ _URGENT = (
     "not-timed",
     "revised",
     "borrowed-costs",
-    "not-measured",
+    "interval",
     "looping",
     "stalled",
     "uncertain-cost",
     "throttled",
-    "pass-timings",
     "no-fast-kernel",
 )
 

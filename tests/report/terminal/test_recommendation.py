@@ -116,7 +116,7 @@ def test_many_candidates_and_long_names_fit_one_screen(crowded):
 @pytest.mark.parametrize("words", [2, 30])
 def test_a_caveat_that_would_be_cut_is_shown_in_its_short_form(answers, words):
     long = "reasons " * words + "and what to do"
-    caveat = Caveat(kind="pass-timings", text=long, short="do this")
+    caveat = Caveat(kind="uncertain-cost", text=long, short="do this")
     answer = msgspec.structs.replace(answers["qwen2.5-coder"], caveats=(caveat,))
     shown = "Caveat: reasons reasons and what to do" if words == 2 else "Caveat: do this"
     assert shown in lines_of(answer)
