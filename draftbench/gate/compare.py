@@ -185,6 +185,11 @@ def _figures(
     # First at a common k: A's best, else B's, else A's largest, but at most what prompt lookup was
     # replayed for; of counted rounds one that both runs served. Then at the best k of each run.
     best_a, best_b = (best.get(candidate) for best in bests)
+    if counted:  # the best k of an engine need not have been served
+        best_a, best_b = (
+            k if k in of or not of else max(of)
+            for k, of in zip((best_a, best_b), served, strict=True)
+        )
     common = min([best_a or best_b or max(asked_ks(runs[0])), *windows])
     if counted and (both := served[0] & served[1]):
         common = next((k for k in (best_a, best_b) if k in both), max(both))

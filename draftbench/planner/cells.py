@@ -194,17 +194,13 @@ def cells_of(
     logs = np.log(drawn.sums(columns, factors))
     pairs = list(zip(columns[::2], columns[1::2], strict=True))
     cells = []
-    for at, each in enumerate(found):
+    for at, (own, name, place, kind, step, equal) in enumerate(found):
         log = logs[:, 2 * at] - logs[:, 2 * at + 1]
-        if of_engine and each[0].k:
-            load = each[0].concurrency
-            plain = [
-                p
-                for p, f in zip(pairs, found, strict=True)
-                if (f[0].k, f[0].concurrency) == (0, load)
-            ]
-            log = log + _of_missing(plain, pairs[at][0] > 0)
-        cells.append(Cell(*each, log))
+        if of_engine and own.k:
+            beside = (0, own.concurrency)
+            plain = [n for n, (c, *_) in enumerate(found) if (c.k, c.concurrency) == beside]
+            log = log + _of_missing([pairs[n] for n in plain], pairs[at][0] > 0)
+        cells.append(Cell(own, name, place, kind, step, equal, log))
     return cells
 
 

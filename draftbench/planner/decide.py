@@ -357,7 +357,7 @@ class Evaluator:
         columns = {each: at for at, each in enumerate(here.configurations)}
         decoding, whole = self._logs(load)
         logs = whole if self.by == "end_to_end" else decoding
-        changes = self._among_drafts(here, logs.every)
+        changes, parts = self._among_drafts(here, logs.every), self._parts(here, logs)
         shown = load in (*self.options.concurrency, *self.concurrencies())
         found = []
         for candidate in self.run.candidates:
@@ -383,7 +383,7 @@ class Evaluator:
                         equal=0.0 if at is None else float(here.equal[at]),
                         decoding=both[0],
                         end_to_end=both[1],
-                        parts=None if at is None else self._parts(configuration, logs, at),
+                        parts=None if at is None else parts[at],
                     )
                 )
         return tuple(found)
@@ -440,17 +440,22 @@ class Evaluator:
     def _block(self, candidate: Candidate, load: int) -> Block | None:
         return between(self.source.blocks.get(candidate, {}), load)
 
-    def _parts(self, configuration: Configuration, logs: _Logs, at: int) -> Parts | None:
-        """Of an undecoded configuration, what a cell of it would leave is the cells' part."""
-        time = float(logs.time[:, at].var())
-        if not math.isfinite(time):
-            return None
-        undecoded = 0.0
-        if configuration not in self._cells:
-            given = self.effects.grid
-            noise = 2 * float(self.effects.chances @ [each.noise**2 for each in given])
-            undecoded = time**2 / (time + noise)
-        return Parts(float(logs.requests[:, at].var()), time - undecoded, undecoded)
+    def _parts(self, here: Promised, logs: _Logs) -> list[Parts | None]:
+        """Of every configuration; of an undecoded one, what a cell of it would leave is the cells'
+        part.
+        """
+        chances, grid = self.effects.chances, self.effects.grid
+        noise = 2 * float(chances @ [each.noise**2 for each in grid])
+        found: list[Parts | None] = []
+        for each, requests, time in zip(
+            here.configurations, logs.requests.var(axis=0), logs.time.var(axis=0), strict=True
+        ):
+            undecoded = 0.0 if each in self._cells else float(time**2 / (time + noise))
+            known = math.isfinite(time)
+            found.append(
+                Parts(float(requests), float(time) - undecoded, undecoded) if known else None
+            )
+        return found
 
     def _among_drafts(self, here: Promised, logs: Floats) -> dict[Candidate, Floats]:
         """What the true speed-ups of drafts being normal, with an unknown spread, says of each

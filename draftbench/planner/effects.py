@@ -7,9 +7,9 @@ that is known of configurations that were timed and of others.
     engine    rounds on a line over k with bends for each draft and b; starts + drift · place
     tokens    δ is the configuration's own, where neither passes nor rounds are known
 
-All effects are normal around 0 with the standard deviations below, so given the noise of a cell, and
-for the built-in decoder how much drafts differ, they are drawn exactly; these two are unknown and
-drawn from a grid. A draft, k or concurrency without a cell has the effects that others leave
+All effects are normal around 0 with the standard deviations below, so given the noise of a cell,
+and for the built-in decoder how much drafts differ, they are drawn exactly; these two are unknown,
+and drawn from a grid. A draft, k or concurrency without a cell has the effects that others leave
 likely; between two timed concurrencies effects are linear in log b. log speed-up = promised - δ.
 """
 
@@ -188,12 +188,14 @@ class Effects:
         count = len(self._sds)
         self.mean, self.noise = np.zeros((RESAMPLES + 1, count)), np.zeros((RESAMPLES, count))
         normal = generator_of("effects").standard_normal((RESAMPLES, count))
-        for number in np.flatnonzero(self.chances).tolist():
-            given = self.grid[number]
-            gain, rows = self.gain(given), np.flatnonzero(self.given == number)
-            self.mean[0] += self.chances[number] * (gain @ self.y[0])
-            self.mean[1 + rows] = self.y[1 + rows] @ gain.T
-            self.noise[rows] = normal[rows] @ root(self.left(given)).T
+        likely = np.flatnonzero(self.chances).tolist()
+        gains = {number: self.gain(self.grid[number]) for number in likely}
+        self.mean[:] = sum(self.chances[n] * (gain @ self.y[0]) for n, gain in gains.items())
+        for number, gain in gains.items():
+            rows = np.flatnonzero(self.given == number)
+            self.mean[1 + rows] += (self.y[1 + rows] - self.y[0]) @ gain.T
+            left = normal[rows] @ root(self.left(self.grid[number])).T
+            self.noise[rows] = gain @ self.y[0] - self.mean[0] + left
 
     def longer(
         self, configurations: Sequence[Configuration], steps: Floats

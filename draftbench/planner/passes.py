@@ -30,6 +30,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,16 +60,19 @@ class Passes:
     contexts: Ints
     seconds: Floats
 
-    def points(self, size: npt.ArrayLike, context: Floats, times: Floats) -> Floats:
-        """How often each point counts in so many `times` a pass of each response [n, points]."""
-        at = _shares(self.sizes, np.broadcast_to(np.asarray(size, float), context.shape))
-        every = (times[:, None] * at)[:, :, None] * _shares(self.contexts, context)[:, None, :]
+    def points(self, sizes: npt.ArrayLike, context: Floats, times: Floats) -> Floats:
+        """How often each point counts in so many `times` a pass over each of some `sizes` [sizes]
+        along every response [responses, sizes] → [responses, points].
+        """
+        by_size = times.reshape(len(context), -1) @ _shares(self.sizes, np.atleast_1d(sizes))
+        every = by_size[:, :, None] * _shares(self.contexts, context)[:, None, :]
         return every.reshape(len(context), -1)
 
     def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
         """Seconds of one pass by linear interpolation [1 + draws, n]."""
         sizes, contexts = np.broadcast_arrays(np.atleast_1d(size), np.atleast_1d(context))
-        points = self.points(sizes, contexts.astype(float), np.ones(sizes.shape))
+        of_sizes, of_contexts = _shares(self.sizes, sizes), _shares(self.contexts, contexts)
+        points = (of_sizes[:, :, None] * of_contexts[:, None, :]).reshape(len(sizes), -1)
         seconds: Floats = self.flat @ points.T
         return seconds
 
@@ -102,7 +106,7 @@ def exactly(seconds: Mapping[int, float]) -> Passes:
 UNTIMED = exactly({1: 1.0})
 
 
-def _shares(axis: Ints, wanted: Floats) -> Floats:
+def _shares(axis: Ints, wanted: npt.NDArray[Any]) -> Floats:
     """The weights of linear interpolation between the points of an axis [wanted, axis]."""
     if len(axis) == 1:
         return np.ones((len(wanted), 1))
@@ -221,22 +225,20 @@ class Block:
         """
         every, widths = rounds.by_draft_length.sum(axis=1), np.arange(rounds.k + 1)
         if batch == 1:
-            by_width = zip(widths, rounds.by_draft_length.T, strict=True)
-            target = sum(self.target.points(1 + width, context, n) for width, n in by_width)
+            parts = [self.target.points(1 + widths, context, rounds.by_draft_length)]
             full = rounds.after_full[:, 1:].sum(axis=1)
-            drafted = [(1.0, rounds.proposed - full), (2.0, full)]
+            first, drafted = 2.0, np.stack([rounds.proposed - full, full], axis=1)
         else:
             lengths = weights @ rounds.by_draft_length
             shares = lengths / (lengths.sum() or 1.0)
-            target = self.target.points(1 + shares @ widths, context, every)
+            parts = [self.target.points(1 + shares @ widths, context, every)]
             some = 1 - np.cumsum(shares)[:-1] ** batch
-            full = (weights @ rounds.after_full[:, 1:]).sum() / (lengths.sum() or 1.0)
-            drafted = [(1 + full, every * some[0]), (1.0, every * some[1:].sum())]
-        parts = [np.asarray(target)]
+            first = 1 + (weights @ rounds.after_full[:, 1:]).sum() / (lengths.sum() or 1.0)
+            drafted = every[:, None] * [some[1:].sum(), some[0]]
         if self.proposal is not None:
             parts.append(self.proposal.points(1, context, every))
         elif self.draft is not None:
-            parts.append(np.asarray(sum(self.draft.points(n, context, t) for n, t in drafted)))
+            parts.append(self.draft.points([1.0, first], context, drafted))
         return np.concatenate(parts, axis=1)
 
     def prefills(self, prompts: Floats) -> Floats | None:
@@ -366,7 +368,7 @@ def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, F
     total, often = np.zeros((PASS_DRAWS + 1, len(tokens), len(contexts))), np.zeros(len(tokens))
     for n, each in by_rows.items():
         at = np.searchsorted(tokens, n * each.sizes)
-        total[:, at] += each.seconds @ _shares(each.contexts, contexts.astype(float)).T
+        total[:, at] += each.seconds @ _shares(each.contexts, contexts).T
         often[at] += 1
     return tokens, rising(total / often[:, None], 1)
 

@@ -282,8 +282,9 @@ class Recommendation(Record, frozen=True):
 
     `speedup_deciding` is the expected one, with both prefills where the objective is latency. The
     best of several drafts looks better than it is, so all are drawn towards each other as far as
-    their errors reach. The decision is to speculate where its whole interval lies above `min_speedup` and 2% more, and not to where it lies below: interleaved runs of one
-    process differ by 2%. `schedule` gives k by concurrency for the leader's draft, since an engine
+    their errors reach. The decision is to speculate where its whole interval lies above
+    `min_speedup` and 2% more, and not to where it lies below: interleaved runs of one process
+    differ by 2%. `schedule` gives k by concurrency for the leader's draft, since an engine
     loads one draft: the k of `levels` where it leads, elsewhere that of a decision on it alone, but
     never to speculate where `levels` say not to.
     """
