@@ -233,7 +233,6 @@ def candidates(
                 "self has the highest α possible here" if answer.ceiling_alpha is not None else "",
             ),
             ("expected ×", "* predicted only" if starred else ""),
-            ("expected ×", _why_two_figures(answer)),
         )
         if column in head and words
     ]
@@ -263,15 +262,6 @@ def _best_of_each(
             memory = format_size(each.memory_bytes)
         rows.append([arrow, name, k, *shown, memory])
     return known_columns(["", "draft", "k", *figures, "memory"], rows)
-
-
-def _why_two_figures(answer: Recommendation) -> str:
-    """Why the leader's row has another speed-up than the headline; empty if it has the same."""
-    leader, deciding = answer.leading_evaluation, answer.speedup_deciding
-    expected = answer.ranked_by(leader) if leader else None
-    if expected is None or deciding is None or with_ends(expected, "×") == with_ends(deciding, "×"):
-        return ""
-    return "expected: over all requests; the headline's speed-up is cross-validated"
 
 
 def every_section(answer: Recommendation) -> list[Section]:
