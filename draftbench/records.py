@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
 from enum import StrEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
@@ -152,6 +152,18 @@ def _check_lengths(expected: int, **values: Sized) -> None:
             raise ValueError(f"`{name}` has {len(value)} entries, not {expected}")
 
 
+# Less than a clock tells apart: clocks count in nanoseconds; a difference of floats may lose some.
+_LEAST_SECONDS = 1e-10
+
+
+def _check_times(**times: Iterable[float]) -> None:
+    """Times are 0, where a part was too short to be told apart, or what a clock can show."""
+    for name, seconds in times.items():
+        least = min(filter(None, seconds), default=1.0)
+        if least < _LEAST_SECONDS:
+            raise ValueError(f"`{name}`: {least} is not a time that a clock can show")
+
+
 class Trajectory(OfResponse, Observation, frozen=True):
     """The target's response y_0 … y_{L-1} to one request, without its tokens, which are private.
 
@@ -211,6 +223,13 @@ class Replay(OfResponse, Observation, frozen=True):
                 positions, confidence=self.confidence, margin=self.margin, rank=self.rank
             )
         _check_lengths(positions, overlap=self.accept if self.overlap is None else self.overlap)
+        if self.mode is DraftingMode.GREEDY and not self.accepts_outright:
+            raise ValueError("`accept` is in part between 0 and 1, and drafting was greedy")
+
+    @property
+    def accepts_outright(self) -> bool:
+        """Whether every token is surely accepted or surely rejected."""
+        return {0.0, 1.0}.issuperset(self.accept)
 
 
 class LookupReplay(OfResponse, Observation, frozen=True):
@@ -289,6 +308,19 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
         rounds = zip(self.proposed, self.accepted, self.cut, strict=True)
         if any(accepted + cut > proposed for proposed, accepted, cut in rounds):
             raise ValueError("`accepted` and `cut` are more than was proposed")
+        # A round emits what it accepted and one token of the target's, which the last one lacks
+        # where the response ended inside its proposal.
+        emitted = 1 + sum(self.accepted) + len(self.accepted)
+        ended_inside = bool(self.accepted) and self.accepted[-1] > 0
+        if self.accepted and not 0 <= emitted - self.output_tokens <= ended_inside:
+            raise ValueError(f"`accepted` makes {emitted} tokens, not {self.output_tokens}")
+        _check_times(
+            draft_seconds=self.draft_seconds,
+            verify_seconds=self.verify_seconds,
+            prefill_seconds=(self.prefill_seconds,),
+            draft_prefill_seconds=(self.draft_prefill_seconds or 0.0,),
+            decode_seconds=(self.decode_seconds,),
+        )
 
 
 # How often a pass is timed in a row before the next one has its turn; samples of one visit are not
@@ -315,6 +347,9 @@ class CostPoint(Observation, frozen=True):
     block: str
     runner: str
     process: str
+
+    def __post_init__(self) -> None:
+        _check_times(seconds=self.seconds)
 
 
 class ModelFacts(Observation, frozen=True):
@@ -445,6 +480,8 @@ class Served(OfResponse, Observation, frozen=True):
             raise ValueError("`chunks` do not add up to the output")
         if what := impossible_rounds(self, self.output_tokens):
             raise ValueError(what)
+        steps = (later - earlier for earlier, later in pairwise((0.0, *self.arrivals)))
+        _check_times(arrivals=steps, decode_seconds=(self.decode_seconds or 0.0,))
         most = self.k * (self.rounds or 0)
         if self.error is None and self.rounds and max(self.drafted or 0, self.kept or 0) > most:
             raise ValueError("more tokens in a round than k")
@@ -475,8 +512,11 @@ def impossible_rounds(counted: Counted, tokens: int) -> str | None:
     steps = zip(counted.proposed or (), counted.accepted or (), strict=True)
     if any(accepted > proposed for proposed, accepted in steps):
         return "more tokens accepted than proposed in a round"
-    if max(counted.rounds or 0, len(counted.proposed or ())) > most:
+    if (counted.rounds or 0) > most:
         return "more rounds than tokens"
+    written = accumulate((accepted + 1 for accepted in counted.accepted or ()), initial=1)
+    if sum(so_far >= tokens for so_far in written) > _PAST_END + 1:
+        return "more rounds than the answer has room for"
     if (counted.drafted or 0) > _LONGEST_DRAFT * most:
         return "more drafted tokens than rounds hold"
     if counted.drafted is not None and (counted.kept or 0) > counted.drafted:

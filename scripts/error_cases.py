@@ -21,6 +21,7 @@ import draftbench
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 RUN = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "schema-1"
+FINISHED = Path(__file__).parents[1] / "results" / "reference" / "tinyllama-gsm8k"
 Case = tuple[str, Callable[[], list[str]]]
 LOG = '{"prompt": "def f():"}\n'
 
@@ -359,6 +360,11 @@ RUNS: list[Case] = [
         replaced("observations/trajectory.jsonl", '"finish"', '"finnish"'))),
     ("A record of impossible numbers", lambda: kept(
         replaced("observations/decode.jsonl", '"proposed":[0,', '"proposed":['))),
+    ("Seconds that no clock shows", lambda: kept(
+        replaced("observations/costpoint.jsonl", '"seconds":[', '"seconds":[1e-300,'))),
+    ("A greedy run that says it was sampled", lambda: kept(
+        replaced("run.json", '"mode": "greedy"', '"mode": "sampled"'))),
+    ("A finished run that was cut", lambda: kept(_cut)),
     ("A file of the run that is missing", lambda: kept(
         lambda run: (run / "observations/trajectory.jsonl").unlink())),
     ("A part that is a link", lambda: kept(_linked)),
@@ -510,6 +516,13 @@ def _gguf(rest: bytes, magic: bytes = b"GGUF") -> str:
 def _linked(run: Path) -> None:
     shutil.move(run / "observations", "elsewhere")
     (run / "observations").symlink_to(Path("elsewhere").resolve())
+
+
+def _cut(run: Path) -> None:
+    shutil.rmtree(run)
+    shutil.copytree(FINISHED, run)
+    decoded = run / "observations/decode.jsonl"
+    decoded.write_bytes(decoded.read_bytes().partition(b"\n")[0] + b"\n")
 
 
 def _emptied(run: Path) -> None:

@@ -134,11 +134,12 @@ def trajectory(request: str = "r", length: int = 9, **changes: Any) -> Trajector
 
 
 def replay(accept: Sequence[float], candidate: Candidate = SMALL, **changes: Any) -> Replay:
-    """A greedy replay of a candidate that accepts so at each position."""
+    """A replay of a candidate that accepts so at each position: greedy, if each is 0 or 1."""
+    greedy = {0.0, 1.0}.issuperset(accept)
     fields: dict[str, Any] = {
         "request": "r",
         "sample": 0,
-        "mode": DraftingMode.GREEDY,
+        "mode": DraftingMode.GREEDY if greedy else DraftingMode.SAMPLED,
         "draftable": len(accept),
         "confidence": (0.9,) * len(accept),
         "margin": (5.0,) * len(accept),
@@ -411,11 +412,11 @@ class Scene:
         self, name: str, k: int, seconds: float, candidate: Candidate = SMALL, **changes: Any
     ) -> None:
         """A run that took `seconds` and gave 9 tokens: 8 plain steps, or rounds of k whose draft is
-        always right.
+        always right; or as many such rounds as `verify_seconds` tells.
         """
         accepted = tuple(min(k, 8 - at - 1) for at in range(0, 8, k + 1))
         if "verify_seconds" in changes:
-            accepted = (k,) * len(changes["verify_seconds"])
+            accepted = changes.get("accepted", (k,) * len(changes["verify_seconds"]))
         rounds = len(accepted)
         fields: dict[str, Any] = {
             "request": name,
@@ -426,7 +427,7 @@ class Scene:
             "verify_seconds": (seconds / rounds,) * rounds,
             "prefill_seconds": 1.0,
             "draft_prefill_seconds": 1.0 if k else None,
-            "output_tokens": 9,
+            "output_tokens": 1 + sum(accepted) + rounds,
         }
         self.records.append(decode(candidate, k, seconds, **fields | changes))
 
@@ -459,7 +460,6 @@ class Scene:
             "cut": (0,) * rounds,
             "draft_seconds": (0.0,) * rounds,
             "verify_seconds": tuple(seconds),
-            "output_tokens": 1 + sum(accepted) + rounds,
             "batch": 2,
             "active": (2,) * rounds,
         }

@@ -16,7 +16,9 @@ LOOKUP = LookupReplay(
 RESPONSE = trajectory(length=2)
 REPLAY = replay((1.0, 0.0), DRAFT, overlap=(1.0, 0.5))
 ROUNDS = {"draft_seconds": (0.1, 0.1), "verify_seconds": (1.0, 1.0)}
-DECODE = decode(DRAFT, 2, 2.2, proposed=(2, 1), accepted=(1, 0), cut=(0, 1), **ROUNDS)
+DECODE = decode(
+    DRAFT, 2, 2.2, proposed=(2, 1), accepted=(1, 0), cut=(0, 1), output_tokens=4, **ROUNDS
+)
 STEP = step(DRAFT, 0.5)
 FACTS = facts(None)
 SERVED = served(DRAFT, 2, 0.5, 0.7, chunks=(1, 3), proposed=(2, 2), accepted=(2, 0))
@@ -53,6 +55,7 @@ def test_levels_of_one_draft_are_named_together():
         (REPLAY, {"overlap": (0.5,)}, "`overlap` has 1 entries, not 2"),
         (REPLAY, {"accept": (1.5, 0.0)}, r"<= 1.0 - at `\$\.accept\[0\]`"),
         (REPLAY, {"accept": (-0.5, 0.0)}, r">= 0.0 - at `\$\.accept\[0\]`"),
+        (REPLAY, {"accept": (0.5, 0.0)}, "between 0 and 1, and drafting was greedy"),
         (REPLAY, {"sample": -1}, r">= 0 - at `\$\.sample`"),
         (REPLAY, {"rank": (0, 10**18)}, r"<= 1000000000000000 - at `\$\.rank\[1\]`"),
         (LOOKUP, {"matched": (1,)}, "`matched` has 1 entries, not 2"),
@@ -63,16 +66,29 @@ def test_levels_of_one_draft_are_named_together():
         (DECODE, {"accepted": (3, 0)}, "more than was proposed"),
         (DECODE, {"proposed": (3, 1)}, "`proposed` is more than k"),
         (DECODE, {"active": (2, 1)}, "`active` more than the batch"),
+        (DECODE, {"output_tokens": 5}, "`accepted` makes 4 tokens, not 5"),
+        (DECODE, {"output_tokens": 3}, "`accepted` makes 4 tokens, not 3"),
+        (DECODE, {"accepted": (2, 1), "cut": (0, 0)}, "`accepted` makes 6 tokens, not 4"),
+        (DECODE, {"draft_seconds": (0.1, 1e-300)}, "`draft_seconds`: 1e-300 is not a time that"),
+        (DECODE, {"verify_seconds": (1e-320, 1.0)}, "`verify_seconds`: 1e-320 is not a time that"),
+        (DECODE, {"decode_seconds": 1e-11}, "`decode_seconds`: 1e-11 is not a time that a clock"),
+        (DECODE, {"prefill_seconds": 1e-300}, "`prefill_seconds`: 1e-300 is not a time"),
+        (DECODE, {"draft_prefill_seconds": 1e-300}, "`draft_prefill_seconds`: 1e-300 is not a"),
+        (DECODE, {"decode_seconds": -1.0}, r">= 0.0 - at `\$\.decode_seconds`"),
         (DECODE, {"batch": 0}, r">= 1 - at `\$\.batch`"),
         (DECODE, {"output_tokens": 0}, r">= 1 - at `\$\.output_tokens`"),
         (DECODE, {"decode_seconds": 1e300}, r"<= 1000000000000000.0 - at `\$\.decode_seconds`"),
         (STEP, {"batch": 0}, r">= 1 - at `\$\.batch`"),
         (STEP, {"seconds": ()}, r"length >= 1 - at `\$\.seconds`"),
         (STEP, {"seconds": (0.5, 0.0)}, r"> 0.0 - at `\$\.seconds\[1\]`"),
+        (STEP, {"seconds": (0.5, 1e-300)}, "`seconds`: 1e-300 is not a time that a clock can show"),
         (WRITTEN, {"margins": (1.0, 1.0)}, "`margins` has 2 entries, not 0"),
         (SERVED, {"chunks": (4,)}, "`chunks` has 1 entries, not 2"),
         (SERVED, {"chunks": (1, 2)}, "do not add up to the output"),
         (SERVED, {"accepted": None}, "come together"),
+        (SERVED, {"arrivals": (0.5, 0.5 - 2**-3)}, "`arrivals`: -0.125 is not a time that a clock"),
+        (SERVED, {"arrivals": (1e-300, 0.7)}, "`arrivals`: 1e-300 is not a time"),
+        (SERVED, {"decode_seconds": 1e-300}, "`decode_seconds`: 1e-300 is not a time"),
         (SERVED, {"accepted": (2, 3)}, "accepted than proposed"),
         (FACTS, {"context_length": 0}, r">= 1 - at `\$\.context_length`"),
         (FACTS, {"parameters": 0}, r">= 1 - at `\$\.parameters`"),
@@ -81,6 +97,18 @@ def test_levels_of_one_draft_are_named_together():
 def test_what_no_sweep_writes_is_refused_by_its_field(good, changes, words):
     with pytest.raises(msgspec.ValidationError, match=words):
         read(msgspec.to_builtins(good) | changes)
+
+
+def test_of_a_response_that_ends_inside_a_proposal_the_last_round_adds_no_token_of_the_target():
+    ended = {"accepted": (1, 1), "cut": (0, 0), "output_tokens": 4}
+    assert read(msgspec.to_builtins(DECODE) | ended).accepted == (1, 1)
+
+
+@pytest.mark.parametrize("line", ["NaN", "1e999", "-Infinity"])
+def test_no_time_is_endless_or_no_number(line):
+    text = msgspec.json.encode(STEP).replace(b'"seconds":[0.5]', f'"seconds":[{line}]'.encode())
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(text, type=AnyObservation)
 
 
 def test_nor_can_a_sweep_write_it():

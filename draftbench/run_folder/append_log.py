@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ import msgspec
 
 from draftbench.errors import RunFolderError
 from draftbench.records import Record, Replay, Trajectory
-from draftbench.run_folder.manifest import SCHEMA_VERSION
+from draftbench.run_folder.manifest import SCHEMA_VERSION, Seal
 from draftbench.safe_files import json_without_controls, sync_folder
 
 MAX_LINE_BYTES = 64 << 20
@@ -129,6 +130,16 @@ def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[
         for record in records:
             _share_numbers(record)
         yield from records
+
+
+def seal_of(path: Path) -> Seal:
+    """How many records a file holds, and a hash of its lines."""
+    digest, records = hashlib.blake2b(digest_size=16), 0
+    for line in _whole_lines(path):
+        digest.update(line)
+        several = line.startswith(b"[")
+        records += len(msgspec.json.decode(line, type=list[msgspec.Raw])) if several else 1
+    return Seal(records=records, digest=digest.hexdigest()) if records else Seal()
 
 
 def _upgraded(line: dict[str, Any]) -> dict[str, Any] | None:

@@ -24,10 +24,11 @@ import msgspec
 from draftbench.errors import RunFolderError
 from draftbench.hub import short_name
 from draftbench.records import AnyObservation, Candidate, OfResponse, Record, to_json
-from draftbench.run_folder.append_log import append_line, cannot_write, read_lines
+from draftbench.run_folder.append_log import append_line, cannot_write, read_lines, seal_of
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
+    Seal,
     difference_lines,
     differing_environment,
     differing_question,
@@ -124,7 +125,7 @@ class RunFolder:
 
     def note_sweep(self, manifest: Manifest, under_way: tuple[Candidate, ...] | None) -> None:
         """Keep what a sweep was asked for last and which candidates it measures, None once it went
-        to its end; for who holds the writer.
+        to its end, which seals the observations; for who holds the writer.
 
         Raises:
             RunFolderError: it cannot be written.
@@ -135,12 +136,17 @@ class RunFolder:
             effort=manifest.effort,
             specs=manifest.specs,
             under_way=under_way,
+            sealed=self._seals() if under_way is None else None,
         )
         try:
             _write_manifest(self.path, noted)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self.manifest = noted
+
+    def _seals(self) -> dict[str, Seal]:
+        files = [_file(self.path, kind) for kind in get_args(AnyObservation)]
+        return {file.name: seal for file in files if (seal := seal_of(file)).records}
 
     @property
     def redacted(self) -> bool:
@@ -156,6 +162,28 @@ class RunFolder:
         where the private part was deleted.
         """
         return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
+
+    def refuse_altered(self, *, resumes: bool = False) -> None:
+        """Raise a RunFolderError where observations are not those with which the last sweep ended;
+        who `resumes` measures again what is missing.
+        """
+        if self.manifest.sealed is None:
+            return
+        for kind in get_args(AnyObservation):
+            file = _file(self.path, kind)
+            wrote, held = self.manifest.sealed.get(file.name, Seal()), seal_of(file)
+            missing = held.records < wrote.records
+            if held == wrote or (missing and resumes):
+                continue
+            what = "was changed after the sweep ended"
+            hint = "copy the whole run folder again, or sweep again with another --out"
+            if missing:
+                what = f"holds {held.records} of the {wrote.records} records that the sweep wrote"
+                hint = (
+                    "copy the whole run folder again; or repeat the command that made it, which "
+                    "measures again what is missing"
+                )
+            raise RunFolderError(f"`{file}` {what}", hint=hint)
 
     def writer(self) -> RunWriter:
         return RunWriter(self.path)

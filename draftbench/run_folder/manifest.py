@@ -152,6 +152,13 @@ class Environment(Record, frozen=True):
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
+class Seal(Record, frozen=True):
+    """What a file of observations held when the last sweep ended."""
+
+    records: Count = 0  # records in it
+    digest: str = ""  # hash of its bytes; empty without any
+
+
 class Manifest(Record, frozen=True):
     """The head of a run folder.
 
@@ -159,7 +166,8 @@ class Manifest(Record, frozen=True):
     recorded. `command` and `effort` are those of the last sweep that measured in it; runs of schema
     1 and 2 know no effort. `specs` maps the name of each draft to what `--drafts` called it.
     `under_way` are the candidates of a sweep that began and has not ended; None once it went to its
-    end, and in runs that were begun before this was recorded.
+    end, and in runs that were begun before this was recorded. `sealed` is what the files of
+    observations held at that end, by name; None while a sweep is under way, and in older runs.
     """
 
     schema_version: Many
@@ -174,6 +182,7 @@ class Manifest(Record, frozen=True):
     specs: dict[str, str] = msgspec.field(default_factory=dict)
     under_way: tuple[Candidate, ...] | None = None
     run: str | None = None
+    sealed: dict[str, Seal] | None = None
 
 
 def refuse_newer(raw: bytes, known: int, where: str) -> None:

@@ -111,37 +111,50 @@ def read_run(folder: RunFolder) -> Run:
     """Read and group all observations of a run.
 
     Raises:
-        RunFolderError: a file cannot be read, a measurement belongs to a response that is missing
-            or of another length, or prompt lookup looked up fewer tokens than the run's largest k.
+        RunFolderError: a file cannot be read, is not what it was when the sweep ended, or holds a
+            measurement that does not fit its response or what the run asked.
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
+    folder.refuse_altered()
     for row in (*run.replays, *run.decodes, *run.served, *run.partial):
-        response = run.responses.get(row.key)
-        check_that_it_fits(row, response.output_tokens if response else None, folder)
+        check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
 
 
 def check_that_it_fits(
-    row: Replay | LookupReplay | Decode | Served, tokens: int | None, folder: RunFolder
+    row: Replay | LookupReplay | Decode | Served, response: Trajectory | None, folder: RunFolder
 ) -> None:
-    """Raise a RunFolderError where a measurement does not fit a response of so many tokens (None:
-    there is no response), or does not reach the run's largest k.
+    """Raise a RunFolderError where a measurement does not fit its response or what the run asked;
+    an engine may leave out rounds and times.
     """
-    fits = tokens is not None or (isinstance(row, Served) and row.error is not None)
-    if isinstance(row, Replay):
-        fits = tokens == len(row.accept) + 1
-    elif isinstance(row, LookupReplay):
-        fits = tokens == len(row.proposed) + 1 and row.window >= max(folder.manifest.question.ks)
-    if tokens is None and not fits:
+    if response is None:
+        if isinstance(row, Served) and row.error is not None:
+            return
         raise RunFolderError(
             f"`{folder.path}` lacks responses that it has measurements of: "
             "observations/trajectory.jsonl is missing or was cut",
             hint="copy the whole run folder again, or sweep again with another --out",
         )
-    if not fits:
+    question, wrong = folder.manifest.question, None
+    match row:
+        case Replay(accept=along) | LookupReplay(proposed=along) if (
+            len(along) + 1 != response.output_tokens
+        ):
+            wrong = "does not fit the response"
+        case LookupReplay(window=window) if window < max(question.ks):
+            wrong = "looked up fewer tokens than the largest k"
+        case Replay(mode=mode) if mode != question.mode:
+            wrong = f"is of {mode} drafting, and the run of {question.mode}"
+        case Replay() if response.sampling.temperature == 0 and not row.accepts_outright:
+            wrong = "accepts tokens in part, and its response is at temperature 0"
+        case Decode(output_tokens=tokens) if question.engine is None and tokens > 1:
+            if not (row.accepted and row.decode_seconds):
+                wrong = "has no rounds, or they took no time"
+    if wrong is not None:
+        kind = type(row).__name__.lower()
         raise RunFolderError(
-            f"`{folder.path}` holds a {type(row).__name__.lower()} of `{row.request}` that "
-            "does not fit the response and the k measured on",
+            f"`{folder.path}/observations/{kind}.jsonl`: the {kind} of request `{row.request}` "
+            f"{wrong}",
             hint="a file of this run is missing or was changed by something else",
         )
 

@@ -144,19 +144,17 @@ def rounds_of(row: Served) -> list[Round]:
     """
     if row.proposed is not None and row.accepted is not None:
         drafted = list(zip(row.proposed, row.accepted, strict=True))
-        plain = row.output_tokens - 1 - sum(accepted + 1 for _, accepted in drafted)
-        return drafted + [(0, 0)] * max(plain, 0)
-    kept, proposals = row.kept or 0, row.drafted or 0
-    rounds = _rounds(row)
-    accepted_by_round = _histogram(row.by_position, rounds) or _spread(kept, rounds)
-    proposed_by_round = _spread(proposals, rounds)
-    drafted = [
-        (max(proposed, accepted), accepted)
-        for proposed, accepted in zip(
-            sorted(proposed_by_round), sorted(accepted_by_round), strict=True
-        )
-    ]
-    plain = row.output_tokens - 1 - rounds - kept
+    else:
+        rounds = _rounds(row)
+        accepted_by_round = _histogram(row.by_position, rounds) or _spread(row.kept or 0, rounds)
+        proposed_by_round = _spread(row.drafted or 0, rounds)
+        drafted = [
+            (max(proposed, accepted), accepted)
+            for proposed, accepted in zip(
+                sorted(proposed_by_round), sorted(accepted_by_round), strict=True
+            )
+        ]
+    plain = row.output_tokens - 1 - sum(accepted + 1 for _, accepted in drafted)
     return drafted + [(0, 0)] * max(plain, 0)
 
 

@@ -64,13 +64,13 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
                 f"resuming: {len(measured.responses)} of {wanted} responses and "
                 f"{candidates - len(left)} of {candidates} candidates are done"
             )
+        folder.note_sweep(prepared.manifest, prepared.candidates)
         known = list(measured.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
         if not left and not measured.plain_left():
             watcher.note("everything is measured already; no model is loaded")
-            folder.note_sweep(prepared.manifest, None)  # a kill can have come before it
+            folder.note_sweep(prepared.manifest, None)
             return folder
-        folder.note_sweep(prepared.manifest, prepared.candidates)
         worker: Worker | IsolatedWorker | EngineWorker
         if prepared.serving is not None:
             worker = EngineWorker(prepared, measured, folder, keep, watcher)

@@ -108,14 +108,14 @@ class Measured:
                 text = texts[record.key]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
                 measured.responses[response.key] = response
+        folder.refuse_altered(resumes=True)
         kept: tuple[dict[Key, Any], ...] = (*measured.replays.values(), *measured.answers.values())
         for rows in kept:
             for key in rows.keys() & wrong:
                 del rows[key]
         for along in measured.replays.values():
             for key in along.keys() & measured.responses.keys():
-                tokens = measured.responses[key].trajectory.output_tokens
-                check_that_it_fits(along[key], tokens, folder)
+                check_that_it_fits(along[key], measured.responses[key].trajectory, folder)
         return measured
 
     def used(self, candidate: Candidate | None) -> bool:

@@ -3,6 +3,7 @@ and never a word on stdout.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,29 @@ def test_every_command_knows_its_formats_and_where_it_can_write(failing, words):
         2, *words, "--format", "jsn"
     )
     assert "cannot write to `/no/such/x`" in failing(2, *words, "-o", "/no/such/x")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["recommend", "RUN"],
+        ["acceptance", "RUN"],
+        ["report", "RUN", "--html", "page.html"],
+        ["compare", "RUN", "RUN"],
+        ["export", "RUN", "--engine", "vllm"],
+        ["gate", "--save", "good.json", "RUN"],
+        ["gate", "--baseline", "PINNED", "RUN"],
+    ],
+    ids=" ".join,
+)
+def test_no_command_answers_from_a_run_whose_files_were_cut(
+    failing, swept, pinned, tmp_path, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(swept[0], "run")
+    path = Path("run/observations/costpoint.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[: len(lines) // 2]))
+    said = failing(2, *({"RUN": "run", "PINNED": pinned}.get(word, word) for word in words))
+    assert "error: `run/observations/costpoint.jsonl` holds " in said
+    assert " records that the sweep wrote" in said

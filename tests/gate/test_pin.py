@@ -252,6 +252,8 @@ def test_a_replay_that_decoding_contradicts_cannot_be_judged():
     # Decoding rejected the token at position 1, which the replay accepts.
     fates = {"proposed": (1,) * 4, "accepted": (0,) * 4, "cut": (0,) * 4}
     seconds = {"draft_seconds": (0.1,) * 4, "verify_seconds": (0.1,) * 4}
-    row = scenes.decode(SMALL, 1, 1.0, **fates, **seconds)
+    unquantized = Candidate(draft="small")
+    row = scenes.decode(unquantized, 1, 1.0, **fates, **seconds)
+    read = scenes.replay((1, 1, 0, 1), unquantized)
     with pytest.raises(RunFolderError, match="decoding accepted otherwise than replay at 3 of 4"):
-        baseline(*FOUR, row)
+        baseline(FOUR[0], read, row, candidate=unquantized)

@@ -225,6 +225,77 @@ def test_redacting_deletes_the_texts_alone_and_ends_the_measuring(folder):
         RunFolder.create(folder.path, manifest())
 
 
+@pytest.fixture
+def ended(folder):
+    """A folder whose sweep ended with three responses, two of them in one append."""
+    with folder.writer() as writer:
+        writer.append([trajectory("a"), trajectory("b")])
+        writer.append([trajectory("c"), private_text("c")])
+        folder.note_sweep(folder.manifest, None)
+    return folder.path
+
+
+def line(request):
+    return msgspec.json.encode(trajectory(request)) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        (
+            lambda whole: whole[: whole.index(b"\n") + 1],
+            "holds 2 of the 3 records that the sweep wrote",
+        ),
+        (lambda whole: whole[:-1], "holds 2 of the 3 records that the sweep wrote"),
+        (lambda whole: b"", "holds 0 of the 3 records that the sweep wrote"),
+        (
+            lambda whole: whole.replace(b'"weight":1.0', b'"weight":2.0', 1),
+            "was changed after the sweep ended",
+        ),
+        (lambda whole: line("a") + line("b") + line("c"), "was changed after the sweep ended"),
+        (lambda whole: whole + line("d"), "was changed after the sweep ended"),
+    ],
+    ids=["fewer lines", "a cut line", "no line", "another value", "other lines", "more lines"],
+)
+def test_what_is_missing_or_was_changed_since_a_sweep_ended_is_refused(ended, left, words):
+    path = ended / "observations" / "trajectory.jsonl"
+    RunFolder(ended).refuse_altered()
+    path.write_bytes(left(path.read_bytes()))
+    with pytest.raises(RunFolderError, match=rf"trajectory\.jsonl` {words}") as caught:
+        RunFolder(ended).refuse_altered()
+    assert caught.value.hint.startswith("copy the whole run folder again")
+
+
+def test_a_file_that_is_gone_or_new_since_a_sweep_ended_is_refused(ended):
+    path = ended / "observations" / "trajectory.jsonl"
+    path.rename(ended / "elsewhere")
+    with pytest.raises(RunFolderError, match="holds 0 of the 3 records"):
+        RunFolder(ended).refuse_altered()
+    RunFolder(ended).refuse_altered(resumes=True)  # it will measure them again
+    (ended / "elsewhere").rename(path)
+    (ended / "observations" / "failure.jsonl").write_bytes(
+        msgspec.json.encode(failure("small", "slow")) + b"\n"
+    )
+    with pytest.raises(RunFolderError, match=r"failure\.jsonl` was changed after the sweep ended"):
+        RunFolder(ended).refuse_altered(resumes=True)
+
+
+def test_texts_may_be_deleted_after_a_sweep_ended(ended):
+    RunFolder(ended).redact()
+    RunFolder(ended).refuse_altered()
+
+
+def test_a_run_in_which_a_sweep_is_under_way_is_read_as_far_as_it_is_written(ended):
+    folder = RunFolder(ended)
+    with folder.writer() as writer:
+        folder.note_sweep(folder.manifest, (SMALL,))
+        writer.append([trajectory("d")])
+    RunFolder(ended).refuse_altered()
+    path = ended / "observations" / "trajectory.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])
+    RunFolder(ended).refuse_altered()
+
+
 def test_a_run_that_is_being_written_is_not_redacted(folder):
     with folder.writer(), pytest.raises(RunFolderError, match="another draftbench writes"):
         folder.redact()

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import scenes
+from msgspec.structs import replace
 from scenes import failure, manifest, replay, trajectory
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import alpha
 from draftbench.errors import RunFolderError
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, LookupReplay
+from draftbench.records import Candidate, DraftingMode, LookupReplay, Sampling
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import SCHEMA_VERSION
 from draftbench.run_folder.run import read_run, run_of, to_decode
@@ -121,6 +122,13 @@ def test_the_longer_responses_are_decoded_in_an_order_that_no_length_decides():
     assert to_decode(rows[-1:], 9) == []
 
 
+# Two rounds that make the five tokens of its output.
+DECODED = alone(
+    "p", 2, proposed=(2, 1), accepted=(2, 0), cut=(0, 0), draft_seconds=(0.1, 0.1),
+    verify_seconds=(0.4, 0.4),
+)  # fmt: skip
+
+
 def lookup(window):
     return LookupReplay(
         request="r", sample=0, candidate=Candidate(draft="ngram"), window=window, proposed=(1,),
@@ -129,25 +137,43 @@ def lookup(window):
 
 
 @pytest.mark.parametrize(
-    ("records", "fits"),
+    ("records", "wrong"),
     [
-        ([trajectory(length=2), replay((1.0,), DRAFT), alone("p", 2)], True),
-        ([trajectory(length=3), replay((1.0,), DRAFT)], False),
-        ([trajectory(length=2), lookup(2)], True),
+        ([trajectory(length=2), replay((1.0,), DRAFT), DECODED], None),
+        ([trajectory(length=3), replay((1.0,), DRAFT)], "replay of request `r` does not fit the"),
+        ([trajectory(length=2), lookup(2)], None),
         # The run's largest k is 2: prompt lookup must have looked as far.
-        ([trajectory(length=2), lookup(1)], False),
+        ([trajectory(length=2), lookup(1)], "`r` looked up fewer tokens than the largest k"),
+        (
+            [trajectory(length=2, sampling=Sampling(temperature=0.7)), replay((0.5,), DRAFT)],
+            "replay.jsonl`: the replay of request `r` is of sampled drafting, and the run of greed",
+        ),
+        ([trajectory(length=2), alone("p", 2)], "decode of request `r` has no rounds, or they"),
+        ([trajectory(length=2), replace(DECODED, decode_seconds=0.0)], "or they took no time"),
     ],
 )
-def test_a_measurement_must_fit_the_response_measured_on(folder, records, fits):
+def test_a_measurement_must_fit_the_response_and_what_the_run_asked(folder, records, wrong):
     assert folder.manifest.question.ks == (1, 2)
     with folder.writer() as writer:
         writer.append(records)
-    if fits:
+    if wrong is None:
         run = read_run(folder)
         assert set(records) == {*run.trajectories, *run.replays, *run.decodes}
     else:
-        with pytest.raises(RunFolderError, match="of `r` that does not fit the response"):
+        with pytest.raises(RunFolderError, match=wrong):
             read_run(folder)
+
+
+def test_at_temperature_0_no_draft_is_accepted_in_part(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", manifest(mode=DraftingMode.SAMPLED))
+    half = replay((0.5,), DRAFT)
+    with folder.writer() as writer:
+        writer.append([trajectory(length=2, sampling=Sampling(temperature=0.7)), half])
+    assert read_run(folder).replays == (half,)
+    with folder.writer() as writer:
+        writer.append([trajectory(length=2)])
+    with pytest.raises(RunFolderError, match="in part, and its response is at temperature 0"):
+        read_run(folder)
 
 
 @pytest.mark.parametrize("record", [replay((1.0,), DRAFT), alone("p", 2)])

@@ -148,6 +148,16 @@ def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_wri
     assert [row.prefill_seconds for row in found] == [0.9, 0.9, 0.9]
 
 
+def test_rounds_make_the_answer_although_positions_and_sums_disagree():
+    # Four rounds that accepted 0, 0, 1 and 2 make seven of the nine tokens after the first.
+    answer = served(
+        SMALL, 2, *(0.1 * n for n in range(1, 11)), rounds=4, drafted=8, kept=5, by_position=(2, 1)
+    )
+    assert [accepted for _, accepted in rounds_of(answer)] == [0, 0, 1, 2, 0, 0]
+    (_, found) = decodes_of([served(None, 0, 0.1, 0.2), answer])
+    assert found.accepted == (0, 0, 1, 2, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("counted", "what"),
     [
@@ -158,6 +168,11 @@ def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_wri
         ({"proposed": (2, 2), "accepted": (1,)}, "of different rounds"),
         ({"proposed": (2,), "accepted": (3,)}, "more tokens accepted than proposed"),
         ({"rounds": 1, "kept": 10}, "in a round than k"),
+        # Of these rounds the last ten begin past the end of eleven tokens.
+        (
+            {"proposed": (2,) * 14, "accepted": (2,) * 14},
+            "more rounds than the answer has room for",
+        ),
     ],
 )
 def test_rounds_that_no_answer_can_have_are_refused(counted, what):

@@ -178,6 +178,7 @@ def test_what_an_older_run_did_not_keep_refuses_nothing(served):
     manifest = json.loads(head.read_text())
     for name in ("servers", "engine_command", "spec_files", "time_scale", "tokenizer", "replay"):
         del manifest["question"][name]
+    del manifest["sealed"]
     head.write_text(json.dumps(manifest))
     facts = folder.path / "observations" / "enginefacts.jsonl"
     facts.write_text(re.sub(r',"files":{[^}]*}', "", facts.read_text()))

@@ -140,6 +140,26 @@ def test_a_run_is_unfinished_from_when_a_sweep_begins_in_it_to_its_end(small, cu
     assert resumed.endswith(" of 2 candidates are done")
 
 
+def test_a_run_is_sealed_at_its_end_and_anew_when_more_was_measured_in_it(small, cut):
+    def sealed():
+        return RunFolder(small.out).manifest.sealed
+
+    small.sweep()
+    before = sealed()
+    cut(1, measure_requests=2)
+    assert sealed() is None
+    folder = small.sweep(measure_requests=2)
+    assert sealed()["decode.jsonl"].records == 2 * before["decode.jsonl"].records
+    assert sum(seal.records for seal in sealed().values()) == len(folder.observations())
+
+
+def test_a_run_that_was_changed_after_its_end_is_not_resumed(small):
+    path = small.sweep(measure="none").path / "observations" / "costpoint.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"context":100', b'"context":200'))
+    with pytest.raises(RunFolderError, match=r"costpoint\.jsonl` was changed after the sweep"):
+        small.sweep(measure="none")
+
+
 def test_a_sweep_that_is_refused_did_not_begin(small):
     copy = small.copy("draft", "copy")
     small.sweep(copy)
@@ -240,6 +260,7 @@ def test_a_failure_that_came_after_the_last_measurement_is_taken_back(small):
     folder = small.sweep()
     late = Failure(candidate=Candidate(draft="draft"), stage="measure", reason="too slow", hint="")
     with folder.writer() as writer:
+        folder.note_sweep(folder.manifest, (late.candidate,))
         writer.append([late])
     assert read_run(folder).failures == (late,)
     assert small.found().failures == ()
@@ -283,6 +304,7 @@ def test_a_model_that_changed_since_it_was_measured_is_refused(small):
 
 def test_a_replay_of_another_length_than_its_response_is_refused(small):
     ended = small.sweep(measure="replay")
+    ended.note_sweep(ended.manifest, ())
     path = ended.path / "observations" / "replay.jsonl"
     first, *others = path.read_text().splitlines()
     records = json.loads(first)
@@ -313,6 +335,7 @@ def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, u
     folder = small.sweep()
     target = next(facts for facts in folder.records(ModelFacts) if facts.candidate is None)
     with folder.writer() as writer:
+        folder.note_sweep(folder.manifest, ())
         writer.append([msgspec.structs.replace(target, second_layout_bytes=8)])
     small.sweep(one_layout=True)  # nothing is left to time
     unloadable()
