@@ -26,10 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from draftbench.planner.decide import Evaluator
-from draftbench.planner.options import DecisionOptions
 
 from draftbench.errors import DraftbenchError
+from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.what_to_measure import next_start

@@ -173,10 +173,10 @@ def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
     records = hand.loaded()
     assert loads(hand.answer(records)).rows == ()
     found = loads(hand.answer(records, batches=(1, 2)))
-    # At one row 8 tokens in 8 s, or in 4; at two nothing pays.
+    # At one row 8 tokens in 8 s, or in 4, after a second of prefill and with the draft two.
     assert found.rows[0][:2] == ["1", "small, k = 2"]
     assert found.rows[1][:2] == ["2", "inconclusive (best: small, k = 1)"]
-    assert found.rows[0][3:] == ["1 → 2", "1000 → 500"]
+    assert found.rows[0][3:] == ["0.991 → 2.02", "1008 → 663"]
     assert found.head[3:] == ["tokens/s without → with", "ms/token"]
     assert found.notes[0].startswith(
         "Without → with speculation, by the expected speed-up. tokens/s: of all requests"

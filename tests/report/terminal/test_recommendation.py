@@ -74,23 +74,22 @@ def test_the_screen_of_a_kept_run(answers):
         "Speculate at concurrency 1 (provisional): qwen0.5:int4, k = 5",
         "Provisional: only 16 requests were decoded; the machine became 16% slower during the",
         "  run.",
-        "Speed-up 1.98× (1.73–2.22), after the first token, over 48 requests, 16 decoded",
+        "Speed-up 2.03× (1.82–2.26), after the first token, over 48 requests, 16 decoded",
         "",
         "   draft         k          expected ×           α           τ           c   memory",
-        "→  qwen0.5:int4  5  1.99 (1.74–2.24)    0.87 ±0.03  4.05 ±0.36  0.20 ±0.02   584 MB",
-        "   qwen0.5:int8  3  1.65 (1.52–1.78)    0.88 ±0.03  3.20 ±0.16  0.30 ±0.01   771 MB",
-        "   qwen0.5       3  1.46 (1.34–1.58)    0.88 ±0.03  3.21 ±0.17  0.39 ±0.01  1.26 GB",
-        "   ngram         5  1.42 (1.25–1.65)             –  3.56 ±0.50  0.00 ±0.00     0 kB",
-        "   self          1  0.96 (0.86–1.04) *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
+        "→  qwen0.5:int4  5  2.03 (1.82–2.26)    0.87 ±0.03  4.05 ±0.36  0.20 ±0.02   584 MB",
+        "   qwen0.5:int8  5  1.68 (1.51–1.86) *  0.88 ±0.03  4.13 ±0.33  0.30 ±0.01   771 MB",
+        "   qwen0.5       3  1.49 (1.40–1.59)    0.88 ±0.03  3.21 ±0.17  0.39 ±0.01  1.26 GB",
+        "   ngram         7  1.46 (1.28–1.67)             –  4.06 ±0.68  0.00 ±0.00     0 kB",
+        "   self          1  0.96 (0.83–1.10) *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
         "± half a 95% interval; τ accepted length; c draft step / target step; self has the",
-        "  highest α possible here; * predicted only; expected: over all requests; the headline's",
-        "  speed-up is cross-validated",
+        "  highest α possible here; * predicted only",
         "",
-        "Runner-up: qwen0.5:int8, k = 3, slower: 1.65× expected against 1.99×, 3.16 tokens per",
-        "  round at the cost of 1.91 target steps.",
-        "qwen0.5:int4 pays off up to about 5 concurrent requests (interpolated between 4 and 16).",
-        "Best k with qwen0.5:int4: 5 at concurrency 1, 3 from 2, 2 from 4, 1 from 5, undecided",
-        "  from 6; at 4 the answer is qwen0.5:int8, k = 3, but an engine loads only one draft",
+        "Runner-up: qwen0.5:int8, k = 5, slower: 1.68× expected against 2.03×, 4.01 tokens per",
+        "  round at the cost of 2.39 target steps.",
+        "qwen0.5:int4 pays off up to about 7 concurrent requests (interpolated between 4 and 16).",
+        "Best k with qwen0.5:int4: 5 at concurrency 1, 3 from 3, 2 from 4, 1 from 6, undecided",
+        "  from 8; at 4 the answer is qwen0.5:int8, k = 3, but an engine loads only one draft",
         "",
         "next: draftbench recommend runs/R --all",
         "      draftbench report runs/R --html report.html",
@@ -184,7 +183,7 @@ def test_a_runner_up_that_is_slower_than_no_draft_is_no_alternative(answers):
         for each in answer.evaluations
     ]
     text = "\n".join(lines_of(msgspec.structs.replace(answer, evaluations=tuple(slow))))
-    best = "qwen0.5:int8, k = 3: 0.92×"
+    best = f"{answer.runner_up.candidate}, k = {answer.runner_up.k}: 0.92×"
     assert f"No other draft is faster than decoding without one (best: {best})." in text
     assert "Runner-up" not in text
 
