@@ -81,7 +81,7 @@ def test_the_file_of_costs_on_the_page_of_formats_can_be_copied(tmp_path):
     costs = read_engine_costs(copied, [draft])
     assert (costs.runner, costs.loads(draft)) == ("llama.cpp b4000, 4-bit GGUF", (1,))
     # 27.5 tokens a second are 36.4 ms a token.
-    assert costs.at(draft, 1).costs.draft_cost_ratio(0.0).value == pytest.approx(0.021 * 27.5)
+    assert costs.blocks[draft][1].draft_cost_ratio(0.0).value == pytest.approx(0.021 * 27.5)
 
 
 def examples(page: Path) -> list[tuple[str, str]]:
