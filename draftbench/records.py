@@ -361,7 +361,8 @@ class ModelFacts(Observation, frozen=True):
     chose different tokens, near ties not counted. `parts` are hashes of the tokenizer and of the
     chat template, by name, which `fingerprint` covers together with the weights.
     `second_layout_bytes` are those of weights that a CPU holds twice, the second time packed for
-    passes over several tokens.
+    passes over several tokens. `least_rows` are those to which it pads a product over fewer, which
+    takes less time there.
     """
 
     candidate: Candidate | None
@@ -380,6 +381,7 @@ class ModelFacts(Observation, frozen=True):
     replay_disagreement: Amount | None
     parts: dict[str, str] = {}
     second_layout_bytes: Count = 0
+    least_rows: Positive = 1
 
 
 # Settings of a server that follow from how it drafts, by the names that engines give them.

@@ -5,6 +5,9 @@
     python scripts/bench_layouts.py --dtype bfloat16 --shapes 8960x1536,1536x8960
     python scripts/bench_layouts.py --level int8
 
+The last column tells how slow one row is: over 1, a pass over several tokens is faster than a plain
+step. `ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16` shows a CPU with AMX without it.
+
 On a CPU with AVX-512 `ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 FBGEMM_ENABLE_INSTRUCTIONS=AVX2` shows what one without would take.
 """
@@ -21,9 +24,12 @@ from draftbench.decoder.device import set_threads
 from draftbench.decoder.linear import (
     INT8_ONEDNN,
     INT8_WEIGHT_ONLY,
+    PADDED_TO,
     SEVERAL,
     has_fbgemm,
+    in_16_bits,
     multiplies_bfloat16,
+    padded_to,
 )
 from draftbench.decoder.quantized_linear import (
     INT8_PRODUCTS,
@@ -31,6 +37,8 @@ from draftbench.decoder.quantized_linear import (
     Int8Linear,
     Int8WeightOnlyLinear,
 )
+from draftbench.memory import LEVELS
+from draftbench.sweep.work import speed_of
 
 # Qwen2.5-1.5B's, SmolLM2-135M's and the embedded target's.
 SHAPES = (
@@ -64,10 +72,28 @@ def layouts(weight: torch.Tensor, level: str) -> dict[str, object]:
         if has_fbgemm():
             held = torch.ops.quantized.linear_prepack_fp16(weight, None)
             products["16 bits"] = lambda x: torch.ops.quantized.linear_dynamic_fp16(x, held)
-    else:
-        products["packed for 1 row"] = by_onednn(packed(weight, 1))
-    products["blocks"] = by_onednn(packed(weight, SEVERAL))
+        products["blocks"] = by_onednn(packed(weight, SEVERAL))
+        return products
+    for rows in PADDED_TO:
+        products[f"packed for {rows}"] = by_onednn(packed(weight, rows))
+        if rows > 1:
+            products[f"fewer padded to {rows}"] = padded_to(rows, weight)
+    # What the same weights take in float32, in rows and, where FBGEMM is there, in 16 bits.
+    wide = weight.float()
+    products["float32 in rows"] = lambda x: functional.linear(x.float(), wide)
+    if has_fbgemm():
+        in_float32 = in_16_bits(wide, None)
+        products["16 bits in float32"] = lambda x: in_float32(x.float()).to(x.dtype)
     return products
+
+
+def bytes_of(name: str, dtype: torch.dtype, level: str) -> float:
+    """Bytes of a weight in a layout."""
+    if level != "none" and name != "wide copy":
+        return LEVELS[level].per_weight
+    if "float32 in rows" in name:
+        return 4
+    return 2 if "16 bits" in name or name == "wide copy" else dtype.itemsize
 
 
 @torch.inference_mode()
@@ -95,8 +121,10 @@ def main() -> None:
     parser.add_argument("--shapes", default=SHAPES)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--level", choices=("none", "int8", "int4"), default="none")
+    parser.add_argument("--threads", type=int)
     options = parser.parse_args()
-    threads, console = set_threads(None), Console(width=100)
+    threads, console = set_threads(options.threads), Console(width=130)
+    console.print(f"A plain read: {speed_of('cpu').reading / 1e9:.1f} GB/s with {threads} threads.")
     dtype = getattr(torch, options.dtype)
     if dtype == torch.bfloat16 and not multiplies_bfloat16():
         console.print("This CPU does not multiply bfloat16: it runs float32 by default.")
@@ -105,11 +133,14 @@ def main() -> None:
         size = outputs * inputs * dtype.itemsize
         for place, copies in (("memory", max(1, COLD_BYTES // size)), ("cache", 1)):
             table = Table(
-                "µs", *(f"{rows} rows" for rows in ROWS),
+                "µs", *(f"{rows} rows" for rows in ROWS), "GB/s at 1", "1 over the least of more",
                 title=f"{shape}, {size / 1e6:.1f} MB from {place}, {threads} threads",
             )  # fmt: skip
             for name, seconds in measure(outputs, inputs, dtype, options.level, copies).items():
-                table.add_row(name, *(f"{1e6 * each:.0f}" for each in seconds))
+                read = outputs * inputs * bytes_of(name, dtype, options.level)
+                slow = f"{seconds[0] / min(seconds[1:]):.2f}"
+                micros = (f"{1e6 * each:.0f}" for each in seconds)
+                table.add_row(name, *micros, f"{read / seconds[0] / 1e9:.1f}", slow)
             console.print(table)
 
 

@@ -151,9 +151,10 @@ class TransformersRunner:
         model: a loaded causal LM without `rewind_obstacle`.
         level: quantization level of its linear layers.
         two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
+        least: rows to which a CPU pads a bfloat16 product over fewer.
     """
 
-    def __init__(self, model: Any, level: str, *, two_layouts: bool = True) -> None:
+    def __init__(self, model: Any, level: str, *, two_layouts: bool = True, least: int = 1) -> None:
         self.model = model
         config = model.config.get_text_config()
         self.vocab_size = config.vocab_size
@@ -168,7 +169,7 @@ class TransformersRunner:
         renamed = "cache" in inspect.signature(type(model).forward).parameters
         self._cache_name = "cache" if renamed else "past_key_values"
         if len({p.device for p in model.parameters()}) == 1:
-            replace_linears(model, level, two_layouts=two_layouts)
+            replace_linears(model, level, two_layouts=two_layouts, least=least)
 
     @property
     def name(self) -> str:
@@ -229,8 +230,8 @@ class TransformersRunner:
         return logits
 
 
-def replace_linears(model: Any, level: str, *, two_layouts: bool = True) -> None:
-    """Replace every linear layer by `make_linear`'s, in place.
+def replace_linears(model: Any, level: str, **how: Any) -> None:
+    """Replace every linear layer by `make_linear`'s, made `how`, in place.
 
     A head that is tied to the embedding becomes a separate layer, which shares the embedding's
     memory if it holds its weights in rows.
@@ -243,7 +244,7 @@ def replace_linears(model: Any, level: str, *, two_layouts: bool = True) -> None
                 given = weight.detach().contiguous()
                 bias = None if layer.bias is None else layer.bias.detach()
                 tied = weight is embedding
-                linear = make_linear(given, bias, level, two_layouts=two_layouts, copied=tied)
+                linear = make_linear(given, bias, level, copied=tied, **how)
                 setattr(parent, name, linear)
 
 

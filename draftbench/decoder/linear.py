@@ -5,11 +5,16 @@ With weights in rows, as checkpoints have them, it costs up to twice as much. So
 instructions for bfloat16, weights that fit into 16 bits are held so and multiplied in float32 by
 FBGEMM: half the bytes, the same values, one layout for any number of rows. Weights that need 32
 bits are packed in blocks by oneDNN, and large ones kept in rows as well, which are faster to read
-for one token. `scripts/bench_layouts.py` times these layouts.
+for one token. CPUs with such instructions multiply weights that oneDNN packed in bfloat16; on some
+of them it takes longer for one row than for four, so that what is fastest is timed (`least_rows`).
+`scripts/bench_layouts.py` times these layouts.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -28,6 +33,10 @@ ROWS_FROM = 8 << 20
 SEVERAL = 8
 # Up to so many rows oneDNN's product is made at its exact size.
 EXACT_SIZE_ROWS = 32
+# To how many rows a bfloat16 product over fewer may be padded; how often each is timed; the part of
+# an unpadded row's time that padding has to save, more than timings are off; and how far its result
+# may be from that of unpacked weights, in parts of it: bfloat16's step.
+PADDED_TO, TIMES, SAVED, ROUNDING = (1, 2, 4, 8), 7, 0.05, 2.0**-7
 # What float16 may change of a weight: half the step of its smallest numbers, and at most this part
 # of the largest weight. bfloat16 has smaller numbers, but they change no sum with larger ones.
 LOST, LOST_OF_LARGEST = 2.0**-25, 2.0**-16
@@ -97,7 +106,12 @@ def fits_16_bits(weight: Tensor) -> bool:
 
 
 def unquantized_linear(
-    weight: Tensor, bias: Tensor | None, *, two_layouts: bool = True, copied: bool = True
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    two_layouts: bool = True,
+    copied: bool = True,
+    least: int = 1,
 ) -> nn.Linear | PackedLinear:
     """The fastest layer for a matrix of this type and size on its device.
 
@@ -107,6 +121,7 @@ def unquantized_linear(
             in rows, since a step of one token is the baseline of every speed-up.
         copied: whether the weight is in memory already; a piece of a mapped file would keep all of
             the file in memory.
+        least: rows to which a bfloat16 product over fewer is padded on a CPU.
     """
     layout = None
     if weight.device.type == "cpu":
@@ -116,9 +131,11 @@ def unquantized_linear(
         return plain_linear(weight, bias)
     if layout == IN_16_BITS:
         return PackedLinear(weight, layout, in_16_bits(weight, bias))
+    if layout == PACKED and weight.dtype == torch.bfloat16:
+        words = layout if least == 1 else f"fewer than {least} rows padded to {least}"
+        return PackedLinear(weight, words, padded_to(least, weight, bias))
     if layout == PACKED:
-        rows = 1 if weight.dtype == torch.bfloat16 else SEVERAL
-        return PackedLinear(weight, layout, in_blocks(weight, bias, rows))
+        return PackedLinear(weight, layout, in_blocks(weight, bias))
     held = weight.contiguous() if copied else weight.clone()
     several = in_blocks(weight, bias) if layout == TWICE else None
     return PackedLinear(weight, layout, _onednn(held, bias), several, held)
@@ -143,18 +160,72 @@ def layout_on_cpu(
     return TWICE if two_layouts else IN_ROWS
 
 
+@torch.inference_mode()
+def least_rows(
+    matrices: Iterable[Tensor],
+    pack: Callable[[int, Tensor], Product] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> int:
+    """To how many rows this CPU pads a product over fewer: 1 unless one row takes clearly longer
+    than several that give the same.
+
+    Ways and shapes are timed in turn, each with its own copy of the weights, so that no weights are
+    in a cache that would not be there in a model's step.
+
+    Args:
+        matrices: those of a model, of which one of each shape is timed.
+    """
+    kept = [
+        m
+        for m in matrices
+        if m.device.type == "cpu"
+        and m.dtype == torch.bfloat16
+        and layout_on_cpu(m.numel(), m.dtype, narrow=False) == PACKED
+    ]
+    often, generator = Counter(m.shape for m in kept), torch.Generator().manual_seed(0)
+    ways: dict[int, list[tuple[int, Tensor, Product]]] = {rows: [] for rows in PADDED_TO}
+    for weight in {m.shape: m for m in kept}.values():
+        token = torch.randn(1, weight.shape[1], generator=generator).bfloat16()
+        exact = functional.linear(token, weight).float()
+        for rows in list(ways):
+            product = (pack or padded_to)(rows, weight)
+            if rows > 1 and (product(token).float() - exact).norm() > ROUNDING * exact.norm():
+                del ways[rows]
+            else:
+                ways[rows].append((often[weight.shape], token, product))
+    least = defaultdict[tuple[int, int], float](lambda: math.inf)
+    for _ in range(TIMES):
+        for rows, products in ways.items():
+            for at, (_, token, product) in enumerate(products):
+                begun = clock()
+                product(token)
+                least[rows, at] = min(least[rows, at], clock() - begun)
+    step = {
+        rows: sum(count * least[rows, at] for at, (count, _, _) in enumerate(products))
+        for rows, products in ways.items()
+    }
+    fastest = min(step, key=step.__getitem__)
+    return fastest if step[fastest] < (1 - SAVED) * step[1] else 1
+
+
 def in_blocks(weight: Tensor, bias: Tensor | None, rows: int = SEVERAL) -> Product:
     """The product with a copy of the weights packed for so many rows."""
     return _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows), bias)
 
 
-def _onednn(held: Tensor, bias: Tensor | None) -> Product:
+def padded_to(least: int, weight: Tensor, bias: Tensor | None = None) -> Product:
+    """The product with weights packed for `least` rows; fewer are padded to so many."""
+    held = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), least)
+    return _onednn(held, bias, least)
+
+
+def _onednn(held: Tensor, bias: Tensor | None, least: int = 1) -> Product:
     multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def product(x: Tensor) -> Tensor:
-        if x.shape[0] <= EXACT_SIZE_ROWS:
+        if least <= x.shape[0] <= EXACT_SIZE_ROWS:
             return multiply(x, held, bias, "none", [], "")
-        return multiply(padded(x), held, bias, "none", [], "")[: x.shape[0]]
+        return multiply(padded(x, least), held, bias, "none", [], "")[: x.shape[0]]
 
     return product
 
@@ -232,20 +303,20 @@ def layouts_of(layers: Iterable[nn.Module]) -> str:
     return "".join(f", {layout}" for layout in sorted(held - {PACKED, IN_ROWS}))
 
 
-def padded_size(rows: int) -> int:
-    """The number of rows to which `rows` are padded for a product: there are eight sizes between n
-    and 2n.
+def padded_size(rows: int, least: int = 1) -> int:
+    """The number of rows to which `rows` are padded for a product: at least `least`, and of the
+    sizes between n and 2n one of eight.
 
     oneDNN compiles kernels for every size and hardly ever frees them. Prompts and responses have
     thousands of sizes, each of which took 0.7 MB for a small model, and longer than rows of zeros.
     """
     if rows <= EXACT_SIZE_ROWS:
-        return rows
+        return max(rows, least)
     step = 1 << (rows.bit_length() - 4)
     return -(-rows // step) * step
 
 
-def padded(x: Tensor) -> Tensor:
+def padded(x: Tensor, least: int = 1) -> Tensor:
     """x [rows, inputs] with zeros below, up to `padded_size`."""
-    missing = padded_size(len(x)) - len(x)
+    missing = padded_size(len(x), least) - len(x)
     return functional.pad(x, (0, 0, 0, missing)) if missing else x

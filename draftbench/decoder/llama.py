@@ -82,6 +82,7 @@ class LlamaRunner:
         model: a loaded transformers causal LM without `llama_obstacle`; unusable afterwards.
         level: quantization level of the linear layers, the output head included.
         two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
+        least: rows to which a CPU pads a bfloat16 product over fewer.
         device: where the weights are moved, layer by layer; by default they stay.
         longest: tokens a row for which recorded caches have room from the start.
     """
@@ -92,12 +93,13 @@ class LlamaRunner:
         level: str,
         *,
         two_layouts: bool = True,
+        least: int = 1,
         device: str | None = None,
         longest: int = 0,
     ) -> None:
         config = model.config
         self.vocab_size, self.context_length = config.vocab_size, config.max_position_embeddings
-        linear = partial(make_linear, level=level, two_layouts=two_layouts)
+        linear = partial(make_linear, level=level, two_layouts=two_layouts, least=least)
         self._model = LlamaModel(model, linear, torch.device(device or model.device))
         like = self._model.like
         self.dtype, self.device = like.dtype, str(like.device)

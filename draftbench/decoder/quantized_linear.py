@@ -74,6 +74,7 @@ def make_linear(
     *,
     two_layouts: bool = True,
     copied: bool = False,
+    least: int = 1,
 ) -> nn.Module:
     """The layer that computes `x @ weight.T + bias` at `level`: unquantized if the matrix does not
     divide into the level's blocks, simulated if the device has no kernel for the level.
@@ -83,9 +84,10 @@ def make_linear(
         bias: [out] or None.
         two_layouts: whether weights may be held twice, for one token and for several.
         copied: whether the weight is in memory already, not a piece of a mapped file.
+        least: rows to which an unquantized bfloat16 product over fewer is padded on a CPU.
     """
     if level == "none" or not fits_level(level, *weight.shape):
-        return unquantized_linear(weight, bias, two_layouts=two_layouts, copied=copied)
+        return unquantized_linear(weight, bias, two_layouts=two_layouts, copied=copied, least=least)
     kernel = kernel_of(level, str(weight.device))
     if kernel is None:
         return SimulatedLinear(weight, bias, level)

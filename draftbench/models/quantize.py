@@ -21,6 +21,7 @@ from draftbench.decoder.linear import (
     PackedLinear,
     has_fbgemm,
     has_onednn,
+    least_rows,
     multiplies_bfloat16,
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
@@ -66,6 +67,8 @@ class Build:
     device: str
     simulate: bool = False  # whether a level without a kernel may be simulated
     two_layouts: bool = True  # whether a CPU may hold unquantized weights in two layouts
+    # Rows to which a CPU pads a bfloat16 product over fewer; None: what is fastest, by timing it.
+    least_rows: int | None = None
     longest: int = 0  # tokens of the longest row that a GPU's recorded passes will be asked for
 
 
@@ -167,11 +170,14 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     _copy_from_file(model)
     parameters = model.num_parameters() + sum(layer.parameters_before for layer in layers)
     runner: Runner
+    least = 1
     if layers:
         runner = TransformersRunner(model, "none")
         caveats = ["runs through transformers' forward pass: its layers are another library's"]
     else:  # one whose stored weights were unpacked while loading is a model like any other
-        runner, caveats = _fastest(source, model, replace(build, level="none") if stored else build)
+        loaded = replace(build, level="none") if stored else build
+        least = _least_rows(model, loaded)
+        runner, caveats = _fastest(source, model, replace(loaded, least_rows=least))
     if stored is not None:
         has_kernel = has_kernel and bool(layers) and all(layer.packed for layer in layers)
         unpacked = "unpacked here: right acceptance, its own cost and size unknown"
@@ -187,6 +193,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         parameters=parameters,
         weight_bytes=weight_bytes,
         second_layout_bytes=second_layout_bytes,
+        least_rows=least,
         quantized_share=share,
         kv_bytes_per_token=kv_bytes_per_token(
             source.config.get_text_config(), build.dtype.itemsize
@@ -245,6 +252,14 @@ def _copy_from_file(model: nn.Module) -> None:
                     weight.data = weight.data.clone()
 
 
+def _least_rows(model: Any, build: Build) -> int:
+    """`Build.least_rows`, timed on the layers' matrices: the head alone is as large as several."""
+    if build.least_rows is not None or build.level != "none":
+        return build.least_rows or 1
+    matrices = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    return least_rows(m.weight for m in matrices if m is not model.get_output_embeddings())
+
+
 def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, list[str]]:
     """The Llama runner if it serves this model and agrees with transformers, else transformers'
     forward pass; and its caveats.
@@ -263,6 +278,7 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
             model,
             build.level,
             two_layouts=two_layouts,
+            least=build.least_rows or 1,
             device=None if build.device == "auto" else build.device,
             longest=build.longest,
         )
@@ -282,7 +298,9 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
         _copy_from_file(model)
     how = "" if build.device == "cpu" else ", without CUDA graphs"
     caveats.insert(0, f"runs through transformers' forward pass{how}: {obstacle}")
-    general = TransformersRunner(model, build.level, two_layouts=two_layouts)
+    general = TransformersRunner(
+        model, build.level, two_layouts=two_layouts, least=build.least_rows or 1
+    )
     return general, caveats
 
 

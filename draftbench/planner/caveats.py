@@ -107,6 +107,19 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             decisive=True,
             short=decided.impossible,
         )
+    timed = None if leader.note else leader.block
+    if slow := timed and timed.target.slow_step:
+        tokens, several, one = slow
+        times, found = one / several, decided.deciding
+        less = found and Estimate(found.value / times, found.low / times, found.high / times)
+        speed = f"the speed-up is up to {times:.2f} times too high"
+        yield Caveat(
+            "slow-step",
+            f"a pass over {tokens} tokens takes {1e3 * several:.3g} ms, one over 1 token "
+            f"{1e3 * one:.3g} ms: this library's one-token step is slow, so {speed}",
+            decisive=decide(less, decided.min_speedup) != decide(found, decided.min_speedup),
+            short=f"a plain step is slower than a pass over {tokens} tokens: {speed}",
+        )
     if better := [each.name for each in decided.preferred_over]:
         *some, last = better
         names = f"{', '.join(some)} and {last} are" if some else f"{last} is"
@@ -121,8 +134,8 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         if not leader.decoded:
             short = f"{leader.name} was not measured: treat its speed-up as a prediction"
         yield Caveat("interval", _interval(decided, leader), short=short)
-    found = evaluator.predicted(leader)
-    predicted, expected = leader.estimate(found.decoding if found else None), leader.expected
+    others = evaluator.predicted(leader)
+    predicted, expected = leader.estimate(others.decoding if others else None), leader.expected
     asked = decided.min_speedup
     if decided.deciding is None:
         few = ""

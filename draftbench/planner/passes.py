@@ -2,7 +2,9 @@
 
 Ratios between models are only taken within a block (one candidate and the target beside it), whose
 points were timed in turn. Row 0 of every array has the medians, the other rows those of resampled
-visits. A pass never costs less for more tokens, a longer context or more rows. Between points
+visits. A pass never costs less for more tokens, a longer context or more rows. Only a pass over one
+token that takes clearly longer than one over several stays as it was timed (`Passes.slow_step`): a
+library may be slow at one row, and plain decoding consists of such passes. Between points
 seconds are linear, outside of them those of the nearest one, and `covers` says where. So the
 seconds of anything are how often each point counts times its seconds.
 
@@ -44,6 +46,8 @@ from draftbench.run_folder.run import Run
 PASS_DRAWS = 400
 # A pass that took so many times the median of its repeats did not run alone: the machine stalled.
 STALL = 3.0
+# A step that takes longer than a pass over several tokens by more than timings are off.
+SLOW_STEP = 0.05
 # From so many processes on, they are resampled too: they show how far one differs from another.
 MIN_PROCESSES = 3
 # Seconds by new tokens and context, then by process.
@@ -59,6 +63,9 @@ class Passes:
     sizes: Ints
     contexts: Ints
     seconds: Floats
+    # Where a pass over one token takes clearly longer than one over several, at every context:
+    # their number, and the seconds of both passes at the middle context.
+    slow_step: tuple[int, float, float] | None = None
 
     def points(self, sizes: npt.ArrayLike, context: Floats, times: Floats) -> Floats:
         """How often each point counts in so many `times` a pass over each of some `sizes` [sizes]
@@ -91,7 +98,10 @@ class Passes:
         grid = self.sizes[:, None], self.contexts[None, :]
         sizes, contexts = (each.ravel() for each in np.broadcast_arrays(*grid))
         floor = fewer_rows.at(sizes, contexts).reshape(self.seconds.shape)
-        floor = np.where(fewer_rows.covers(*grid), floor, 0.0)
+        known = fewer_rows.covers(*grid)
+        if fewer_rows.slow_step is not None:
+            known &= grid[0] > 1
+        floor = np.where(known, floor, 0.0)
         return replace(self, seconds=np.maximum(self.seconds, floor))
 
 
@@ -184,7 +194,25 @@ def _passes(samples: _Samples) -> Passes | None:
     spread = middle * ratio ** widening(units)
     shape = -1, len(sizes), len(contexts)
     seconds = np.concatenate([middle, spread], axis=1).T.reshape(shape)
-    return Passes(np.array(sizes), np.array(contexts), rising(rising(seconds, 1), 2))
+    slow = _slow_step(sizes, seconds[0])
+    return Passes(np.array(sizes), np.array(contexts), _monotone(seconds, slow), slow)
+
+
+def _slow_step(sizes: Sequence[int], medians: Floats) -> tuple[int, float, float] | None:
+    """`Passes.slow_step` of medians [sizes, contexts]."""
+    times = np.divide(medians[:1], medians, out=np.ones_like(medians), where=medians > 0)
+    times = times.min(axis=-1)
+    at, middle = int(times.argmax()), medians.shape[-1] // 2
+    if sizes[0] != 1 or times[at] <= 1 + SLOW_STEP:
+        return None
+    return int(sizes[at]), float(medians[at, middle]), float(medians[0, middle])
+
+
+def _monotone(seconds: Floats, slow_step: object) -> Floats:
+    """Rising along sizes [..., sizes, contexts], but for a slow step, then along contexts."""
+    by_size, first = seconds.copy(), int(slow_step is not None)
+    by_size[..., first:, :] = rising(by_size[..., first:, :], -2)
+    return rising(by_size, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,7 +376,9 @@ def between(timed: Mapping[int, Block], rows: int) -> Block | None:
         )
         straight = np.full_like(middle, (rows - around[0]) / (around[1] - around[0]))
         share = np.divide(middle - below, above - below, out=straight, where=above > below)
-        return Passes(sizes, contexts, rising(ends[0] + share * (ends[1] - ends[0]), 1))
+        slow = low.slow_step or high.slow_step
+        seconds = _monotone(ends[0] + share * (ends[1] - ends[0]), slow)
+        return Passes(sizes, contexts, seconds, slow)
 
     target, draft, proposal = map(passes, ("target", "draft", "proposal"))
     if target is None or (draft is None and proposal is None):

@@ -56,9 +56,9 @@ def replays_here(
             )
         return
     source = prepared.drafts[candidate.draft]
-    runner, facts = build_runner(
-        source, replace(prepared.build, level=candidate.quant), candidate.draft
-    )
+    least = measured.least_rows(candidate)
+    build = replace(prepared.build, level=candidate.quant, least_rows=least)
+    runner, facts = build_runner(source, build, candidate.draft)
     longest = max(chain(*groups), key=lambda response: response.length)
     held = engine_sheet(source, serving.dtype)
     facts = msgspec.structs.replace(

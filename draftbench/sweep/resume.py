@@ -124,6 +124,13 @@ class Measured:
             return bool(self.responses) or None in self.timed_models
         return candidate in self.timed_models or bool(self.replays.get(candidate))
 
+    def least_rows(self, candidate: Candidate | None) -> int | None:
+        """To how many rows its products are padded since it was first loaded: a second timing could
+        choose otherwise, and the sums would round otherwise.
+        """
+        facts = self.facts.get(candidate)
+        return facts[-1].least_rows if facts else None
+
     def kept(self) -> list[AnyObservation]:
         """The responses, then what was replayed and decoded on them."""
         return [

@@ -67,7 +67,8 @@ class Worker:
         try:
             process = uuid.uuid4().hex[:8]
             self.machine = Watch(process)
-            target, facts = build_runner(prepared.target, prepared.build, None)
+            build = replace(prepared.build, least_rows=measured.least_rows(None))
+            target, facts = build_runner(prepared.target, build, None)
             self._keep_facts(facts)
             self.bench = Bench(
                 target=target,
@@ -151,7 +152,8 @@ class Worker:
         if candidate.draft == SELF:
             return LoadedCandidate(candidate, self.bench.target, self.bench)
         self.watcher.note(f"loading {candidate}")
-        build = replace(self.prepared.build, level=candidate.quant)
+        least = self.measured.least_rows(candidate)
+        build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
         runner, facts = build_runner(self.prepared.drafts[candidate.draft], build, candidate.draft)
         longest = max(self.drafted, key=lambda response: response.length)
         facts = msgspec.structs.replace(

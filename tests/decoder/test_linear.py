@@ -26,6 +26,7 @@ from draftbench.decoder.linear import (
     fits_16_bits,
     has_fbgemm,
     int8_way,
+    least_rows,
     multiplies_bfloat16,
     padded_size,
     unquantized_linear,
@@ -306,9 +307,83 @@ def test_packing_changes_no_more_than_the_last_digit():
     torch.testing.assert_close(packed, plain, rtol=2**-7, atol=2**-7)
 
 
+# Large enough to be packed: 1.2 MB in bfloat16.
+WIDE, NARROW = torch.ones(1200, 512).bfloat16(), torch.ones(600, 1024).bfloat16()
+needs_bfloat16 = pytest.mark.skipif(
+    not multiplies_bfloat16(), reason="this CPU has no instructions for bfloat16"
+)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(
+    ("seconds", "unequal", "rows"),
+    [
+        ({1: 107, 2: 126, 4: 88, 8: 109}, None, 4),
+        ({1: 107, 2: 126, 4: 88, 8: 101}, 4, 8),  # the fastest gives something else
+        ({1: 100, 2: 97, 4: 96, 8: 99}, None, 1),  # as much as timings are off
+        ({1: 100, 2: 110, 4: 120, 8: 130}, None, 1),
+    ],
+)
+def test_one_row_is_padded_to_the_number_that_takes_the_least_time_and_gives_the_same(
+    seconds, unequal, rows
+):
+    now = 0.0
+
+    def scripted(padded, weight):
+        def product(x):
+            nonlocal now
+            now += seconds[padded]
+            return x @ weight.T * (2 if padded == unequal else 1)
+
+        return product
+
+    assert least_rows([WIDE, WIDE], scripted, lambda: now) == rows
+
+
+@needs_bfloat16
+def test_of_a_model_the_matrices_count_by_how_often_they_occur():
+    """By hand: unpadded 2 · 10 + 30 = 50; padded to 4 2 · 12 + 20 = 44, to 2 2 · 9 + 34 = 52."""
+    now = 0.0
+    wide, narrow = {1: 10, 2: 9, 4: 12, 8: 40}, {1: 30, 2: 34, 4: 20, 8: 40}
+
+    def scripted(padded, weight):
+        def product(x):
+            nonlocal now
+            now += (wide if weight is WIDE else narrow)[padded]
+            return x @ weight.T
+
+        return product
+
+    assert least_rows([WIDE, NARROW, WIDE], scripted, lambda: now) == 4
+
+
+@pytest.mark.parametrize("matrix", [WIDE.float(), WIDE[:100], WIDE.to("meta")])
+def test_what_is_not_packed_in_bfloat16_is_not_timed(matrix):
+    assert least_rows([matrix], None, None) == 1
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("least", [1, 4])
+def test_rows_that_are_padded_get_what_they_get_among_others(least):
+    generator = torch.Generator().manual_seed(0)
+    weight = (0.05 * torch.randn(1200, 512, generator=generator)).bfloat16()
+    bias = torch.randn(1200, generator=generator).bfloat16()
+    x = torch.randn(40, 512, generator=generator).bfloat16()
+    layer = unquantized_linear(weight, bias, least=least)
+    assert layer.layout == (PACKED if least == 1 else "fewer than 4 rows padded to 4")
+    assert layer.weight_bytes == weight.nbytes
+    assert layer.second_layout_bytes == 0
+    for rows in (1, 2, 3, 4, 5, 33, 40):
+        expected = torch.nn.functional.linear(x[:rows], weight, bias)
+        torch.testing.assert_close(layer(x[:rows]), expected, rtol=2**-7, atol=2**-6)
+    if least == 4:
+        assert torch.equal(layer(x[:1]), layer(x[:4])[:1])
+
+
 def test_long_passes_share_few_sizes_and_short_ones_keep_their_own():
     """By hand: 33 goes up to a multiple of 32 / 8, 100 of 64 / 8, 600 of 512 / 8."""
     assert [padded_size(rows) for rows in (1, 9, 32)] == [1, 9, 32]
+    assert [padded_size(rows, 4) for rows in (1, 3, 4, 5, 33)] == [4, 4, 4, 5, 36]
     assert [padded_size(rows) for rows in (33, 100, 512, 600)] == [36, 104, 512, 640]
     assert len({padded_size(rows) for rows in range(128, 2049)}) == 4 * 8 + 1
     assert all(rows <= padded_size(rows) <= 1.125 * rows for rows in range(33, 2049))

@@ -40,6 +40,30 @@ def test_a_long_and_quiet_run_raises_no_doubt_but_of_a_draft_that_is_always_righ
 
 
 @pytest.mark.parametrize(
+    ("steps", "asked", "told"),
+    [
+        ({1: 0.1, 2: 0.1, 3: 0.1}, 1.0, None),
+        ({1: 0.104, 2: 0.1, 3: 0.1}, 1.0, None),  # as much as timings are off
+        ({1: 0.1, 2: 0.09, 3: 0.08}, 1.0, False),  # 8 / 4.1 / 1.25 is 1.56
+        ({1: 0.1, 2: 0.09, 3: 0.08}, 1.7, True),
+    ],
+)
+def test_a_plain_step_that_is_slower_than_a_longer_pass_is_said(scene, steps, asked, told):
+    scene.requests(30, ALL)
+    scene.times(steps, {1: 0.01, 2: 0.01})
+    for number in range(3):
+        scene.decodes(30, 2, 0.41, plain=0.8, process=f"p{number}")
+    found = recommend(scene.observed(2), DecisionOptions(min_speedup=asked))
+    slow = [caveat for caveat in found.caveats if caveat.kind == "slow-step"]
+    assert [caveat.decisive for caveat in slow] == ([] if told is None else [told])
+    for caveat in slow:
+        assert caveat.text == (
+            "a pass over 3 tokens takes 80 ms, one over 1 token 100 ms: this library's "
+            "one-token step is slow, so the speed-up is up to 1.25 times too high"
+        )
+
+
+@pytest.mark.parametrize(
     ("step", "told"),
     [
         ((0.1, 0.1, 0.1, 0.1, 9.0, 9.0), False),  # one visit stalled

@@ -263,7 +263,12 @@ seconds = st.floats(0.5, 5.0)
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    timed=st.lists(st.tuples(seconds, seconds, seconds), min_size=6, max_size=6),
+    timed=st.lists(
+        # A step that is slower than longer passes is slower than more rows of one token, too.
+        st.tuples(seconds, seconds, seconds).map(lambda passes: (min(passes), *passes[1:])),
+        min_size=6,
+        max_size=6,
+    ),
     decoded=st.lists(st.none() | seconds, min_size=6, max_size=6),
 )
 def test_no_larger_load_has_less_throughput_and_less_latency_at_once(timed, decoded):

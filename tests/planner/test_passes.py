@@ -41,10 +41,38 @@ def test_the_median_of_all_repeats_counts(scene):
 
 
 def test_a_longer_pass_is_never_cheaper(scene):
-    # 1.2 before 1.0: the nearest non-decreasing pair is their mean, twice.
-    scene.times({1: 1.2, 2: 1.0, 3: 1.3}, {1: 0.1, 2: 0.1})
+    # 1.04 before 1.0: half-way between 1.04 and 1.0, twice.
+    scene.times({1: 1.04, 2: 1.0, 3: 1.3}, {1: 0.1, 2: 0.1})
     costs = blocks_of(scene.observed(2), SMALL)[1]
-    assert at(costs.target, np.array([1, 2, 3]), 0) == pytest.approx([1.1, 1.1, 1.3])
+    assert at(costs.target, np.array([1, 2, 3]), 0) == pytest.approx([1.02, 1.02, 1.3])
+    assert costs.target.slow_step is None
+
+
+def test_a_step_that_takes_longer_than_a_pass_over_several_tokens_stays_as_timed(scene):
+    # Of 1.26, 1.01, 0.88, 0.87 half-way between 1.26 and 0.87: 1.065; a step takes 1.07.
+    passes = {1: 1.07, 2: 1.26, 3: 1.01, 4: 0.88, 5: 0.87, 6: 1.09}
+    scene.times(passes, {1: 0.1, 2: 0.1}, contexts=(100, 300))
+    costs = blocks_of(scene.observed(5), SMALL)[1]
+    assert costs.target.slow_step == (5, 0.87, 1.07)
+    seconds = at(costs.target, np.arange(1, 7), 200)
+    assert seconds == pytest.approx([1.07, 1.065, 1.065, 1.065, 1.065, 1.175])
+    v = costs.verify_ratio(5, 200.0)
+    assert (v.value, v.low, v.high) == pytest.approx((1.065 / 1.07,) * 3)
+
+
+@pytest.mark.parametrize(("step", "slow"), [((1.07, 1.07), True), ((1.07, 0.88), False)])
+def test_a_step_is_slow_where_it_is_so_at_every_context(scene, step, slow):
+    for context, seconds in zip((100, 300), step, strict=True):
+        scene.times({1: seconds, 5: 0.87}, {1: 0.1, 2: 0.1}, contexts=(context,))
+    assert (blocks_of(scene.observed(4), SMALL)[1].target.slow_step is not None) is slow
+
+
+def test_of_more_rows_a_step_may_cost_less_than_a_slow_one(scene):
+    """Four rows of one token are as many rows of a product as four tokens."""
+    scene.times({1: 1.07, 4: 0.88}, {1: 0.1, 2: 0.1})
+    scene.times({1: 0.88, 4: 1.5}, {1: 0.1, 2: 0.1}, batch=4)
+    costs = blocks_of(scene.observed(3, batches=(1, 4)), SMALL)
+    assert at(costs[4].target, 1, 0) == pytest.approx(0.88)
 
 
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=8))

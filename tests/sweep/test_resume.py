@@ -10,6 +10,7 @@ import pytest
 
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
+from draftbench.models import quantize
 from draftbench.models.source import ModelSource
 from draftbench.planner.recommend import recommend
 from draftbench.planner.unfinished import unfinished
@@ -321,6 +322,15 @@ def test_a_timed_model_that_now_runs_in_another_way_is_refused(small, monkeypatc
     monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
     with pytest.raises(ModelError, match="the target runs as `by another kernel` now"):
         small.sweep(controls=True)
+
+
+def test_to_how_many_rows_products_are_padded_is_decided_once_in_a_run(small, monkeypatch):
+    """Timed again it could be another number, which rounds otherwise."""
+    monkeypatch.setattr(quantize, "least_rows", lambda matrices: 4)
+    small.sweep(measure="replay")
+    monkeypatch.setattr(quantize, "least_rows", lambda matrices: 8)
+    found = small.found(measure="replay", controls=True)
+    assert {facts.least_rows for facts in found.facts} == {4}
 
 
 def test_a_model_that_was_replayed_and_now_runs_in_another_way_is_refused(small, monkeypatch):

@@ -69,6 +69,7 @@ _URGENT = (
     "looping",
     "stalled",
     "uncertain-cost",
+    "slow-step",
     "throttled",
     "no-fast-kernel",
 )
