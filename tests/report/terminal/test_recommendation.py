@@ -88,7 +88,7 @@ def test_the_screen_of_a_kept_run(answers):
         "Runner-up: qwen0.5:int8, k = 5, slower: 1.68× expected against 2.03×, 4.01 tokens per",
         "  round at the cost of 2.39 target steps.",
         "qwen0.5:int4 pays off up to about 7 concurrent requests (interpolated between 4 and 16).",
-        "Best k with qwen0.5:int4: 5 at concurrency 1, 3 from 3, 2 from 4, 1 from 6, undecided",
+        "Best k with qwen0.5:int4: 5 at concurrency 1, 3 from 2, 2 from 4, 1 from 6, undecided",
         "  from 8; at 4 the answer is qwen0.5:int8, k = 3, but an engine loads only one draft",
         "",
         "next: draftbench recommend runs/R --all",
