@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from draftbench.acceptance.definitions import TOKENS_PER_ROUND, Sample, alpha, ratio
-from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
+from draftbench.acceptance.intervals import Estimate, estimates, paired_difference
 from draftbench.acceptance.rounds import (
     Floats,
     ModelPairs,
@@ -153,17 +153,21 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
                         equal_requests=round(sample.equal_requests, 1),
                         positions=positions,
                         confidence=confidence / positions if has_confidence else None,
-                        alpha=estimate(sample),
+                        alpha=None,
                     )
                 )
-    change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
+    late_less_early = paired_difference(samples["third", "late"], samples["third", "early"])
+    change, *alphas = estimates([late_less_early, *(samples[g.by, g.name] for g in groups)])
     reading = None
     if change and change.high < 0:
         reading = FALLING
     elif change and change.low > 0:
         reading = f"{RISING}: {TEMPLATE}" if templated else RISING
     return Breakdown(
-        groups=tuple(groups),
+        groups=tuple(
+            msgspec.structs.replace(group, alpha=interval)
+            for group, interval in zip(groups, alphas, strict=True)
+        ),
         late_less_early=change,
         reading=reading,
         crossings=_crossings(model),
@@ -179,26 +183,28 @@ def rounds_by_group(
     Args:
         rounds: by k, with a row for each trajectory.
     """
-    groups = []
+    samples: dict[tuple[str, str, int], Sample] = {}
     for by, name_of in GROUPINGS.items():
         names = [name_of(trajectory) for trajectory in trajectories]
         for name in sorted(set(names)) if len(set(names)) > 1 else ():
             rows = [row for row, group in enumerate(names) if group == name]
-            members = [trajectories[row] for row in rows]
+            members = tuple(trajectories[row] for row in rows)
             for k, at_k in rounds.items():
                 passes = at_k.target_passes[rows]
-                tokens = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
-                groups.append(
-                    GroupRounds(
-                        by=by,
-                        name=name,
-                        k=k,
-                        requests=len(tokens.requests),
-                        equal_requests=round(tokens.equal_requests, 1),
-                        tokens_per_round=estimate(tokens),
-                    )
-                )
-    return tuple(groups)
+                samples[by, name, k] = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
+    return tuple(
+        GroupRounds(
+            by=by,
+            name=name,
+            k=k,
+            requests=len(sample.requests),
+            equal_requests=round(sample.equal_requests, 1),
+            tokens_per_round=interval,
+        )
+        for ((by, name, k), sample), interval in zip(
+            samples.items(), estimates([*samples.values()]), strict=True
+        )
+    )
 
 
 def costliest_disagreements(
@@ -286,7 +292,9 @@ def _crossings(pairs: ModelPairs) -> tuple[Crossing, ...]:
             positions=float(
                 sum(min(r.draftable, len(r.accept)) for _, r in cells[segment, temperature])
             ),
-            alpha=estimate(sample),
+            alpha=interval,
         )
-        for (segment, temperature), sample in samples.items()
+        for ((segment, temperature), sample), interval in zip(
+            samples.items(), estimates([*samples.values()]), strict=True
+        )
     )

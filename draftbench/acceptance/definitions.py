@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 
@@ -226,7 +227,9 @@ def per_request_mean(sample: Sample) -> Sample:
     defined = np.isfinite(values)
     return Sample(
         figure=replace(sample.figure, name=f"{sample.figure.name}, per-request mean"),
-        requests=tuple(r for r, has in zip(sample.requests, defined, strict=True) if has),
+        requests=sample.requests
+        if defined.all()
+        else tuple(compress(sample.requests, defined)),
         weights=sample.weights[defined],
         addends=np.stack([values[defined], np.ones(int(defined.sum()))], axis=1),
         combine=quotient,

@@ -26,7 +26,7 @@ from draftbench.acceptance.definitions import (
     ratio,
     tokens_per_round,
 )
-from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.intervals import Estimate, estimates
 from draftbench.acceptance.rounds import (
     ModelPairs,
     Pairs,
@@ -76,16 +76,19 @@ def stopping_rules(
         ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.target_passes),
         accepted_per_drafted(trajectories, rounds),
     )
-    rules = [(None, fixed), *((limit, stopped(model, k, limit)) for limit in thresholds)]
+    rules = {None: fixed} | {limit: stopped(model, k, limit) for limit in thresholds}
+    intervals = estimates([sample for samples in rules.values() for sample in samples])
     return tuple(
         Stopping(
             k=k,
             threshold=threshold,
-            tokens_per_round=estimate(tokens),
-            draft_steps_per_round=estimate(steps),
-            accepted_per_drafted=estimate(accepted),
+            tokens_per_round=tokens,
+            draft_steps_per_round=steps,
+            accepted_per_drafted=accepted,
         )
-        for threshold, (tokens, steps, accepted) in rules
+        for threshold, tokens, steps, accepted in zip(
+            rules, intervals[::3], intervals[1::3], intervals[2::3], strict=True
+        )
     )
 
 

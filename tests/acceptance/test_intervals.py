@@ -42,7 +42,7 @@ def test_bca_reproduces_the_textbook_interval_of_a_skewed_figure() -> None:
         return np.asarray(mean[..., 2] - mean[..., 1] ** 2)
 
     sample = Sample(HAZARD, tuple(map(str, range(26))), np.ones(26), moments, variance)
-    found = resampled(sample, level=0.9, resamples=20000)
+    [found] = resampled([sample], [0.9], 20000)
     assert found is not None
     assert found.value == pytest.approx(171.5, abs=0.1)
     assert (found.low, found.high) == pytest.approx((116.0, 260.0), abs=3)
