@@ -158,7 +158,7 @@ def alpha(pairs: Pairs, shares: Sequence[Floats] | None = None) -> Sample | None
     overlap = len(overlaps) == len(replays)
     columns = np.zeros((len(replays), 2))
     for row, replay in enumerate(replays):
-        values = np.array((overlaps[row] if overlap else replay.accept)[: replay.draftable])
+        values = np.asarray(overlaps[row] if overlap else replay.accept)[: replay.draftable]
         weights = np.ones(len(values)) if shares is None else shares[row][: len(values)]
         columns[row] = values @ weights, weights.sum()
     trajectories = [trajectory for trajectory, _ in pairs]

@@ -128,7 +128,7 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
     """What a replay says of the rounds along its response."""
     length, limit = trajectory.output_tokens, trajectory.limit
     if isinstance(replay, Replay):
-        return PositionLaw(length, limit, np.array(replay.accept, np.float64), replay.draftable)
+        return PositionLaw(length, limit, np.asarray(replay.accept), replay.draftable)
     proposed, matched = np.array(replay.proposed, np.int64), np.array(replay.matched, np.int64)
     return StartLaw(length, limit, proposed, matched, replay.window)
 

@@ -96,10 +96,10 @@ def stopped(pairs: ModelPairs, k: int, threshold: float) -> tuple[Sample, Sample
     """Tokens per round (exact), draft steps per round (a lower bound) and accepted / drafted (an
     upper bound) where drafting ends before the first token with a confidence under `threshold`.
     """
-    sure = [np.array(replay.confidence) >= threshold for _, replay in pairs]
+    sure = [np.asarray(replay.confidence) >= threshold for _, replay in pairs]
     # An unsure token ends its round just as a rejected one does.
     laws = [
-        PositionLaw(t.output_tokens, t.limit, np.array(r.accept) * is_sure, r.draftable)
+        PositionLaw(t.output_tokens, t.limit, np.asarray(r.accept) * is_sure, r.draftable)
         for (t, r), is_sure in zip(pairs, sure, strict=True)
     ]
     rounds, tried = expected_rounds(laws, k), tried_probabilities(laws, k)

@@ -100,7 +100,7 @@ def rank_rates(pairs: ModelPairs) -> Floats:
     """P(the target's token has rank r under the draft) [_RANKS], over all drafted positions."""
     counts, positions = np.zeros(_RANKS), 0.0
     for trajectory, replay in pairs:
-        rank = np.array(replay.rank[: replay.draftable], np.int64)
+        rank = np.asarray(replay.rank)[: replay.draftable]
         counts += trajectory.weight * np.bincount(rank[rank < _RANKS], minlength=_RANKS)
         positions += trajectory.weight * len(rank)
     return counts / max(positions, 1.0)
@@ -114,7 +114,7 @@ def tree_law(tree: Tree, depth: int, trajectory: Trajectory, replay: Replay) -> 
             counts as rejected there, as in an engine's round.
     """
     child, nowhere = _children(tree)
-    rank = np.minimum(np.array(replay.rank, np.int64), child.shape[1] - 1)
+    rank = np.minimum(np.asarray(replay.rank), child.shape[1] - 1)
     starts = len(rank)
     rank = np.concatenate([rank, np.full(depth, child.shape[1] - 1)])
     node, matched = np.zeros(starts, np.int64), np.zeros(starts, np.int64)
