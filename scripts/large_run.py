@@ -21,7 +21,9 @@ from draftbench.records import Replay, Sampling, Trajectory
 from draftbench.run_folder.folder import RunFolder
 
 TOKENS, SEGMENTS, DECODED, AT_ONCE = 300, 4, 24, 64
-SIX = Scenario(decoded=(DECODED,) * 6, promise=(1.0, 0.97, 0.95, 0.9, 0.85, 0.8), ks=tuple(range(1, 9)))
+SIX = Scenario(
+    decoded=(DECODED,) * 6, promise=(1.0, 0.97, 0.95, 0.9, 0.85, 0.8), ks=tuple(range(1, 9))
+)
 
 
 def rounded(values: Floats) -> tuple[float, ...]:

@@ -82,7 +82,9 @@ def resampled(
 ) -> list[Estimate | None]:
     """The pooled figures with their BCa intervals at these levels, not widened."""
     found: list[Estimate | None] = []
-    for sample, level, sums in zip(samples, levels, _resampled_sums(samples, resamples), strict=True):
+    for sample, level, sums in zip(
+        samples, levels, _resampled_sums(samples, resamples), strict=True
+    ):
         value, left_out = sample.value, _leave_one_out(sample)
         draws = sample.combine(sums)
         defined = np.sort(draws[np.isfinite(draws)])
@@ -194,8 +196,8 @@ def _resampled_sums(samples: Sequence[Sample], resamples: int) -> Iterator[Float
         stack = stacks.setdefault(len(names), {})
         places.append((len(names), [stack.setdefault(c.tobytes(), len(stack)) for c in columns]))
     sums = {requests: _drawn_sums(requests, stack, resamples) for requests, stack in stacks.items()}
-    for requests, columns in places:
-        yield sums[requests][:, columns]
+    for requests, places_of in places:
+        yield sums[requests][:, places_of]
 
 
 def _drawn_sums(requests: int, columns: Iterable[bytes], resamples: int) -> Floats:

@@ -118,7 +118,12 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def acceptance_report(
-    run: Run, candidates: Sequence[Candidate], ks: Sequence[int], width: float
+    run: Run,
+    candidates: Sequence[Candidate],
+    ks: Sequence[int],
+    width: float,
+    *,
+    what_ifs: bool = True,
 ) -> AcceptanceReport:
     """Compute every figure of acceptance of `candidates` from the run's replays, or for a candidate
     without replays from the rounds that an engine counted.
@@ -127,6 +132,7 @@ def acceptance_report(
         ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with. An
             engine's counts are shown at the k's that it was started with.
         width: the relative half width of an interval that `requests_needed` aims at.
+        what_ifs: with the stopping rules and trees, which no sweep decodes with.
     """
     figures: list[CandidateAcceptance] = []
     differences: dict[tuple[str, int | None], Sample] = {}
@@ -139,10 +145,12 @@ def acceptance_report(
         }
         if along.served:
             rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])
-            figures.append(_figures(run, candidate, (), rounds, expected, rate, width))
+            figures.append(_figures(run, candidate, (), rounds, expected, rate, width, what_ifs))
         else:
             rate, rounds = definitions.alpha(along.replays), expected
-            figures.append(_figures(run, candidate, along.replays, rounds, {}, rate, width))
+            figures.append(
+                _figures(run, candidate, along.replays, rounds, {}, rate, width, what_ifs)
+            )
         samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
         for k, at_k in rounds.items():
             samples[k] = definitions.tokens_per_round(*at_k)
@@ -187,6 +195,7 @@ def _figures(
     predicted: Mapping[int, Along],
     rate: Sample | None,
     width: float,
+    what_ifs: bool,
 ) -> CandidateAcceptance:
     longest = max(rounds, default=0)
     trajectories = rounds[longest][0] if rounds else [trajectory for trajectory, _ in pairs]
@@ -212,8 +221,8 @@ def _figures(
         hazards=figures["hazards"],
         survivals=figures["survivals"],
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
-        stopping=stopping_rules(pairs, longest) if pairs and longest else (),
-        trees=best_trees(pairs, longest) if pairs and longest else (),
+        stopping=stopping_rules(pairs, longest) if what_ifs and pairs and longest else (),
+        trees=best_trees(pairs, longest) if what_ifs and pairs and longest else (),
         faults=suspected_faults(
             candidate, pairs, [at_k for _, at_k in rounds.values()], near_tie(run)
         ),

@@ -305,7 +305,10 @@ def _change(
         if difference is None or gain is None:
             few = f"{len(shared)} common requests: too few to tell"
             difference, obstacle = None, few if shared else "no common requests"
-    return FigureChange(figure, *ks, *estimates(samples), difference, _ratio(gain), len(shared), obstacle)
+    values = estimates(samples)
+    return FigureChange(
+        figure, *ks, values[0], values[1], difference, _ratio(gain), len(shared), obstacle
+    )
 
 
 def _change_of_cost(a: Estimate | None, b: Estimate | None, obstacle: str | None) -> FigureChange:

@@ -161,5 +161,10 @@ def test_numbers_of_tokens_are_read_back_and_take_eight_bytes_each(path):
     append_line(path, made)
     assert list(read(path)) == made
     one, _ = read(path)
-    for numbers, kind in ((one.accept, "d"), (one.confidence, "d"), (one.margin, "d"), (one.rank, "q")):
+    for numbers, kind in (
+        (one.accept, "d"),
+        (one.confidence, "d"),
+        (one.margin, "d"),
+        (one.rank, "q"),
+    ):
         assert (numbers.typecode, numbers.itemsize) == (kind, 8)

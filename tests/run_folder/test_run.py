@@ -145,7 +145,8 @@ def test_a_measurement_must_fit_the_response_measured_on(folder, records, fits):
     if fits:
         run = read_run(folder)
         read = [*run.trajectories, *run.replays, *run.decodes]
-        assert len(read) == len(records) and all(record in read for record in records)
+        assert len(read) == len(records)
+        assert all(record in read for record in records)
     else:
         with pytest.raises(RunFolderError, match="of `r` that does not fit the response"):
             read_run(folder)
