@@ -189,7 +189,10 @@ class ModelSource:
         def without_storage(where: str, **options: Any) -> Any:
             return type(skeleton).from_pretrained(None, config=self.config, **options)
 
-        stored, skeleton = self._load("weights", headers), self.skeleton
+        stored = self._load("weights", headers)
+        if self.trust.remote_code and "auto_map" in self.raw_config:
+            return  # its own code runs where the model is loaded, which may be another process
+        skeleton = self.skeleton
         if getattr(self.config, "quantization_config", None) or None in stored.values():
             self._refuse_more_layers(skeleton, stored)
             held = max((held for _, held in self._layers(skeleton, stored)), default=0)
