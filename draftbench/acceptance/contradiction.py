@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from math import comb
+from math import sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -24,9 +24,11 @@ from draftbench.records import Decode, DraftingMode, LookupReplay, Trajectory
 # A larger share of positions moves a speed-up by more than the noise of its timing. In sound runs
 # it is 0: of the 5,476 positions without a near tie in four reference runs and three on a GPU.
 _POSITIONS = 0.02
-# In expectation, tokens per round that are further off, and by more than four standard errors, by
-# Student's t: one sound comparison in 16,000 is. (Near ties alone are up to 3 % off on an engine.)
-_TOKENS_PER_ROUND, _BEYOND_CHANCE = 0.05, NormalDist().cdf(4)
+# What may be chance must be off by more standard errors: one sound comparison in 16,000 is. Tokens
+# per round, in expectation, by more than this share too. (Near ties alone are up to 3 % off on an
+# engine.)
+_STANDARD_ERRORS, _TOKENS_PER_ROUND = 4, 0.05
+_BEYOND_CHANCE = NormalDist().cdf(_STANDARD_ERRORS)  # with few requests, of Student's t
 
 
 def contradiction(
@@ -60,7 +62,7 @@ def contradiction(
             at = *row.key, position
             differs[at] = against or differs.get(at, 0)
     wrong, to_one_side = sum(map(abs, differs.values())), abs(sum(differs.values()))
-    if rounded and _chance_of(to_one_side, wrong) > 1 - _BEYOND_CHANCE:
+    if rounded and to_one_side <= _STANDARD_ERRORS * sqrt(wrong):  # McNemar 1947
         to_one_side = 0
     if (to_one_side if rounded else wrong) > _POSITIONS * len(differs):
         what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
@@ -103,14 +105,6 @@ def _compared(
                     replayed = replay.accept[position - 1] == 1
                     yield position, (position < at + accepted) - replayed
         at = after
-
-
-def _chance_of(to_one_side: int, wrong: int) -> float:
-    """The probability that of so many differences, each to either side alike, at least so many more
-    are to one side (McNemar 1947, exact).
-    """
-    most = (wrong + to_one_side) // 2
-    return min(1.0, 2 * sum(comb(wrong, n) for n in range(most, wrong + 1)) / 2**wrong)
 
 
 def _more_tokens_per_round(

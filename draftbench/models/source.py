@@ -389,7 +389,7 @@ def _stored_tensors(folder: Path, *, complete: bool) -> dict[str, torch.Tensor |
     there, and empty where there is no such file.
 
     Raises:
-        UnreadableError: a file is missing that must be there for the folder to be `complete`.
+        FileNotFoundError: a file is missing that must be there for the folder to be `complete`.
     """
     from transformers.modeling_utils import load_state_dict
 
@@ -404,7 +404,7 @@ def _stored_tensors(folder: Path, *, complete: bool) -> dict[str, torch.Tensor |
         files = [folder / name for name in sorted(set(file_of.values()))]
     missing = [file.name for file in files if not file.exists()]
     if complete and (missing or not files):
-        raise UnreadableError(f"no file `{(missing or [whole.name])[0]}`")
+        raise FileNotFoundError(f"no file `{(missing or [whole.name])[0]}`")
     stored: dict[str, torch.Tensor | None] = dict.fromkeys(file_of)
     for file in files:
         if file.exists():

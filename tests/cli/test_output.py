@@ -66,7 +66,7 @@ def test_a_file_that_draftbench_did_not_write_is_replaced_by_force_alone(command
     named = [{"FILE": file, "FOLDER": tmp_path}.get(word, word) for word in words]
     refused = command(*named)
     assert (refused.code, refused.out) == (2, "")
-    assert "exists, and nothing in it says that draftbench wrote it" in refused.err
+    assert "exists, and draftbench cannot tell that it wrote it" in refused.err
     assert "--force" in refused.err
     assert file.read_text().startswith("# A page of mine")
     if "missing.json" not in words:
