@@ -81,7 +81,7 @@ def test_one_position_in_fifty_may_differ() -> None:
 
 
 def test_of_a_quantized_draft_differences_to_one_side_alone_contradict() -> None:
-    """13 of 13 to one side are 3.6 standard errors, 12 of 12 are 3.46: chance, as are 16 to both."""
+    """13 of 13 to one side are 3.6 standard errors, 12 of 12 are 3.46: as 16 to both: chance."""
     for n in (12, 13):
         row = rounds(*[0] * n, *[1] * 50, k=1)
         accept = [1.0] * (row.output_tokens - 1)
