@@ -157,7 +157,7 @@ _LEAST_SECONDS = 1e-10
 
 
 def _check_times(**times: Iterable[float]) -> None:
-    """Times are 0, where a part was too short to be told apart, or what a clock can show."""
+    """Times are 0, where a part was too short for the clock, or what a clock can show."""
     for name, seconds in times.items():
         least = min(filter(None, seconds), default=1.0)
         if least < _LEAST_SECONDS:

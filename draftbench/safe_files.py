@@ -41,7 +41,8 @@ GENERATOR = "draftbench"
 _START = 4096
 _WRITTEN_HERE = re.compile(
     rb'<meta name="generator" content="draftbench">|package="draftbench"'
-    rb'|\A\{\n  "schema_version": |<dc:title>draftbench</dc:title>|Software\x00draftbench'
+    rb'|\A\{\n  "schema_version": \d+,\n  "created": "[^"]*",\n  "candidate": '
+    rb"|<dc:title>draftbench</dc:title>|Software\x00draftbench"
 )
 
 

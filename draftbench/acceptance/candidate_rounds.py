@@ -76,10 +76,13 @@ def candidate_rounds(run: Run, candidate: Candidate) -> CandidateRounds:
     along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
     replays = [(t, along[t.key]) for t in run.trajectories if t.key in along]
     decodes = [row for row in run.decodes if row.candidate == candidate]
-    # What is rounded to few bits may round otherwise in another pass, so near ties are wider: of
-    # SmolLM2 at int8 the token differs at 6 % of positions, by chance.
-    exact = run.manifest.question.engine is None and candidate.quant == "none"
-    contradicted = contradiction(replays, decodes, near_tie(run), by_position=exact)
+    contradicted = contradiction(
+        replays,
+        decodes,
+        near_tie(run),
+        by_position=run.manifest.question.engine is None,
+        rounded=candidate.quant != "none",
+    )
     served = served_rounds(run, candidate) if contradicted or not replays else None
     if served is None:
         return CandidateRounds.of(replays)

@@ -1,15 +1,17 @@
 """Finds replays that decoding contradicts: they predict nothing, and only what was decoded counts.
 
 Greedy drafts, and all drafts at temperature 0, accept the same tokens of the same text however they
-are run, near ties apart, so the built-in decoder is compared position by position. Where drafts are
-drawn or quantized, where the text came out differently, and on a serving engine, whose sums have no
-positions, the rounds of each request are compared in expectation.
+are run, near ties apart, so the built-in decoder is compared position by position. What is rounded
+to few bits may round otherwise in another pass, but then it errs to either side alike. The rounds
+of each request are compared in expectation as well: drafts may be drawn, a text may have come out
+differently, near ties may be many, and a serving engine tells no positions.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from math import sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -22,13 +24,20 @@ from draftbench.records import Decode, DraftingMode, LookupReplay, Trajectory
 # A larger share of positions moves a speed-up by more than the noise of its timing. In sound runs
 # it is 0: of the 5,476 positions without a near tie in four reference runs and three on a GPU.
 _POSITIONS = 0.02
-# In expectation, tokens per round that are further off, and by more than four standard errors, by
-# Student's t: one sound comparison in 16,000 is. (Near ties alone are up to 3 % off on an engine.)
-_TOKENS_PER_ROUND, _BEYOND_CHANCE = 0.05, NormalDist().cdf(4)
+# What may be chance must be off by more standard errors: one sound comparison in 16,000 is. Tokens
+# per round, in expectation, by more than this share too. (Near ties alone are up to 3 % off on an
+# engine.)
+_STANDARD_ERRORS, _TOKENS_PER_ROUND = 4, 0.05
+_BEYOND_CHANCE = NormalDist().cdf(_STANDARD_ERRORS)  # with few requests, of Student's t
 
 
 def contradiction(
-    pairs: Pairs, decodes: Sequence[Decode], near_tie: float, *, by_position: bool
+    pairs: Pairs,
+    decodes: Sequence[Decode],
+    near_tie: float,
+    *,
+    by_position: bool,
+    rounded: bool = False,
 ) -> SuspectedFault | None:
     """How decoding a candidate contradicts its replay; None where it does not.
 
@@ -37,26 +46,28 @@ def contradiction(
         decodes: with the candidate.
         near_tie: the logit margin within which numeric noise can swap two tokens.
         by_position: whether a run can be compared position by position.
+        rounded: whether the draft is quantized.
     """
     replays = {response.key: (response, replay) for response, replay in pairs}
-    # By request, sample and position, whether it was accepted otherwise than in the replay.
-    differs: dict[tuple[str, int, int], bool] = {}
-    others: list[Decode] = []
-    for row in decodes:
-        if row.key not in replays:
-            continue
+    along, in_expectation = [row for row in decodes if row.key in replays], list[Decode]()
+    # By request, sample and position, whether it was accepted (1) or rejected (-1) against replay.
+    differs: dict[tuple[str, int, int], int] = {}
+    for row in along:
         response, replay = replays[row.key]
-        if not by_position or not _comparable(response, replay, row):
-            others.append(row)
-            continue
-        for position, other in _compared(response, replay, row, near_tie):
+        compares = by_position and _comparable(response, replay, row)
+        # From a near tie on another text has its own luck.
+        if not compares or row.first_difference is None:
+            in_expectation.append(row)
+        for position, against in _compared(response, replay, row, near_tie) if compares else ():
             at = *row.key, position
-            differs[at] = other or differs.get(at, False)
-    wrong = sum(differs.values())
-    if wrong > _POSITIONS * len(differs):
+            differs[at] = against or differs.get(at, 0)
+    wrong, to_one_side = sum(map(abs, differs.values())), abs(sum(differs.values()))
+    if rounded and to_one_side <= _STANDARD_ERRORS * sqrt(wrong):  # McNemar 1947
+        to_one_side = 0
+    if (to_one_side if rounded else wrong) > _POSITIONS * len(differs):
         what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
         return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}not counted")
-    more = _more_tokens_per_round(replays, others)
+    more = _more_tokens_per_round(replays, in_expectation)
     if abs(more) <= _TOKENS_PER_ROUND:
         return None
     what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"
@@ -73,10 +84,10 @@ def _comparable(response: Trajectory, replay: AnyReplay, row: Decode) -> bool:
 
 def _compared(
     response: Trajectory, replay: AnyReplay, row: Decode, near_tie: float
-) -> Iterator[tuple[int, bool]]:
+) -> Iterator[tuple[int, int]]:
     """Positions up to the first difference of the text at which a drafted token was tried, near
-    ties left out, and whether its fate was another than in the replay. Of prompt lookup, the
-    positions at which a round started.
+    ties left out, and whether it was accepted as in the replay (0), or only in one of the two (1:
+    not in the replay). Of prompt lookup, the positions at which a round started.
     """
     end = response.output_tokens if row.first_difference is None else row.first_difference
     at = 1
@@ -85,12 +96,14 @@ def _compared(
         if isinstance(replay, LookupReplay):
             if after <= end:
                 room = min(row.k, response.limit - at - 1)
-                yield at, accepted != min(replay.matched[at - 1], room)
+                more = accepted - min(replay.matched[at - 1], room)
+                yield at, (more > 0) - (more < 0)
         else:
             tried = after if accepted + cut < proposed else after - 1
             for position in range(at, min(tried, end)):
                 if replay.margin[position - 1] > near_tie:
-                    yield position, (position < at + accepted) != (replay.accept[position - 1] == 1)
+                    replayed = replay.accept[position - 1] == 1
+                    yield position, (position < at + accepted) - replayed
         at = after
 
 

@@ -20,6 +20,7 @@ from draftbench.errors import IncomparableError, UsageError
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
     from draftbench.report.terminal.progress import TerminalWatcher
+    from draftbench.run_folder.run import Run
     from draftbench.sweep.preparation import Prepared
 
 
@@ -80,6 +81,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
     """
     from draftbench.records import DraftingMode
     from draftbench.report.terminal.progress import TerminalWatcher
+    from draftbench.run_folder.folder import MANIFEST, RunFolder
     from draftbench.sweep import SweepOptions, prepare, run
     from draftbench.sweep.options import ServingOptions
 
@@ -107,6 +109,11 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             time_scale=asked.time_scale or 1.0,
         )
     out = new.out or Path("results/runs") / time.strftime("gate-%Y%m%d-%H%M%S")
+    if (out / MANIFEST).exists() and RunFolder(out).manifest.sealed and not _left(read(out)):
+        raise UsageError(
+            f"`{out}` holds a finished run, so nothing new would be measured",
+            hint=f"name another --out; to judge that run: draftbench gate --baseline FILE {out}",
+        )
     with TerminalWatcher() as watcher, kept_in(out):
         options = SweepOptions(
             target=new.target or "",
@@ -140,6 +147,11 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
     if failed:
         raise UsageError(f"{candidate} cannot be measured: {failed[0].reason}", hint=failed[0].hint)
     return out, str(candidate)
+
+
+def _left(run: Run) -> bool:
+    """Whether the same sweep would try something again."""
+    return bool(run.failures or run.unanswered)
 
 
 def _check_server(prepared: Prepared, baseline: Baseline) -> None:

@@ -95,7 +95,7 @@ def check_output(output: str | Path, force: bool) -> None:
         raise UsageError(f"cannot write to `{output}`: it is a folder", hint="name a file")
     if not force and is_other_work(path):
         raise UsageError(
-            f"`{output}` exists, and nothing in it says that draftbench wrote it",
+            f"`{output}` exists, and draftbench cannot tell that it wrote it",
             hint="name another file, or replace it with --force",
         )
 

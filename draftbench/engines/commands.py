@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftbench.engines.secrets import form_of, hidden_in
+from draftbench.engines.secrets import form_of, hidden_in, values_of
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.models.drafting import (
     Speculation,
@@ -60,6 +60,7 @@ class Launch:
 
     words: tuple[str, ...]
     form: tuple[str, ...]  # the same, of what the user added without the values
+    added: frozenset[str]  # these values
     stop: tuple[str, ...]  # the stop command; may be empty
     environment: dict[str, str]  # added to the user's
     file: tuple[Path, str] | None  # a file that the command reads, and its text
@@ -122,7 +123,10 @@ def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
         # Otherwise vLLM chooses which cores its threads are bound to.
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     may_survive = runs_elsewhere(start.command) and not stop
-    return Launch(tuple(command), tuple(form), tuple(stop), environment, file, may_survive)
+    values_added = values_of([*_split("--engine-command", given or ""), *added])
+    return Launch(
+        tuple(command), tuple(form), values_added, tuple(stop), environment, file, may_survive
+    )
 
 
 def runs_elsewhere(command: str | None) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from draftbench.safe_files import without_controls
 
@@ -17,6 +18,10 @@ HIDDEN, VALUE = "***", "…"
 
 # The flags whose values are what a user adds to the start of a server.
 _STARTS = ("--engine-command", "--engine-args", "--engine-stop-command")
+# Flags of programs that run another one with a variable.
+_SETS = ("-e", "--env", "-x", "--export")
+# An assignment, as a shell or `env` takes it; padding of base64 assigns nothing.
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=[^=]")
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 
 _WORDS = r"(?:api[-_]?key|access[-_]?key|token|secret|password|passwd|credentials?|auth)"
@@ -38,20 +43,31 @@ _SHORTEST = 6
 def form_of(words: Sequence[str]) -> list[str]:
     """A user's command line without its values: the names of flags and variables, and placeholders.
 
-    A flag of one dash may have its value behind it, so that only its first letter counts.
+    A flag of one dash may have its value behind it, so that only its first letter counts. What
+    follows a flag is its value, except behind those that set a variable.
     """
     form: list[str] = []
-    for word in words:
+    for before, word in pairwise(("", *words)):
         name, equals, _ = word.partition("=")
+        assigns = _VARIABLE.match(word) and (before in _SETS or not before.startswith("-"))
         if _PLACEHOLDER.fullmatch(word):
             form.append(word)
         elif re.fullmatch(r"-\w.+", word):
             form.append(f"{word[:2]}{VALUE}")
-        elif re.fullmatch(r"--[\w.-]+|-\w", name) or (equals and name.isidentifier()):
+        elif re.fullmatch(r"--[\w.-]+|-\w", name) or assigns:
             form.append(f"{name}={VALUE}" if equals else name)
         elif form[-1:] != [VALUE]:
             form.append(VALUE)
     return form
+
+
+def values_of(words: Sequence[str]) -> frozenset[str]:
+    """The values in a user's command line, each of which may be secret; not those so short that
+    they may be part of any word.
+    """
+    parts = (part for word in words for part in (word, word.partition("=")[2]))
+    values = (part for part in parts if not part.startswith("-") and "{" not in part)
+    return frozenset(value for value in values if len(value) >= _SHORTEST)
 
 
 def without_values(command: str) -> str:
@@ -68,19 +84,9 @@ def without_values(command: str) -> str:
     return shlex.join(words)
 
 
-def secrets_of(words: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
-    """The values that a command line and an environment name as secret."""
-    named, follows = [], False
-    for word in words:
-        name, equals, value = word.partition("=")
-        if follows and not word.startswith("-"):
-            named.append(word)
-            continue
-        secret = bool(_NAME.search(name)) and " " not in name
-        follows = secret and not equals and word.startswith("-")
-        if secret and equals:
-            named.append(value)
-    named += [value for name, value in environment.items() if _NAME.search(name)]
+def secrets_of(environment: Mapping[str, str]) -> frozenset[str]:
+    """The values that an environment names as secret."""
+    named = (value for name, value in environment.items() if _NAME.search(name))
     return frozenset(value for value in named if len(value) >= _SHORTEST)
 
 

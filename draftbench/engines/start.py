@@ -258,7 +258,7 @@ class _Guardian:
 
     def last_words(self) -> str:
         """The last lines of the server's log, safe to print and without secrets."""
-        secrets, lines = secrets_of(self.launch.words, self._environment), self._logged()
+        secrets, lines = self.launch.added | secrets_of(self._environment), self._logged()
         last = lines[-LAST_LINES:]
         # A failure in a process of the server's is followed by those of the others.
         errors = (line for line in lines if _ERROR.search(line) and not _NO_ERROR.search(line))

@@ -16,7 +16,7 @@ import msgspec
 from draftbench.acceptance.faults import CLIFF, DOUBLED, ONE_TOKEN, ZERO, SuspectedFault
 from draftbench.errors import RunFolderError
 from draftbench.planner.output_check import Match
-from draftbench.records import DraftingMode, Record
+from draftbench.records import NUMBER_TYPES, DraftingMode, Record
 from draftbench.run_folder.manifest import refuse_newer
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
@@ -227,14 +227,17 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _upgraded(raw: bytes) -> bytes:
-    """The file with what older layouts lack: a run is known by when it was begun, and a suspected
-    fault of layouts 1 and 2 by its message.
+    """The file with what older layouts lack: a run is known by when it was begun, a server's number
+    types are those of its target, and a suspected fault of layouts 1 and 2 is known by its message.
     """
     document: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
     version, faults = document.get("schema_version"), document.get("faults")
     if not isinstance(version, int) or version >= SCHEMA_VERSION:
         return raw
     document.setdefault("run", document.get("created"))
+    if isinstance(tested := document.get("tested"), dict):
+        of_target = {f"engine {name}": f"target {name}" for name in NUMBER_TYPES}
+        document["tested"] = {of_target.get(fact, fact): value for fact, value in tested.items()}
     if version <= 2 and isinstance(faults, list):
         document["faults"] = [
             {"kind": next((_KINDS[words] for words in _KINDS if words in message), message),

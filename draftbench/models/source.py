@@ -167,6 +167,8 @@ class ModelSource:
         # Anyone may have written the configuration, and code that builds from it raises anything.
         except Exception as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            if first.startswith("Unrecognized configuration class"):
+                first = "transformers has none of this kind"
             raise ModelError(
                 f"`{self.name}` ({self.config.model_type}) cannot be built as a language model: "
                 f"{first}",
@@ -185,11 +187,22 @@ class ModelSource:
             return _stored_tensors(self._folder(), complete=self.local and not self.trust.pickle)
 
         def without_storage(where: str, **options: Any) -> Any:
-            return type(self.skeleton).from_pretrained(None, config=self.config, **options)
+            return type(skeleton).from_pretrained(None, config=self.config, **options)
 
         stored = self._load("weights", headers)
+        if self.trust.remote_code and "auto_map" in self.raw_config:
+            return  # its own code runs where the model is loaded, which may be another process
+        skeleton = self.skeleton
         if getattr(self.config, "quantization_config", None) or None in stored.values():
-            self._refuse_more_layers(self.skeleton, stored)
+            self._refuse_more_layers(skeleton, stored)
+            held = max((held for _, held in self._layers(skeleton, stored)), default=0)
+            if held < (layers := self.config.get_text_config().num_hidden_layers):
+                raise ModelError(
+                    f"the weights of `{self.spec}` hold {held} layers, and its configuration asks "
+                    f"for {layers}",
+                    hint="a file of the checkpoint is missing, or the configuration is another "
+                    "model's",
+                )
         elif stored:
             options = {"state_dict": stored, "device_map": "meta", "output_loading_info": True}
             model, report = self._load(
@@ -222,21 +235,27 @@ class ModelSource:
         """Raise a ModelError if tensors of these names are of layers that a model does not have:
         transformers would leave them out without a word.
         """
+        for asked, held in self._layers(model, stored):
+            if held > asked and held - asked > self._drafting_layers:
+                raise ModelError(
+                    f"the weights of `{self.spec}` hold {held} layers, and its configuration asks "
+                    f"for {asked}: the others would be left out",
+                    hint="the configuration is another model's or was edited; to use the first "
+                    "layers alone, save a checkpoint of them",
+                )
+
+    @staticmethod
+    def _layers(model: Any, stored: Iterable[str]) -> list[tuple[int, int]]:
+        """How many layers each list of a model has, and of how many there are tensors; of lists
+        without any, nothing.
+        """
         asked = {n: len(m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
         held: defaultdict[str, int] = defaultdict(int)
         for layer in filter(None, map(_LAYER.match, stored)):
             # Some checkpoints leave out the first word of all names.
             for place in (layer[1], f"{model.base_model_prefix}.{layer[1]}"):
                 held[place] = max(held[place], int(layer[2]) + 1)
-        for place in asked.keys() & held.keys():
-            more = held[place] - asked[place]
-            if more > 0 and more > self._drafting_layers:
-                raise ModelError(
-                    f"the weights of `{self.spec}` hold {held[place]} layers, and its "
-                    f"configuration asks for {asked[place]}: the others would be left out",
-                    hint="the configuration is another model's or was edited; to use the first "
-                    "layers alone, save a checkpoint of them",
-                )
+        return [(asked[place], held[place]) for place in asked.keys() & held.keys()]
 
     @cached_property
     def _drafting_layers(self) -> float:
@@ -370,7 +389,7 @@ def _stored_tensors(folder: Path, *, complete: bool) -> dict[str, torch.Tensor |
     there, and empty where there is no such file.
 
     Raises:
-        UnreadableError: a file is missing that must be there for the folder to be `complete`.
+        FileNotFoundError: a file is missing that must be there for the folder to be `complete`.
     """
     from transformers.modeling_utils import load_state_dict
 
@@ -385,7 +404,7 @@ def _stored_tensors(folder: Path, *, complete: bool) -> dict[str, torch.Tensor |
         files = [folder / name for name in sorted(set(file_of.values()))]
     missing = [file.name for file in files if not file.exists()]
     if complete and (missing or not files):
-        raise UnreadableError(f"no file `{(missing or [whole.name])[0]}`")
+        raise FileNotFoundError(f"no file `{(missing or [whole.name])[0]}`")
     stored: dict[str, torch.Tensor | None] = dict.fromkeys(file_of)
     for file in files:
         if file.exists():

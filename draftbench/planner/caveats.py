@@ -117,7 +117,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             f"a pass over {tokens} tokens takes {1e3 * several:.3g} ms, one over 1 token "
             f"{1e3 * one:.3g} ms: this library's one-token step is slow, so {speed}",
             decisive=decide(less, decided.min_speedup) != decide(found, decided.min_speedup),
-            short=f"a plain step is slower than a pass over {tokens} tokens: {speed}",
+            short=f"a step without a draft is slower than a pass over {tokens} tokens: {speed}",
         )
     if faster := [each.name for each in decided.ranking.faster_within_noise(leader)]:
         *some, last = faster
@@ -462,7 +462,7 @@ def _of_candidate(
             yield Caveat("model", text)
         if (facts.replay_disagreement or 0.0) > _DISAGREEMENT:
             share = facts.replay_disagreement or 0.0
-            decisive = share > _MORE_THAN_ROUNDING
+            decisive = candidate.quant == "none" or share > _MORE_THAN_ROUNDING
             short = f"stepping chose another token than replay at {share:.0%} of positions"
             yield Caveat(
                 "replay-disagreement",

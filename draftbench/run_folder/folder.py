@@ -245,6 +245,11 @@ def _begin(path: Path, manifest: Manifest) -> None:
     again.
     """
     parts = {"observations", PRIVATE, TEMPORARY, LOCK}
+    if path.is_file():
+        raise RunFolderError(
+            f"`{path}` is a file, and --out names a folder",
+            hint="take an empty or a new folder for --out",
+        )
     try:
         path.mkdir(parents=True, exist_ok=True)
         if {entry.name for entry in path.iterdir()} - parts:

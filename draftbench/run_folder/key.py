@@ -31,10 +31,7 @@ def request_key() -> bytes:
     given, path = os.environ.get(VARIABLE, ""), key_file()
     try:
         if given.startswith("hex:"):
-            key = bytes.fromhex(given.removeprefix("hex:"))
-            if len(key) < _FEWEST_BYTES:  # a secret that a CI system lost leaves none
-                raise ValueError("fewer than 64 digits")
-            return key
+            return _long_enough(given.removeprefix("hex:"))
         if given:
             return _derived(given)
         if not path.exists():
@@ -42,13 +39,20 @@ def request_key() -> bytes:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as stream:
                 stream.write(secrets.token_hex(32))
-        return bytes.fromhex(path.read_text().strip())
+        return _long_enough(path.read_text().strip())
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot use the request key {f'in {VARIABLE}' if given else f'at `{path}`'}: {error}",
             hint=f"set {VARIABLE} to a secret of your own: at least {_FEWEST_CHARACTERS} "
             "characters, or `hex:` and at least 64 digits",
         ) from error
+
+
+def _long_enough(digits: str) -> bytes:
+    key = bytes.fromhex(digits)
+    if len(key) < _FEWEST_BYTES:  # a secret that a CI system lost leaves none
+        raise ValueError("fewer than 64 digits")
+    return key
 
 
 @lru_cache

@@ -35,10 +35,10 @@ def rounds(*accepted: int, k: int = 2, request: str = "r", **changes: Any) -> De
     return decode(SMALL, k, 1.0, **fields | changes)
 
 
-def found(accept: list[float], *rows: Decode, **changes: Any) -> str | None:
+def found(accept: list[float], *rows: Decode, rounded: bool = False, **changes: Any) -> str | None:
     """What is said of a replay that accepts so; near ties are margins up to .5."""
     pair = trajectory("r", len(accept) + 1), replay(accept, **changes)
-    fault = contradiction([pair], rows, 0.5, by_position=True)
+    fault = contradiction([pair], rows, 0.5, by_position=True, rounded=rounded)
     return fault and fault.message
 
 
@@ -78,6 +78,33 @@ def test_one_position_in_fifty_may_differ() -> None:
     many = [1.0] * 150
     rejected = [(0, *[2] * 49, 1), (0, 0, 0, 0, *[2] * 48, 1)]
     assert [found(many, rounds(*row)) is None for row in rejected] == [True, False]
+
+
+def test_of_a_quantized_draft_differences_to_one_side_alone_contradict() -> None:
+    """17 of 17 to one side are 4.1 standard errors, 16 of 16 are 4: chance, as are 16 to either."""
+    for n in (16, 17):
+        row = rounds(*[0] * n, *[1] * 50, k=1)
+        accept = [1.0] * (row.output_tokens - 1)
+        assert (found(accept, row, rounded=True) is None) == (n == 16)
+        assert found(accept, row) is not None
+    # In the replay every second token is rejected, in decoding the others.
+    swapped = rounds(*[0, 1] * 16, k=1)
+    replayed, at = [], 0
+    for accepted in swapped.accepted:
+        replayed += [1.0 - accepted, 1.0][: accepted + 1]
+        at += accepted + 1
+    assert found(replayed, swapped, rounded=True) is None
+    assert found(replayed, swapped) is not None
+
+
+def test_where_near_ties_hide_every_position_rounds_are_compared_in_expectation() -> None:
+    names = [f"r{n}" for n in range(8)]
+    pairs = [(trajectory(name, 9), replay(ALL, request=name, margin=(0.0,) * 8)) for name in names]
+    lengths = [(0, 0, 0, 0, 0, 0, 0, 0), (1, 0, 0, 0, 0, 0, 0)]
+    rows = [rounds(*lengths[n % 2], request=name) for n, name in enumerate(names)]
+    fault = contradiction(pairs, rows, 0.5, by_position=True)
+    assert fault is not None
+    assert "fewer tokens per round than replay" in fault.message
 
 
 def test_prompt_lookup_is_compared_by_the_starts_of_rounds() -> None:

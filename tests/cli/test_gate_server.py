@@ -402,6 +402,16 @@ def test_requests_that_a_server_did_not_answer_are_judged_and_said_everywhere(
     assert short in page.read_text()
 
 
+def test_a_finished_run_is_not_judged_as_if_it_were_measured_now(command, saved, tmp_path):
+    """Known fault: another server behind the same --out passed, and was not asked."""
+    with ScriptedServer("vllm", k=4, accepts=(3, 2)) as server:
+        assert gated(command, saved, tmp_path, server).code == 0
+    with ScriptedServer("vllm", k=4, accepts=(0,)) as worse:
+        outcome = gated(command, saved, tmp_path, worse)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "nothing new would be measured" in outcome.err
+
+
 def test_a_target_that_is_served_in_another_number_type_is_refused_before_it_is_measured(
     command, tmp_path
 ):

@@ -66,7 +66,7 @@ def test_a_file_that_draftbench_did_not_write_is_replaced_by_force_alone(command
     named = [{"FILE": file, "FOLDER": tmp_path}.get(word, word) for word in words]
     refused = command(*named)
     assert (refused.code, refused.out) == (2, "")
-    assert "exists, and nothing in it says that draftbench wrote it" in refused.err
+    assert "exists, and draftbench cannot tell that it wrote it" in refused.err
     assert "--force" in refused.err
     assert file.read_text().startswith("# A page of mine")
     if "missing.json" not in words:
@@ -88,3 +88,11 @@ def test_what_draftbench_wrote_is_replaced(command, tmp_path, monkeypatch, words
     monkeypatch.chdir(tmp_path)
     command("gate", "--save", "base.json", RUN)
     assert command(*words).code == command(*words).code != 2
+
+
+@pytest.mark.parametrize("words", [("report", RUN, "--html"), ("recommend", RUN, "-o")])
+def test_the_head_of_a_run_is_no_result_to_be_replaced(command, tmp_path, words):
+    head = tmp_path / "run.json"
+    head.write_bytes((RUN / "run.json").read_bytes())
+    assert command(*words, head).code == 2
+    assert head.read_bytes() == (RUN / "run.json").read_bytes()

@@ -8,6 +8,7 @@ from draftbench.engines.secrets import (
     hidden_in,
     on_one_line,
     secrets_of,
+    values_of,
     without_values,
 )
 from draftbench.sweep.failures import describe
@@ -28,6 +29,10 @@ from draftbench.sweep.failures import describe
             "… --header … --enforce-eager",
         ),
         ("https://me:word@host/?key=abc --x={model}", "… --x=…"),
+        # Padding is no assignment, and what follows a flag is its value.
+        ("run --api-token c2VjcmV0== --x YQ=b {args}", "… --api-token … --x … {args}"),
+        ("run c2VjcmV0==", "…"),
+        ("docker run -e HF_TOKEN=abc image", "… -e HF_TOKEN=… …"),
         ("", ""),
     ],
 )
@@ -41,11 +46,15 @@ def test_a_kept_command_holds_no_value_of_what_it_adds_to_a_start():
     assert without_values(given) == kept
 
 
-def test_secrets_are_those_of_the_command_line_and_of_the_environment():
-    words = ["serve", "--api-key", "long=enough==", "--hf-token=another-one", "--port", "8000"]
+def test_secrets_are_those_that_an_environment_names():
     environment = {"HF_TOKEN": "hidden-in-environment", "HOME": "/home/me", "DB_PASSWORD": "short"}
-    expected = {"long=enough==", "another-one", "hidden-in-environment"}
-    assert secrets_of(words, environment) == expected
+    assert secrets_of(environment) == {"hidden-in-environment"}
+
+
+def test_every_value_that_a_user_adds_may_be_secret():
+    words = shlex.split("env PGPASSWORD=hunter2 run --zeta abcdefg --x=hijklmn -c 1 {args}")
+    assert {"hunter2", "abcdefg", "hijklmn"} <= values_of(words)
+    assert not values_of(["-c", "1", "{args}", "--enforce-eager"])
 
 
 def test_a_known_secret_is_hidden_wherever_it_stands():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import scenes
 
@@ -74,8 +76,10 @@ def make_run(tmp_path):
             writer.append(scenes.facts(Candidate(draft=name)) for name, _ in others)
             for each, rate, cost in ((draft, accept, step), *((o, 1.0, c) for o, c in others)):
                 candidate = Candidate(draft=each)
-                accepted = (rate,) * 8
-                writer.append(scenes.replay(accepted, candidate, request=name) for name in names)
+                drawn = random.Random(0)
+                for name in names:
+                    accepted = [float(drawn.random() < rate) for _ in range(8)]
+                    writer.append([scenes.replay(accepted, candidate, request=name)])
                 writer.append(_costs(candidate, cost) if timed else ())
         return folder.path
 

@@ -164,3 +164,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, baseline, cou
     assert list(path.parent.iterdir()) == [path]
     with pytest.raises(RunFolderError, match="cannot write the baseline"):
         write_baseline(old, path / "b.json")
+
+
+def test_what_a_server_stated_of_its_types_in_an_earlier_layout_is_its_targets(written):
+    earlier = written(schema_version=7, tested={"engine ftype": "Q8_0", "engine": "llama.cpp"})
+    assert read_baseline(earlier).tested == {"target ftype": "Q8_0", "engine": "llama.cpp"}

@@ -140,6 +140,17 @@ def test_weights_that_are_not_there_are_noticed_before_they_are_loaded(workshop)
             ModelSource(source.spec).check_weights()
 
 
+def test_a_quantized_checkpoint_holds_every_layer_too(workshop):
+    """Its tensors have other names and shapes than the model's, so layers are counted."""
+    source = workshop.weighted("model")
+    folder = Path(source.spec)
+    config = json.loads((folder / "config.json").read_text())
+    stored = {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 3}
+    (folder / "config.json").write_text(json.dumps(config | stored))
+    with pytest.raises(ModelError, match=r"hold 2 layers, and its configuration asks for 3$"):
+        ModelSource(source.spec).check_weights()
+
+
 def test_headers_are_read_and_no_weights(workshop, monkeypatch):
     source = workshop.weighted("model")
     file = Path(source.spec) / "model.safetensors"

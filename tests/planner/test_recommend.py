@@ -324,7 +324,7 @@ def test_median_and_worst_error_ignore_the_sign(scene):
 def test_counters_of_the_decoding_runs_stand_beside_the_replayed_ones(scene):
     # Counted: 2 proposed and 2 accepted in one round. Replayed: 5 of 5 in three rounds.
     scene.requests(5, ALL)
-    scene.decodes(5, 2, 4.0, verify_seconds=(4.0,))
+    scene.decodes(5, 2, 4.0, verify_seconds=(4.0,), **OTHER_TEXT)
     found = evaluation(recommend(scene.observed(2)))
     assert found.mean_accepted_length_measured.value == pytest.approx(3.0)
     assert found.mean_accepted_length.value == pytest.approx(1 + 5 / 3)

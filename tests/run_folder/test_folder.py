@@ -73,10 +73,12 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
-    (tmp_path / "run").write_text("")
-    with pytest.raises(RunFolderError, match="cannot write"):
+def test_a_file_is_no_run_folder_and_is_left_alone(tmp_path):
+    (tmp_path / "run").write_text("years of work")
+    with pytest.raises(RunFolderError, match="is a file, and --out names a folder") as caught:
         RunFolder.create(tmp_path / "run", manifest())
+    assert "a new folder" in caught.value.hint
+    assert (tmp_path / "run").read_text() == "years of work"
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,13 @@ def test_a_guess_of_words_costs_scrypt_and_no_fast_hash(monkeypatch):
     monkeypatch.setenv("DRAFTBENCH_KEY", "sixteen letters!")
     slow = hashlib.scrypt(b"sixteen letters!", salt=b"draftbench", n=16384, r=8, p=1, dklen=32)
     assert request_key() == slow
+
+
+@pytest.mark.parametrize("digits", ["", "ab", "no digits"])
+def test_a_key_file_that_lost_its_key_is_refused(monkeypatch, tmp_path, digits):
+    monkeypatch.delenv("DRAFTBENCH_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    request_key()
+    key_file().write_text(digits)
+    with pytest.raises(UsageError, match="cannot use the request key at"):
+        request_key()

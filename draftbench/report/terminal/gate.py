@@ -8,6 +8,7 @@ from dataclasses import replace
 from draftbench.errors import IncomparableError
 from draftbench.gate.ci import Outcome, difference, number, other_checks
 from draftbench.gate.noninferiority import Verdict
+from draftbench.gate.notes import SAME_RUN
 from draftbench.gate.result import Check, FigureValue, GateResult
 from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, render_sections
@@ -30,11 +31,12 @@ def render(outcome: Outcome, style: str, width: int) -> str:
 def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
     names = f"{result.new} against the baseline {result.old}"
     asked = f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting"
+    above = [note for note in result.notes if note == SAME_RUN]  # no check below shows it
     if everything:
         title = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"
-        yield Section(title, notes=[names, asked])
+        yield Section(title, notes=[names, asked, *above])
     else:
-        yield Section(f"{result.verdict.upper()}: {names}", notes=[asked])
+        yield Section(f"{result.verdict.upper()}: {names}", notes=[asked, *above])
     others = [words for _, _, words in other_checks(result)]
     yield checked("All requests", result.pooled, others, everything=everything)
     if result.segments:
@@ -44,8 +46,8 @@ def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
         title = f"By segment: {counts}"
         shown = result.segments if everything else failing
         yield replace(checked(title, shown, everything=everything), folded=not failing)
-    if result.notes:
-        yield Section("Notes", notes=result.notes)
+    if below := [note for note in result.notes if note not in above]:
+        yield Section("Notes", notes=below)
     if result.changes:
         rows = [(change.fact, change.old, change.new) for change in result.changes]
         yield Section("Changes", ["changed", "baseline", "this run"], rows)
