@@ -63,8 +63,8 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.pin import make_baseline
+from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import SETTLES, Evaluation, Objective, Recommendation
 from draftbench.records import SAMPLES_PER_VISIT

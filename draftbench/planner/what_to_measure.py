@@ -11,20 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-import numpy as np
-
-from draftbench.acceptance.intervals import estimate, quantiles
-from draftbench.planner.alternatives import uncorrected
-from draftbench.planner.cost_sources import costs_in
-from draftbench.planner.costs import STALL
-from draftbench.planner.predict import (
-    asked_ks,
-    predict,
-    predictor_of,
-    replayed,
-    timing_factors,
-)
-from draftbench.planner.rank import TIMING_NOISE, Ranking
+from draftbench.acceptance.intervals import quantiles
+from draftbench.planner.cells import asked_ks
+from draftbench.planner.decide import TIMING_NOISE, Alternative, Evaluator
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.passes import STALL
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
 from draftbench.run_folder.run import Run
 
@@ -33,7 +24,6 @@ from draftbench.run_folder.run import Run
 # distance to break-even.
 _FINEST, _COARSEST = TIMING_NOISE / 2, 0.05
 _SHARE_OF_REQUESTS, _SHARE_OF_DISTANCE = 1 / 2, 1 / 4
-_DRAWS = 2000
 # Passes of each size that did not stall: those of three visits.
 _LEAST_PASSES = 3 * SAMPLES_PER_VISIT
 # Timing takes at most a third of what it and decoding take.
@@ -47,10 +37,22 @@ def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
     Looks at replays and cost points only, whatever was decoded since. Empty where the candidate's
     cost is unknown or nothing was replayed.
     """
-    predictor = predictor_of(replace(run, decodes=()), candidate, batch=batch)
-    ks = asked_ks(run) if predictor.along.laws else ()
-    best = Ranking(uncorrected(predictor, ks)).best
-    return _with_neighbours(ks, best.k) if best else []
+    best = _best(_alone(replace(run, decodes=()), candidate), candidate, batch)
+    return _with_neighbours(asked_ks(run), best.k) if best else []
+
+
+def _alone(run: Run, candidate: Candidate) -> Evaluator:
+    """The decisions on a run as if it had no other candidate."""
+    replays = tuple(replay for replay in run.replays if replay.candidate == candidate)
+    return Evaluator(replace(run, replays=replays), DecisionOptions())
+
+
+def _best(evaluator: Evaluator, candidate: Candidate, load: int) -> Alternative | None:
+    """The k that is expected to be the fastest; among ties the smallest."""
+    known = [a for a in evaluator.at(load, candidate).alternatives if a.decoding is not None]
+    speeds = {a: a.value("expected") or 0.0 for a in known}
+    least = (1 - TIMING_NOISE) * max(speeds.values(), default=0.0)
+    return min((a for a in known if speeds[a] >= least), key=lambda a: a.k, default=None)
 
 
 def _with_neighbours(ks: Sequence[int], k: int) -> list[int]:
@@ -70,31 +72,23 @@ def next_start(
     better by more than timing noise. A k that cannot reach plain decoding is not started.
     """
     ks = sorted(ks) or asked_ks(run)
-    predictor = predictor_of(run, candidate, batch=concurrency)
     rows = [row for row in run.decodes if (row.candidate, row.batch) == (candidate, concurrency)]
     started = {row.k for row in rows}
     is_replayed = any(replay.candidate == candidate for replay in run.replays)
     for k in (ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0]):
         if len(started) < 2 and k not in started:
             return k
-    speeds = {}
-    for k in filter(predictor.along.reaches, ks):
-        costs = predictor.round_costs if k in started else None
-        decoding = (
-            costs.decoding(predictor.along.at(k)) if costs else predict(predictor, k).decoding
-        )
-        if decoding is not None:
-            plain, speculative = predictor.weights @ decoding
-            speeds[k] = plain / speculative
-    if not speeds:
+    every = Evaluator(run, DecisionOptions()).at(concurrency, candidate).alternatives
+    known = {a.k: a for a in every if a.decoding is not None and a.k in ks}
+    if not known:
         return None
+    speeds = {k: a.value("expected") or 0.0 for k, a in known.items()}
     best = max(speeds, key=lambda k: speeds[k])
     fastest_started = max((speeds[k] for k in started if k in speeds), default=0.0)
     if fastest_started >= (1 - TIMING_NOISE) * speeds[best]:
         return None
-    (alternative,) = uncorrected(predictor, (best,))
-    predicted = Ranking([alternative]).doubted(estimate(alternative.predicted), alternative)
-    return None if predicted and predicted.high < 1 + TIMING_NOISE else best
+    sure = known[best].expected
+    return None if sure and sure.high < 1 + TIMING_NOISE else best
 
 
 def timed_enough(
@@ -113,33 +107,27 @@ def timed_enough(
         decoded: responses that will be decoded, at no more than so many `cells`, the baseline
             among them.
     """
-    unpriced, ks = replayed(replace(run, decodes=()), candidate), asked_ks(run)
-    tokens = sum(t.output_tokens for t in decoded)
+    ks, tokens = asked_ks(run), sum(t.output_tokens for t in decoded)
+    responses = _alone(run, candidate).responses(candidate)
 
     def enough(points: Sequence[CostPoint]) -> bool:
-        source = costs_in(replace(run, costs=tuple(points), decodes=()), (candidate,))
-        predictor = unpriced.at(batch, source)
-        if predictor.costs is None or not predictor.along.laws:
+        evaluator = _alone(replace(run, costs=tuple(points), decodes=()), candidate)
+        best = _best(evaluator, candidate, batch) if responses.along.laws else None
+        if best is None or best.block is None or best.parts is None:
             return True
         if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
             return False
-        best = Ranking(uncorrected(predictor, ks)).best
-        if best is None or best.predicted is None or not best.predicted.value:
-            return True
-        plain = tokens * float(predictor.costs.target.at(1, predictor.context)) / batch
-        drafted = cells - 1
+        speed = best.value("expected") or 1.0
+        step = float(best.block.target.at(1, responses.context)[0, 0])
+        plain, drafted = tokens * step / batch, cells - 1
         if drafted < len(ks):
             drafted = min(drafted, len(_with_neighbours(ks, best.k)))
-        decoding = plain * (1 + drafted / best.predicted.value)
+        decoding = plain * (1 + drafted / speed)
         if _spent_with_next_visit(points) > _SHARE_OF_DECODING * decoding:
             return True
-        factors = timing_factors(predictor, best.prediction, _DRAWS, prefills=False)
-        low, high = quantiles(np.log(factors), (0.025, 0.975))
-        small = _SHARE_OF_DISTANCE * abs(math.log(best.predicted.value))
-        interval = estimate(best.predicted)
-        if interval is not None and interval.low > 0:
-            of_requests = math.log(interval.high / interval.low) / 2
-            small = max(small, _SHARE_OF_REQUESTS * of_requests)
+        low, high = quantiles(evaluator.timing(best), (0.025, 0.975))
+        of_requests = 1.96 * math.sqrt(best.parts.requests)
+        small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
         return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 
     return enough

@@ -9,7 +9,8 @@ import pytest
 from planner.engine_run import in_pieces, replayed_run
 from scenes import ALL, BIG, CHEAP, DRAFT, NONE, SMALL, TARGET
 
-from draftbench.planner.predict import predict, predictor_of
+from draftbench.planner.cells import responses_of
+from draftbench.planner.recommend import recommend
 from draftbench.planner.what_to_measure import next_start, promising_ks, timed_enough
 from draftbench.records import Candidate, CostPoint
 
@@ -141,7 +142,8 @@ def test_what_cannot_reach_plain_decoding_is_not_started():
     plain, one = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(1, 0.5, 0.28, (1, 2, 2, 2, 2))
     dear = in_pieces(4, 0.5, 0.44, (1, 5, 3))
     run = replayed_run(*plain, *one, *dear)
-    assert predict(predictor_of(run, SMALL), 2).speedup().value == pytest.approx(0.8)
+    two = next(each for each in recommend(run).evaluations if each.k == 2)
+    assert two.speedup_expected.value == pytest.approx(0.8, rel=0.01)
     assert next_start(run, SMALL) is None
 
 
@@ -156,8 +158,8 @@ def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_i
     plain, own = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(4, 0.5, 0.14, (1, 5, 3))
     own = [msgspec.structs.replace(row, candidate=eagle) for row in own]
     assert next_start(replayed_run(*plain), eagle) == 4
-    predictor = predictor_of(replayed_run(*plain, *own), eagle)
+    along = responses_of(replayed_run(*plain, *own), eagle).along
     # Everything is accepted: at k = 1 four rounds for 8 tokens.
-    assert predictor.along.at(1).rounds == pytest.approx([4.0] * 5)
-    assert not predictor.along.reaches(5)
+    assert along.at(1).rounds == pytest.approx([4.0] * 5)
+    assert not along.reaches(5)
     assert next_start(replayed_run(*plain, *own), eagle) == 1

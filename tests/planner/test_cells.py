@@ -1,11 +1,14 @@
-"""Predicted speed-ups of one row and of several that go together, each counted by hand."""
+"""What passes promise of one row and of several that go together, each counted by hand, and what
+cells of an engine's starts are worth.
+"""
 
 import numpy as np
 import pytest
 from scenes import ALL, CHEAP, NGRAM, NONE, SMALL, TARGET
 
-from draftbench.planner.costs import pass_seconds
-from draftbench.planner.predict import beyond_timed, predict, predictor_of
+from draftbench.planner.cells import beyond_timed
+from draftbench.planner.decide import Evaluator
+from draftbench.planner.options import DecisionOptions
 
 TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
 # k = 2 on 8 accepted tokens: rounds propose 2, 2 and 1, and two of the three follow a full one. The
@@ -14,12 +17,14 @@ TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
 ROUND = (1.2 + 2 / 3 * 0.3) + (0.1 + 2 / 3 * 0.06) + (8 / 9) * 0.1
 
 
-def predicted(scene, k, candidate=SMALL, **changes):
-    return predict(predictor_of(scene.observed(1, 2), candidate, **changes), k)
+def alternative(scene, k, candidate=SMALL, batch=1):
+    every = Evaluator(scene.observed(1, 2, k), DecisionOptions()).alternatives(batch)
+    return next(each for each in every if (each.candidate, each.k) == (candidate, k))
 
 
-def speedup(scene, k, candidate=SMALL, **changes):
-    return predicted(scene, k, candidate, **changes).speedup().value
+def speedup(scene, k, candidate=SMALL, batch=1):
+    plain, rounds, _, weights = alternative(scene, k, candidate, batch).promised
+    return weights @ plain / (weights @ rounds)
 
 
 @pytest.fixture
@@ -69,31 +74,9 @@ def test_each_request_pays_at_its_own_context(scene):
         scene.replay(name, [0.0])
     for context in (0, 100):
         scene.times(dict.fromkeys((1, 2, 3), context / 100), {1: 0.1, 2: 0.1}, contexts=(context,))
-    found = predicted(scene, 1)
-    assert found.decoding[:, 0] == pytest.approx([0.11, 0.91])
-    assert found.decoding[:, 1] == pytest.approx([0.21, 1.01])
-
-
-def with_three_more(timed):
-    """Under five decoded requests tell no overhead."""
-    for name in ("r2", "r3", "r4"):
-        timed.request(name)
-        timed.replay(name, ALL)
-    return ["r0", "r1", "r2", "r3", "r4"]
-
-
-def test_overheads_are_paid_per_round_by_both_sides_and_come_from_other_ks(timed):
-    # Each of the baseline's 8 steps takes 0.1 s beyond its pass; the one round of k = 1 (a draft
-    # step of 0.1, a pass of 1.1) takes 0.5 s beyond them. Runs of the predicted k change nothing.
-    five = with_three_more(timed)
-    for name in five:
-        timed.decode(name, 0, 8 * 1.1)
-        timed.decode(name, 1, 1.7, verify_seconds=(1.2 + 0.5,))
-    before = speedup(timed, 2)
-    assert before == pytest.approx(8 * 1.1 / (4.1 + 3 * 0.5))
-    for name in five:
-        timed.decode(name, 2, 99.0)
-    assert speedup(timed, 2) == before
+    plain, rounds, *_ = alternative(scene, 1).promised
+    assert plain == pytest.approx([0.11, 0.91])
+    assert rounds == pytest.approx([0.21, 1.01])
 
 
 def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene):
@@ -108,16 +91,17 @@ def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene):
 
 
 def test_end_to_end_adds_both_prefills(timed):
-    assert predicted(timed, 2).end_to_end() is None
+    assert alternative(timed, 2).end_to_end is None
     timed.prefills(2.0, 0.5)
-    assert predicted(timed, 2).end_to_end().value == pytest.approx((8 + 2) / (4.1 + 2.5))
+    found = alternative(timed, 2).value("end_to_end")
+    assert found == pytest.approx((8 + 2) / (4.1 + 2.5))
 
 
 def test_without_costs_the_rounds_are_still_known(scene):
     scene.requests(2, ALL)
-    found = predicted(scene, 2)
-    assert (found.speedup(), found.end_to_end()) == (None, None)
-    assert found.rounds.accepted.tolist() == [5, 5]
+    found = alternative(scene, 2)
+    assert (found.decoding, found.end_to_end) == (None, None)
+    assert found.responses.along.at(2).accepted.tolist() == [5, 5]
 
 
 def test_costs_asked_beyond_the_timed_points_are_named(scene):
@@ -126,12 +110,16 @@ def test_costs_asked_beyond_the_timed_points_are_named(scene):
     rest = (
         "were not timed at the size or context of 2 of 2 responses; the nearest timed ones are used"
     )
-    found = beyond_timed(predictor_of(scene.observed(1, 2), SMALL), 3)
+    found = beyond(scene, 3)
     assert found == (f"target passes {rest}", f"draft steps {rest}")
     scene.times(TARGET, CHEAP, contexts=(15,))
-    predictor = predictor_of(scene.observed(1, 2), SMALL)
-    assert beyond_timed(predictor, 2) == ()
-    assert len(beyond_timed(predictor, 3)) == 1
+    assert beyond(scene, 2) == ()
+    assert len(beyond(scene, 3)) == 1
+
+
+def beyond(scene, largest_k):
+    found = alternative(scene, 2)
+    return beyond_timed(found.responses, found.block, largest_k)
 
 
 def test_rows_of_a_batch_go_through_rounds_of_their_mean_width(timed):
@@ -152,12 +140,6 @@ def test_a_heavy_request_fills_the_rows_by_its_weight(scene):
     assert speedup(scene, 1, batch=2) == pytest.approx((8 + 3) / ((4 + 3) * (width + drafting)))
 
 
-def test_a_batch_of_one_is_the_single_row(timed):
-    found = predictor_of(timed.observed(1, 2), SMALL)
-    alone = pass_seconds(found.costs, found.along.at(2), np.array([14.5, 14.5]))
-    assert alone == pytest.approx([4.1, 4.1])
-
-
 def test_lookups_of_a_batch_are_paid_in_every_round(scene):
     # Two found at starts 1 and 4, one at 7: three rounds of 1 + 5/3 tokens, two lookups each.
     for name in ("a", "b"):
@@ -167,19 +149,6 @@ def test_lookups_of_a_batch_are_paid_in_every_round(scene):
     scene.times(TWO, None, NGRAM, batch=2)
     scene.cost("ngram", NGRAM, 2, 0.01, what="proposal")
     assert speedup(scene, 2, NGRAM, batch=2) == pytest.approx(8 / (3 * (1.4 + 0.02)))
-
-
-def test_the_overhead_of_a_batch_comes_from_its_own_other_ks(timed):
-    # Plain rounds take 0.1 s beyond their pass. At k = 1 a round's passes are 1.2 + 0.1 + 3/4 of
-    # 0.06 s (three of four rounds follow a full one), it took 0.2 s more.
-    for name in with_three_more(timed):
-        timed.batch_run(name, 0, (0,) * 8, (1.1,) * 8)
-        timed.batch_run(name, 1, (1,) * 4, (1.545,) * 4)
-        timed.batch_run(name, 2, (2,) * 3, (99.0,) * 3)
-        timed.decode(name, 1, 99.0)
-    overheads = predictor_of(timed.observed(1, 2), SMALL, batch=2).overheads
-    assert (overheads.of_others(0), overheads.of_others(2)) == pytest.approx((0.1, 0.2))
-    assert speedup(timed, 2, batch=2) == pytest.approx(8 * 1.1 / (3 * (ROUND + 0.2)))
 
 
 def test_a_batch_played_round_by_round_takes_what_is_predicted(scene):
