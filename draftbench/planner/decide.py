@@ -47,7 +47,7 @@ from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, roo
 from draftbench.planner.limits import broken_limits, draft_memory
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.passes import Block, between
+from draftbench.planner.passes import PASS_DRAWS, Block, between
 from draftbench.planner.recommendation import (
     FEW_DECODED,
     SETTLES,
@@ -436,6 +436,23 @@ class Evaluator:
             return decoding, _Logs(decoding.middle * np.nan, unknown, unknown)
         return decoding, _drawn_logs(here, longer, prefills=True)
 
+    def shown(self, timed: Sequence[Alternative]) -> Floats:
+        """The log speed-ups that one more cell of each of some alternatives would show, side by
+        side at one load, over what requests make of them [draws, alternatives].
+        """
+        found, noises = [], np.array([each.noise for each in self.effects.grid])
+        normal, noise = generator_of("cells").standard_normal, noises[self.effects.given]
+        # An engine's server without a draft is not started again for each.
+        beside = 0.0 if self.on_engine else noise * normal(len(noise))
+        for each in timed:
+            load = each.configuration.concurrency
+            at = self.promised(load).configurations.index(each.configuration)
+            passes = self.timing(each) if each.block else np.zeros(PASS_DRAWS)
+            passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
+            time = self._logs(load)[0].time[:, at]
+            found.append(time + passes + noise * normal(len(noise)) - beside)
+        return np.stack(found, axis=1)
+
     @remembered
     def _block(self, candidate: Candidate, load: int) -> Block | None:
         return between(self.source.blocks.get(candidate, {}), load)
@@ -590,14 +607,25 @@ class LoadDecision:
         return tuple(a for a in self.considered if a.configuration not in self.breaks)
 
     @cached_property
-    def _shares(self) -> Floats:
-        """Of the best's speed in each draw, those of plain decoding and of every competing one
-        [draws, 1 + competing].
-        """
+    def _drawn(self) -> Floats:
+        """Log speed-ups of plain decoding and of every competing one [draws, 1 + competing]."""
         logs = [np.zeros(RESAMPLES), *(a.log(self.by)[1:] for a in self.competing)]  # type: ignore[index]
-        every = np.stack(logs, axis=1)
-        found: Floats = np.exp(every - every.max(axis=1, keepdims=True))
+        return np.stack(logs, axis=1)
+
+    @cached_property
+    def _shares(self) -> Floats:
+        """Of the best's speed in each draw, those of the same."""
+        found: Floats = np.exp(self._drawn - self._drawn.max(axis=1, keepdims=True))
         return found
+
+    def gain(self, timed: Sequence[Alternative]) -> float:
+        """How much faster a choice is expected to be, as a logarithm, that is made after some were
+        timed once more (the knowledge gradient of correlated beliefs, Frazier et al. 2009).
+        """
+        shown = self.evaluator.shown(timed)
+        shown, expected = shown - shown.mean(axis=0), self._drawn.mean(axis=0)
+        learned = np.linalg.lstsq(shown, self._drawn - expected, rcond=None)[0]
+        return float((expected + shown @ learned).max(axis=1).mean() - expected.max())
 
     def loss(self, choice: Alternative | None) -> float:
         """The share of the best's speed that a choice loses on average; None: plain decoding."""
