@@ -622,6 +622,8 @@ class LoadDecision:
         """How much faster a choice is expected to be, as a logarithm, that is made after some were
         timed once more (the knowledge gradient of correlated beliefs, Frazier et al. 2009).
         """
+        if not timed:
+            return 0.0
         shown = self.evaluator.shown(timed)
         shown, expected = shown - shown.mean(axis=0), self._drawn.mean(axis=0)
         learned = np.linalg.lstsq(shown, self._drawn - expected, rcond=None)[0]
