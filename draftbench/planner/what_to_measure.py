@@ -12,8 +12,14 @@ from dataclasses import replace
 from statistics import median
 
 from draftbench.acceptance.intervals import quantiles
-from draftbench.planner.cells import asked_ks
-from draftbench.planner.decide import TIMING_NOISE, Alternative, Evaluator
+from draftbench.planner.cells import asked_ks, responses_of
+from draftbench.planner.decide import (
+    HARDLY_MORE_LOSS,
+    TIMING_NOISE,
+    Alternative,
+    Evaluator,
+    LoadDecision,
+)
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import STALL
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
@@ -30,34 +36,34 @@ _LEAST_PASSES = 3 * SAMPLES_PER_VISIT
 _SHARE_OF_DECODING = 1 / 2
 
 
-def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
-    """The k's of one candidate that are worth decoding at one batch size: the best predicted one
-    and its neighbours.
-
-    Looks at replays and cost points only, whatever was decoded since. Empty where the candidate's
-    cost is unknown or nothing was replayed.
+def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int = 2) -> list[int]:
+    """The k's to decode a candidate at, by what was measured before: its best predicted one, then
+    those worth their time. Empty where its speed is unknown.
     """
-    best = _best(_alone(replace(run, decodes=()), candidate), candidate, batch)
-    return _with_neighbours(asked_ks(run), best.k) if best else []
+    evaluator = Evaluator(run, DecisionOptions())
+    own = evaluator.at(concurrency, candidate)
+    found, further = list[Alternative](), own.best_of_draft
+    while further and len(found) < most:
+        found.append(further)
+        further = _worth_timing(evaluator.at(concurrency), own.competing, found)
+    return sorted(each.k for each in found)
 
 
-def _alone(run: Run, candidate: Candidate) -> Evaluator:
-    """The decisions on a run as if it had no other candidate."""
-    replays = tuple(replay for replay in run.replays if replay.candidate == candidate)
-    return Evaluator(replace(run, replays=replays), DecisionOptions())
-
-
-def _best(evaluator: Evaluator, candidate: Candidate, load: int) -> Alternative | None:
-    """The k that is expected to be the fastest; among ties the smallest."""
-    known = [a for a in evaluator.at(load, candidate).alternatives if a.decoding is not None]
-    speeds = {a: a.value("expected") or 0.0 for a in known}
-    least = (1 - TIMING_NOISE) * max(speeds.values(), default=0.0)
-    return min((a for a in known if speeds[a] >= least), key=lambda a: a.k, default=None)
-
-
-def _with_neighbours(ks: Sequence[int], k: int) -> list[int]:
-    at = ks.index(k)
-    return list(ks[max(at - 1, 0) : at + 2])
+def _worth_timing(
+    here: LoadDecision, some: Sequence[Alternative], timed: Sequence[Alternative] = ()
+) -> Alternative | None:
+    """The one of some that is worth its time most, besides those that will be `timed`. None where
+    none is: where the choice is expected to lose hardly less for it, if it took as long as decoding
+    without a draft.
+    """
+    gain = here.gain(timed)
+    worth = {
+        each: (here.gain([*timed, each]) - gain) * (each.value(here.by) or 0.0)
+        for each in some
+        if each not in timed
+    }
+    best = max(worth, key=lambda each: worth[each], default=None)
+    return best if best and worth[best] >= HARDLY_MORE_LOSS else None
 
 
 def next_start(
@@ -68,8 +74,8 @@ def next_start(
 
     First the smallest of `ks`, then the largest: together they show what a drafted token costs. A
     draft that only the engine runs begins with the largest, which shows the hazards of all smaller
-    ones. Then the k that is predicted best, as long as it was not started and is predicted to be
-    better by more than timing noise. A k that cannot reach plain decoding is not started.
+    ones. Then the best predicted k and those worth their time, as long as the best can reach plain
+    decoding.
     """
     ks = sorted(ks) or asked_ks(run)
     rows = [row for row in run.decodes if (row.candidate, row.batch) == (candidate, concurrency)]
@@ -78,17 +84,14 @@ def next_start(
     for k in (ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0]):
         if len(started) < 2 and k not in started:
             return k
-    every = Evaluator(run, DecisionOptions()).at(concurrency, candidate).alternatives
-    known = {a.k: a for a in every if a.decoding is not None and a.k in ks}
-    if not known:
+    here = Evaluator(run, DecisionOptions()).at(concurrency)
+    own = [each for each in here.competing if each.candidate == candidate and each.k in ks]
+    best = here.best_of(own)
+    if best is None or (best.expected and best.expected.high < 1 + TIMING_NOISE):
         return None
-    speeds = {k: a.value("expected") or 0.0 for k, a in known.items()}
-    best = max(speeds, key=lambda k: speeds[k])
-    fastest_started = max((speeds[k] for k in started if k in speeds), default=0.0)
-    if fastest_started >= (1 - TIMING_NOISE) * speeds[best]:
-        return None
-    sure = known[best].expected
-    return None if sure and sure.high < 1 + TIMING_NOISE else best
+    if best.k in started:
+        best = _worth_timing(here, [each for each in own if each.k not in started])
+    return best.k if best else None
 
 
 def timed_enough(
@@ -107,22 +110,19 @@ def timed_enough(
         decoded: responses that will be decoded, at no more than so many `cells`, the baseline
             among them.
     """
-    ks, tokens = asked_ks(run), sum(t.output_tokens for t in decoded)
-    responses = _alone(run, candidate).responses(candidate)
+    tokens = sum(t.output_tokens for t in decoded)
+    responses = responses_of(run, candidate)
 
     def enough(points: Sequence[CostPoint]) -> bool:
-        evaluator = _alone(replace(run, costs=tuple(points), decodes=()), candidate)
-        best = _best(evaluator, candidate, batch) if responses.along.laws else None
+        evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
+        best = evaluator.at(batch, candidate).best_of_draft if responses.along.laws else None
         if best is None or best.block is None or best.parts is None:
             return True
         if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
             return False
         speed = best.value("expected") or 1.0
         step = float(best.block.target.at(1, responses.context)[0, 0])
-        plain, drafted = tokens * step / batch, cells - 1
-        if drafted < len(ks):
-            drafted = min(drafted, len(_with_neighbours(ks, best.k)))
-        decoding = plain * (1 + drafted / speed)
+        decoding = tokens * step / batch * (1 + (cells - 1) / speed)
         if _spent_with_next_visit(points) > _SHARE_OF_DECODING * decoding:
             return True
         low, high = quantiles(evaluator.timing(best), (0.025, 0.975))

@@ -148,8 +148,6 @@ class EngineWorker:
                 self._visit(arms)
             except (EngineError, ModelError) as error:
                 failed.append(self._failure(arms, error))
-        if self.turn + 1 == self.options.turns:
-            self.measured.forget(candidate)
         return failed[0] if failed else None
 
     def end_turn(self) -> None:

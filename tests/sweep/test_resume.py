@@ -72,7 +72,6 @@ def essence(folder):
     )
 
 
-# A batch is appended cell by cell and redone whole: fewer appends than that would never end it.
 @pytest.mark.parametrize(("temperature", "every"), [(0.0, 8), (0.7, 7)])
 def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(small, cut, temperature, every):
     asking = {"temperature": temperature, "batches": (1, 2), "measure_requests": 2}
