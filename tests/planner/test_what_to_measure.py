@@ -148,6 +148,15 @@ def test_the_smallest_k_and_the_largest_are_started_then_the_best_predicted():
     assert next_start(replayed_run(*plain, *at_one), SMALL, ks=(1, 2)) == 2
 
 
+def test_a_k_between_two_is_started_where_rounds_may_bend_so_far_that_it_is_the_best(monkeypatch):
+    """Two rounds of .22 s at k = 4 are the best of .13 and .22 s, and three of .16 s expected."""
+    plain, one = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(1, 0.5, 0.13, (1, 2, 2, 2, 2))
+    run = replayed_run(*plain, *one, *in_pieces(4, 0.5, 0.22, (1, 5, 3)))
+    assert next_start(run, SMALL) is None
+    monkeypatch.setattr(effects, "BEND", 3.0)
+    assert next_start(run, SMALL) == 2
+
+
 def test_what_cannot_reach_plain_decoding_is_not_started():
     # At k = 2 the line says .333 s, three times, where eight target steps take .8: .8, better than
     # .71 and .73. A bend may be .013 s (4 %), and starts differ by 3 %: at most about .9.
