@@ -3,7 +3,7 @@
 Greedy drafts, and all drafts at temperature 0, accept the same tokens of the same text however they
 are run, near ties apart, so the built-in decoder is compared position by position. What is rounded
 to few bits may round otherwise in another pass, but then it errs to either side alike. The rounds
-of each request are compared in expectation as well: drafts may be drawn, a text may have come out
+of all requests are compared in expectation as well: drafts may be drawn, a text may have come out
 differently, near ties may be many, and a serving engine tells no positions.
 """
 
@@ -24,10 +24,10 @@ from draftbench.records import Decode, DraftingMode, LookupReplay, Trajectory
 # A larger share of positions moves a speed-up by more than the noise of its timing. In sound runs
 # it is 0: of the 5,476 positions without a near tie in four reference runs and three on a GPU.
 _POSITIONS = 0.02
-# What may be chance must be off by more standard errors: one sound comparison in 16,000 is. Tokens
+# What may be chance must be off by more standard errors: one sound comparison in 2,000 is. Tokens
 # per round, in expectation, by more than this share too. (Near ties alone are up to 3 % off on an
 # engine.)
-_STANDARD_ERRORS, _TOKENS_PER_ROUND = 4, 0.05
+_STANDARD_ERRORS, _TOKENS_PER_ROUND = 3.5, 0.05
 _BEYOND_CHANCE = NormalDist().cdf(_STANDARD_ERRORS)  # with few requests, of Student's t
 
 
@@ -49,16 +49,14 @@ def contradiction(
         rounded: whether the draft is quantized.
     """
     replays = {response.key: (response, replay) for response, replay in pairs}
-    along, in_expectation = [row for row in decodes if row.key in replays], list[Decode]()
+    along = [row for row in decodes if row.key in replays]
     # By request, sample and position, whether it was accepted (1) or rejected (-1) against replay.
     differs: dict[tuple[str, int, int], int] = {}
     for row in along:
         response, replay = replays[row.key]
-        compares = by_position and _comparable(response, replay, row)
-        # From a near tie on another text has its own luck.
-        if not compares or row.first_difference is None:
-            in_expectation.append(row)
-        for position, against in _compared(response, replay, row, near_tie) if compares else ():
+        if not (by_position and _comparable(response, replay, row)):
+            continue
+        for position, against in _compared(response, replay, row, near_tie):
             at = *row.key, position
             differs[at] = against or differs.get(at, 0)
     wrong, to_one_side = sum(map(abs, differs.values())), abs(sum(differs.values()))
@@ -67,7 +65,7 @@ def contradiction(
     if (to_one_side if rounded else wrong) > _POSITIONS * len(differs):
         what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
         return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}not counted")
-    more = _more_tokens_per_round(replays, in_expectation)
+    more = _more_tokens_per_round(replays, along)
     if abs(more) <= _TOKENS_PER_ROUND:
         return None
     what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"

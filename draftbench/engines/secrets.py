@@ -23,6 +23,7 @@ _SETS = ("-e", "--env", "-x", "--export")
 # An assignment, as a shell or `env` takes it; padding of base64 assigns nothing.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=[^=]")
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
+_BETWEEN = re.compile(r"[\s=:,;'\"(){}\[\]]+")
 
 _WORDS = r"(?:api[-_]?key|access[-_]?key|token|secret|password|passwd|credentials?|auth)"
 # A flag or variable by its name, `--hf-token` or `OPENAI_API_KEY`, not `--max-num-tokens`.
@@ -62,12 +63,18 @@ def form_of(words: Sequence[str]) -> list[str]:
 
 
 def values_of(words: Sequence[str]) -> frozenset[str]:
-    """The values in a user's command line, each of which may be secret; not those so short that
-    they may be part of any word.
+    """The values in a user's command line and the parts of each, all of which may be secret; not
+    those so short that they may be part of any word.
     """
-    parts = (part for word in words for part in (word, word.partition("=")[2]))
-    values = (part for part in parts if not part.startswith("-") and "{" not in part)
-    return frozenset(value for value in values if len(value) >= _SHORTEST)
+    parts = set[str]()
+    for word in words:
+        value = _PLACEHOLDER.sub(" ", word)
+        if value.startswith("--"):
+            value = value.partition("=")[2]
+        elif value.startswith("-"):  # with the value of a flag of one letter behind it
+            parts |= {value[1:], value[2:]}
+        parts |= {value, value.partition("=")[2], *_BETWEEN.split(value)}
+    return frozenset(part for part in map(str.strip, parts) if len(part) >= _SHORTEST)
 
 
 def without_values(command: str) -> str:

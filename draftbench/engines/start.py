@@ -141,6 +141,7 @@ def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: f
             command, assigns, _ = runner.launch.words[0].partition("=")
             raise EngineError(
                 f"cannot run `{command}{'=…' if assigns else ''}`: {runner.refused}",
+                kept=f"cannot run the command of {start.engine}: {runner.refused}",
                 hint="--engine-command names the command that starts the server; {args} in it "
                 "stands for draftbench's flags",
             )

@@ -195,14 +195,14 @@ class ModelSource:
         skeleton = self.skeleton
         if getattr(self.config, "quantization_config", None) or None in stored.values():
             self._refuse_more_layers(skeleton, stored)
-            held = max((held for _, held in self._layers(skeleton, stored)), default=0)
-            if held < (layers := self.config.get_text_config().num_hidden_layers):
-                raise ModelError(
-                    f"the weights of `{self.spec}` hold {held} layers, and its configuration asks "
-                    f"for {layers}",
-                    hint="a file of the checkpoint is missing, or the configuration is another "
-                    "model's",
-                )
+            for asked, held in self._layers(skeleton, stored):
+                if held < asked:
+                    raise ModelError(
+                        f"the weights of `{self.spec}` hold {held} layers, and its configuration "
+                        f"asks for {asked}",
+                        hint="a file of the checkpoint is missing, or the configuration is another "
+                        "model's",
+                    )
         elif stored:
             options = {"state_dict": stored, "device_map": "meta", "output_loading_info": True}
             model, report = self._load(
@@ -246,8 +246,8 @@ class ModelSource:
 
     @staticmethod
     def _layers(model: Any, stored: Iterable[str]) -> list[tuple[int, int]]:
-        """How many layers each list of a model has, and of how many there are tensors; of lists
-        without any, nothing.
+        """How many layers each list of a model has, and of how many there are tensors; nothing of
+        lists without any, whose names transformers may change or nobody knows yet.
         """
         asked = {n: len(m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
         held: defaultdict[str, int] = defaultdict(int)

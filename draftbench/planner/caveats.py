@@ -364,6 +364,8 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
             f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ "
             "from the target's output where no near tie explains it: suspect the decoder or a "
             "kernel",
+            decisive=checked.faults > checked.requests / 2,
+            short=f"{checked.faults} of {checked.requests} responses came out differently",
         )
 
 

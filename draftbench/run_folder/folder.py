@@ -245,7 +245,7 @@ def _begin(path: Path, manifest: Manifest) -> None:
     again.
     """
     parts = {"observations", PRIVATE, TEMPORARY, LOCK}
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         raise RunFolderError(
             f"`{path}` is a file, and --out names a folder",
             hint="take an empty or a new folder for --out",

@@ -57,6 +57,22 @@ def test_every_value_that_a_user_adds_may_be_secret():
     assert not values_of(["-c", "1", "{args}", "--enforce-eager"])
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "X=hunter22; echo hunter22 ; exit 3",
+        '{"pin":"hunter22"}',
+        "X-Pin: hunter22",
+        "-hunter22",
+        "-phunter22",
+        "--x=hunter22,other",
+        "{model}:hunter22",
+    ],
+)
+def test_a_part_of_a_value_may_be_secret_too(word):
+    assert "hunter22" in values_of([word])
+
+
 def test_a_known_secret_is_hidden_wherever_it_stands():
     text = "user=me said long-enough-too and long-enough"
     assert on_one_line(text, ["long-enough", "long-enough-too"]) == "user=me said *** and ***"

@@ -241,6 +241,7 @@ def test_a_command_that_cannot_be_run_is_named_with_the_flag_that_names_another(
     ):
         pass
     assert caught.value.message == f"cannot run `{command}`: {problem}"
+    assert caught.value.kept == f"cannot run the command of llama.cpp: {problem}"
     assert "--engine-command" in caught.value.hint
 
 

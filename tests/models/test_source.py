@@ -151,6 +151,20 @@ def test_a_quantized_checkpoint_holds_every_layer_too(workshop):
         ModelSource(source.spec).check_weights()
 
 
+def test_of_layers_whose_tensors_have_other_names_or_come_later_nothing_is_said(
+    workshop, monkeypatch
+):
+    """Transformers renames those of some models; a hub model without an index comes when loaded."""
+    source = workshop.weighted("model")
+    folder = Path(source.spec)
+    config = json.loads((folder / "config.json").read_text())
+    stored = {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 3}
+    (folder / "config.json").write_text(json.dumps(config | stored))
+    for names in ({}, {"language_model.text.layers.0.mlp.up_proj.weight": None}):
+        monkeypatch.setattr("draftbench.models.source._stored_tensors", lambda *_, n=names, **__: n)
+        ModelSource(source.spec).check_weights()
+
+
 def test_headers_are_read_and_no_weights(workshop, monkeypatch):
     source = workshop.weighted("model")
     file = Path(source.spec) / "model.safetensors"
