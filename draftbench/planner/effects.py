@@ -39,11 +39,11 @@ FREE, RUNNER, DRAFT, AT_LOAD, K = 2.0, 0.035, 0.035, 0.02, 0.012
 CONSTANT = 0.06
 # The noise of a cell (sd): what is usual, and as many degrees of freedom it counts as.
 CELL_NOISE, CELL_FREEDOM = 0.012, 2.0
-# That of a start of an engine: half of all machines have 2.6 to 9 %. Starts of one server scattered
+# That of a start of an engine: half of all machines have 3.5 to 12 %. Starts of a server scattered
 # by 2.1 to 2.5 % (25 kinds of llama-server), by 3.1 % (a larger model) and, of vLLM on a busy
 # machine, by 6.5 to 8.7 %. Where no server was started twice, nothing can show more noise than any
 # of these had, and by default there is none over 10 %.
-START_NOISE, START_FREEDOM, MOST_BY_DEFAULT = 0.03, 1.0, 0.1
+START_NOISE, START_FREEDOM, MOST_BY_DEFAULT = 0.04, 1.0, 0.1
 # How much the slope of an engine's rounds over k changes from one k to the next (sd), as a share of
 # it. Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were
 # off the line by 3.7 % (root mean square), 180 below them by 11 %.

@@ -38,8 +38,8 @@ from draftbench.sweep.engine_arms import (
     Load,
     Serving,
     arm_of,
-    closing_starts,
     loads_of,
+    plain_starts,
     startable,
 )
 from draftbench.sweep.preparation import Prepared
@@ -274,7 +274,7 @@ class Measured:
         arms = {arm for arm, _ in self.answers}
         started = {arm.k for arm in arms if arm.candidate == candidate and arm.repeat <= turn}
         yield from sorted(started, reverse=back)
-        closed, last = Arm(None, 0, turn + 1) in arms, turn + 1 == options.turns
+        closed, last = plain_starts(serving, options, turn)[-1] in arms, turn + 1 == options.turns
         while ks and (last or not closed):
             asked = run_of(self.prepared.manifest, [*self.kept(), *chain(*self.facts.values())])
             wanted = (next_start(asked, candidate, batch, ks) for batch in options.batches)
@@ -294,7 +294,11 @@ class Measured:
         if serving is None:
             return False
         return any(
-            self.unserved(arm) for arm in (serving.writer, *closing_starts(serving, options))
+            self.unserved(arm)
+            for arm in (
+                serving.writer,
+                *(s for turn in range(options.turns) for s in plain_starts(serving, options, turn)),
+            )
         )
 
     def unserved(self, arm: Arm) -> dict[Load, list[PromptSample]]:
