@@ -303,7 +303,9 @@ def verdict(run: Run, drop: float) -> str:
             )
             for row in rows
         ]
-        sides.append(make_baseline(replace(run, decodes=tuple(late)), run.candidates[0], 4))
+        manifest = msgspec.structs.replace(run.manifest, run=chosen[0])
+        side = replace(run, manifest=manifest, decodes=tuple(late))
+        sides.append(make_baseline(side, run.candidates[0], 4))
     return judge(*sides, [parse_limit("speedup:5%")]).verdict.value
 
 
