@@ -123,6 +123,11 @@ def _explained(error: Exception, words: Sequence[str]) -> DraftbenchError:
         return cannot_write("stdout", error)
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return DraftbenchError(
+            f"the Python module `{error.name}` is missing",
+            hint="install draftbench again, with all that it depends on",
+        )
     # The place without the message, which may quote a prompt.
     own = [
         (module, line)

@@ -149,6 +149,15 @@ def test_a_candidate_that_was_not_measured_lists_those_that_were(failing, swept,
     assert "draft, ngram" in said
 
 
+def test_a_module_that_is_missing_deep_inside_is_named(failing, monkeypatch, swept):
+    def broken(folder):
+        raise ModuleNotFoundError("No module named 'truststore'", name="truststore")
+
+    monkeypatch.setattr("draftbench.run_folder.run.read_run", broken)
+    said = failing(70, "recommend", swept[0])
+    assert said.startswith("error: the Python module `truststore` is missing\nhint: ")
+
+
 def test_an_unexpected_error_is_no_verdict(command, failing, monkeypatch, swept):
     def broken(folder):
         raise ZeroDivisionError("a prompt")
