@@ -49,14 +49,15 @@ def contradiction(
         rounded: whether the draft is quantized.
     """
     replays = {response.key: (response, replay) for response, replay in pairs}
-    along = [row for row in decodes if row.key in replays]
+    along, in_expectation = [row for row in decodes if row.key in replays], list[Decode]()
     # By request, sample and position, whether it was accepted (1) or rejected (-1) against replay.
     differs: dict[tuple[str, int, int], int] = {}
     for row in along:
         response, replay = replays[row.key]
-        if not (by_position and _comparable(response, replay, row)):
-            continue
-        for position, against in _compared(response, replay, row, near_tie):
+        compares = by_position and _comparable(response, replay, row)
+        if not (compares and row.tie):  # from a near tie on another text has its own luck
+            in_expectation.append(row)
+        for position, against in _compared(response, replay, row, near_tie) if compares else ():
             at = *row.key, position
             differs[at] = against or differs.get(at, 0)
     wrong, to_one_side = sum(map(abs, differs.values())), abs(sum(differs.values()))
@@ -65,7 +66,7 @@ def contradiction(
     if (to_one_side if rounded else wrong) > _POSITIONS * len(differs):
         what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
         return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}not counted")
-    more = _more_tokens_per_round(replays, along)
+    more = _more_tokens_per_round(replays, in_expectation)
     if abs(more) <= _TOKENS_PER_ROUND:
         return None
     what = f"gave {abs(more):.0%} {'fewer' if more < 0 else 'more'} tokens per round than replay"
