@@ -8,16 +8,24 @@ group of requests, and which wrong tokens cost the most rounds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.definitions import TOKENS_PER_ROUND, Sample, alpha, ratio
-from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
+from draftbench.acceptance.definitions import (
+    TOKENS_PER_ROUND,
+    Figure,
+    Sample,
+    accepted_by_position,
+    ratio,
+)
+from draftbench.acceptance.intervals import Estimate, estimates, paired_difference
 from draftbench.acceptance.rounds import (
     Floats,
+    Ints,
     ModelPairs,
     Pairs,
     PositionLaw,
@@ -26,7 +34,7 @@ from draftbench.acceptance.rounds import (
     model_pairs,
     tried_probabilities,
 )
-from draftbench.records import Key, Replay, Trajectory
+from draftbench.records import Key, Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
@@ -124,49 +132,40 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
     model = model_pairs(pairs)
     if not model:
         return None
+    positions = _Positions.of(model)
     groups: list[Group] = []
     samples: dict[tuple[str, str], Sample] = {}
-    has_confidence = all(replay.confidence for _, replay in model if replay.accept)
-    for by in (*GROUPINGS, "third", "after", *(["confidence"] if has_confidence else [])):
-        memberships = [_membership(by, *pair) for pair in model]
-        names = dict.fromkeys(name for groups_of in memberships for name in groups_of)
-        for name in sorted(names) if by in GROUPINGS else names:
-            members = [
-                pair
-                for pair, groups_of in zip(model, memberships, strict=True)
-                if name in groups_of
-            ]
-            shares = [groups_of[name] for groups_of in memberships if name in groups_of]
-            samples[by, name] = sample = _alpha(members, shares)
-            positions = confidence = 0.0
-            for (_, replay), share in zip(members, shares, strict=True):
-                drafted = share[: replay.draftable]
-                positions += float(drafted.sum())
-                if has_confidence:
-                    confidence += float(drafted @ np.array(replay.confidence[: len(drafted)]))
-            if positions:
-                groups.append(
-                    Group(
-                        by=by,
-                        name=name,
-                        requests=int((sample.addends[:, 1] > 0).sum()),
-                        equal_requests=round(sample.equal_requests, 1),
-                        positions=positions,
-                        confidence=confidence / positions if has_confidence else None,
-                        alpha=estimate(sample),
-                    )
+    for by, name, rows, share in positions.groups():
+        samples[by, name] = sample = positions.alpha(rows, share)
+        drafted = float(share.sum())
+        if drafted:
+            known = positions.confidence
+            groups.append(
+                Group(
+                    by=by,
+                    name=name,
+                    requests=int((sample.addends[:, 1] > 0).sum()),
+                    equal_requests=round(sample.equal_requests, 1),
+                    positions=drafted,
+                    confidence=None if known is None else float(share @ known) / drafted,
+                    alpha=None,
                 )
-    change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
+            )
+    late_less_early = paired_difference(samples["third", "late"], samples["third", "early"])
+    change, *alphas = estimates([late_less_early, *(samples[g.by, g.name] for g in groups)])
     reading = None
     if change and change.high < 0:
         reading = FALLING
     elif change and change.low > 0:
         reading = f"{RISING}: {TEMPLATE}" if templated else RISING
     return Breakdown(
-        groups=tuple(groups),
+        groups=tuple(
+            msgspec.structs.replace(group, alpha=interval)
+            for group, interval in zip(groups, alphas, strict=True)
+        ),
         late_less_early=change,
         reading=reading,
-        crossings=_crossings(model),
+        crossings=_crossings(positions),
     )
 
 
@@ -179,26 +178,28 @@ def rounds_by_group(
     Args:
         rounds: by k, with a row for each trajectory.
     """
-    groups = []
+    samples: dict[tuple[str, str, int], Sample] = {}
     for by, name_of in GROUPINGS.items():
         names = [name_of(trajectory) for trajectory in trajectories]
         for name in sorted(set(names)) if len(set(names)) > 1 else ():
             rows = [row for row, group in enumerate(names) if group == name]
-            members = [trajectories[row] for row in rows]
+            members = tuple(trajectories[row] for row in rows)
             for k, at_k in rounds.items():
                 passes = at_k.target_passes[rows]
-                tokens = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
-                groups.append(
-                    GroupRounds(
-                        by=by,
-                        name=name,
-                        k=k,
-                        requests=len(tokens.requests),
-                        equal_requests=round(tokens.equal_requests, 1),
-                        tokens_per_round=estimate(tokens),
-                    )
-                )
-    return tuple(groups)
+                samples[by, name, k] = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
+    return tuple(
+        GroupRounds(
+            by=by,
+            name=name,
+            k=k,
+            requests=len(sample.requests),
+            equal_requests=round(sample.equal_requests, 1),
+            tokens_per_round=interval,
+        )
+        for ((by, name, k), sample), interval in zip(
+            samples.items(), estimates([*samples.values()]), strict=True
+        )
+    )
 
 
 def costliest_disagreements(
@@ -240,53 +241,97 @@ def costliest_disagreements(
     )
 
 
-def _alpha(pairs: ModelPairs, shares: Sequence[Floats] | None = None) -> Sample:
-    sample = alpha(pairs, shares)
-    assert sample is not None  # only prompt lookup has none
-    return sample
+@dataclass(frozen=True, eq=False)
+class _Positions:
+    """All positions at which a draft could draft, of all responses in a row [positions]."""
 
+    pairs: ModelPairs
+    figure: Figure  # which α
+    accepted: Floats  # how likely the token there is accepted
+    row: Ints  # of which response
+    at: Ints  # where in it, from 0
+    before: Floats  # how likely the token before was accepted; NaN at the first position
+    confidence: Floats | None  # None where a replay has none
 
-def _membership(by: str, trajectory: Trajectory, replay: Replay) -> dict[str, Floats]:
-    """The probability that each position of a response belongs to each group [positions]."""
-    positions = len(replay.accept)
-    if by in GROUPINGS:
-        return {GROUPINGS[by](trajectory): np.ones(positions)}
-    if by == "third":
-        third = np.arange(positions) * 3 // max(positions, 1)
-        return {name: (third == at).astype(np.float64) for at, name in enumerate(THIRDS)}
-    if by == "after":
-        before = np.array(replay.accept[:-1])
+    @classmethod
+    def of(cls, pairs: ModelPairs) -> _Positions:
+        """The positions of these responses."""
+        figure, accepted = accepted_by_position(pairs)
+        lengths = np.array([len(values) for values in accepted])
+        ends = lengths.cumsum()
+        at = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        tokens = np.concatenate([np.asarray(r.accept)[: r.draftable] for _, r in pairs])
+        before = np.where(at > 0, np.roll(tokens, 1), np.nan)
+        known = all(replay.confidence for _, replay in pairs if replay.accept)
+        confidence = [np.asarray(r.confidence)[: r.draftable] for _, r in pairs] if known else []
+        return cls(
+            pairs=pairs,
+            figure=figure,
+            accepted=np.concatenate(accepted),
+            row=np.repeat(np.arange(len(pairs)), lengths),
+            at=at,
+            before=before,
+            confidence=np.concatenate(confidence) if known else None,
+        )
+
+    def alpha(self, rows: Ints, share: Floats) -> Sample:
+        """α over the positions of a group, weighed by the probability that they belong to it."""
+        there = np.flatnonzero(share)
+        row, weights = self.row[there], share[there]
+        accepted, drafted = (
+            np.bincount(row, values, len(self.pairs))[rows].astype(np.float64)
+            for values in (weights * self.accepted[there], weights)
+        )
+        return ratio(self.figure, [self.pairs[at][0] for at in rows], accepted, drafted)
+
+    def of_responses(self, rows: Ints) -> Floats:
+        """1 at the positions of these responses."""
+        return np.isin(np.arange(len(self.pairs)), rows).astype(np.float64)[self.row]
+
+    def groups(self) -> Iterator[tuple[str, str, Ints, Floats]]:
+        """What positions are grouped by, and of each group its name, the responses that it is
+        looked for in, and the probability that each position belongs to it.
+        """
+        for by, name_of in GROUPINGS.items():
+            names = np.array([name_of(trajectory) for trajectory, _ in self.pairs])
+            for name in np.unique(names).tolist():
+                rows = np.flatnonzero(names == name)
+                yield by, name, rows, self.of_responses(rows)
+        every = np.arange(len(self.pairs))
+        lengths = np.array([len(replay.accept) for _, replay in self.pairs])
+        thirds = self.at * 3 // lengths[self.row]
+        for third, name in enumerate(THIRDS):
+            yield "third", name, every, (thirds == third).astype(np.float64)
         # The first position belongs to neither: the token before it comes from the prefill.
-        first = np.zeros(min(positions, 1))
-        return {
-            "an accepted token": np.concatenate([first, before]),
-            "a rejected token": np.concatenate([first, 1 - before]),
-        }
-    bins = np.digitize(replay.confidence, CONFIDENCE_EDGES)
-    return {
-        f"{low:g} to {high:g}": (bins == at).astype(np.float64)
-        for at, (low, high) in enumerate(pairwise((0.0, *CONFIDENCE_EDGES, 1.0)))
-    }
+        yield "after", "an accepted token", every, np.nan_to_num(self.before)
+        yield "after", "a rejected token", every, np.nan_to_num(1 - self.before)
+        if self.confidence is not None:
+            bins = np.digitize(self.confidence, CONFIDENCE_EDGES)
+            for at, (low, high) in enumerate(pairwise((0.0, *CONFIDENCE_EDGES, 1.0))):
+                yield "confidence", f"{low:g} to {high:g}", every, (bins == at).astype(np.float64)
 
 
-def _crossings(pairs: ModelPairs) -> tuple[Crossing, ...]:
-    cells: defaultdict[tuple[str, float], list[tuple[Trajectory, Replay]]] = defaultdict(list)
-    for pair in pairs:
-        key = GROUPINGS["segment"](pair[0]), pair[0].sampling.temperature
-        cells[key].append(pair)
+def _crossings(positions: _Positions) -> tuple[Crossing, ...]:
+    cells: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
+    for row, (trajectory, _) in enumerate(positions.pairs):
+        cells[GROUPINGS["segment"](trajectory), trajectory.sampling.temperature].append(row)
     if 1 in (len(set(names)) for names in zip(*cells, strict=True)):
         return ()
-    samples = {cell: _alpha(members) for cell, members in sorted(cells.items())}
+    found = []
+    for cell, members in sorted(cells.items()):
+        share = positions.of_responses(rows := np.array(members))
+        found.append((cell, float(share.sum()), positions.alpha(rows, share)))
+    intervals = estimates([sample for _, _, sample in found])
     return tuple(
         Crossing(
             segment=segment,
             temperature=temperature,
             requests=len(sample.requests),
             equal_requests=round(sample.equal_requests, 1),
-            positions=float(
-                sum(min(r.draftable, len(r.accept)) for _, r in cells[segment, temperature])
-            ),
-            alpha=estimate(sample),
+            positions=drafted,
+            alpha=interval,
         )
-        for (segment, temperature), sample in samples.items()
+        for ((segment, temperature), drafted, sample), interval in zip(
+            found, intervals, strict=True
+        )
     )

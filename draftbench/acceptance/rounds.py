@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class PositionLaw:
     # accepted end of the response are cut, not rejected.
     draftable: int
 
-    @property
+    @cached_property
     def drafted(self) -> int:
         """Last position at which a token may be drafted: the length limit leaves room for the
         target's token after it, and the draft's context reaches that far.
@@ -128,7 +129,7 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
     """What a replay says of the rounds along its response."""
     length, limit = trajectory.output_tokens, trajectory.limit
     if isinstance(replay, Replay):
-        return PositionLaw(length, limit, np.array(replay.accept, np.float64), replay.draftable)
+        return PositionLaw(length, limit, np.asarray(replay.accept), replay.draftable)
     proposed, matched = np.array(replay.proposed, np.int64), np.array(replay.matched, np.int64)
     return StartLaw(length, limit, proposed, matched, replay.window)
 

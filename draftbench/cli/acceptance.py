@@ -67,7 +67,9 @@ def acceptance(
     ks = k or observed.manifest.question.ks
     names = map(str, require_measured(observed).candidates)
     chosen = [candidate_named(observed, name) for name in dict.fromkeys(candidate or names)]
-    report = acceptance_report(observed, chosen, ks, width)
+    # One screen shows neither stopping rules nor trees, which take half of the time.
+    what_ifs = everything or output.style in ("json", "csv")
+    report = acceptance_report(observed, chosen, ks, width, what_ifs=what_ifs)
     texts: dict[int, str] = {}
     if show_text:
         costliest = _disagreements(run, observed, chosen, max(ks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -306,7 +307,7 @@ def _nothing_drafted(
     """Responses of requests that got one token at most, each with a replay without positions."""
     replay = pairs[0][1]
     fields = msgspec.structs.asdict(replay)
-    empty = {name: () for name, value in fields.items() if isinstance(value, tuple)}
+    empty = {name: () for name, value in fields.items() if isinstance(value, tuple | array)}
     replayed = {trajectory.request for trajectory, _ in pairs}
     return [
         (response, msgspec.structs.replace(replay, **empty))

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Record, Replay, Trajectory
+from draftbench.records import Record
 from draftbench.run_folder.manifest import SCHEMA_VERSION, Seal
 from draftbench.safe_files import json_without_controls, sync_folder
 
@@ -35,16 +35,6 @@ _HINTS = {
     errno.ELOOP: "a run folder holds no links; take another --out",
     errno.ENOTDIR: "a part of this path is a file; take another --out",
 }
-
-# Long lists of numbers that were rounded to three digits when they were written, so that millions
-# of them have a few thousand different values. Equal numbers become one object, which leaves eight
-# of 32 bytes each.
-_ROUNDED = {
-    Trajectory: ("margins",),
-    Replay: ("accept", "confidence", "margin", "overlap"),
-}
-_MOST_SHARED = 100_000  # numbers held here, should a file not be rounded
-_shared: dict[float, float] = {}
 
 # Fields of schema 1 and 2 that no figure needs any more, by kind of record.
 _DROPPED = {
@@ -62,7 +52,8 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
         RunFolderError: the line cannot be written, or is longer than a reader takes; the file is
             left as it was.
     """
-    line = msgspec.json.encode(records[0] if len(records) == 1 else list(records)) + b"\n"
+    whole = records[0] if len(records) == 1 else list(records)
+    line = msgspec.json.encode(whole, enc_hook=list) + b"\n"
     if len(line) >= MAX_LINE_BYTES:
         raise RunFolderError(
             f"record too large for `{path}` ({len(line) >> 20} MiB; limit 64 MiB)",
@@ -127,8 +118,6 @@ def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[
             raise RunFolderError(
                 f"`{path}` line {number}: {error}", hint="the file was changed by something else"
             ) from error
-        for record in records:
-            _share_numbers(record)
         yield from records
 
 
@@ -157,16 +146,6 @@ def _upgraded(line: dict[str, Any]) -> dict[str, Any] | None:
         if kind == "modelfacts":
             record["quant"] = quant
     return record
-
-
-def _share_numbers(record: Record) -> None:
-    for name in _ROUNDED.get(type(record), ()):
-        values: tuple[float, ...] | None = getattr(record, name)
-        if values is not None:
-            shared = tuple(map(_shared.setdefault, values, values))
-            msgspec.structs.force_setattr(record, name, shared)
-    if len(_shared) > _MOST_SHARED:
-        _shared.clear()
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
