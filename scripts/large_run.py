@@ -17,7 +17,7 @@ import numpy as np
 from simulated_runs import DRAFTS, Scenario, World, manifest, replay, response
 
 from draftbench.acceptance.rounds import Floats
-from draftbench.records import Replay, Sampling, Trajectory
+from draftbench.records import DraftingMode, Replay, Sampling, Trajectory
 from draftbench.run_folder.folder import RunFolder
 
 TOKENS, SEGMENTS, DECODED, AT_ONCE = 300, 4, 24, 64
@@ -64,29 +64,38 @@ class Traffic:
         accept = likely * (self.generator.random(positions) if one.sampling.temperature else 1.0)
         return msgspec.structs.replace(
             replay(DRAFTS[draft], one, ()),
+            mode=DraftingMode.SAMPLED,
             accept=rounded(accept),
             confidence=rounded(self.generator.random(positions)),
             margin=rounded(self.generator.exponential(3, positions)),
             rank=tuple((~likely * self.generator.geometric(0.3, positions)).tolist()),
         )
 
+    def accepted(self, replayed: Replay) -> list[bool]:
+        """Whether each token is accepted when the response is decoded."""
+        luck = self.generator.random(len(replayed.accept))
+        return (luck < np.array(replayed.accept)).tolist()
+
 
 def write(folder: Path, requests: int) -> None:
     """The run folder."""
     traffic, world = Traffic(requests), World(SIX, np.random.default_rng(0))
-    with RunFolder.create(folder, manifest(SIX)).writer() as writer:
+    asked = manifest(SIX)
+    question = msgspec.structs.replace(asked.question, mode=DraftingMode.SAMPLED)
+    run = RunFolder.create(folder, msgspec.structs.replace(asked, question=question))
+    with run.writer() as writer:
         for shard in traffic.shards:
             writer.append(map(traffic.scored, shard))
         for draft, candidate in enumerate(DRAFTS):
+            decoded: dict[str, list[bool]] = {}
             for shard in traffic.shards:
-                writer.append(traffic.replay(draft, one) for one in shard)
+                replays = [traffic.replay(draft, one) for one in shard]
+                writer.append(replays)
+                few = replays[: DECODED - len(decoded)]
+                decoded |= {each.request: traffic.accepted(each) for each in few}
             writer.append(world.costs(candidate, world.steps[draft], None))
-            decoded = traffic.responses[:DECODED]
-            accepted = {
-                one.request: (traffic.generator.random(one.output_tokens - 1) < 0.7).tolist()
-                for one in decoded
-            }
-            writer.append(world.decodes(draft, decoded, accepted, 1))
+            writer.append(world.decodes(draft, traffic.responses[:DECODED], decoded, 1))
+        run.note_sweep(run.manifest, None)
 
 
 if __name__ == "__main__":
