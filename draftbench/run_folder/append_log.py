@@ -126,8 +126,7 @@ def seal_of(path: Path) -> Seal:
     digest, records = hashlib.blake2b(digest_size=16), 0
     for line in _whole_lines(path):
         digest.update(line)
-        several = line.startswith(b"[")
-        records += len(msgspec.json.decode(line, type=list[msgspec.Raw])) if several else 1
+        records += line.count(b'{"kind":')  # with which each begins; in a text it is escaped
     return Seal(records=records, digest=digest.hexdigest()) if records else Seal()
 
 
