@@ -17,6 +17,7 @@ import numpy as np
 
 from draftbench.acceptance.definitions import (
     TOKENS_PER_ROUND,
+    ByRequest,
     Figure,
     Sample,
     accepted_by_position,
@@ -135,11 +136,10 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
     positions = _Positions.of(model)
     groups: list[Group] = []
     samples: dict[tuple[str, str], Sample] = {}
-    for by, name, rows, share in positions.groups():
-        samples[by, name] = sample = positions.alpha(rows, share)
-        drafted = float(share.sum())
+    for by, name, members, sums in positions.groups():
+        samples[by, name] = sample = positions.alpha(members, sums)
+        _, drafted, confidence = sums.sum(axis=0).tolist()
         if drafted:
-            known = positions.confidence
             groups.append(
                 Group(
                     by=by,
@@ -147,7 +147,7 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
                     requests=int((sample.addends[:, 1] > 0).sum()),
                     equal_requests=round(sample.equal_requests, 1),
                     positions=drafted,
-                    confidence=None if known is None else float(share @ known) / drafted,
+                    confidence=None if np.isnan(confidence) else confidence / drafted,
                     alpha=None,
                 )
             )
@@ -183,7 +183,7 @@ def rounds_by_group(
         names = [name_of(trajectory) for trajectory in trajectories]
         for name in sorted(set(names)) if len(set(names)) > 1 else ():
             rows = [row for row, group in enumerate(names) if group == name]
-            members = tuple(trajectories[row] for row in rows)
+            members = ByRequest(trajectories[row] for row in rows)
             for k, at_k in rounds.items():
                 passes = at_k.target_passes[rows]
                 samples[by, name, k] = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
@@ -243,84 +243,89 @@ def costliest_disagreements(
 
 @dataclass(frozen=True, eq=False)
 class _Positions:
-    """All positions at which a draft could draft, of all responses in a row [positions]."""
+    """All positions at which a draft could draft, of all responses in a row."""
 
-    pairs: ModelPairs
+    along: ByRequest  # the responses
     figure: Figure  # which α
-    accepted: Floats  # how likely the token there is accepted
-    row: Ints  # of which response
-    at: Ints  # where in it, from 0
+    row: Ints  # of which response [positions]
+    third: Ints  # of the response [positions]
     before: Floats  # how likely the token before was accepted; NaN at the first position
-    confidence: Floats | None  # None where a replay has none
+    # How likely the token there is accepted, 1, and the confidence, NaN if unknown [3, positions].
+    values: Floats
 
     @classmethod
     def of(cls, pairs: ModelPairs) -> _Positions:
         """The positions of these responses."""
         figure, accepted = accepted_by_position(pairs)
         lengths = np.array([len(values) for values in accepted])
-        ends = lengths.cumsum()
-        at = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+        ends, whole = lengths.cumsum(), np.array([len(replay.accept) for _, replay in pairs])
+        row = np.repeat(np.arange(len(pairs)), lengths)
+        at = np.arange(ends[-1]) - (ends - lengths)[row]
         tokens = np.concatenate([np.asarray(r.accept)[: r.draftable] for _, r in pairs])
-        before = np.where(at > 0, np.roll(tokens, 1), np.nan)
-        known = all(replay.confidence for _, replay in pairs if replay.accept)
-        confidence = [np.asarray(r.confidence)[: r.draftable] for _, r in pairs] if known else []
+        values = np.full((3, len(at)), np.nan)
+        values[:2] = np.concatenate(accepted), np.ones(len(at))
+        if all(replay.confidence for _, replay in pairs if replay.accept):
+            known = [np.asarray(r.confidence)[: r.draftable] for _, r in pairs]
+            values[2] = np.concatenate(known)
         return cls(
-            pairs=pairs,
+            along=ByRequest(trajectory for trajectory, _ in pairs),
             figure=figure,
-            accepted=np.concatenate(accepted),
-            row=np.repeat(np.arange(len(pairs)), lengths),
-            at=at,
-            before=before,
-            confidence=np.concatenate(confidence) if known else None,
+            row=row,
+            third=at * len(THIRDS) // whole[row],
+            before=np.where(at > 0, np.roll(tokens, 1), np.nan),
+            values=values,
         )
 
-    def alpha(self, rows: Ints, share: Floats) -> Sample:
-        """α over the positions of a group, weighed by the probability that they belong to it."""
-        there = np.flatnonzero(share)
-        row, weights = self.row[there], share[there]
-        accepted, drafted = (
-            np.bincount(row, values, len(self.pairs))[rows].astype(np.float64)
-            for values in (weights * self.accepted[there], weights)
-        )
-        return ratio(self.figure, [self.pairs[at][0] for at in rows], accepted, drafted)
+    def alpha(self, members: ByRequest, sums: Floats) -> Sample:
+        """α of a group of positions, from their sums over each response [responses, 3]."""
+        return ratio(self.figure, members, sums[:, 0], sums[:, 1])
 
-    def of_responses(self, rows: Ints) -> Floats:
-        """1 at the positions of these responses."""
-        return np.isin(np.arange(len(self.pairs)), rows).astype(np.float64)[self.row]
-
-    def groups(self) -> Iterator[tuple[str, str, Ints, Floats]]:
-        """What positions are grouped by, and of each group its name, the responses that it is
-        looked for in, and the probability that each position belongs to it.
+    def sums(
+        self, group: Ints | int = 0, groups: int = 1, share: Floats | float = 1.0
+    ) -> list[Floats]:
+        """The values summed over the positions of each response in each group [responses, 3], where
+        positions belong to a group with a probability.
         """
+        responses = len(self.along)
+        at, shape = group * responses + self.row, (groups, responses)
+        sums = [np.bincount(at, share * each, groups * responses) for each in self.values]
+        return list(np.stack([each.reshape(shape) for each in sums], axis=-1))
+
+    def groups(self) -> Iterator[tuple[str, str, ByRequest, Floats]]:
+        """What positions are grouped by, and of each group its name, the responses that it is
+        looked for in, and its sums.
+        """
+        [whole] = self.sums()
         for by, name_of in GROUPINGS.items():
-            names = np.array([name_of(trajectory) for trajectory, _ in self.pairs])
+            names = np.array([name_of(trajectory) for trajectory in self.along])
             for name in np.unique(names).tolist():
                 rows = np.flatnonzero(names == name)
-                yield by, name, rows, self.of_responses(rows)
-        every = np.arange(len(self.pairs))
-        lengths = np.array([len(replay.accept) for _, replay in self.pairs])
-        thirds = self.at * 3 // lengths[self.row]
-        for third, name in enumerate(THIRDS):
-            yield "third", name, every, (thirds == third).astype(np.float64)
+                yield by, name, ByRequest(self.along[row] for row in rows), whole[rows]
+        for name, sums in zip(THIRDS, self.sums(self.third, len(THIRDS)), strict=True):
+            yield "third", name, self.along, sums
         # The first position belongs to neither: the token before it comes from the prefill.
-        yield "after", "an accepted token", every, np.nan_to_num(self.before)
-        yield "after", "a rejected token", every, np.nan_to_num(1 - self.before)
-        if self.confidence is not None:
-            bins = np.digitize(self.confidence, CONFIDENCE_EDGES)
-            for at, (low, high) in enumerate(pairwise((0.0, *CONFIDENCE_EDGES, 1.0))):
-                yield "confidence", f"{low:g} to {high:g}", every, (bins == at).astype(np.float64)
+        for name, share in ("an accepted", self.before), ("a rejected", 1 - self.before):
+            [sums] = self.sums(share=np.nan_to_num(share))
+            yield "after", f"{name} token", self.along, sums
+        confidence = self.values[2]
+        if not np.isnan(confidence).any():
+            ends = list(pairwise((0.0, *CONFIDENCE_EDGES, 1.0)))
+            found = self.sums(np.digitize(confidence, CONFIDENCE_EDGES), len(ends))
+            for (low, high), sums in zip(ends, found, strict=True):
+                yield "confidence", f"{low:g} to {high:g}", self.along, sums
 
 
 def _crossings(positions: _Positions) -> tuple[Crossing, ...]:
     cells: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
-    for row, (trajectory, _) in enumerate(positions.pairs):
+    for row, trajectory in enumerate(positions.along):
         cells[GROUPINGS["segment"](trajectory), trajectory.sampling.temperature].append(row)
     if 1 in (len(set(names)) for names in zip(*cells, strict=True)):
         return ()
-    found = []
-    for cell, members in sorted(cells.items()):
-        share = positions.of_responses(rows := np.array(members))
-        found.append((cell, float(share.sum()), positions.alpha(rows, share)))
+    found, [whole] = [], positions.sums()
+    for cell, rows in sorted(cells.items()):
+        members = ByRequest(positions.along[row] for row in rows)
+        sample = positions.alpha(members, whole[rows])
+        found.append((cell, float(whole[rows, 1].sum()), sample))
     intervals = estimates([sample for _, _, sample in found])
     return tuple(
         Crossing(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import compress
 
 import numpy as np
@@ -270,20 +271,14 @@ class Requests:
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory]) -> Requests:
-        """The requests of `trajectories`, in the order in which they first occur. Those of the last
-        responses are remembered, since one figure of them is computed after the other.
-        """
-        for responses, requests in _last:
-            if responses is trajectories:
-                return requests
+        """The requests of `trajectories`, in the order in which they first occur."""
+        if isinstance(trajectories, ByRequest):
+            return trajectories.requests
         index: dict[str, int] = {}
         rows = np.array([index.setdefault(t.request, len(index)) for t in trajectories], np.int64)
         weights = np.zeros(len(index))
         weights[rows] = [trajectory.weight for trajectory in trajectories]
-        found = cls(tuple(index), rows, weights, np.bincount(rows, minlength=len(index)))
-        if isinstance(trajectories, tuple):  # a list may change
-            _last[:] = [(trajectories, found)]
-        return found
+        return cls(tuple(index), rows, weights, np.bincount(rows, minlength=len(index)))
 
     def sample(
         self, figure: Figure, columns: Floats, combine: Callable[[Floats], Floats] = quotient
@@ -297,12 +292,14 @@ class Requests:
             columns = addends / self.responses[:, None]
         return Sample(figure, self.names, self.weights, columns, combine)
 
-    def quotient(self, columns: Floats) -> Floats:
-        """The values [...] of ratios from their addends [..., responses, 2]."""
-        return quotient((self.weights / self.responses)[self.rows] @ columns)
 
+class ByRequest(tuple[Trajectory, ...]):
+    """Responses of which many figures are computed, whose requests are looked up once."""
 
-_last: list[tuple[Sequence[Trajectory], Requests]] = []
+    @cached_property
+    def requests(self) -> Requests:
+        """The requests that they answer."""
+        return Requests.of(tuple(self))
 
 
 def pooled(

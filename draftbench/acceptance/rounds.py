@@ -39,7 +39,7 @@ ModelPairs = Sequence[tuple[Trajectory, Replay]]
 
 # Responses that are computed at once. They have similar lengths, so that one long response does not
 # pad ten thousand short ones.
-_BLOCK = 256
+_BLOCK = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,13 +250,14 @@ class _Positions:
     def starts(self, k: int) -> Floats:
         """u(i), P(a round starts at position i) [positions, responses]."""
         whole, positions = self.reach[k + 1], self.reach.shape[1]
-        starts = np.zeros_like(whole)
-        starts[1] = 1.0
+        starts = np.empty_like(whole)
+        starts[:2] = [[0.0], [1.0]]
         starts[2:] = 1.0 - self.reach[1, 1 : positions - 1]
         for first in range(1, positions - k - 1, k + 1):
             end = min(first + k + 1, positions - k - 1)
             starts[first + k + 1 : end + k + 1] += whole[first:end] * starts[first:end]
-        starts *= np.arange(positions)[:, None] < self.length
+        shortest = self.length.min()
+        starts[shortest:] *= np.arange(shortest, positions)[:, None] < self.length
         return starts
 
 
@@ -266,7 +267,7 @@ def _position_counts(
     """The arrays of `Rounds`, by k.
 
     Far from the end every round drafts k tokens and another follows. How many start up to each
-    position and how many of those accept all k, summed once, says what is otherwise near the end;
+    position near the end, and how many of those accept all k, says what is otherwise there; and
     there a round stops untried once it has accepted all that can be drafted.
     """
     along = _Positions.of(laws, max(ks) + 1)
@@ -279,25 +280,30 @@ def _position_counts(
     reach[tokens, near_end, column] = 0.0
     found = {}
     for k, start in starts.items():
+        far = max(0, int(end.min()) - 2 * k - 2)
 
-        def up_to(sums: Floats, positions: Ints) -> Floats:
-            return sums[np.clip(positions, 0, len(sums) - 1), column]
+        def up_to(values: Floats, positions: Ints, far: int = far) -> Floats:
+            """Sums of values up to some positions, of which none is before `far`."""
+            near = np.concatenate([values[:far].sum(axis=0)[None], values[far:]]).cumsum(axis=0)
+            return near[np.clip(positions + 1 - far, 0, len(near) - 1), column]
 
-        rounds, whole = start.cumsum(axis=0), (start * reach[k]).cumsum(axis=0)
+        whole = start * reach[k]
         untried = start[near_end[:k], column] * ends[:k]
-        tried_next = np.einsum("pr,tpr->tr", start, reach[1:k])
-        survived = np.concatenate([tried_next, whole[-1:]]) + untried
+        within = np.einsum("pr,tpr->tr", start, reach[1 : k + 1])
+        survived = within + untried
         # Positions up to which a round drafts at least k, k-1, … 0 tokens.
-        bounds = [0 * last, *(last + 1 - d for d in range(k, 0, -1)), 0 * last + len(start)]
-        up_to_length = np.array(bounds)
-        by_draft_length = np.diff(up_to(rounds, up_to_length), axis=0)[::-1]
-        followed = np.minimum(up_to_length, length - 1) - k - 1
-        after_full = np.diff(up_to(whole, followed), axis=0)[::-1].copy()
+        bounds = np.stack(
+            [*(last + 1 - d for d in range(k, 0, -1)), np.full_like(last, len(start))]
+        )
+        by_draft_length = np.diff(up_to(start, bounds), axis=0, prepend=0.0)[::-1]
+        drafted = by_draft_length[1:].sum(axis=0)
+        followed = np.minimum(bounds, length - 1) - k - 1
+        after_full = np.diff(up_to(whole, followed), axis=0, prepend=0.0)[::-1].copy()
         after_full[0] += np.where(last + 2 < length, untried.sum(axis=0), 0.0)
         past_end = np.clip(last - length + 1, 0, k - tokens[:k])
         found[k] = {
             "tokens": np.maximum(length - 1, 0).astype(np.float64),
-            "rounds": by_draft_length[1:].sum(axis=0),
+            "rounds": drafted,
             "undrafted": by_draft_length[0],
             "proposed": np.arange(k + 1) @ by_draft_length,
             "accepted": survived.sum(axis=0),
@@ -305,7 +311,7 @@ def _position_counts(
             "full": survived[-1] + np.where(last < length, untried[:-1].sum(axis=0), 0.0),
             "by_draft_length": by_draft_length.T,
             "after_full": after_full.T,
-            "reached": np.concatenate([up_to(rounds, end - 1)[None], tried_next]).T,
+            "reached": np.concatenate([drafted[None], within[:-1]]).T,
             "survived": survived.T,
         }
     return found

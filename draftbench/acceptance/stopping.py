@@ -20,6 +20,7 @@ import numpy as np
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import (
     ACCEPTED_PER_DRAFTED,
+    ByRequest,
     Figure,
     Sample,
     accepted_per_drafted,
@@ -105,7 +106,7 @@ def stopped(pairs: ModelPairs, k: int, threshold: float) -> tuple[Sample, Sample
     rounds, tried = expected_rounds(laws, k), tried_probabilities(laws, k)
     steps = np.array([p.sum() for p in tried])
     drafted = np.array([p @ is_sure[: len(p)] for p, is_sure in zip(tried, sure, strict=True)])
-    trajectories = tuple(trajectory for trajectory, _ in pairs)
+    trajectories = ByRequest(trajectory for trajectory, _ in pairs)
     return (
         tokens_per_round(trajectories, rounds),
         ratio(DRAFT_STEPS, trajectories, steps, rounds.target_passes),

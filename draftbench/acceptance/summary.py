@@ -144,7 +144,7 @@ def acceptance_report(
     differences: dict[tuple[str, int | None], Sample] = {}
     first: dict[int | None, Sample] = {}
     for candidate in candidates:
-        along = candidate_rounds(run, candidate)
+        along = candidate_rounds(run, candidate, ks)
         rounds = _counted(run, candidate) if along.served else {}
         expected = {
             k: (along.trajectories, along.at(k)) for k in ks if along.reaches(k) and k not in rounds

@@ -19,7 +19,7 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
+from draftbench.acceptance.definitions import ByRequest, tokens_per_round, uncut_accepted_length
 from draftbench.acceptance.intervals import Estimate, estimates
 from draftbench.acceptance.rounds import (
     Floats,
@@ -62,7 +62,7 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
     greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
     if any(replay.accept and not replay.rank for _, replay in greedy):
         return ()
-    trajectories = tuple(trajectory for trajectory, _ in greedy)
+    trajectories = ByRequest(trajectory for trajectory, _ in greedy)
     # Sorted, so that the halves do not depend on the order of the traffic.
     requests = sorted({trajectory.request for trajectory in trajectories})
     if len(requests) < 2:
