@@ -56,7 +56,7 @@ class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of one candidate: pooled over all tokens, and as the mean over requests.
 
     `k` is None for α. `per_request` is None where the figure was predicted from hazards that all
-    requests share. `requests_needed` is how many requests like these give the pooled figure the
+    requests share, or not asked for. `requests_needed` is how many requests like these give the pooled figure the
     wanted width.
     """
 
@@ -129,7 +129,7 @@ def acceptance_report(
     ks: Sequence[int],
     width: float,
     *,
-    what_ifs: bool = True,
+    everything: bool = True,
 ) -> AcceptanceReport:
     """Compute every figure of acceptance of `candidates` from the run's replays, or for a candidate
     without replays that hold from the rounds that were counted.
@@ -138,7 +138,7 @@ def acceptance_report(
         ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with.
             Counts are shown at the k's that were decoded.
         width: the relative half width of an interval that `requests_needed` aims at.
-        what_ifs: with the stopping rules and trees, which no sweep decodes with.
+        everything: with means over requests, stopping rules and trees.
     """
     figures: list[CandidateAcceptance] = []
     differences: dict[tuple[str, int | None], Sample] = {}
@@ -153,7 +153,7 @@ def acceptance_report(
             rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])
         else:
             rate, rounds, expected = definitions.alpha(along.replays), expected, {}
-        figures.append(_figures(run, candidate, along, rounds, expected, rate, width, what_ifs))
+        figures.append(_figures(run, candidate, along, rounds, expected, rate, width, everything))
         samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
         for k, at_k in rounds.items():
             samples[k] = definitions.tokens_per_round(*at_k)
@@ -198,7 +198,7 @@ def _figures(
     predicted: Mapping[int, Along],
     rate: Sample | None,
     width: float,
-    what_ifs: bool,
+    everything: bool,
 ) -> CandidateAcceptance:
     pairs, contradicted = candidates_rounds.replays, candidates_rounds.contradiction
     longest = max(rounds, default=0)
@@ -212,7 +212,8 @@ def _figures(
         "survivals": [(longest, definitions.survival(*rounds[longest], i)) for i in positions],
         "predicted": [(k, of(*at_k)) for k, at_k in predicted.items() for of in AT_EACH_K],
     }
-    every = iter(_described([pair for section in sections.values() for pair in section], width))
+    samples = [pair for section in sections.values() for pair in section]
+    every = iter(_described(samples, width, per_request=everything))
     figures = {name: tuple(islice(every, len(section))) for name, section in sections.items()}
     return CandidateAcceptance(
         candidate=str(candidate),
@@ -225,8 +226,8 @@ def _figures(
         hazards=figures["hazards"],
         survivals=figures["survivals"],
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
-        stopping=stopping_rules(pairs, longest) if what_ifs and pairs and longest else (),
-        trees=best_trees(pairs, longest) if what_ifs and pairs and longest else (),
+        stopping=stopping_rules(pairs, longest) if everything and pairs and longest else (),
+        trees=best_trees(pairs, longest) if everything and pairs and longest else (),
         faults=(
             *((contradicted,) if contradicted else ()),
             *suspected_faults(
@@ -245,10 +246,13 @@ def _figures(
     )
 
 
-def _described(samples: Sequence[tuple[int | None, Sample]], width: float) -> list[FigureEstimate]:
+def _described(
+    samples: Sequence[tuple[int | None, Sample]], width: float, *, per_request: bool
+) -> list[FigureEstimate]:
     """The figures of these samples, each at its k."""
     pooled = [sample for _, sample in samples]
-    intervals = estimates([*pooled, *map(definitions.per_request_mean, pooled)])
+    means = [definitions.per_request_mean(sample) if per_request else None for sample in pooled]
+    intervals = estimates([*pooled, *means])
     return [
         FigureEstimate(
             figure=sample.figure.name,

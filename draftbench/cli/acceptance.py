@@ -67,9 +67,9 @@ def acceptance(
     ks = k or observed.manifest.question.ks
     names = map(str, require_measured(observed).candidates)
     chosen = [candidate_named(observed, name) for name in dict.fromkeys(candidate or names)]
-    # One screen shows neither stopping rules nor trees, which take half of the time.
-    what_ifs = everything or output.style in ("json", "csv")
-    report = acceptance_report(observed, chosen, ks, width, what_ifs=what_ifs)
+    # One screen shows no means over requests, stopping rules and trees, which take most of the time.
+    whole = everything or output.style in ("json", "csv")
+    report = acceptance_report(observed, chosen, ks, width, everything=whole)
     texts: dict[int, str] = {}
     if show_text:
         costliest = _disagreements(run, observed, chosen, max(ks))

@@ -32,6 +32,7 @@ from draftbench.planner.measured import TimedRun, timed_runs
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
 from draftbench.records import Candidate, Trajectory
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # What a cell's seconds are compared with: those of its passes, its rounds, or its tokens alone.
@@ -76,6 +77,13 @@ class Responses:
         steps = self.weights * np.array(lengths, dtype=float)
         contexts = self.contexts
         return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
+
+    @remembered
+    def seconds(self, block: Block, load: int, rounds: Rounds) -> tuple[Floats, Floats]:
+        """Those of every response that passes promise, without a draft and with it [responses]."""
+        points = block.rounds(rounds, self.contexts, load, self.weights)
+        steps = block.steps(rounds.tokens, self.contexts)
+        return steps @ block.seconds[0], points @ block.seconds[0]
 
     def knows(self, k: int) -> bool:
         """Whether the rounds at k are known; not of an engine that does not report them."""
@@ -281,9 +289,7 @@ def rounds_seconds(
     responses: Responses, block: Block, load: int, rounds: Rounds
 ) -> tuple[Floats, Floats]:
     """Seconds of every response that passes promise, without a draft and with it [responses]."""
-    weights, contexts = responses.weights, responses.contexts
-    points = block.rounds(rounds, contexts, load, weights)
-    return block.steps(rounds.tokens, contexts) @ block.seconds[0], points @ block.seconds[0]
+    return responses.seconds(block, load, rounds)
 
 
 def promised(

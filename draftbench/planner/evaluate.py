@@ -263,11 +263,9 @@ def break_even(alternative: Alternative) -> BreakEven | None:
     slower = (weights @ plain) / (weights @ rounds) / expected
 
     def pays(scaling: float) -> bool:
-        scaled = tuple(replace(x, accept=np.minimum(1.0, scaling * x.accept)) for x in laws)
-        fewer = replace(responses, along=replace(responses.along, laws=scaled))
-        seconds = rounds_seconds(
-            fewer, alternative.block or ROUND, load, fewer.along.at(alternative.k)
-        )
+        scaled = [replace(x, accept=np.minimum(1.0, scaling * x.accept)) for x in laws]
+        fewer = expected_rounds(scaled, alternative.k)
+        seconds = rounds_seconds(responses, alternative.block or ROUND, load, fewer)
         without, drafted = (weights @ each for each in seconds)
         return bool(without >= slower * drafted)
 
