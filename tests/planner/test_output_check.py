@@ -34,6 +34,19 @@ def test_the_audit_counts_each_request_once_by_its_worst_difference(scene):
     assert audit(scene.observed(1, 2)) == Audit(requests=3, identical=1, near_ties=1, faults=1)
 
 
+@pytest.mark.parametrize(("wrong", "decisive"), [(2, False), (3, True)])
+def test_where_most_texts_differ_without_a_near_tie_the_answer_is_provisional(
+    scene, wrong, decisive
+):
+    for at, name in enumerate("abcd"):
+        scene.request(name)
+        scene.decode(name, 0, 8.0)
+        other = {"first_difference": 3, "tie": False} if at < wrong else {}
+        scene.decode(name, 1, 8.0, **other)
+    (caveat,) = [c for c in recommend(scene.observed(1)).caveats if c.kind == "output-differs"]
+    assert caveat.decisive is decisive
+
+
 def test_without_speculative_runs_there_is_nothing_to_audit(scene):
     scene.request("a")
     scene.decode("a", 0, 1.0)
