@@ -108,9 +108,11 @@ def candidates(run: Run) -> pd.DataFrame:
     for evaluation in msgspec.to_builtins(recommend(run).evaluations):
         row = {}
         for name, value in evaluation.items():
-            if isinstance(value, dict):
+            if isinstance(value, dict) and "value" in value:
                 row[name] = value["value"]
                 row |= {f"{name}_{end}": value[end] for end in ("low", "high")}
+            elif isinstance(value, dict):
+                row |= {f"{name}_{part}": of_part for part, of_part in value.items()}
             else:
                 row[name] = value
         rows.append(row)

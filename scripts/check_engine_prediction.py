@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 
 from draftbench.errors import DraftbenchError
+from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import predict, predictor_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.what_to_measure import next_start
 from draftbench.records import Candidate, Decode
@@ -122,12 +122,11 @@ def started_by_best(run: Run, candidate: Candidate, loads: Sequence[int]) -> lis
 
 
 def predicted(run: Run, candidate: Candidate, load: int, k: int) -> float | None:
-    predictor = predictor_of(run, candidate, batch=load)
-    decoding = predict(predictor, k).decoding
-    if decoding is None:
-        return None
-    plain, speculative = predictor.weights @ decoding
-    return float(plain / speculative)
+    evaluator = Evaluator(run, DecisionOptions())
+    every = {(each.candidate, each.k): each for each in evaluator.alternatives(load)}
+    found = every.get((candidate, k))
+    others = evaluator.predicted(found) if found else None
+    return math.exp(others.decoding[0]) if others and others.decoding is not None else None
 
 
 def regret(starts: Starts, chosen: int) -> tuple[float, float, float, int]:

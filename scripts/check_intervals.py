@@ -63,8 +63,8 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.pin import make_baseline
+from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import SETTLES, Evaluation, Objective, Recommendation
 from draftbench.records import SAMPLES_PER_VISIT
@@ -303,7 +303,9 @@ def verdict(run: Run, drop: float) -> str:
             )
             for row in rows
         ]
-        sides.append(make_baseline(replace(run, decodes=tuple(late)), run.candidates[0], 4))
+        manifest = msgspec.structs.replace(run.manifest, run=chosen[0])
+        side = replace(run, manifest=manifest, decodes=tuple(late))
+        sides.append(make_baseline(side, run.candidates[0], 4))
     return judge(*sides, [parse_limit("speedup:5%")]).verdict.value
 
 

@@ -1,80 +1,77 @@
-"""How far predictions are off where no cost was timed: a run's measured cells against predictions
-without the passes of their size, without each context, and with the costs of another process.
+"""How far the time of decoding is off where it was not measured: every decoded configuration of
+some runs is predicted without its own cell, without its k, its draft, or its concurrency.
 
-    python scripts/check_prediction.py results/reference/qwen2.5-coder [RUN_WITH_OTHER_COSTS]
+    python scripts/check_prediction.py results/reference/*
 
-Everything is computed from the run folder. A size or context at the edge is kept: without it the
-answer would be an extrapolation, which `recommend` names as such.
+Errors are of time alone, without the luck of acceptance: the logarithm of how much longer than its
+passes promise a configuration's rounds took than plain decoding, predicted less measured. A stated
+standard deviation includes the noise of the cell. Everything is computed from the run folders.
 """
 
-import statistics
-import sys
-from dataclasses import replace
-from pathlib import Path
+from __future__ import annotations
 
-from draftbench.planner.cost_sources import costs_in
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean, median
+
+from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Configuration
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
 
-
-def errors(observed: Run, k: int | None = None) -> list[float]:
-    """Relative errors of the predictions of all measured cells, or of those at one k."""
-    found = recommend(observed).prediction_error
-    return [] if found is None else [c.error for c in found.by_configuration if k in (None, c.k)]
-
-
-def elsewhere(observed: Run, other: Run) -> list[float]:
-    """Relative errors, one request at a time, of what another run's costs predict."""
-    priced = recommend(
-        observed, DecisionOptions(costs=costs_in(other), concurrency=(1,))
-    ).evaluations
-    ran = recommend(observed, DecisionOptions(concurrency=(1,))).evaluations
-    measured = {(c.draft, c.quant, c.k): c.speedup_measured for c in ran}
-    return [
-        c.speedup_predicted.value / found.value - 1
-        for c in priced
-        if c.speedup_predicted and (found := measured.get((c.draft, c.quant, c.k)))
-    ]
+# An error, and its stated standard deviation.
+Miss = tuple[float, float]
+# What is left out to predict a configuration.
+LEFT_OUT: dict[str, Callable[[Configuration, Configuration], bool]] = {
+    "one cell": lambda own, other: other == own,
+    "its k": lambda own, other: other.k == own.k,
+    "its draft": lambda own, other: other.k > 0 and other.candidate == own.candidate,
+    "its concurrency": lambda own, other: other.k > 0 and other.concurrency == own.concurrency,
+    "everything": lambda own, other: other.k > 0,
+}
 
 
-def without(observed: Run, **unwanted: int) -> Run:
-    """The run as if steps of one size or context had not been timed."""
-    kept = [
-        point
-        for point in observed.costs
-        if point.what != "step"
-        or any(getattr(point, name) != value for name, value in unwanted.items())
-    ]
-    return replace(observed, costs=tuple(kept))
+def misses(
+    run: Run, without: Callable[[Configuration, Configuration], bool]
+) -> Iterator[tuple[Configuration, Miss]]:
+    """The error of every decoded configuration of a run of the built-in decoder."""
+    effects = Evaluator(run, DecisionOptions()).effects
+    logs = {
+        (cell.configuration, cell.process): (float(cell.log[0]), cell.step)
+        for cell in effects.cells
+        if cell.promise == "passes"
+    }
+    for own in dict.fromkeys(configuration for configuration, _ in logs if configuration.k):
+        measured, steps = [], []
+        for (configuration, process), (log, step) in logs.items():
+            if configuration == own:
+                plain = Configuration(own.draft, own.quant, 0, own.concurrency)
+                measured.append(log - logs[plain, process][0])
+                steps.append(step)
+        left = effects.without(lambda other, own=own: without(own, other))
+        slower, sd = left.slower(own, fmean(steps))
+        yield own, (slower - fmean(measured), math.hypot(sd, left.noise * math.sqrt(2)))
 
 
-def inner(values: set[int]) -> list[int]:
-    return sorted(values)[1:-1]
-
-
-def show(what: str, found: list[float]) -> None:
-    if not found:
-        print(f"| {what} | 0 | – | – |")
-        return
-    sizes = [abs(error) for error in found]
-    print(f"| {what} | {len(sizes)} | {statistics.median(sizes):.1%} | {max(sizes):.1%} |")
+def table(found: list[Miss]) -> str:
+    """Root mean square, median and worst error, and how many are within two stated sd."""
+    sizes = [abs(error) for error, _ in found]
+    within = fmean(size < 2 * sd for size, (_, sd) in zip(sizes, found, strict=True))
+    rms = math.sqrt(fmean(size**2 for size in sizes))
+    stated = math.sqrt(fmean(sd**2 for _, sd in found))
+    return f"{rms:.2%} | {median(sizes):.2%} | {max(sizes):.2%} | {stated:.2%} | {within:.0%}"
 
 
 def main() -> None:
-    observed = read_run(RunFolder(Path(sys.argv[1])))
-    steps = [p for p in observed.costs if p.what == "step" and p.candidate is None]
-    print("| prediction | cells | median error | worst |\n|---|---|---|---|")
-    show("from all that was timed", errors(observed))
-    for size in inner({p.new_tokens for p in steps}):
-        found = errors(without(observed, new_tokens=size), k=size - 1)
-        show(f"k = {size - 1}, no pass over {size} tokens timed", found)
-    for context in inner({p.context for p in steps}):
-        show(f"no pass at context {context} timed", errors(without(observed, context=context)))
-    if len(sys.argv) > 2:
-        other = read_run(RunFolder(Path(sys.argv[2])))
-        show("with the costs of another process", elsewhere(observed, other))
+    runs = [read_run(RunFolder(Path(name))) for name in sys.argv[1:]]
+    print("| left out | configurations | rms | median | worst | stated sd | within two |")
+    print("|---|---|---|---|---|---|---|")
+    for name, without in LEFT_OUT.items():
+        found = [miss for run in runs for _, miss in misses(run, without)]
+        print(f"| {name} | {len(found)} | {table(found)} |")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Simulates sweeps on a serving engine whose true speed-ups are known, as run folders in memory.
 
 As in a real sweep, the server without a draft answers first. In every turn servers with a draft
-follow, each k chosen by the answers so far, and then the one without a draft again.
+follow, each k chosen by the answers so far; the one without a draft answers again after every
+second draft and at the end.
 `check_intervals.py` says what is true and what is noise.
 """
 
@@ -17,6 +18,7 @@ from simulated_runs import DRAFT_PREFILL, PREFILL, Scenario, World, manifest, re
 from draftbench.planner.what_to_measure import next_start
 from draftbench.records import AnyObservation, DraftingMode, Served, Trajectory
 from draftbench.run_folder.run import Run, run_of, to_decode
+from draftbench.sweep.engine_arms import CANDIDATES_BETWEEN
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,13 @@ class EngineWorld(World):
         records: list[AnyObservation] = [*written, *self._answers(chosen, 0)]
         every: list[dict[str, list[bool]]] = []
         started: list[list[int]] = [[] for _ in self.drafts]
+        plain = 0
         for turn in range(restarts):
             back = -1 if turn % 2 else 1
-            for at, draft in list(enumerate(self.drafts))[::back]:
+            for done, (at, draft) in enumerate(list(enumerate(self.drafts))[::back]):
+                if done and done % CANDIDATES_BETWEEN == 0:
+                    plain += 1
+                    records += self._answers(chosen, plain)
                 if turn == 0:
                     every.append(self.accepted(written, rates, at))
                     records += [replay(draft, each, every[at][each.request]) for each in written]
@@ -74,7 +80,8 @@ class EngineWorld(World):
                         break
                     started[at].append(k)
                     records += self._answers(chosen, turn, at, k, every[at])
-            records += self._answers(chosen, turn + 1)
+            plain += 1
+            records += self._answers(chosen, plain)
         return run_of(asked, records)
 
     def _answers(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from draftbench.acceptance.rounds import counted_rounds, expected_rounds, law_of
-from draftbench.planner.engine_costs import round_costs
+from draftbench.planner.decide import Evaluator
+from draftbench.planner.options import DecisionOptions
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -103,10 +104,10 @@ def test_simulated_decoding_has_the_rounds_that_its_replay_expects(check_interva
 def test_a_quiet_engine_takes_the_true_seconds_for_every_round_and_step(check_intervals):
     of = world(check_intervals, "engine-0", answer=0)
     run = of.run(12, (12,))
-    starts = round_costs(run, run.candidates)[run.candidates[0]][1].starts
-    for k, (start, *_) in starts.items():
+    for cell in Evaluator(run, DecisionOptions()).effects.cells:
+        k = cell.configuration.k
         expected = of.round_seconds(0, k, 1) if k else 1
-        assert np.exp(start.log) == pytest.approx(expected)
+        assert np.exp(cell.log) == pytest.approx(expected)
 
 
 def test_an_engine_answers_without_a_draft_first_and_last_and_at_the_ends_of_k_in_between(

@@ -27,38 +27,16 @@ ENGINES = ("vllm", "sglang", "llamacpp", "tensorrt-llm", "transformers")
 
 # Old path → new path, as regular expressions over "a.b[0].c".
 RENAMED: dict[str, list[tuple[str, str]]] = {
-    # A cell is called a configuration, a candidate at one k an evaluation.
-    "recommend": [
-        (
-            r"prediction_error\.by_cell\[(\d+)\]\.batch",
-            r"prediction_error.by_configuration[\1].concurrency",
-        ),
-        (r"prediction_error\.by_cell\[(\d+)\]\.(.*)", r"prediction_error.by_configuration[\1].\2"),
-        (r"prediction_error\.cells", "prediction_error.configurations"),
-        (r"candidates\[(\d+)\]\.(.*)", r"evaluations[\1].\2"),
-    ],
+    "recommend": [],
     # A card is called a candidate.
     "acceptance": [(r"cards\[(\d+)\]\.(.*)", r"candidates[\1].\2")],
-    # Every fact that differs has its name in `fact`, as in the gate's result.
-    "compare": [(r"(question|models)\[(\d+)\]\.what", r"\1[\2].fact")],
+    "compare": [],
     "gate-self": [],
     "gate-save": [],
 }
 # Old paths that no longer exist, as regular expressions, each with what a user loses by it.
 DROPPED: dict[str, list[str]] = {
-    "recommend": [
-        # At most three rules of thumb, from a smaller table.
-        r"advice\[\d+\]\.rule",
-        # The speed-ups of the best predicted and of the best measured configuration on requests
-        # that did not choose it (that of the decision stays).
-        r"speedup_(predicted|measured)_cross_fitted.*",
-        # In `larger_sweep`.
-        "requests_needed",
-        # In the manifest of the run.
-        "machine",
-        # By `acceptance`.
-        r"candidates\[\d+\]\.alpha_basis",
-    ],
+    "recommend": [],
     "acceptance": [
         # α by kind of token (words, numbers, punctuation): the last groups of the one run that has
         # it.

@@ -19,8 +19,8 @@ from draftbench.sweep import Prepared
 from draftbench.sweep.engine_arms import (
     ALONE,
     arrival_times,
-    closing_starts,
     loads_of,
+    plain_starts,
     startable,
 )
 from draftbench.sweep.work import DeviceSpeed, speed_of, work_of
@@ -210,7 +210,7 @@ def _servers(
         first = []
 
     turns, speculates = options.turns, options.measure in ("best", "all")
-    plain = 0 if serving.server else 1 + len(closing_starts(serving, options))
+    plain = 0 if serving.server else 1 + turns * len(plain_starts(serving, options, 0))
     ks = [len(startable(serving, options, candidate)) for candidate in started]
     # At least the smallest k and the largest of each draft, from which the others are predicted.
     least = [min(2, count) for count in ks] if options.measure == "best" else ks

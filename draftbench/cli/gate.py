@@ -279,8 +279,8 @@ def baseline_of(
 
 
 def _picked(run: Run, candidate: Candidate | None, decision: Decision) -> Configuration:
-    """What the run recommends, or a candidate at its best k; where no speed is known, the only
-    configuration that the server drafts with.
+    """What the run recommends, or a candidate at its best k, of an engine at the best that was
+    served; where no speed is known, the only configuration that the server drafts with.
     """
     from draftbench.planner.recommend import recommend
 
@@ -289,6 +289,10 @@ def _picked(run: Run, candidate: Candidate | None, decision: Decision) -> Config
     served = [each for each in answer.evaluations if each.requests_served]
     if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):
         picked = served[0]
+    own = {e.k: e for e in served if picked and e.candidate == picked.candidate}
+    if picked and own and picked.k not in own and answer.costs_from is None:
+        speeds = {k: speed.value if (speed := answer.ranked_by(e)) else 0.0 for k, e in own.items()}
+        picked = own[max(own, key=lambda k: speeds[k])]
     if picked is None:
         raise UsageError(
             f"no k of `{candidate}` is known to be best"

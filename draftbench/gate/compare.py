@@ -15,12 +15,12 @@ from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pin import sampling_label
+from draftbench.planner.cells import asked_ks, responses_of
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.costs import MIN_PROCESSES
 from draftbench.planner.engine_caveats import unanswered
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import asked_ks, predictor_of
+from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
 from draftbench.records import Candidate, CostPoint, Decode, Key, LookupReplay, Record
@@ -169,8 +169,8 @@ def _figures(
     measured: Sequence[Mapping[tuple[Candidate, int], Measurement]],
 ) -> Iterable[FigureChange]:
     """α, tokens per round, c and measured speed-ups, as far as a run has them."""
-    a, b = (predictor_of(run, candidate) for run in runs)
-    replays = [replay for predictor in (a, b) for _, replay in predictor.along.replays]
+    a, b = (responses_of(run, candidate) for run in runs)
+    replays = [replay for side in (a, b) for _, replay in side.along.replays]
     windows = [replay.window for replay in replays if isinstance(replay, LookupReplay)]
     # Without replays in both runs the rounds that engines counted are compared, as in the gate.
     counted = not (a.along.replays and b.along.replays)
@@ -185,6 +185,11 @@ def _figures(
     # First at a common k: A's best, else B's, else A's largest, but at most what prompt lookup was
     # replayed for; of counted rounds one that both runs served. Then at the best k of each run.
     best_a, best_b = (best.get(candidate) for best in bests)
+    if counted:  # the best k of an engine need not have been served
+        best_a, best_b = (
+            k if k in of or not of else max(of)
+            for k, of in zip((best_a, best_b), served, strict=True)
+        )
     common = min([best_a or best_b or max(asked_ks(runs[0])), *windows])
     if counted and (both := served[0] & served[1]):
         common = next((k for k in (best_a, best_b) if k in both), max(both))
@@ -209,7 +214,11 @@ def _figures(
         timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
     elif _at_other_loads(runs):
         timed_apart = _OTHER_LOADS
-    c_a, c_b = (p.draft_cost_ratio for p in (a, b))
+    blocks = [blocks_of(run, candidate).get(1) for run in runs]
+    c_a, c_b = (
+        block.draft_cost_ratio(side.context) if block else None
+        for block, side in zip(blocks, (a, b), strict=True)
+    )
     if c_a or c_b:
         points = [[p for p in run.costs if p.block == str(candidate)] for run in runs]
         yield replace(_change_of_cost(c_a, c_b, timed_apart), processes=_fewest_processes(points))

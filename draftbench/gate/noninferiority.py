@@ -32,7 +32,7 @@ from draftbench.acceptance.intervals import (
     student_probability,
     student_quantile,
 )
-from draftbench.planner.costs import MIN_PROCESSES
+from draftbench.planner.passes import MIN_PROCESSES
 
 LEVEL = 0.95
 TAIL = (1 - LEVEL) / 2

@@ -14,7 +14,7 @@ from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.pair_requests import Pair, came_at_other_times, one_was_counted, same_run
 from draftbench.gate.result import AnswerCheck, Check, GateResult
 from draftbench.models.engine_rules import STARTED
-from draftbench.planner.costs import MIN_PROCESSES
+from draftbench.planner.passes import MIN_PROCESSES
 
 TEXTS_NOT_JUDGED = (
     "whether speculation changes what is written was not judged: that needs answers of one server "

@@ -35,8 +35,8 @@ def decode_requests(
 ) -> Iterator[list[Decode]]:
     """Decode some requests without a draft and at each k.
 
-    Yields what is to be kept together: with one row the runs of one request, for the requests that
-    are not done; with several rows all runs at one k, which are of use only if every k is there.
+    Yields what is to be kept together, since it is of use only if every k is there: with one row
+    the runs of one request, for the requests that are not done; with several rows all runs.
     """
     if all(response.key in done for response in responses):
         return
@@ -104,11 +104,11 @@ def _side_by_side(
         if finished < every:
             bench.between(finished - done)
             done = finished
-    for k, batch in zip(ks, batches, strict=True):
-        yield [
-            _record(loaded, k, response, output, rows, repeat)
-            for (repeat, response), output in zip(runs, batch.responses, strict=True)
-        ]
+    yield [
+        _record(loaded, k, response, output, rows, repeat)
+        for k, batch in zip(ks, batches, strict=True)
+        for (repeat, response), output in zip(runs, batch.responses, strict=True)
+    ]
     bench.between(every - done)
 
 

@@ -1,18 +1,15 @@
 """From a `Run` to a `Recommendation`; the files in the order in which data goes through them.
 
-Seconds of passes and rounds
-    costs            timed passes → seconds of any pass, and of the rounds of a draft
-    engine_costs     starts of a serving engine → seconds of whole rounds at every k
-    cost_sources     which of these are used: this run's, another run's, or those of a file
-Speed-ups of each configuration
-    measured         decoding runs → measured speed-ups, and what rounds take beyond their passes
-    predict          expected rounds × costs → predicted speed-ups
-    time_factors     what decoding took over what was expected → corrections and errors of time
-    alternatives     predicted, measured → expected speed-ups
+Draws of what is measured
+    passes           timed passes → seconds of any pass, and of the rounds of a draft
+    cost_sources     whose passes are used: this run's, another run's, or those of a file
+    measured         decoding runs → measured speed-ups, and the drift of plain decoding
+    cells            a run → what passes promise of every configuration, and what timed cells took
+The model
+    effects          cells → how much longer than promised anything takes, and how surely
 The decision
-    rank             speed-ups → the best configuration, and how sure that is
-    at_concurrency   → the decision at one concurrency
-    settling         an inconclusive decision → what would settle it
+    decide           draws of speed-ups → the decision at one concurrency, and what would settle it
+    limits           what a configuration may not exceed
 The answer
     evaluate         every configuration with its figures, and why it was not chosen
     loads            the answer at each concurrency, k by concurrency, the crossover

@@ -16,24 +16,25 @@ from typing import Any
 
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
-from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate, estimate
-from draftbench.planner.alternatives import Alternative
-from draftbench.planner.at_concurrency import Evaluator, LoadDecision, decide
+from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
+from draftbench.planner.cells import beyond_timed
 from draftbench.planner.cost_sources import NO_BASELINE
+from draftbench.planner.decide import (
+    Alternative,
+    Evaluator,
+    LoadDecision,
+    decide,
+)
 from draftbench.planner.engine_caveats import engine_caveats
-from draftbench.planner.engine_costs import RoundCosts
 from draftbench.planner.evaluate import why_unknown
 from draftbench.planner.measured import baseline_drift
 from draftbench.planner.output_check import audit, texts_changed
-from draftbench.planner.predict import Predictor, beyond_timed
-from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import (
     FEW_DECODED,
     Caveat,
     PredictionError,
     Recommendation,
 )
-from draftbench.planner.time_factors import FEW_PROCESSES, USUAL_FREEDOM
 from draftbench.planner.unfinished import unfinished
 from draftbench.records import SELF, Candidate, candidate_names
 from draftbench.run_folder.run import Run
@@ -46,8 +47,8 @@ LOAD = 0.75
 # share of the run.
 _BUSY_CORES, _BUSY_TIME = 0.25, 0.1
 # At thirty requests the interval of a speed-up reaches about a tenth to either side: a machine that
-# drifts by more moves it, and so do rounds that differ by more from their passes.
-_DRIFT = _OVERHEAD = 0.1
+# drifts by more moves it.
+_DRIFT = 0.1
 # Shares of positions, and of output tokens. Rounding activations to 8 bits alone changes the token
 # at 6 % of positions in either way of reading (SmolLM2), which acceptance averages out; of the 48
 # that are stepped through, more than a fifth never.
@@ -106,7 +107,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             decisive=True,
             short=decided.impossible,
         )
-    timed = None if leader.predictor.interpolated else leader.predictor.costs
+    timed = None if leader.note else leader.block
     if slow := timed and timed.target.slow_step:
         tokens, several, one = slow
         times, found = one / several, decided.deciding
@@ -119,44 +120,28 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
             decisive=decide(less, decided.min_speedup) != decide(found, decided.min_speedup),
             short=f"a step without a draft is slower than a pass over {tokens} tokens: {speed}",
         )
-    if faster := [each.name for each in decided.ranking.faster_within_noise(leader)]:
-        *some, last = faster
+    if better := [each.name for each in decided.preferred_over]:
+        *some, last = better
         names = f"{', '.join(some)} and {last} are" if some else f"{last} is"
+        memory = any(e.memory_bytes != leader.memory_bytes for e in decided.preferred_over)
+        why = "needs less memory" if memory else "drafts fewer tokens"
         yield Caveat(
             "tie",
-            f"{names} faster than {leader.name}, but by less than timing noise "
-            f"({TIMING_NOISE:.0%}): the smaller draft, then the smaller k, is preferred",
+            f"{names} expected to be hardly better than {leader.name}, which leads since it {why}",
         )
-    if not leader.corrected:
-        short = f"{leader.name} was not measured: treat its speed-up as a prediction"
-        yield Caveat("not-measured", _unmeasured(decided, leader), short=short)
-    elif (scatter := decided.ranking.time_doubt.scatter).usual and scatter.cells and decided.doubt:
-        cells = f"{scatter.cells} configurations were"
-        if scatter.cells == 1:
-            cells = "1 configuration was"
-        yield Caveat(
-            "few-configurations",
-            f"only {cells} decoded, too few to show how much such speeds vary: the deciding "
-            f"interval allows for an error of {_percent(decided)}",
-        )
-    elif (costs := leader.predictor.round_costs) and _starts_tell_little(costs) and decided.doubt:
-        often = f"the server with {leader.name} was started {_times(leader.processes)}"
-        advice = f"--restarts {FEW_PROCESSES} would show it"
-        if costs.given:
-            often = f"{leader.name} was measured on one start of each server"
-            advice = "start both again and sweep in another --out to see it"
-        yield Caveat(
-            "few-starts",
-            f"{often}, which does not show how much starts differ: the deciding interval allows "
-            f"for an error of {_percent(decided)}; {advice}",
-        )
-    predicted, expected = estimate(leader.predicted), estimate(leader.expected)
+    if leader.interval_from is not None:
+        short = ""
+        if not leader.decoded:
+            short = f"{leader.name} was not measured: treat its speed-up as a prediction"
+        yield Caveat("interval", _interval(decided, leader), short=short)
+    others = evaluator.predicted(leader)
+    predicted, expected = leader.estimate(others.decoding if others else None), leader.expected
     asked = decided.min_speedup
     if decided.deciding is None:
-        sample, few = leader.speedup(decided.ranking.by), ""
-        if sample and len(sample.requests) >= MIN_REQUESTS:
-            few = f"{len(sample.requests)} requests of such unequal length count as only "
-            few += f"{sample.equal_requests:.0f}"
+        few = ""
+        if leader.requests >= MIN_REQUESTS:
+            few = f"{leader.requests} requests of such unequal length count as only "
+            few += f"{leader.equal:.0f}"
         text = f"{leader.name}: {few + ', too few' if few else 'too few requests'} to decide by"
         yield Caveat("too-few", text, decisive=bool(few), short=few)
     elif predicted and expected and decide(predicted, asked) != decide(expected, asked):
@@ -167,23 +152,16 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         )
 
 
-def _starts_tell_little(costs: RoundCosts) -> bool:
-    """Whether neither the draft's server nor all servers together were started often enough to show
-    how much starts differ.
-    """
-    return costs.turns < FEW_PROCESSES and costs.repeats < 2 * USUAL_FREEDOM
-
-
 def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
     """Why no candidate's speed is known."""
-    known = [each for each in decided.alternatives if each.predicted or each.measured]
-    if breaking := [each for each in known if each.breaks]:
-        sizes = [(each.predictor.memory_bytes, each) for each in breaking]
+    known = [a for a in decided.alternatives if a.decoding is not None or a.measured]
+    if breaking := [each for each in known if each.configuration in decided.breaks]:
+        sizes = [(each.memory_bytes, each) for each in breaking]
         least = min(sizes, key=lambda pair: math.inf if pair[0] is None else pair[0])[1]
-        named = f"{least.name}: {'; '.join(least.breaks)}"
+        named = f"{least.name}: {'; '.join(decided.breaks[least.configuration])}"
         return f"none of the timed candidates keeps the limits ({named})"
     unknown = "no candidate's speed is known"
-    loads = {rows for c in evaluator.run.candidates for rows in evaluator.source.batches(c)}
+    loads = {rows for c in evaluator.run.candidates for rows in evaluator.source.loads(c)}
     if evaluator.run.manifest.question.engine and not loads:
         return f"{unknown}: {_not_timed_on_engine(evaluator.run)}"
     if loads and decided.concurrency not in loads:
@@ -211,33 +189,25 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _unmeasured(decided: LoadDecision, leader: Alternative) -> str:
-    """What the speed-up rests on of a leader that was decoded on too few requests or none."""
-    errors, allowed = decided.ranking.errors_of(leader), ""
-    if decided.doubt:
-        allowed = f"; its interval allows for an error of {_percent(decided)}"
-    if decided.foreign:
-        return f"the speed-up of {leader.name} is a prediction from these costs{allowed}"
-    if leader.predictor.interpolated:
-        return (
-            f"{leader.name} was not measured at concurrency {decided.concurrency}: its speed-up is "
-            f"interpolated from the loads around it{allowed}"
-        )
-    measured = "was measured on too few requests"
-    if leader.measured is None:
-        measured = "was not measured"
-    text = f"{leader.name} {measured}: its speed-up is a prediction"
-    if errors:
-        low, high = min(errors), max(errors)
-        text += f"; others were off by {low:+.0%} to {high:+.0%} when decoded"
-    return f"{text}{allowed}"
-
-
-def _percent(decided: LoadDecision) -> str:
-    """The part of the deciding interval that is due to errors of time."""
-    down, up = decided.doubt or (0.0, 0.0)
-    low, high = f"{math.expm1(-down):+.0%}", f"{math.expm1(up):+.0%}"
-    return f"±{high[1:]}" if low[1:] == high[1:] else f"{low} to {high}"
+def _interval(decided: LoadDecision, leader: Alternative) -> str:
+    """Where the deciding interval comes from: half of what each part alone would give."""
+    parts, evaluator = leader.interval_from, decided.evaluator
+    assert parts is not None
+    requests, timed, undecoded = (
+        f"±{math.expm1(part):.0%}" for part in (parts.requests, parts.cells, parts.undecoded)
+    )
+    count = len(evaluator.effects.cells)
+    cells = "start" if evaluator.on_engine else "decoded cell"
+    noise = f"{timed} from the noise of {count} {cells}{'' if count == 1 else 's'}"
+    if not count:
+        noise = f"{timed} from what decoding usually takes beyond timed passes"
+    text = f"the interval of {leader.name} is {requests} from the requests, {noise}"
+    if leader.decoded:
+        return text
+    what = f"{leader.name} was not decoded"
+    if leader.note:
+        what = f"concurrency {decided.concurrency} was not timed"
+    return f"{text}, and {undecoded} since {what}"
 
 
 def _not_timed_on_engine(run: Run) -> str:
@@ -281,33 +251,12 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
 
 
 def _of_modelled_rounds(decided: LoadDecision) -> Iterator[Caveat]:
-    """Where rounds differ from how they are modelled. Predictions without decoding count passes
-    alone; where rounds took longer than these, only what did not slow the baseline's steps as much
-    affects a speed-up.
-    """
-    on_engine = any(each.predictor.round_costs for each in decided.alternatives)
-    if decided.concurrency > 1 and not on_engine:
+    """Where rounds differ from how they are modelled."""
+    if decided.concurrency > 1 and not decided.evaluator.on_engine:
         text = f"at concurrency {decided.concurrency}, prefill of other requests is not modelled"
         if any(each.measured for each in decided.alternatives):
             text += ", and requests of a batch share rounds, so measured intervals are approximate"
         yield Caveat("concurrency", text)
-    overheads = [
-        (abs(rounds / plain - 1), rounds, plain, each.name)
-        for each in decided.alternatives
-        if (rounds := each.round_overhead) and (plain := each.plain_overhead)
-    ]
-    far = [overhead for overhead in overheads if overhead[0] > _OVERHEAD]
-    if far:
-        _, rounds, plain, name = max(far, key=lambda overhead: overhead[0])
-        where = f"in {len(far)} of {len(overheads)} measured configurations"
-        short = f"pass timings alone mispredict the speed-up by over {_OVERHEAD:.0%} {where}"
-        advice = "rely on what was decoded (--measure all)"
-        yield Caveat(
-            "pass-timings",
-            f"{short} ({name}: rounds took {rounds:.2f} times as long as their passes, target "
-            f"steps {plain:.2f} times): {advice}",
-            short=f"{short}: {advice}",
-        )
 
 
 def _of_stalls(run: Run) -> Iterator[Caveat]:
@@ -422,17 +371,23 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
 
 def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     names: defaultdict[Caveat, list[Candidate]] = defaultdict(list)
-    predictors = {each.candidate: each.predictor for each in decided.alternatives}
-    for candidate, predictor in predictors.items():
+    costs = {}
+    for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
-        for caveat in dict.fromkeys(_of_candidate(evaluator, predictor, at_every_k)):
+        one = at_every_k[0]
+        costs[candidate] = one.block.draft_cost_ratio(one.responses.context) if one.block else None
+        for caveat in dict.fromkeys(_of_candidate(evaluator, at_every_k, costs[candidate])):
             names[caveat].append(candidate)
     for caveat, candidates in names.items():
         named = candidate_names(candidates)
         short = caveat.short and f"{named}: {caveat.short}"
         text = f"{named}: {caveat.text}"
         yield Caveat(caveat.kind, text, decisive=caveat.decisive, short=short)
-    contradicted = {c: fault for c, p in predictors.items() if (fault := p.along.contradiction)}
+    contradicted = {
+        each.candidate: fault
+        for each in decided.alternatives
+        if (fault := each.responses.along.contradiction)
+    }
     for candidate, fault in contradicted.items():
         yield Caveat(
             "contradiction",
@@ -442,9 +397,8 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
             "what was decoded counts",
         )
     # A level that is slower by more than the noise of its timings, so that no other sweep helps it.
-    for candidate, predictor in predictors.items():
-        whole = predictors.get(Candidate(draft=candidate.draft))
-        c, unquantized = predictor.draft_cost_ratio, whole and whole.draft_cost_ratio
+    for candidate, c in costs.items():
+        unquantized = costs.get(Candidate(draft=candidate.draft))
         if candidate.quant != "none" and c and unquantized and c.low > unquantized.high:
             yield Caveat(
                 "no-fast-kernel",
@@ -454,10 +408,11 @@ def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
 
 
 def _of_candidate(
-    evaluator: Evaluator, predictor: Predictor, alternatives: Sequence[Alternative]
+    evaluator: Evaluator, alternatives: Sequence[Alternative], c: Estimate | None
 ) -> Iterator[Caveat]:
-    """Caveats of one candidate, without its name."""
-    run, candidate = evaluator.run, predictor.candidate
+    """Caveats of one candidate, whose c is known or not, without its name."""
+    run, one = evaluator.run, alternatives[0]
+    candidate, responses = one.candidate, one.responses
     facts = run.facts_of(candidate)
     if facts is not None:
         for text in facts.caveats:
@@ -474,13 +429,13 @@ def _of_candidate(
                 short=short if decisive else "",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    replays = predictor.along.replays
+    replays = responses.along.replays
     if replays and len(replays) < replayable:
         yield Caveat(
             "partly-replayed",
             f"replayed on only {len(replays)} of {replayable} responses",
         )
-    if c := predictor.draft_cost_ratio:
+    if c is not None:
         if c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
             uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
             advice = "repeat the sweep on a quiet machine, in another --out"
@@ -490,14 +445,15 @@ def _of_candidate(
                 short=f"{uncertain}: {advice}",
             )
         decoded = any(each.measured is not None for each in alternatives)
-        if predictor.note is not None:
-            yield Caveat("interpolated-costs", f"its costs are {predictor.note}")
+        if one.note is not None:
+            yield Caveat("interpolated-costs", f"its costs are {one.note}")
         elif not (evaluator.foreign or decoded or candidate.draft == SELF):
             text = "never decoded; its speed-up is predicted from pass timings only"
             yield Caveat("not-decoded", text)
-    for text in beyond_timed(predictor, max(each.k for each in alternatives)):
+    largest = max(each.k for each in alternatives)
+    for text in beyond_timed(responses, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)
-    rounds = [each.prediction.rounds for each in alternatives]
+    rounds = [responses.along.at(each.k) for each in alternatives]
     for fault in suspected_faults(candidate, replays, rounds, near_tie(run)):
         failed = fault.kind == CONTROL_FAILED
         yield Caveat(

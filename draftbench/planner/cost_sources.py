@@ -21,6 +21,7 @@ longer than those of `verify`.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -28,15 +29,11 @@ from pathlib import Path, PurePath
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
 from draftbench.errors import UsageError, did_you_mean
-from draftbench.planner.costs import BlockCosts, Surface, block_costs, costs_between
-from draftbench.planner.engine_costs import RoundCosts, round_costs
-from draftbench.planner.measured import Overheads, overheads
+from draftbench.planner.passes import Block, blocks_of, exactly
 from draftbench.planner.recommendation import FEW_DECODED
 from draftbench.records import LOOKUP, Candidate
-from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import UnreadableError, read_yaml
 
@@ -44,69 +41,44 @@ NO_BASELINE = "no server without speculation was timed beside it"
 
 
 @dataclass(frozen=True, eq=False)
-class PricedBatch:
-    """A candidate's costs at one batch size, and what its rounds take beyond them.
-
-    `costs` None is unknown, unless `round_costs` has the whole rounds of a serving engine, which
-    shows no passes. `note` says between which batch sizes costs were interpolated, or why they are
-    unknown; `interpolated` has them with how far they may be off (`costs_between`).
-    """
-
-    costs: BlockCosts | None = None
-    overheads: Overheads = field(default_factory=Overheads)
-    note: str | None = None
-    round_costs: RoundCosts | None = None
-    interpolated: BlockCosts | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class CostSource:
     """Costs by candidate and timed batch size, and the `runner` of the target's passes.
 
-    `run` is the run that timed them and whose decoding shows the overheads; None for an engine's
-    file. A serving engine has `round_costs` instead, by candidate and requests in flight.
+    `run` is the run that timed them and decoded; None for an engine's file. A serving engine has no
+    passes: `served` are the loads at which it answered with each candidate and without one.
     `origin` names a source other than the run whose acceptance is used, `caveats` are what a reader
     must know about it.
     """
 
-    blocks: Mapping[Candidate, Mapping[int, BlockCosts]]
+    blocks: Mapping[Candidate, Mapping[int, Block]]
     runner: str | None
     run: Run | None = None
-    round_costs: Mapping[Candidate, Mapping[int, RoundCosts]] = field(default_factory=dict)
+    served: Mapping[Candidate, tuple[int, ...]] = field(default_factory=dict)
     origin: str | None = None
     caveats: tuple[str, ...] = ()
 
-    def batches(self, candidate: Candidate) -> tuple[int, ...]:
-        """The batch sizes that were timed, ascending."""
-        return (*self.round_costs.get(candidate, ()), *self.blocks.get(candidate, ()))
+    def loads(self, candidate: Candidate) -> tuple[int, ...]:
+        """The loads that were timed, ascending."""
+        return (*self.served.get(candidate, ()), *self.blocks.get(candidate, ()))
 
-    @remembered
-    def at(self, candidate: Candidate, batch: int) -> PricedBatch:
-        """Costs as timed, interpolated between two timed batch sizes, or unknown."""
-        timed = self.batches(candidate)
-        if rounds := self.round_costs.get(candidate, {}).get(batch):
-            return PricedBatch(round_costs=rounds)
-        if candidate in self.round_costs and not timed:
-            return PricedBatch(note=self._not_served(candidate))
-        if candidate in self.round_costs:
-            sizes = ", ".join(map(str, timed))
-            return PricedBatch(note=f"{batch} requests in flight were not served, only {sizes}")
-        if batch in timed:
-            costs, run = self.blocks[candidate][batch], self.run
-            beyond = overheads(run, candidate, batch, costs) if run else Overheads()
-            return PricedBatch(costs, beyond)
-        around = next(((a, b) for a, b in pairwise(timed) if a < batch < b), None)
-        if around is None:
-            if timed:
-                sizes = ", ".join(map(str, timed))
-                return PricedBatch(note=f"{batch} rows at once were not timed, only {sizes}")
-            # The run's own facts and failures say better why it has none.
-            return PricedBatch(note=self.origin and f"{self.origin} has no times of it")
-        interpolated = costs_between(self.blocks[candidate], batch)
-        note = f"interpolated between {around[0]} and {around[1]} rows"
-        return PricedBatch(
-            interpolated and interpolated.first, note=note, interpolated=interpolated
-        )
+    def note(self, candidate: Candidate, load: int) -> str | None:
+        """Why costs are unknown at a load, or between which they are interpolated; None where they
+        were timed, or where the run's own facts and failures say better why it has none.
+        """
+        timed = self.loads(candidate)
+        if load in timed:
+            return None
+        sizes = ", ".join(map(str, timed))
+        if candidate in self.served:
+            if not timed:
+                return self._not_served(candidate)
+            return f"{load} requests in flight were not served, only {sizes}"
+        around = next(((a, b) for a, b in pairwise(timed) if a < load < b), None)
+        if around is not None:
+            return f"interpolated between {around[0]} and {around[1]} rows"
+        if timed:
+            return f"{load} rows at once were not timed, only {sizes}"
+        return self.origin and f"{self.origin} has no times of it"
 
     def _not_served(self, candidate: Candidate) -> str | None:
         """Why a candidate has no costs on an engine; None where no server drafted with it."""
@@ -126,15 +98,26 @@ def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSou
             blocks={},
             runner=engine_name(run),
             run=run,
-            round_costs=round_costs(run, candidates or run.candidates),
+            served={each: _served_loads(run, each) for each in candidates or run.candidates},
         )
     timed_by = next((point.runner for point in run.costs if point.candidate is None), None)
     target = run.facts_of(None)
     return CostSource(
-        blocks={each: block_costs(run, each) for each in candidates or run.candidates},
+        blocks={each: blocks_of(run, each) for each in candidates or run.candidates},
         runner=timed_by or (target.runner if target else None),
         run=run,
     )
+
+
+def _served_loads(run: Run, candidate: Candidate) -> tuple[int, ...]:
+    """The loads at which some start with a candidate, and one without, answered enough requests."""
+    requests: defaultdict[tuple[int, bool, object], set[str]] = defaultdict(set)
+    for row in run.decodes:
+        if row.block == str(candidate) and row.output_tokens > 1 and row.decode_seconds > 0:
+            requests[row.batch, row.k > 0, (row.k, row.process)].add(row.request)
+    enough = {at[:2] for at, names in requests.items() if len(names) >= FEW_DECODED}
+    loads = sorted({load for load, _ in enough})
+    return tuple(n for n in loads if {(n, True), (n, False)} <= enough)
 
 
 def engine_name(run: Run) -> str:
@@ -184,8 +167,6 @@ def costs_of_run(other: Run, own: Run, name: str) -> CostSource:
 
 
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
-# One surface for every context: the file knows none.
-_ANY_CONTEXT = np.array([0, 1 << 40])
 _HINT = "see `draftbench recommend --help` for what such a file holds"
 
 
@@ -230,18 +211,16 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
             f"`{path}` has times of {', '.join(sorted(named))}, none of which this run measured",
             hint=f"name drafts as the run does: {', '.join(known)}",
         )
-    blocks: dict[Candidate, dict[int, BlockCosts]] = {}
+    blocks: dict[Candidate, dict[int, Block]] = {}
     for batch, given in sorted(file.batches.items()):
-        target = _surface(passes[batch])
+        target = exactly(passes[batch])
         for name in given.drafts.keys() & known.keys():
             lookup = known[name].draft == LOOKUP
-            own = _surface({1: given.drafts[name].step_s})
-            blocks.setdefault(known[name], {})[batch] = BlockCosts(
+            own = exactly({1: given.drafts[name].step_s})
+            blocks.setdefault(known[name], {})[batch] = Block(
                 target=target,
                 draft=None if lookup else own,
                 proposal=own if lookup else None,
-                prefill=None,
-                draft_prefill=None,
                 longest=max(passes[batch]),
             )
     caveats = (
@@ -270,9 +249,3 @@ def _target_passes(path: Path, batch: int, given: _Batch) -> dict[int, float]:
             hint="all are seconds of all rows together; average over more passes",
         )
     return passes
-
-
-def _surface(seconds: Mapping[int, float]) -> Surface:
-    sizes = sorted(seconds)
-    samples = np.array([[[seconds[size]], [seconds[size]]] for size in sizes], dtype=np.float64)
-    return Surface.of(np.array(sizes), _ANY_CONTEXT, samples)

@@ -4,20 +4,15 @@ that were not timed, rounds that it does not report, and cached prompts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.rank import TIMING_NOISE
+from draftbench.planner.decide import Evaluator, LoadDecision
 from draftbench.planner.recommendation import Caveat
-from draftbench.planner.time_factors import FEW_PROCESSES
 from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, cached_share, not_answered
 
-# A smaller change of a speed-up is hardly seen in two decimals.
-_SHOWN = 0.005
 # Requests that came at a smaller share of the log's load say little of that load.
 _WHOLE_LOAD = 0.9
 
@@ -50,7 +45,6 @@ def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Cave
     yield from _of_a_thinned_log(run)
     yield from _of_untimed(run, decided)
     yield from _of_unreported_rounds(run, decided)
-    yield from _of_corrected_starts(decided)
     yield from _of_cached_prompts(evaluator, decided)
 
 
@@ -101,7 +95,7 @@ def _of_a_thinned_log(run: Run) -> Iterator[Caveat]:
 def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
     """Drafts that the engine was not started with, where it was with others."""
     shown = decided.alternatives
-    timed = {each.candidate for each in shown if each.predicted or each.measured}
+    timed = {a.candidate for a in shown if a.decoding is not None or a.measured}
     names = dict.fromkeys(str(each.candidate) for each in shown if each.candidate not in timed)
     if timed and names:
         yield Caveat(
@@ -121,32 +115,6 @@ def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
                 f"{engine_name(run)} tells nothing of its drafting: its acceptance is unknown, and "
                 f"that it drafts {each.k} tokens a round is taken from --k",
             )
-
-
-def _of_corrected_starts(decided: LoadDecision) -> Iterator[Caveat]:
-    """Why the expected speed-up differs from the measured one."""
-    leader = decided.leader
-    costs = leader.predictor.round_costs if leader else None
-    if leader is None or costs is None or leader.k not in costs.started:
-        return
-    too_high = math.expm1(-costs.slowed[leader.k])
-    if abs(too_high) >= _SHOWN:
-        high = "high" if too_high > 0 else "low"
-        yield Caveat(
-            "start-drift",
-            f"the machine's speed changed between the starts of the server with {leader.name} and "
-            f"of the one without speculation: the measured speed-up is {abs(too_high):.1%} too "
-            f"{high} by it, which is taken out of the expected one",
-        )
-    luck = math.expm1(costs.put_down_to_luck(leader.k))
-    if abs(luck) >= TIMING_NOISE:
-        less, done = ("less", "leaves out") if luck > 0 else ("more", "adds")
-        yield Caveat(
-            "lucky-start",
-            f"rounds with {leader.name} took {less} time than those at other k's make likely: the "
-            f"expected speed-up {done} {abs(luck):.1%} of the measured one as luck; --restarts "
-            f"{FEW_PROCESSES} would show whether it is",
-        )
 
 
 def _of_cached_prompts(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:

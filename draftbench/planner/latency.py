@@ -16,17 +16,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import sqrt
 from statistics import NormalDist, fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate, quantiles
-from draftbench.planner.alternatives import Alternative
 from draftbench.planner.measured import TimedRun
 from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
 from draftbench.records import Served
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import chunk_gaps
+
+if TYPE_CHECKING:
+    from draftbench.planner.decide import Alternative
 
 
 def latency(alternative: Alternative, run: Run) -> Latency | None:
@@ -36,7 +39,7 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
         return None
     answers = (
         [row for row in rows if row.error is None and row.key in measured.keys]
-        for rows in _answers(run, alternative, alternative.predictor.batch)
+        for rows in _answers(run, alternative, alternative.configuration.concurrency)
     )
     plain, speculative = (
         _side(runs, of_engine)
@@ -49,7 +52,7 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
         k=alternative.k,
-        concurrency=alternative.predictor.batch,
+        concurrency=alternative.configuration.concurrency,
         plain=plain,
         speculative=speculative,
         p99_ratio=ratio,
@@ -67,15 +70,15 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
         if plain and speculative:
             ratio, compared = _tail(_distribution(plain), _distribution(speculative))
             return ratio, f"{compared}, measured"
-    decoding, tokens = alternative.prediction.decoding, alternative.prediction.rounds.tokens
-    if decoding is None or not tokens.any():
+    promised, expected = alternative.promised, alternative.value("expected")
+    if promised is None or expected is None:
         return None
-    paces = decoding[tokens > 0] / tokens[tokens > 0][:, None]
-    ratio, compared = _tail(*(_distribution(column) for column in paces.T))
-    predicted, expected = (
-        s.value if s else None for s in (alternative.predicted, alternative.expected)
-    )
-    slower = predicted / expected if predicted and expected else 1.0
+    without, rounds, tokens, weights = promised
+    own = tokens > 0
+    if not own.any():
+        return None
+    ratio, compared = _tail(*(_distribution(each[own] / tokens[own]) for each in (without, rounds)))
+    slower = float((weights @ without) / (weights @ rounds)) / expected
     return ratio * slower, f"{compared}, predicted"
 
 

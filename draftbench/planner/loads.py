@@ -11,16 +11,17 @@ two timed loads steps rise as the passes do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import geometric_mean
 
+import numpy as np
+
 from draftbench.acceptance.intervals import estimate
-from draftbench.planner.alternatives import Alternative
-from draftbench.planner.at_concurrency import Evaluator, LoadDecision
+from draftbench.planner.decide import Alternative, Evaluator, LoadDecision
 from draftbench.planner.output_check import texts_at
-from draftbench.planner.predict import Prediction
 from draftbench.planner.recommendation import AtLoad, Configuration, ScheduleEntry
 from draftbench.records import Candidate
 
@@ -30,8 +31,9 @@ _SECONDS_AN_HOUR = 3600
 def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
-    ranking, leader = decided.ranking, decided.leader
-    known = any(each.predictor.costs or each.predictor.round_costs for each in decided.alternatives)
+    leader = decided.leader
+    predicted = evaluator.predicted(leader) if leader else None
+    known = any(each.decoding is not None for each in decided.alternatives)
     plain = plain_decoding(evaluator, concurrency)
     # How many requests decoded together is known where their number is constant.
     in_flight = evaluator.foreign or evaluator.run.manifest.question.arrivals == "closed"
@@ -43,16 +45,14 @@ def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
             concurrency / min(plain.by_candidate),
         )
     plain_time = plain.token or plain.step if plain else None
-    speedup = leader.expected if leader else None
-    speedup_of_time = leader.end_to_end if leader and plain and plain.token else speedup
+    speedup = leader.value("expected") if leader else None
+    speedup_of_time = leader.value("end_to_end") if leader and plain and plain.token else speedup
 
     def times(rate: float | None, factor: float | None) -> float | None:
         return rate * factor if rate is not None and factor else None
 
-    rate = times(plain_rate, speedup.value if speedup else None)
-    time = None
-    if plain_time and speedup_of_time and speedup_of_time.value:
-        time = plain_time / speedup_of_time.value
+    rate = times(plain_rate, speedup)
+    time = plain_time / speedup_of_time if plain_time and speedup_of_time else None
     hours_per_dollar = _SECONDS_AN_HOUR / price if price else None
     return AtLoad(
         concurrency=decided.concurrency,
@@ -60,11 +60,11 @@ def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
         k=decided.k,
         choice=configuration_of(decided.choice),
         leader=configuration_of(leader),
-        runner_up=configuration_of(ranking.runner_up(leader) if leader else None),
-        speedup_predicted=estimate(leader.predicted if leader else None),
+        runner_up=configuration_of(decided.runner_up),
+        speedup_predicted=leader.estimate(predicted.decoding) if leader and predicted else None,
         speedup_measured=estimate(leader.measured.speedup if leader and leader.measured else None),
-        speedup_expected=ranking.expected(leader, "expected") if leader else None,
-        prediction_error=leader.prediction_error if leader else None,
+        speedup_expected=leader.expected if leader else None,
+        prediction_error=evaluator.prediction_error(leader) if leader else None,
         tokens_per_second_plain=plain_rate,
         tokens_per_second=rate,
         seconds_per_token_plain=plain_time,
@@ -80,24 +80,22 @@ def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
 
 def configuration_of(alternative: Alternative | None) -> Configuration | None:
     """An alternative without its figures."""
-    if alternative is None:
-        return None
-    candidate, predictor = alternative.candidate, alternative.predictor
-    return Configuration(candidate.draft, candidate.quant, alternative.k, predictor.batch)
+    return alternative.configuration if alternative else None
 
 
 def _note_on_costs(decided: LoadDecision) -> str | None:
     """What to know of the leader's costs, or without a leader of all."""
-    leader = decided.leader
+    leader, evaluator = decided.leader, decided.evaluator
     if leader is None:
-        notes = (each.predictor.note for each in decided.alternatives)
+        notes = (each.note for each in decided.alternatives)
         return "; ".join(dict.fromkeys(filter(None, notes))) or None
-    predictor, corrected = leader.predictor, leader.expected is not leader.predicted
-    found = [predictor.note] if predictor.note else []
-    if predictor.interpolated and corrected:
+    found = [leader.note] if leader.note else []
+    if leader.note and any(
+        c.configuration.candidate == leader.candidate for c in evaluator.effects.cells
+    ):
         found.append("corrected by what was decoded there")
-    elif not (decided.foreign or corrected or predictor.round_costs or predictor.overheads.spent):
-        found.append("from pass timings alone: nothing was decoded there")
+    elif not (decided.foreign or evaluator.effects.cells):
+        found.append("from pass timings alone: nothing was decoded")
     return "; ".join(found) or None
 
 
@@ -117,79 +115,63 @@ class PlainDecoding:
 
 def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | None:
     """Seconds of decoding without speculation; None where no pass is known at this load."""
-    timed = {rows for each in evaluator.run.candidates for rows in evaluator.source.batches(each)}
+    timed = {rows for each in evaluator.run.candidates for rows in evaluator.source.loads(each)}
     by_rows = {rows: steps for rows in sorted(timed) if (steps := _steps(evaluator, rows))}
     low = max((rows for rows in by_rows if rows <= concurrency), default=None)
     high = min((rows for rows in by_rows if rows >= concurrency), default=None)
     if low is None or high is None:
         return None
-    step, step_above = (
+    step, above = (
         max(geometric_mean(steps) for rows, steps in by_rows.items() if rows <= end)
         for end in (low, high)
     )
     if low < high:
-        share = _share_of_rise(evaluator, low, concurrency, high)
-        if share is None:
+        known = [_passes(evaluator, rows) for rows in (low, concurrency, high)]
+        common = set.intersection(*map(set, known))
+        if not common:
             return None
-        step += share * (step_above - step)
+        fewer, here, more = (sum(steps[each] for each in common) for steps in known)
+        straight = (concurrency - low) / (high - low)
+        step += (above - step) * ((here - fewer) / (more - fewer) if more > fewer else straight)
     return PlainDecoding(step, by_rows.get(concurrency, ()), _token(evaluator, low, step))
 
 
-def _one_each(evaluator: Evaluator, rows: int) -> dict[Candidate, Alternative]:
-    """One alternative of every candidate whose speed is known, whatever its k."""
-    first: dict[Candidate, Alternative] = {}
-    for each in evaluator.at(rows).alternatives:
-        if each.prediction.decoding is not None and each.prediction.rounds.tokens.any():
-            first.setdefault(each.candidate, each)
-    return first
+def _passes(evaluator: Evaluator, rows: int) -> dict[Candidate, float]:
+    """Seconds of a step by timed passes alone, next to each candidate; of an engine 1."""
+    here = evaluator.promised(rows)
+    return {
+        each.candidate: float(here.plain[0, at] / here.tokens[at])
+        for at, each in enumerate(here.configurations)
+        if here.tokens[at] > 0
+    }
 
 
 def _steps(evaluator: Evaluator, rows: int) -> tuple[float, ...]:
     """Seconds of a step with every candidate, of those with decoding if there are any."""
-    known = _one_each(evaluator, rows).values()
-    decoded = [
-        each
-        for each in known
-        if each.predictor.round_costs or each.predictor.overheads.of_others(0) is not None
-    ]
-    return tuple(_step(each, each.prediction) for each in decoded or known)
-
-
-def _step(alternative: Alternative, prediction: Prediction) -> float:
-    assert prediction.decoding is not None
-    weights = alternative.predictor.weights
-    return float(weights @ prediction.decoding[:, 0] / (weights @ prediction.rounds.tokens))
-
-
-def _share_of_rise(evaluator: Evaluator, low: int, rows: int, high: int) -> float | None:
-    """How much of the rise in pass times from one timed load to the next is reached at so many
-    rows; None where passes are unknown.
-    """
-    passes = [
-        {
-            candidate: _step(each, each.passes_only)
-            for candidate, each in _one_each(evaluator, load).items()
-        }
-        for load in (low, rows, high)
-    ]
-    known = set.intersection(*map(set, passes))
-    if not known:
-        return None
-    fewer, here, more = (sum(steps[each] for each in known) for steps in passes)
-    return (here - fewer) / (more - fewer) if more > fewer else (rows - low) / (high - low)
+    passes, effects = _passes(evaluator, rows), evaluator.effects
+    first = {c: Configuration(c.draft, c.quant, evaluator.ks[0], rows) for c in passes}
+    if not first:
+        return ()
+    longer, _, _ = effects.longer(list(first.values()), np.ones(len(first)))
+    steps = {c: passes[c] * math.exp(by) for c, by in zip(first, longer[:, 0], strict=True)}
+    cells = (c.configuration for c in effects.cells if c.configuration.k == 0)
+    decoded = {c.candidate for c in cells if c.concurrency == rows}
+    if evaluator.on_engine:  # one server for all
+        return tuple(dict.fromkeys(steps.values()))
+    return tuple((({c: s for c, s in steps.items() if c in decoded}) or steps).values())
 
 
 def _token(evaluator: Evaluator, rows: int, step: float) -> float | None:
     """Seconds of a request over its tokens where a step takes `step`; the geometric mean over
     candidates.
     """
-    of_candidates = []
-    for each in _one_each(evaluator, rows).values():
-        weights, prefills = each.predictor.weights, each.prediction.prefills
-        if prefills is not None:
-            seconds = weights @ (prefills[:, 0] + step * each.prediction.rounds.tokens)
-            of_candidates.append(float(seconds / (weights @ each.predictor.lengths)))
-    return geometric_mean(of_candidates) if of_candidates else None
+    here, of_candidates = evaluator.promised(rows), {}
+    for at, each in enumerate(here.configurations):
+        prefill, tokens, requests = here.prefills[0, at, 0], here.tokens[at], here.responses[at]
+        if math.isfinite(prefill):
+            seconds = prefill + step * tokens
+            of_candidates[each.candidate] = float(seconds / (tokens + requests))
+    return geometric_mean(of_candidates.values()) if of_candidates else None
 
 
 def schedule(
@@ -222,8 +204,8 @@ def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
     """Every concurrency at which the speed of a draft is known: all from the smallest timed one to
     the largest, but on a serving engine only those that were served.
     """
-    timed = evaluator.source.batches(candidate)
-    if not timed or candidate in evaluator.source.round_costs:
+    timed = evaluator.source.loads(candidate)
+    if not timed or candidate in evaluator.source.served:
         return _timed_loads(evaluator, candidate)
     return range(timed[0], timed[-1] + 1)
 
@@ -231,7 +213,7 @@ def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
 def _timed_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
     """Where the passes of a draft were timed, or if nowhere, where it was decoded."""
     decoded = () if evaluator.foreign else evaluator.run.decodes
-    return evaluator.source.batches(candidate) or sorted(
+    return evaluator.source.loads(candidate) or sorted(
         {row.batch for row in decoded if row.candidate == candidate}
     )
 

@@ -1,5 +1,4 @@
-"""Decoding runs → measured speed-ups, what rounds take beyond their passes, and the drift of plain
-decoding.
+"""Decoding runs → measured speed-ups, and the drift of plain decoding.
 
 A candidate's runs at one k are compared with the baseline runs of the same block and batch on the
 same requests: tokens per second over tokens per second, since outputs may differ in length. The
@@ -15,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import compress
 from statistics import fmean, median
@@ -27,9 +26,7 @@ import numpy as np
 
 from draftbench.acceptance.candidate_rounds import Along, counted_along
 from draftbench.acceptance.definitions import Figure, Sample, pooled, quotient
-from draftbench.acceptance.rounds import Floats, counted_rounds
-from draftbench.planner.costs import BlockCosts, context_of, pass_seconds
-from draftbench.planner.recommendation import FEW_DECODED
+from draftbench.acceptance.rounds import Floats
 from draftbench.records import Candidate, Decode, Key, Trajectory
 from draftbench.run_folder.run import Run
 
@@ -87,72 +84,6 @@ def timed_runs(run: Run, rows: Iterable[Decode]) -> list[TimedRun]:
         for row in rows
         if (part := steady(row)) is not None
     ]
-
-
-@dataclass(frozen=True)
-class Overheads:
-    """How long decoding one candidate at one concurrency took, and how long its passes should have.
-
-    By k, the baseline's at 0: seconds `spent` in so many `rounds`, and seconds of the `passes` of
-    these rounds by the timed points.
-    """
-
-    spent: Mapping[int, float] = field(default_factory=dict)
-    passes: Mapping[int, float] = field(default_factory=dict)
-    rounds: Mapping[int, int] = field(default_factory=dict)
-
-    def of_others(self, k: int) -> float | None:
-        """Seconds of a round beyond its passes, from the runs of other k's; None without any.
-
-        The baseline (0) goes by its own runs, and where only the baseline ran it stands for every
-        k.
-        """
-        used = [other for other in self.spent if k and other not in (0, k)] or [0]
-        return self._beyond(used, 1.0) if used[0] in self.spent else None
-
-    @property
-    def of_all(self) -> float:
-        """Seconds of a round beyond its passes, one figure for all k's, after scaling so that plain
-        decoding takes exactly what its timed steps take.
-        """
-        used = [k for k in self.spent if k]
-        if not used or not self.spent.get(0):
-            return 0.0
-        return max(0.0, self._beyond(used, self.passes[0] / self.spent[0]))
-
-    def _beyond(self, ks: Sequence[int], scale: float) -> float:
-        """Seconds of a round at some k's beyond its passes, the spent ones scaled."""
-        beyond = sum(scale * self.spent[k] - self.passes[k] for k in ks)
-        return beyond / sum(self.rounds[k] for k in ks)
-
-
-def overheads(run: Run, candidate: Candidate, batch: int, costs: BlockCosts) -> Overheads:
-    """The overheads of every k that was decoded on at least `FEW_DECODED` requests."""
-    by_k: defaultdict[int, list[TimedRun]] = defaultdict(list)
-    block = str(candidate)
-    rows = (row for row in run.decodes_by_batch.get(batch, ()) if row.block == block)
-    for each in timed_runs(run, rows):
-        by_k[each.row.k].append(each)
-    spent, passes, rounds = {}, {}, {}
-    for k, runs in sorted(by_k.items()):
-        if len({each.row.request for each in runs}) < FEW_DECODED:
-            continue
-        rounds[k] = sum(len(each.steady.verify_seconds) for each in runs)
-        spent[k] = sum(each.steady.decode_seconds for each in runs)
-        passes[k] = float(pass_times(runs, costs, batch).sum())
-    return Overheads(spent, passes, rounds)
-
-
-def pass_times(runs: Sequence[TimedRun], costs: BlockCosts, batch: int) -> Floats:
-    """Seconds that the passes of each run's steady rounds, all at one k, should have taken by the
-    timed points [runs].
-    """
-    parts = [each.steady for each in runs]
-    context = np.array([context_of(each.response) for each in runs])
-    if parts[0].k:
-        return pass_seconds(costs, counted_rounds(parts), context, batch)
-    steps = np.array([len(part.verify_seconds) for part in parts])
-    return np.asarray(steps * costs.target.at(1, context))
 
 
 @dataclass(frozen=True, eq=False)

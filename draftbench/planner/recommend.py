@@ -5,18 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from draftbench.acceptance.faults import near_tie_share
-from draftbench.planner.at_concurrency import Evaluator, LoadDecision
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.cost_sources import engine_name
+from draftbench.planner.decide import Evaluator, LoadDecision
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.loads import at_load, crossover, schedule
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
-from draftbench.planner.rank import Confidence
 from draftbench.planner.recommendation import AtLoad, Evaluation, Recommendation
 from draftbench.planner.rules import rules_of_thumb
-from draftbench.planner.settling import larger_sweep, settled_by
 from draftbench.records import SELF, DraftingMode
 from draftbench.run_folder.run import Run
 
@@ -36,10 +34,10 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     if evaluator.options.objective in ("throughput", "cost"):
         headline = max(loads, key=_answered_rate)
     decided = evaluator.at(headline.concurrency)
-    leader, confidence = decided.leader, _confidence(decided)
+    leader, sure = decided.leader, _is_sure(decided)
     draft = leader.candidate if leader else None
     paying = crossover(evaluator, draft) if draft else None
-    alone = leader.speedup(decided.ranking.by) if leader and decided.deciding is None else None
+    option = leader if decided.decision != "do_not_speculate" else None
     answer = Recommendation(
         decision=decided.decision,
         choice=headline.choice,
@@ -51,9 +49,11 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         leader=headline.leader,
         runner_up=headline.runner_up,
         speedup_deciding=decided.deciding,
-        speedup_without_interval=alone.value if alone else None,
-        probability_best=confidence.probability if confidence else None,
-        expected_regret=confidence.regret if confidence else None,
+        speedup_without_interval=leader.value(decided.by)
+        if leader and not decided.deciding
+        else None,
+        probability_best=decided.probability(option) if sure else None,
+        expected_regret=decided.loss(option) if sure else None,
         audit=audit(run),
         near_tie_share=near_tie_share(run),
         caveats=caveats(evaluator, decided),
@@ -73,8 +73,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         arrivals=None if evaluator.foreign else _arrivals(run),
         costs_from=(evaluator.source.runner or "an unknown runner") if evaluator.foreign else None,
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
-        settled_by=settled_by(decided),
-        larger_sweep=larger_sweep(decided),
+        settled_by=decided.settled_by,
+        larger_sweep=decided.larger_sweep,
         ceiling_alpha=_ceiling(run, evaluated),
     )
     return msgspec.structs.replace(
@@ -111,12 +111,10 @@ def _answered_rate(at: AtLoad) -> float:
     return -1.0 if rate is None else rate
 
 
-def _confidence(decided: LoadDecision) -> Confidence | None:
-    """How sure the decision is; None without an interval, and where speculation is turned down as
-    more than 1× was asked for: plain decoding is then chosen without being the fastest.
+def _is_sure(decided: LoadDecision) -> bool:
+    """Whether it can be said how sure the decision is; not without an interval, nor where
+    speculation is turned down as more than 1× was asked for: plain decoding is then chosen without
+    being the fastest.
     """
-    if decided.leader is not None and decided.deciding is None:
-        return None
-    if decided.decision != "do_not_speculate":
-        return decided.ranking.confidence(decided.leader)
-    return decided.ranking.confidence(None) if decided.min_speedup <= 1 else None
+    refused = decided.decision == "do_not_speculate"
+    return decided.deciding is not None and not (refused and decided.min_speedup > 1)

@@ -44,6 +44,14 @@ class Configuration(Record, frozen=True):
         return f"{self.candidate} at k = {self.k}"
 
 
+class IntervalParts(Record, frozen=True):
+    """Half of the 95% interval of a speed-up's logarithm that each cause alone would leave."""
+
+    requests: float  # of the traffic, with the visits of timed passes
+    cells: float  # the noise of timed cells
+    undecoded: float  # not having been decoded at this draft, k or concurrency
+
+
 class Evaluation(Configuration, frozen=True, kw_only=True):
     """A configuration with its figures: predicted, measured and expected.
 
@@ -51,19 +59,18 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     requests; those of expected speed-ups include errors of timing too. Speed-ups count what follows
     the first token, except `…_end_to_end…`, which include both prefills.
 
-    Candidates are ranked by the expected speed-up: the prediction from passes for all requests,
-    corrected by how much longer than its passes decoding took (`plain_overhead`, `round_overhead`),
-    by one correction for all measured k's of the draft. So `acceptance_luck` of the measured
-    requests is not in it. Where no k of the draft was measured on at least five requests it is the
-    prediction. Where other k's were and this one was not, this k does not compete: it is None, on
-    an engine the prediction from the other starts.
+    The expected speed-up is that which passes promise for all requests, times how much longer or
+    shorter than promised decoding takes. That follows from all timed cells, its own most of all;
+    where others than this configuration were timed, they tell some of it, and the interval is
+    wider. So `acceptance_luck` of the measured requests is not in it. The predicted one is the same
+    without this configuration's own cell.
     """
 
     alpha: Estimate | None
     mean_accepted_length: Estimate | None  # τ, from replay; else counted, or by counted positions
     draft_cost_ratio: Estimate | None  # c at the traffic's mean context
     verify_ratio: Estimate | None  # v(k+1) at the traffic's mean context
-    speedup_predicted: Estimate | None  # replay times timed passes, over all replayed requests
+    speedup_predicted: Estimate | None  # by passes and other cells, over all replayed requests
     speedup_measured: Estimate | None  # from decoding; includes a drift of the machine
     best: bool  # whether this is the candidate's best k; false for all where its speed is unknown
     tokens_per_round: Estimate | None  # from replay
@@ -82,6 +89,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     plain_overhead: float | None = None  # the same for steps without speculation
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
+    interval_from: IntervalParts | None = None  # of the speed-up that candidates are ranked by
     requests_served: int = 0  # that a serving engine answered at this k, with a baseline or none
 
     @property
@@ -112,8 +120,8 @@ class PredictionError(Record, frozen=True):
     """How far predicted speed-ups are off measured ones, as absolute relative errors over the
     measured configurations at all concurrencies.
 
-    Predictions use the overhead of rounds from the candidate's other decoded k's; those of
-    `passes_only_…` use timed passes alone, as for a candidate that was not decoded.
+    Predictions use all cells but the configuration's own; those of `passes_only_…` use timed passes
+    alone, as where nothing was decoded.
     """
 
     median: float  # over the configurations
@@ -273,10 +281,10 @@ class Recommendation(Record, frozen=True):
     """Whether to speculate and how, at `concurrency`.
 
     `speedup_deciding` is the expected one, with both prefills where the objective is latency. The
-    best of several looks better than it is, so it is cross-validated: chosen on some requests,
-    evaluated on the others. The decision is to speculate where its whole interval
-    lies above `min_speedup` and 2% more, and not to where it lies below: interleaved runs of one
-    process differ by 2%. `schedule` gives k by concurrency for the leader's draft, since an engine
+    best of several drafts looks better than it is, so all are drawn towards each other as far as
+    their errors reach. The decision is to speculate where its whole interval lies above
+    `min_speedup` and 2% more, and not to where it lies below: interleaved runs of one process
+    differ by 2%. `schedule` gives k by concurrency for the leader's draft, since an engine
     loads one draft: the k of `levels` where it leads, elsewhere that of a decision on it alone, but
     never to speculate where `levels` say not to.
     """
@@ -292,7 +300,7 @@ class Recommendation(Record, frozen=True):
     runner_up: Configuration | None
     speedup_deciding: Estimate | None  # compared with `min_speedup`; None: too few requests
     speedup_without_interval: float | None  # the value alone, where there is no interval
-    probability_best: float | None  # that the decision is best, over resampled requests and timings
+    probability_best: float | None  # that the decision is best, by the draws of all intervals
     expected_regret: float | None  # share of the best's speed lost on average, by the same draws
     audit: Audit | None  # decoded output compared with the target's
     near_tie_share: float | None  # of output positions: two best tokens within numeric noise

@@ -11,20 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-import numpy as np
-
-from draftbench.acceptance.intervals import estimate, quantiles
-from draftbench.planner.alternatives import uncorrected
-from draftbench.planner.cost_sources import costs_in
-from draftbench.planner.costs import STALL
-from draftbench.planner.predict import (
-    asked_ks,
-    predict,
-    predictor_of,
-    replayed,
-    timing_factors,
+from draftbench.acceptance.intervals import quantiles
+from draftbench.planner.cells import asked_ks, responses_of
+from draftbench.planner.decide import (
+    HARDLY_MORE_LOSS,
+    TIMING_NOISE,
+    Alternative,
+    Evaluator,
+    LoadDecision,
 )
-from draftbench.planner.rank import TIMING_NOISE, Ranking
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.passes import STALL
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
 from draftbench.run_folder.run import Run
 
@@ -33,29 +30,40 @@ from draftbench.run_folder.run import Run
 # distance to break-even.
 _FINEST, _COARSEST = TIMING_NOISE / 2, 0.05
 _SHARE_OF_REQUESTS, _SHARE_OF_DISTANCE = 1 / 2, 1 / 4
-_DRAWS = 2000
 # Passes of each size that did not stall: those of three visits.
 _LEAST_PASSES = 3 * SAMPLES_PER_VISIT
 # Timing takes at most a third of what it and decoding take.
 _SHARE_OF_DECODING = 1 / 2
 
 
-def promising_ks(run: Run, candidate: Candidate, batch: int = 1) -> list[int]:
-    """The k's of one candidate that are worth decoding at one batch size: the best predicted one
-    and its neighbours.
-
-    Looks at replays and cost points only, whatever was decoded since. Empty where the candidate's
-    cost is unknown or nothing was replayed.
+def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int = 2) -> list[int]:
+    """The k's to decode a candidate at, by what was measured before: its best predicted one, then
+    those worth their time. Empty where its speed is unknown.
     """
-    predictor = predictor_of(replace(run, decodes=()), candidate, batch=batch)
-    ks = asked_ks(run) if predictor.along.laws else ()
-    best = Ranking(uncorrected(predictor, ks)).best
-    return _with_neighbours(ks, best.k) if best else []
+    evaluator = Evaluator(run, DecisionOptions())
+    own = evaluator.at(concurrency, candidate)
+    found, further = list[Alternative](), own.best_of_draft
+    while further and len(found) < most:
+        found.append(further)
+        further = _worth_timing(evaluator.at(concurrency), own.competing, found)
+    return sorted(each.k for each in found)
 
 
-def _with_neighbours(ks: Sequence[int], k: int) -> list[int]:
-    at = ks.index(k)
-    return list(ks[max(at - 1, 0) : at + 2])
+def _worth_timing(
+    here: LoadDecision, some: Sequence[Alternative], timed: Sequence[Alternative] = ()
+) -> Alternative | None:
+    """The one of some that is worth its time most, besides those that will be `timed`. None where
+    none is: where the choice is expected to lose hardly less for it, if it took as long as decoding
+    without a draft.
+    """
+    gain = here.gain(timed)
+    worth = {
+        each: (here.gain([*timed, each]) - gain) * (each.value(here.by) or 0.0)
+        for each in some
+        if each not in timed
+    }
+    best = max(worth, key=lambda each: worth[each], default=None)
+    return best if best and worth[best] >= HARDLY_MORE_LOSS else None
 
 
 def next_start(
@@ -66,35 +74,24 @@ def next_start(
 
     First the smallest of `ks`, then the largest: together they show what a drafted token costs. A
     draft that only the engine runs begins with the largest, which shows the hazards of all smaller
-    ones. Then the k that is predicted best, as long as it was not started and is predicted to be
-    better by more than timing noise. A k that cannot reach plain decoding is not started.
+    ones. Then the best predicted k and those worth their time, as long as the best can reach plain
+    decoding.
     """
     ks = sorted(ks) or asked_ks(run)
-    predictor = predictor_of(run, candidate, batch=concurrency)
     rows = [row for row in run.decodes if (row.candidate, row.batch) == (candidate, concurrency)]
     started = {row.k for row in rows}
     is_replayed = any(replay.candidate == candidate for replay in run.replays)
     for k in (ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0]):
         if len(started) < 2 and k not in started:
             return k
-    speeds = {}
-    for k in filter(predictor.along.reaches, ks):
-        costs = predictor.round_costs if k in started else None
-        decoding = (
-            costs.decoding(predictor.along.at(k)) if costs else predict(predictor, k).decoding
-        )
-        if decoding is not None:
-            plain, speculative = predictor.weights @ decoding
-            speeds[k] = plain / speculative
-    if not speeds:
+    here = Evaluator(run, DecisionOptions()).at(concurrency)
+    own = [each for each in here.competing if each.candidate == candidate and each.k in ks]
+    best = here.best_of(own)
+    if best is None or (best.expected and best.expected.high < 1 + TIMING_NOISE):
         return None
-    best = max(speeds, key=lambda k: speeds[k])
-    fastest_started = max((speeds[k] for k in started if k in speeds), default=0.0)
-    if fastest_started >= (1 - TIMING_NOISE) * speeds[best]:
-        return None
-    (alternative,) = uncorrected(predictor, (best,))
-    predicted = Ranking([alternative]).doubted(estimate(alternative.predicted), alternative)
-    return None if predicted and predicted.high < 1 + TIMING_NOISE else best
+    if best.k in started:
+        best = _worth_timing(here, [each for each in own if each.k not in started])
+    return best.k if best else None
 
 
 def timed_enough(
@@ -113,33 +110,24 @@ def timed_enough(
         decoded: responses that will be decoded, at no more than so many `cells`, the baseline
             among them.
     """
-    unpriced, ks = replayed(replace(run, decodes=()), candidate), asked_ks(run)
     tokens = sum(t.output_tokens for t in decoded)
+    responses = responses_of(run, candidate)
 
     def enough(points: Sequence[CostPoint]) -> bool:
-        source = costs_in(replace(run, costs=tuple(points), decodes=()), (candidate,))
-        predictor = unpriced.at(batch, source)
-        if predictor.costs is None or not predictor.along.laws:
+        evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
+        best = evaluator.at(batch, candidate).best_of_draft if responses.along.laws else None
+        if best is None or best.block is None or best.parts is None:
             return True
         if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
             return False
-        best = Ranking(uncorrected(predictor, ks)).best
-        if best is None or best.predicted is None or not best.predicted.value:
-            return True
-        plain = tokens * float(predictor.costs.target.at(1, predictor.context)) / batch
-        drafted = cells - 1
-        if drafted < len(ks):
-            drafted = min(drafted, len(_with_neighbours(ks, best.k)))
-        decoding = plain * (1 + drafted / best.predicted.value)
+        speed = best.value("expected") or 1.0
+        step = float(best.block.target.at(1, responses.context)[0, 0])
+        decoding = tokens * step / batch * (1 + (cells - 1) / speed)
         if _spent_with_next_visit(points) > _SHARE_OF_DECODING * decoding:
             return True
-        factors = timing_factors(predictor, best.prediction, _DRAWS, prefills=False)
-        low, high = quantiles(np.log(factors), (0.025, 0.975))
-        small = _SHARE_OF_DISTANCE * abs(math.log(best.predicted.value))
-        interval = estimate(best.predicted)
-        if interval is not None and interval.low > 0:
-            of_requests = math.log(interval.high / interval.low) / 2
-            small = max(small, _SHARE_OF_REQUESTS * of_requests)
+        low, high = quantiles(evaluator.timing(best), (0.025, 0.975))
+        of_requests = 1.96 * math.sqrt(best.parts.requests)
+        small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
         return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 
     return enough

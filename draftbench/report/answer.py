@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import groupby
@@ -10,8 +11,8 @@ from operator import attrgetter
 import msgspec
 
 from draftbench.memory import format_size
+from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import RANKS_BY
-from draftbench.planner.rank import TIMING_NOISE
 from draftbench.planner.recommendation import (
     SETTLES,
     Configuration,
@@ -47,7 +48,7 @@ _LEGEND = {
     "included.",
     "c": "c: time of a draft step / target step.",
     "v(k+1)": "v(k+1): time of a verification pass / target step.",
-    "expected ×": "Expected: the prediction, corrected by the time that decoding took; its "
+    "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
     "interval includes the uncertainty of that time.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
@@ -232,7 +233,6 @@ def candidates(
                 "self has the highest α possible here" if answer.ceiling_alpha is not None else "",
             ),
             ("expected ×", "* predicted only" if starred else ""),
-            ("expected ×", _why_two_figures(answer)),
         )
         if column in head and words
     ]
@@ -264,15 +264,6 @@ def _best_of_each(
     return known_columns(["", "draft", "k", *figures, "memory"], rows)
 
 
-def _why_two_figures(answer: Recommendation) -> str:
-    """Why the leader's row has another speed-up than the headline; empty if it has the same."""
-    leader, deciding = answer.leading_evaluation, answer.speedup_deciding
-    expected = answer.ranked_by(leader) if leader else None
-    if expected is None or deciding is None or with_ends(expected, "×") == with_ends(deciding, "×"):
-        return ""
-    return "expected: over all requests; the headline's speed-up is cross-validated"
-
-
 def every_section(answer: Recommendation) -> list[Section]:
     """What `recommend --all` prints below the headline, without sections that would be empty."""
     by_load = loads(answer)
@@ -281,6 +272,7 @@ def every_section(answer: Recommendation) -> list[Section]:
     sections = (
         speed_ups(answer),
         _every_figure(answer),
+        _interval_parts(answer),
         by_load,
         Section(
             "Why the others lost" if answer.choice else "Why none was chosen", notes=losers(answer)
@@ -317,9 +309,9 @@ def speed_ups(answer: Recommendation) -> Section:
         corrected = "as measured; the interval includes the uncertainty of times"
     rows = [
         (
-            "deciding, cross-validated",
+            "deciding",
             answer.speedup_deciding,
-            "chosen on some requests, evaluated on the others",
+            "what is compared with the speed-up asked for",
         ),
         ("expected", leader.speedup_expected, corrected),
         ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
@@ -350,6 +342,20 @@ def _every_figure(answer: Recommendation) -> Section:
         if column in head
     )
     return Section("Candidates at their best k", head, rows, [legend], names=3)
+
+
+def _interval_parts(answer: Recommendation) -> Section:
+    """How much of each candidate's interval comes from where."""
+    rows: list[list[Cell]] = []
+    for each in answer.by_candidate:
+        if (parts := each.interval_from) is not None:
+            halves = (parts.requests, parts.cells, parts.undecoded)
+            shown = [f"±{math.expm1(half):.0%}" if half else None for half in halves]
+            rows.append([str(each.candidate), str(each.k), *shown])
+    names = ("draft", "k", "requests", "timed cells", "not decoded here")
+    head, known = known_columns(names, rows)
+    note = "Half of the 95% interval of a speed-up that each cause alone would leave."
+    return Section("Where the intervals come from", head, known, [note], names=2)
 
 
 def loads(answer: Recommendation) -> Section:

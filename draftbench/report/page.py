@@ -137,10 +137,6 @@ def _lead(answer: Recommendation, leader: Evaluation | None) -> str:
         rests_on = f"best: {named(leader.configuration)}, {rests_on}"
     if answer.speedup_deciding is None:
         rests_on += "; too few requests to decide by"
-    elif leader.corrected:
-        rests_on += (
-            "; cross-validated: draft and k are chosen on some requests and evaluated on the others"
-        )
     return " ".join([sentence(rests_on), *certainty(answer)])
 
 

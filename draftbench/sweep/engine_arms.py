@@ -5,6 +5,7 @@ are sent to each.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,8 @@ ALONE = Load(1)
 _TOO_LARGE = 1e11
 
 
+# Candidates between two starts of the server without a draft.
+CANDIDATES_BETWEEN = 2
 # Servers under load take turns after this many requests for each in flight.
 _TURN = 4
 # Methods of drafting that can be replayed here.
@@ -180,13 +183,15 @@ def interleaved(
         yield from parts
 
 
-def closing_starts(serving: Serving, options: SweepOptions) -> list[Arm]:
-    """The starts of the server without a draft that end the turns: all others lie between two of
-    these, which show how the machine changed.
+def plain_starts(serving: Serving, options: SweepOptions, turn: int) -> list[Arm]:
+    """The starts of the server without a draft in a turn: after every second candidate and at its
+    end. All others lie between two of these, which show how the machine changed, and all are
+    compared with their mean, which should be surer than one of them.
     """
     if serving.server is not None or options.measure == "replay":
         return []
-    return [Arm(None, 0, turn + 1) for turn in range(options.turns)]
+    count = max(1, math.ceil(len(serving.levels) / CANDIDATES_BETWEEN))
+    return [Arm(None, 0, turn * count + at + 1) for at in range(count)]
 
 
 def loads_of(serving: Serving, options: SweepOptions, arm: Arm) -> list[Load]:

@@ -61,13 +61,14 @@ from draftbench.run_folder.served import (
 from draftbench.sweep.engine_answers import near_ties, replay_of, response_of, served_of
 from draftbench.sweep.engine_arms import (
     ALONE,
+    CANDIDATES_BETWEEN,
     Arm,
     Load,
     arrival_times,
-    closing_starts,
     interleaved,
     left_out,
     loads_of,
+    plain_starts,
     sampling_of,
 )
 from draftbench.sweep.engine_drafting import (
@@ -148,19 +149,24 @@ class EngineWorker:
                 self._visit(arms)
             except (EngineError, ModelError) as error:
                 failed.append(self._failure(arms, error))
-        if self.turn + 1 == self.options.turns:
-            self.measured.forget(candidate)
+        order = list(self.serving.levels)[:: -1 if self.turn % 2 else 1]
+        if candidate in order[CANDIDATES_BETWEEN - 1 : -1 : CANDIDATES_BETWEEN]:
+            done = order.index(candidate) // CANDIDATES_BETWEEN + 1
+            self._visit_plain(plain_starts(self.serving, self.options, self.turn)[:done])
         return failed[0] if failed else None
 
     def end_turn(self) -> None:
         """Ask the server without a draft once more, and which differences are near ties."""
-        arms = closing_starts(self.serving, self.options)[self.turn : self.turn + 1]
         self.turn += 1
-        try:
-            self._visit(arms)
-        except (EngineError, ModelError) as error:
-            self._keep([self._failure(arms, error)])
-            return
+        self._visit_plain(plain_starts(self.serving, self.options, self.turn - 1))
+
+    def _visit_plain(self, starts: Sequence[Arm]) -> None:
+        for arm in starts:
+            try:
+                self._visit([arm])
+            except (EngineError, ModelError) as error:
+                self._keep([self._failure([arm], error)])
+                return
         if None in self.measured.failures and not self.measured.plain_left():
             gone = Failure(candidate=None, stage="serve", reason="", hint="", resolved=True)
             self._keep([gone])

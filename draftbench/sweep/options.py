@@ -78,10 +78,10 @@ class SweepOptions:
 
     @property
     def most_ks(self) -> int:
-        """At how many k's a candidate is decoded at most: all, or the best predicted one and its
-        neighbours.
+        """At how many k's a candidate is decoded at most: all, or the best predicted one and one
+        more that is worth its time.
         """
-        return {"best": min(3, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
+        return {"best": min(2, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
 
     def decodes(self, candidate: Candidate) -> bool:
         """Whether a candidate is decoded; the target as its own draft only if it was asked for."""

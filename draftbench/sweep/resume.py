@@ -1,7 +1,7 @@
 """What a sweep has measured so far, and which steps are left.
 
-It is read from the run folder once, when the sweep begins, and kept in memory while it lasts; of a
-candidate that is done, nothing but its facts.
+It is read from the run folder once, when the sweep begins, and kept in memory while it lasts: what
+was measured of a candidate says at which k's the next are worth decoding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
-from draftbench.planner.what_to_measure import next_start, promising_ks, timed_enough
+from draftbench.planner.what_to_measure import ks_to_decode, next_start, timed_enough
 from draftbench.records import (
     AnyObservation,
     Candidate,
@@ -38,8 +38,8 @@ from draftbench.sweep.engine_arms import (
     Load,
     Serving,
     arm_of,
-    closing_starts,
     loads_of,
+    plain_starts,
     startable,
 )
 from draftbench.sweep.preparation import Prepared
@@ -179,12 +179,6 @@ class Measured:
         if key in answers and answers[key].server == row.server:  # it was no measurement
             del answers[key]
 
-    def forget(self, candidate: Candidate) -> None:
-        """Drop the measurements of a candidate that is done."""
-        self.replays.pop(candidate, None)
-        self.costs.pop(str(candidate), None)
-        self.decodes.pop(str(candidate), None)
-
     def unanswered(self) -> list[list[PromptSample]]:
         """The groups in which a response is missing: they are written again as a whole."""
         return [
@@ -280,7 +274,7 @@ class Measured:
         arms = {arm for arm, _ in self.answers}
         started = {arm.k for arm in arms if arm.candidate == candidate and arm.repeat <= turn}
         yield from sorted(started, reverse=back)
-        closed, last = Arm(None, 0, turn + 1) in arms, turn + 1 == options.turns
+        closed, last = plain_starts(serving, options, turn)[-1] in arms, turn + 1 == options.turns
         while ks and (last or not closed):
             asked = run_of(self.prepared.manifest, [*self.kept(), *chain(*self.facts.values())])
             wanted = (next_start(asked, candidate, batch, ks) for batch in options.batches)
@@ -300,7 +294,11 @@ class Measured:
         if serving is None:
             return False
         return any(
-            self.unserved(arm) for arm in (serving.writer, *closing_starts(serving, options))
+            self.unserved(arm)
+            for arm in (
+                serving.writer,
+                *(s for turn in range(options.turns) for s in plain_starts(serving, options, turn)),
+            )
         )
 
     def unserved(self, arm: Arm) -> dict[Load, list[PromptSample]]:
@@ -322,23 +320,35 @@ class Measured:
         return {load: asked for load, asked in missing.items() if asked}
 
     def _ks(self, candidate: Candidate, batch: int) -> list[int]:
-        """The k's to decode at; those of `best` follow from what was replayed and first timed, so
-        that all processes decode the same.
+        """The k's to decode at: those that were decoded so far, or else those of `best`, by what
+        was measured of this candidate and of those before it.
         """
         options = self.prepared.options
         if not options.most_ks or not options.decodes(candidate):
             return []
         if options.measure == "all":
             return list(options.ks)
-        points = self.costs.get(str(candidate), ())
-        first = {point.batch: point.process for point in reversed(points)}
+        rows = self.decodes.get(str(candidate), ())
+        if decoded := {row.k for row in rows if row.batch == batch and row.k}:
+            return sorted(decoded)
+        every, loads = self.prepared.candidates, options.batches
+        seen, until = every[: every.index(candidate) + 1], loads[: loads.index(batch) + 1]
+        points = [
+            point
+            for each in seen
+            for point in self.costs.get(str(each), ())
+            if each != candidate or point.batch in until
+        ]
+        first = {(point.block, point.batch): point.process for point in reversed(points)}
         records = [
             *(response.trajectory for response in self.responses.values()),
             *(facts for loaded in self.facts.values() for facts in loaded),
-            *(point for point in points if point.process == first[point.batch]),
-            *self.replays.get(candidate, {}).values(),
+            *(point for point in points if point.process == first[point.block, point.batch]),
+            *(replay for each in seen for replay in self.replays.get(each, {}).values()),
+            *(row for each in seen for row in self.decodes.get(str(each), ())),
         ]
-        return promising_ks(run_of(self.prepared.manifest, records), candidate, batch)
+        run = run_of(self.prepared.manifest, records)
+        return ks_to_decode(run, candidate, batch, options.most_ks)
 
     def timed_enough(
         self, candidate: Candidate, batch: int

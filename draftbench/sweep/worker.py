@@ -109,7 +109,6 @@ class Worker:
             return failure(candidate, error, stage)
         finally:
             loaded = None  # or its weights would be in memory beside the next one's
-            self.measured.forget(candidate)
             gc.collect()
             self.bench.target.forget_caches()
             if torch.cuda.is_available():

@@ -41,7 +41,7 @@ def sweep_words():
     for draft in (EMBEDDED / "draft", "ngram", EMBEDDED / "foreign"):
         words += ["--drafts", draft]
     words += ["--sample", 6, "--max-new-tokens", 24, "--k", "1,2", "--no-controls"]
-    return [*words, "--threads", 1]
+    return [*words, "--measure", "all", "--threads", 1]
 
 
 @pytest.fixture(scope="session")

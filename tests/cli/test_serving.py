@@ -326,7 +326,7 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
 def test_a_dry_run_counts_starts_and_tokens_at_least_and_at_most(
     command, engine, embedded, tmp_path
 ):
-    """Three drafts at k = 1 … 8: plain twice, each at two k's at least, 8; all k's 2 + 3 × 8.
+    """Three drafts at k = 1 … 8: plain three times, each at two k's at least, 9; all 3 + 3 × 8.
     Of 2 requests of 10 tokens the first server writes 20, every other one as much.
     """
     drafts = [embedded / "draft", embedded / "distilled", "ngram"]
@@ -336,8 +336,8 @@ def test_a_dry_run_counts_starts_and_tokens_at_least_and_at_most(
     assert outcome.code == 0, outcome.err
     plan = json.loads(outcome.out)
     assert [each["how_much"] for each in plan["work"]] == [
-        "8 servers started, 160 tokens written",
-        "26 servers started, 520 tokens written",
+        "9 servers started, 180 tokens written",
+        "27 servers started, 540 tokens written",
     ]
     assert plan["least_seconds"] < plan["most_seconds"]
     assert [need["candidate"] for need in plan["memory"]] == ["draft", "distilled", "ngram"]

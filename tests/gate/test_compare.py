@@ -119,7 +119,7 @@ def test_the_speed_up_is_the_one_that_the_answer_of_a_run_goes_by():
     assert answers.answers[1].speedup_deciding == answer.speedup_deciding
     assert "speed-up ×" in render_answers(answers, "table", 100)
     rows = {row[0]: row[1] for row in speed_ups(answer).rows}
-    assert rows["deciding, cross-validated"] == with_ends(answer.speedup_deciding, "×")
+    assert rows["deciding"] == with_ends(answer.speedup_deciding, "×")
 
 
 def test_settings_are_listed_for_every_run():

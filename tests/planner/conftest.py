@@ -1,18 +1,22 @@
 """Decisions by hand-made requests alone."""
 
+import numpy as np
 import pytest
 from scenes import ALL, DRAFT, STEPS
 
-from draftbench.planner import time_factors
+from draftbench.planner import decide, effects
 
 
 @pytest.fixture
 def requests_alone(monkeypatch):
-    """Puts aside what requests do not show and few decoded configurations tell little of: by how
-    much drafts and configurations usually differ.
+    """Puts aside what requests do not show: how much decoding differs from its passes, the noise of
+    cells, and that the best of several drafts is the luckiest.
     """
-    for name in ("DRAFTS_DIFFER", "USUAL_SCATTER", "LEAST_SCATTER"):
-        monkeypatch.setattr(time_factors, name, 1e-9)
+    for name in ("RUNNER", "DRAFT", "AT_LOAD", "K", "CONSTANT"):
+        monkeypatch.setattr(effects, name, 1e-3)
+    monkeypatch.setattr(effects.BuiltInDesign, "noises", np.array([1e-6]))
+    monkeypatch.setattr(effects.BuiltInDesign, "spreads", (1.0,))
+    monkeypatch.setattr(decide, "_AMONG", np.array([100.0]))
 
 
 @pytest.fixture

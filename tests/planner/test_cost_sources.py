@@ -5,11 +5,12 @@ that cannot be used.
 import pytest
 from scenes import ALL, BIG, CHEAP, NGRAM, SMALL, TARGET, evaluation, says
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.errors import UsageError
 from draftbench.planner.cost_sources import costs_in, costs_of_run, read_engine_costs
 from draftbench.planner.options import DecisionOptions
-from draftbench.planner.predict import predict, predictor_of
+from draftbench.planner.passes import between
 from draftbench.planner.recommend import recommend
 
 GOOD = """
@@ -39,12 +40,11 @@ def test_between_two_batch_sizes_costs_follow_the_tokens_of_a_pass_and_it_is_sai
     scene.times(TARGET, CHEAP)
     scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, batch=5)
     scene.decode("r0", 0, 8.8)
-    found = costs_in(scene.observed(1, 2)).at(SMALL, 2)
-    assert found.note == "interpolated between 1 and 5 rows"
-    assert found.costs.target.at(3, 0) == pytest.approx(2.04)
-    assert found.costs.draft_cost_ratio(0.0).value == pytest.approx(0.15 / 1.1)
-    # Nothing was decoded at two rows.
-    assert found.overheads.spent == {}
+    source = costs_in(scene.observed(1, 2))
+    assert source.note(SMALL, 2) == "interpolated between 1 and 5 rows"
+    found = between(source.blocks[SMALL], 2)
+    assert found.target.at(3, 0)[0] == pytest.approx(2.04)
+    assert found.draft_cost_ratio(0.0).value == pytest.approx(0.15 / 1.1)
 
 
 @pytest.mark.parametrize("batch", [1, 9])
@@ -52,9 +52,9 @@ def test_beyond_the_timed_batch_sizes_costs_are_unknown(scene, batch):
     scene.requests(5, ALL)
     for rows in (2, 4):
         scene.times(TARGET, CHEAP, batch=rows)
-    found = costs_in(scene.observed(1)).at(SMALL, batch)
-    assert (found.costs, found.overheads.spent) == (None, {})
-    assert found.note == f"{batch} rows at once were not timed, only 2, 4"
+    source = costs_in(scene.observed(1))
+    assert between(source.blocks[SMALL], batch) is None
+    assert source.note(SMALL, batch) == f"{batch} rows at once were not timed, only 2, 4"
 
 
 def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
@@ -66,8 +66,8 @@ def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
     scene.times(TARGET, CHEAP, runner="elsewhere")
     scene.facts("small", fingerprint="b")
     source = costs_of_run(scene.observed(1, 2), own, "`other`")
-    predicted = predict(predictor_of(own, SMALL, source=source), 2).speedup()
-    assert predicted.value == pytest.approx(8 / 4.1)
+    found = recommend(own, DecisionOptions(costs=source))
+    assert evaluation(found, "small", 2).speedup_predicted.value == pytest.approx(8 / 4.1)
     assert source.runner == "elsewhere"
     assert "costs are those of elsewhere, from `other`" in source.caveats[0]
     assert "small is not the same model in `other`" in source.caveats
@@ -87,19 +87,19 @@ def test_costs_of_something_else_are_refused(scene, changes, meant):
 def test_step_times_become_costs_by_batch(tmp_path):
     source = read(tmp_path, GOOD)
     assert source.runner == "llama.cpp"
-    assert (source.batches(SMALL), source.batches(NGRAM)) == ((1, 4), (4,))
+    assert (source.loads(SMALL), source.loads(NGRAM)) == ((1, 4), (4,))
     one, four = source.blocks[SMALL].values()
     # One row at 20 tokens a second; contexts make no difference.
-    assert one.target.at([1, 2, 3], 12345) == pytest.approx([0.05, 0.06, 0.08])
+    assert one.target.at([1, 2, 3], 12345)[0] == pytest.approx([0.05, 0.06, 0.08])
     assert one.draft_cost_ratio(100.0).value == pytest.approx(0.2)
-    assert (four.target.at(1, 0), four.prefill) == (pytest.approx(0.1), None)
+    assert (four.target.at(1, 0)[0], four.prefill) == (pytest.approx([0.1]), None)
     assert source.blocks[NGRAM][4].draft is None
-    assert source.at(SMALL, 1).overheads.spent == {}
+    assert source.run is None
 
 
 def test_tokens_per_second_are_those_of_all_rows(tmp_path):
     source = read(tmp_path, GOOD.replace("target_step_s: 0.1", "tokens_per_second: 40"))
-    assert source.blocks[SMALL][4].target.at(1, 0) == pytest.approx(4 / 40)
+    assert source.blocks[SMALL][4].target.at(1, 0)[0] == pytest.approx(4 / 40)
 
 
 def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(scene, tmp_path):
@@ -174,7 +174,7 @@ batches:
 """,
     )
     run = scene.observed(4)
-    rounds = expected_rounds(predictor_of(run, SMALL).along.laws, 4)
+    rounds = expected_rounds(candidate_rounds(run, SMALL).laws, 4)
     assert rounds.accepted.sum() / rounds.proposed.sum() == pytest.approx(0.6)
     found = recommend(run, DecisionOptions(costs=source))
     assert found.decision == "do_not_speculate"

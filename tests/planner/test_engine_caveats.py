@@ -82,28 +82,6 @@ def test_a_machine_that_became_slower_decides_where_a_server_was_started_once(tu
     assert ("taken out" in found.text) is not decisive
 
 
-@pytest.mark.parametrize(
-    ("ks", "slower", "said"),
-    [
-        ((0, 1, 1, 1, 0, 0), 10, "9.8% too high"),
-        ((0, 1, 1, 1, 0, 0), -10, "8.9% too low"),
-        ((0, 1, 0, 1, 0), 10, ""),
-    ],
-)
-def test_what_is_taken_out_of_the_expected_speed_up_is_still_in_the_measured_one(ks, slower, said):
-    """A tenth (10 · ln 1.01 = .0995) from start to start, those with a draft one earlier than plain
-    ones on average. The squares of their places are 16, and one more is of no drift: a 17th of it
-    is left in.
-    """
-    rows = [
-        row
-        for place, k in enumerate(ks)
-        for row in started(SMALL if k else None, k, slower * place, ks[:place].count(k))
-    ]
-    found = caveat_of(run(*rows), "start-drift")
-    assert (said in found.text) if said else found is None
-
-
 @pytest.mark.parametrize(("seconds", "said"), [(7.9, False), (8.1, True)])
 def test_an_answer_stalled_whose_rounds_took_ten_times_those_of_the_others(seconds, said):
     """All others take .8 s for eight tokens, by the server's clock."""

@@ -5,11 +5,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SMALL
 
-from draftbench.planner.alternatives import corrected, uncorrected
+from draftbench.planner.decide import Evaluator
 from draftbench.planner.evaluate import break_even
-from draftbench.planner.measured import measurements
-from draftbench.planner.predict import predictor_of
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommendation import BreakEven
+
+
+def of_run(run, candidate=SMALL):
+    every = Evaluator(run, DecisionOptions()).alternatives(1)
+    return break_even(next(each for each in every if each.candidate == candidate))
 
 
 def found_for(scene, acceptance):
@@ -19,8 +23,7 @@ def found_for(scene, acceptance):
     scene.records.clear()
     scene.requests(2, [acceptance, 0.0])
     scene.times({1: 1.0, 2: 1.1}, {1: 0.3, 2: 0.3})
-    (found,) = uncorrected(predictor_of(scene.observed(1), SMALL), [1])
-    return break_even(found)
+    return of_run(scene.observed(1))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
@@ -35,7 +38,7 @@ def test_refusals_stay_refusals_however_acceptance_is_scaled(scene):
     assert found_for(scene, 0.0) == BreakEven(scaling=None, margin=None)
 
 
-def test_a_measurement_moves_the_break_even(scene):
+def test_a_measurement_moves_the_break_even(scene, requests_alone):
     # Predicted 2 / 1.4, measured 1.1: S keeps that ratio, 1.1 / (2 / 1.4) = 0.77, and is 1 where
     # 0.77 · 2 = 2.4 - λ.
     scene.requests(5, [1.0, 0.0])
@@ -45,9 +48,7 @@ def test_a_measurement_moves_the_break_even(scene):
             name, 0, 2.0, output_tokens=3, draft_seconds=(0.0, 0.0), verify_seconds=(1.0, 1.0)
         )
         scene.decode(name, 1, 2.0 / 1.1, output_tokens=3, verify_seconds=(2.0 / 1.1,))
-    run = scene.observed(1)
-    own = {1: measurements(run)[SMALL, 1]}
-    found = break_even(*corrected(uncorrected(predictor_of(run, SMALL), [1], own)))
+    found = of_run(scene.observed(1))
     assert found.scaling == pytest.approx(2.4 - 0.77 * 2, abs=0.002)
 
 
@@ -59,4 +60,4 @@ def test_prompt_lookup_and_unknown_costs_have_none(scene):
     scene.replay("a", [1.0, 1.0])
     run = scene.observed(1)
     for candidate in (NGRAM, SMALL):
-        assert break_even(*uncorrected(predictor_of(run, candidate), [1])) is None
+        assert of_run(run, candidate) is None

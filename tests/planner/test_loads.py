@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes import ALL, BIG, DRAFT, NONE, SMALL, TARGET, Scene
 
-from draftbench.planner.at_concurrency import Evaluator
+from draftbench.planner.decide import Evaluator
 from draftbench.planner.loads import at_load, plain_decoding
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend

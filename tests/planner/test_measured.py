@@ -1,5 +1,5 @@
-"""Measured speed-ups from seconds that can be added by hand, the rounds of a batch that count, what
-rounds take beyond their passes, and the drift of plain decoding.
+"""Measured speed-ups from seconds that can be added by hand, the rounds of a batch that count, and
+the drift of plain decoding.
 """
 
 import math
@@ -7,13 +7,10 @@ import math
 import pytest
 from scenes import INT4, SMALL
 
-from draftbench.planner.costs import block_costs
 from draftbench.planner.measured import (
     Drift,
-    Overheads,
     baseline_drift,
     measurements,
-    overheads,
     steady,
 )
 from draftbench.records import Decode
@@ -131,58 +128,6 @@ def test_a_response_that_ended_inside_its_proposal_has_no_token_of_the_targets_t
 def test_a_batch_that_was_never_full_has_nothing_steady(scene):
     scene.batch_run("r", 2, (2,), (1.5,), active=(1,))
     assert steady(only(scene)) is None
-
-
-def beyond(scene, *lengths, requests=5):
-    """Passes of 5 s at every k; beyond them 1 s in 10 rounds at k = 0, 2 s in 4 at k = 1 and
-    3 s in 2 at k = 2.
-    """
-    scene.times({1: 0.5, 2: 1.0, 3: 2.0}, {1: 0.25, 2: 0.25})
-    for at in range(requests):
-        scene.request(f"r{at}")
-        for k in lengths:
-            rounds, outside = {0: (10, 1.0), 1: (4, 2.0), 2: (2, 3.0)}[k]
-            zeros, full = (0.0,) * rounds, (k,) * rounds
-            counts = {"proposed": full, "accepted": full, "cut": zeros}
-            taken = {"draft_seconds": zeros, "verify_seconds": zeros}
-            scene.decode(f"r{at}", k, 5 + outside, **taken, **counts)
-    run = scene.observed(1, 2, 3)
-    return overheads(run, SMALL, 1, block_costs(run, SMALL)[1])
-
-
-@pytest.mark.parametrize(
-    ("decoded", "found"),
-    [
-        ((0, 1, 2), {0: 0.1, 1: 3.0 / 2, 2: 2.0 / 4, 3: 5.0 / 6}),
-        # The baseline stands for a k beside which nothing else ran.
-        ((0, 2), {0: 0.1, 1: 3.0 / 2, 2: 0.1, 3: 3.0 / 2}),
-        ((), {0: None, 1: None, 2: None, 3: None}),
-    ],
-)
-def test_the_overhead_of_a_k_comes_from_the_others(scene, decoded, found):
-    seen = beyond(scene, *decoded)
-    assert {k: seen.of_others(k) for k in range(4)} == pytest.approx(found)
-
-
-def test_of_all_ks_a_round_takes_one_figure_beyond_passes_as_slow_as_plain_steps(scene):
-    # Plain steps took 6 s for 5: 7 and 8 s are worth 5.83 and 6.67, .83 and 1.67 s more than their
-    # passes in six rounds.
-    assert beyond(scene, 0, 1, 2).of_all == pytest.approx(2.5 / 6)
-    assert Overheads().of_all == 0
-
-
-def test_a_baseline_that_took_no_time_tells_no_overhead():
-    assert Overheads({0: 0.0, 2: 9.0}, {0: 5.0, 2: 10.0}, {0: 10, 2: 3}).of_all == 0
-
-
-def test_rounds_that_were_faster_than_their_passes_take_nothing_beyond_them():
-    assert Overheads({0: 5.0, 2: 9.0}, {0: 5.0, 2: 10.0}, {0: 10, 2: 3}).of_all == 0
-
-
-def test_under_five_requests_tell_no_overhead(scene):
-    seen = beyond(scene, 0, 1, requests=4)
-    assert [seen.of_others(k) for k in range(3)] == [None, None, None]
-    assert seen.of_all == 0
 
 
 def drift(scene, *paces):

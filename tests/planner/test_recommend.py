@@ -5,6 +5,8 @@ two catch-ups after full rounds: 3.5 + 0.5 + 0.1 = 4.1 s where plain decoding ta
 takes four rounds, 4 · 1.2 + 3 · 0.05 = 4.95 s; one that is never right 9.4 s and at k = 2 10.6 s.
 """
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
@@ -22,7 +24,6 @@ from scenes import (
     says,
 )
 
-from draftbench.planner.alternatives import Alternative
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, Recommendation
@@ -176,7 +177,7 @@ def test_memory_is_weights_and_cache_at_the_longest_context(scene):
     assert evaluation(recommend(scene.observed(1))).memory_bytes == 5000 + 100 * 3
 
 
-def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene):
+def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene, requests_alone):
     scene.requests(5, ALL, SMALL, BIG)
     scene.times(TARGET, {1: 0.105, 2: 0.15})
     scene.times(TARGET, CHEAP, BIG)
@@ -184,27 +185,28 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene):
     scene.facts("big", weight_bytes=999)
     found = recommend(scene.observed(2))
     assert found.choice == configuration("small", 2)
-    assert says(found, "big at k = 2 is faster than small at k = 2, but by less than timing noise")
-    reason = "as fast within timing noise (2%): 1.95× and 1.94×; small at k = 2 needs less memory"
+    assert says(found, "big at k = 2 is expected to be hardly better than small at k = 2, which")
+    reason = "as good, by expected loss: 1.95× and 1.94×; small at k = 2 needs less memory"
     assert evaluation(found, "big").reason == reason
 
 
 @pytest.mark.parametrize(
     ("step", "memory", "reason"),
     [
-        (0.1001, 100, "as fast within timing noise (2%): 1.95×; small at k = 2 is the faster one"),
-        (0.1001, 999, "as fast within timing noise (2%): 1.95×; small at k = 2 needs less memory"),
+        (0.1001, 100, "as good, by expected loss: 1.95×; small at k = 2 is the faster one"),
+        (0.1001, 999, "as good, by expected loss: 1.95×; small at k = 2 needs less memory"),
         (
             0.1001,
             None,
-            "as fast within timing noise (2%): 1.95×; small at k = 2 is the one whose memory is "
-            "known",
+            "as good, by expected loss: 1.95×; small at k = 2 is the one whose memory is known",
         ),
         # 8 / 4.25 and 8 / 4.1.
         (0.13, 999, "slower: 1.88× expected against 1.95×, 2.67 tokens per round at the cost of"),
     ],
 )
-def test_speeds_that_look_alike_are_told_apart_by_what_decided(scene, step, memory, reason):
+def test_speeds_that_look_alike_are_told_apart_by_what_decided(
+    scene, requests_alone, step, memory, reason
+):
     scene.requests(5, ALL, SMALL, BIG)
     scene.times(TARGET, CHEAP)
     scene.times(TARGET, {1: step, 2: step + 0.05}, BIG)
@@ -216,7 +218,7 @@ def test_speeds_that_look_alike_are_told_apart_by_what_decided(scene, step, memo
     assert evaluation(found, "big").reason.startswith(reason)
 
 
-def test_a_round_that_seems_cheaper_than_a_target_step_gives_no_cost(scene):
+def test_a_round_that_seems_cheaper_than_a_target_step_gives_no_cost(scene, requests_alone):
     # 8 plain tokens in 8 s; small 3 rounds in 2 s, big in 2.5 s: 2.67 tokens per round.
     scene.requests(6, ALL, SMALL, BIG)
     for candidate, seconds in ((SMALL, 2.0), (BIG, 2.5)):
@@ -246,7 +248,7 @@ def test_the_chosen_k_is_the_one_that_the_table_shows(scene):
     ]
 
 
-def test_all_that_tie_with_the_choice_are_one_caveat(scene):
+def test_all_that_tie_with_the_choice_are_one_caveat(scene, requests_alone):
     other = Candidate(draft="other")
     scene.requests(5, ALL, SMALL, BIG, other)
     scene.times(TARGET, {1: 0.105, 2: 0.15})
@@ -257,14 +259,11 @@ def test_all_that_tie_with_the_choice_are_one_caveat(scene):
     ties = [caveat.text for caveat in recommend(scene.observed(2)).caveats if caveat.kind == "tie"]
     assert len(ties) == 1
     assert ties[0].startswith(
-        "big at k = 2 and other at k = 2 are faster than small at k = 2, but by"
+        "big at k = 2 and other at k = 2 are expected to be hardly better than small at k = 2, "
     )
 
 
-def test_a_measurement_overrules_its_prediction(scene):
-    """A k that was not decoded beside one that was expects nothing: its prediction would look
-    better beside a measurement than it is.
-    """
+def test_a_measurement_overrules_its_prediction(scene, requests_alone):
     scene.requests(5, ALL)
     scene.times(TARGET, CHEAP)
     scene.prefills(2.0, 1.0)
@@ -274,14 +273,19 @@ def test_a_measurement_overrules_its_prediction(scene):
     scene.decodes(5, 2, 16.0)
     found = recommend(scene.observed(1, 2))
     assert found.decision == "do_not_speculate"
-    words = "small at k = 2: 1.95× was predicted, but measuring brought it to 0.50×, which decides"
-    assert says(found, words)
     one, two = evaluation(found, "small", 1), evaluation(found, "small", 2)
-    assert one.reason == "not decoded at this k: this draft is judged by its other k's"
-    assert one.speedup_predicted is not None
-    assert (one.speedup_expected, one.speedup_end_to_end_expected) == (None, None)
+    assert two.speedup_predicted.value == pytest.approx(8 / 4.1)
     assert two.speedup_expected.value == pytest.approx(0.5)
     assert two.speedup_end_to_end_expected.value < 1
+    # What its rounds took longer, those of another k of the draft are expected to take too.
+    assert one.speedup_expected.value < 1
+
+
+def test_the_control_decides_nothing_of_other_drafts(scene):
+    scene.requests(5, ALL, SMALL, SELF_DRAFT)
+    for candidate in (SMALL, SELF_DRAFT):
+        scene.times(TARGET, CHEAP if candidate == SMALL else None, candidate)
+    assert recommend(scene.observed(2)).leader == configuration("small", 2)
 
 
 def test_a_draft_of_which_nothing_was_decoded_expects_its_prediction(scene):
@@ -346,10 +350,10 @@ def test_the_json_is_the_contract(scene):
     assert msgspec.convert(document, Recommendation) == answer
 
 
-def test_each_name_of_a_speedup_is_one_figure_everywhere(scene):
+def test_each_name_of_a_speedup_is_one_figure_everywhere(scene, requests_alone):
     # Of five good requests and two bad ones the good were decoded, at 8 / 5 where 8 / 4.1 is
-    # predicted: .3 s more in each of their three rounds. 56 / 41.7 is for all, of which the bad
-    # ones take eight rounds each.
+    # predicted: rounds took 5 / 4.1 of their passes. 56 / 41.7 is for all, of which the bad ones
+    # take eight rounds each.
     scene.requests(5, ALL)
     for name in ("bad", "worse"):
         scene.request(name)
@@ -358,31 +362,16 @@ def test_each_name_of_a_speedup_is_one_figure_everywhere(scene):
     scene.decodes(5, 2, 5.0)
     found = recommend(scene.observed(2))
     small, (level,) = evaluation(found), found.levels
-    predicted, expected = 56 / 41.7, 56 / (41.7 + 5 * 0.9 + 2 * 2.4)
+    predicted, expected = 56 / 41.7, 56 / 41.7 * 4.1 / 5
     for name, value in {"predicted": predicted, "measured": 1.6, "expected": expected}.items():
         figure = getattr(small, f"speedup_{name}")
-        assert figure.value == pytest.approx(value)
+        assert figure.value == pytest.approx(value, rel=1e-3)
         assert getattr(level, f"speedup_{name}") == figure
     assert small.requests_measured == 5
-    assert level.tokens_per_second == pytest.approx(expected * level.tokens_per_second_plain)
+    assert level.tokens_per_second == pytest.approx(
+        expected * level.tokens_per_second_plain, rel=1e-3
+    )
     assert level.speedup_deciding == found.speedup_deciding
-
-
-def test_what_decides_is_seen_by_requests_that_did_not_choose(scene, requests_alone):
-    for i in range(12):
-        scene.request(f"r{i}")
-        scene.replay(f"r{i}", ALL if i < 8 else NONE)
-    scene.times(TARGET, CHEAP)
-    found = recommend(scene.observed(1, 2))
-    assert found.leader == configuration("small", 2)
-    expected, deciding = evaluation(found, "small", 2).speedup_expected, found.speedup_deciding
-    assert expected.value == pytest.approx(96 / (8 * 4.1 + 4 * 10.6))
-    # Without a part that is all right the two k's tie, and the smaller is taken for it. A part has
-    # two or three requests: the others of a right one's are right in 7/11, or 7/11 · 6/10 of cases.
-    tied = (7 / 11 + 7 / 11 * 6 / 10) / 2
-    seconds = tied * 4.95 + (1 - tied) * 4.1
-    assert deciding.value == pytest.approx(96 / (8 * seconds + 4 * 10.6), abs=0.002)
-    assert deciding == found.levels[0].speedup_deciding
 
 
 def test_requests_so_unequal_that_they_say_as_much_as_four_decide_nothing(scene):
@@ -434,76 +423,49 @@ def test_passes_alone_are_off_by_what_rounds_took_longer_than_plain_steps_did(sc
     decoded(scene, 1.3 * PASSES, plain=8.8)
     found = recommend(scene.observed(2)).prediction_error
     assert found.passes_only_worst == pytest.approx(1.3 / 1.1 - 1)
-    # A prediction that knows the baseline's tenth of a second a step adds it to each round.
-    assert found.worst == pytest.approx(1.3 * PASSES / (PASSES + 0.3) - 1)
+    # Nothing else was decoded that could say so.
+    assert found.worst == pytest.approx(1.3 / 1.1 - 1)
 
 
-def test_a_prediction_that_wins_by_less_than_such_predictions_were_off_is_not_chosen(
-    scene, requests_alone
-):
-    # small ran at 8 / 5.33 = 1.50; big is predicted at 8 / 4.6 = 1.74, which is 1.34 if it is off
-    # by the same 30%.
+def test_what_rounds_of_one_draft_took_longer_is_expected_in_part_of_another(scene):
+    # small took 1.3 of its passes; big is predicted at 8 / 4.6 = 1.74 by its passes alone.
     decoded(scene, 1.3 * PASSES)
     undecoded(scene, 0.2)
-    found = recommend(scene.observed(2))
-    assert (found.choice, found.probability_best) == (configuration("small", 2), 1.0)
-    big = evaluation(found, "big")
-    assert big.probability_best == 0.0
-    assert big.reason == (
-        "not decoded: 1.74× is predicted, but predictions of others were off by up to +30% when "
-        "decoded"
-    )
+    big = evaluation(recommend(scene.observed(2)), "big")
+    assert 1.74 / 1.3 < big.speedup_predicted.value < 1.7
 
 
-def test_a_prediction_that_wins_by_more_is_chosen_with_an_interval_that_allows_for_it(
-    scene, requests_alone
-):
-    # small ran at 8 / 10.66 = 0.75, 2.6 times its passes; big is predicted at 8 / 3.8.
-    decoded(scene, 2.6 * PASSES)
-    undecoded(scene, 0.04)
-    found = recommend(scene.observed(2))
-    assert found.leader == configuration("big", 2)
-    deciding, expected = found.speedup_deciding, evaluation(found, "big").speedup_expected
-    assert (deciding.value, deciding.high) == pytest.approx((8 / 3.8, 8 / 3.8))
-    assert deciding.low == pytest.approx(8 / 3.8 / 2.6)
-    assert found.decision == "inconclusive"
-    assert says(found, "big at k = 2 was not measured", "off by +160% to +160%", "-62% to +0%")
-    assert expected == deciding
+def test_a_draft_that_was_not_decoded_is_less_certain_than_one_that_was(scene):
+    decoded(scene, PASSES)
+    scene.requests(5, ALL, BIG)
+    scene.times(TARGET, CHEAP, BIG)
+    small, big = (evaluation(recommend(scene.observed(2)), name) for name in ("small", "big"))
+    assert small.speedup_expected.low > big.speedup_expected.low
+    assert small.speedup_expected.high < big.speedup_expected.high
 
 
 def test_more_requests_do_not_settle_what_only_decoding_would(scene):
-    # One request of eight accepts less: the interval over requests has a width and is clear of 1.
-    decoded(scene, 2.6 * PASSES, requests=8)
+    # One request of eight accepts less; nothing was decoded.
     undecoded(scene, 0.04)
-    for at in range(5, 8):
-        scene.replay(f"r{at}", [float(at < 7), *ALL[1:]], BIG)
-    found = recommend(scene.observed(2))
-    predicted, deciding = evaluation(found, "big").speedup_predicted, found.speedup_deciding
-    assert 1.5 < predicted.low < predicted.high
-    assert deciding.low < 1
-    assert (found.decision, found.larger_sweep) == ("inconclusive", None)
+    scene.requests(8, ALL, BIG)
+    scene.replay("r7", [0.0, *ALL[1:]], BIG)
+    asked = recommend(scene.observed(2)).speedup_deciding.value / 1.02
+    found = recommend(scene.observed(2), DecisionOptions(min_speedup=asked))
+    assert (found.decision, found.settled_by) == ("inconclusive", "decoding")
+    assert found.larger_sweep is None
 
 
 def test_where_nothing_was_decoded_a_prediction_is_taken_to_be_off_by_what_is_usual(scene):
-    # 1.96 standard deviations of .06 either way, from draws: -11% to +12%.
+    # Rounds of 4.0 s for 8 tokens, of which three would be steps: .06 of 3 / 4.0 beside .035 twice,
+    # .02 twice and .012 twice.
     undecoded(scene, 0.08)
     found = recommend(scene.observed(2))
     assert (found.decision, found.probability_best) == ("speculate", 1.0)
     deciding = found.speedup_deciding
-    assert np.log([deciding.value / deciding.low, deciding.high / deciding.value]) == pytest.approx(
-        1.96 * 0.06, rel=0.06
-    )
-    assert says(
-        found, "big at k = 2 was not measured", "its interval allows for an error of -11% to +12%"
-    )
-
-
-def test_an_unknown_error_of_passes_alone_is_no_error_of_0(scene, monkeypatch):
-    # A prediction of no seconds at all has no speed-up to compare.
-    decoded(scene, 1.3 * PASSES)
-    monkeypatch.setattr(Alternative, "passes_only_error", lambda self: None)
-    found = recommend(scene.observed(2)).prediction_error
-    assert (found.passes_only_median, found.passes_only_worst) == (None, None)
+    sd = math.sqrt(2 * (0.035**2 + 0.02**2 + 0.012**2) + (0.06 * 3 / 4.0) ** 2)
+    reach = np.log([deciding.value / deciding.low, deciding.high / deciding.value])
+    assert reach == pytest.approx(1.96 * sd, rel=0.3)
+    assert says(found, "the interval of big at k = 2", "since big at k = 2 was not decoded")
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,18 @@ def test_starts_are_repeated_in_turns_between_starts_of_the_plain_server(served)
     assert {row.repeat for row in found.run.served if row.k == 4} == {0, 1, 2}
 
 
+def test_after_every_second_candidate_the_plain_server_is_started_again(served, small):
+    """All drafts are compared with it, so one odd start of it would flatter all of them."""
+    drafts = small.models / "draft", small.copy("draft", "third"), "ngram"
+    found = served(*drafts, measure="all", ks=(2,), serving={"restarts": 2})
+    assert [f.candidate and f.candidate.draft for f in found.run.engines] == [
+        *(None, "draft", "third", None, "ngram", None),
+        *("ngram", "third", None, "draft", None),
+    ]
+    assert {row.repeat for row in found.run.served if row.k == 0} == {0, 1, 2, 3, 4}
+    assert served(*drafts, measure="all", ks=(2,), serving={"restarts": 2}).engine.starts == []
+
+
 class Killed(BaseException):
     """What no server raises."""
 

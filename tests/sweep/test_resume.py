@@ -72,7 +72,6 @@ def essence(folder):
     )
 
 
-# A batch is appended cell by cell and redone whole: fewer appends than that would never end it.
 @pytest.mark.parametrize(("temperature", "every"), [(0.0, 8), (0.7, 7)])
 def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(small, cut, temperature, every):
     asking = {"temperature": temperature, "batches": (1, 2), "measure_requests": 2}
@@ -123,6 +122,15 @@ def test_what_is_asked_for_in_addition_is_measured(small, more):
     few = {"measure": "none" if "measure" in more else "all", "measure_requests": 1}
     small.sweep(**few)
     assert asked(small.sweep(**few | more)) == asked(small.sweep(out="at once", **few | more))
+
+
+def test_what_was_decoded_before_says_at_which_ks_a_sweep_goes_on(small):
+    asking = {"batches": (1, 2), "measure_requests": 1}
+    assert {row.k for row in small.found(**asking, measure="all").decodes} == {0, 1, 2}
+    more = small.found(**asking | {"measure_requests": 2}, measure="best").decodes
+    by_request = Counter((row.block, row.batch, row.request, row.k) for row in more)
+    assert {k for *_, k in by_request} == {0, 1, 2}
+    assert len(by_request) == 2 * 2 * 2 * 3
 
 
 def test_a_run_is_unfinished_from_when_a_sweep_begins_in_it_to_its_end(small, cut):

@@ -54,9 +54,9 @@ def work(tmp_path):
         # 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, by each candidate,
         # and over 1 and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
         ("step times", 3 * 0.1 * (27 * 4.6 + 18 * 6) + 0.01 * (27 * 2.1 + 18 * 6)),
-        # Draft and prompt lookup: 4 cells, each of 5 requests of 40 tokens, and once 14 tokens to
+        # Draft and prompt lookup: 3 cells, each of 5 requests of 40 tokens, and once 14 tokens to
         # warm up, beside 6 prompts.
-        ("decoding", 2 * 4 * 0.1 * (5 * 40 + 14 + 6 * 6) + 4 * 0.01 * 6 * 6),
+        ("decoding", 2 * 3 * 0.1 * (5 * 40 + 14 + 6 * 6) + 3 * 0.01 * 6 * 6),
     ],
 )
 def test_time_follows_from_sizes_layers_and_tokens(work, what, seconds):
@@ -70,8 +70,8 @@ def test_the_target_as_its_own_draft_is_counted_as_decoded_only_where_it_is(work
         "all": work(measure="all")["decoding"].how_much,
     }
     assert {how: text.split(":")[0] for how, text in responses.items()} == {
-        "best": "40 responses",
-        "asked for": "60 responses",
+        "best": "30 responses",
+        "asked for": "45 responses",
         "all": "60 responses",
     }
 
@@ -90,7 +90,7 @@ def test_rows_that_step_together_take_longer_and_write_more(work):
     # At two lengths over 4, 8, 12 and 16 tokens, and no prompts.
     assert rows["step times"].seconds == pytest.approx(0.1 * 18 * (1.3 + 1.7 + 2.1 + 2.5))
     # 5 requests are decoded 3 times, so that 4 rows are filled 3 times.
-    assert rows["decoding"].how_much.startswith("60 responses")
+    assert rows["decoding"].how_much.startswith("45 responses")
 
 
 @pytest.mark.parametrize(

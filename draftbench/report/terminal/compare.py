@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from draftbench.gate.compare import CandidateChange, Comparison, FigureChange, SideBySide
-from draftbench.planner.costs import MIN_PROCESSES
+from draftbench.planner.passes import MIN_PROCESSES
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
 from draftbench.report.terminal.text import Cell, Section, filled, render_sections, shortened

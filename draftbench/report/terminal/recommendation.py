@@ -65,13 +65,12 @@ _URGENT = (
     "not-timed",
     "revised",
     "borrowed-costs",
-    "not-measured",
+    "interval",
     "looping",
     "stalled",
     "uncertain-cost",
     "slow-step",
     "throttled",
-    "pass-timings",
     "no-fast-kernel",
 )
 
@@ -181,6 +180,8 @@ def _urgent(answer: Recommendation) -> list[Caveat]:
         caveat
         for caveat in answer.caveats
         if caveat.kind in _URGENT and (not caveat.decisive if known else caveat.kind != "failed")
+        # Where an interval comes from is urgent where the leader was not decoded.
+        if caveat.kind != "interval" or caveat.short
     ]
     return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
 

@@ -1,0 +1,415 @@
+"""A run → sums over drawn requests: the seconds that passes promise of every configuration, and
+those that every timed cell took over what its passes promise.
+
+A *cell* is what one process, or one start of an engine's server, timed of one candidate at one k
+and concurrency; k = 0 is decoding without a draft. Requests are drawn by the Bayesian bootstrap
+(Rubin 1981), once for everything, so that what requests have in common blurs no comparison. Every
+array is [1 + draws, …]: row 0 is the estimate.
+
+A serving engine shows no passes: there each round counts as 1, so a cell's figure is the seconds of
+a step or a round. Where neither passes nor rounds are known, each token counts as 1: such a cell
+says how fast its own configuration was on the requests that it decoded, and nothing of others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
+from draftbench.acceptance.definitions import equal_requests
+from draftbench.acceptance.intervals import RESAMPLES, generator_of
+from draftbench.acceptance.rounds import Floats, Rounds, counted_rounds
+from draftbench.planner.measured import TimedRun, timed_runs
+from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, between
+from draftbench.planner.recommendation import FEW_DECODED, Configuration
+from draftbench.records import Candidate, Trajectory
+from draftbench.run_folder.run import Run
+
+# What a cell's seconds are compared with: those of its passes, its rounds, or its tokens alone.
+Promise = Literal["passes", "rounds", "tokens"]
+ROUND = Block(UNTIMED)
+
+
+def context_of(trajectory: Trajectory) -> float:
+    """Tokens in the cache half-way through a response."""
+    return trajectory.prompt_tokens + trajectory.output_tokens / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Responses:
+    """The responses along which a candidate's rounds are known."""
+
+    candidate: Candidate
+    along: CandidateRounds
+
+    @cached_property
+    def prompts(self) -> Floats:
+        """Tokens of every response's prompt [responses]."""
+        return np.array([float(t.prompt_tokens) for t in self.along.trajectories])
+
+    @cached_property
+    def contexts(self) -> Floats:
+        """Cached tokens half-way through every response [responses]."""
+        return np.array([context_of(t) for t in self.along.trajectories])
+
+    @cached_property
+    def weights(self) -> Floats:
+        """How often every response occurs in the traffic [responses]; several to one request share
+        its weight.
+        """
+        often = Counter(t.request for t in self.along.trajectories)
+        return np.array([t.weight / often[t.request] for t in self.along.trajectories])
+
+    @cached_property
+    def context(self) -> float:
+        """The mean context of a decoding step in tokens, each step counting once."""
+        lengths = [max(t.output_tokens - 1, 0) for t in self.along.trajectories]
+        steps = self.weights * np.array(lengths, dtype=float)
+        contexts = self.contexts
+        return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
+
+    def knows(self, k: int) -> bool:
+        """Whether the rounds at k are known; not of an engine that does not report them."""
+        return self.along.reaches(k) and bool(np.isfinite(self.along.at(k).target_passes).all())
+
+
+def responses_of(run: Run, candidate: Candidate) -> Responses:
+    """The responses of a candidate."""
+    return Responses(candidate, candidate_rounds(run, candidate))
+
+
+class DrawnRequests:
+    """The requests of some responses, drawn once."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        # Sorted, so that no draw depends on the order of the traffic.
+        self.names = sorted(set(names))
+        self._row = {name: at for at, name in enumerate(self.names)}
+
+    @cached_property
+    def _weights(self) -> Floats:
+        generator = generator_of("requests")
+        return generator.standard_exponential((RESAMPLES, len(self.names)))
+
+    def column(self, requests: Iterable[str], values: Floats) -> Floats:
+        """The sums of values by request [requests]."""
+        rows = [self._row[name] for name in requests]
+        return np.bincount(rows, values, len(self.names)).astype(np.float64)
+
+    def sums(self, columns: Sequence[Floats], factors: Sequence[Floats]) -> Floats:
+        """Columns summed over all requests, then over drawn ones [1 + draws, columns], times what
+        drawn passes change them by.
+        """
+        table = np.stack(columns, axis=1)
+        every = np.concatenate([table.sum(axis=0)[None], self._weights @ table])
+        times = np.stack(factors, axis=1)
+        often = RESAMPLES // PASS_DRAWS
+        found: Floats = every * np.concatenate([times[:1], np.tile(times[1:], (often, 1))])
+        return found
+
+
+def _seconds(points: Floats, block: Block, weights: Floats) -> tuple[Floats, Floats]:
+    """Seconds of every response, and by what factor drawn passes change their sum [1 + draws]."""
+    seconds = block.seconds
+    drawn = seconds @ (weights @ points)
+    return points @ seconds[0], drawn / (drawn[0] or 1.0)
+
+
+class Cell(NamedTuple):
+    """A timed cell. `configuration` has k = 0 for decoding without a draft next to its candidate,
+    `place` says which of all processes it was, `step` is the share of a target step in the passes
+    of its rounds, `equal` as how many equal requests its own count, `log` the logarithm of its
+    seconds over those promised [1 + draws].
+    """
+
+    configuration: Configuration
+    process: str
+    place: int
+    promise: Promise
+    step: float
+    equal: float
+    log: Floats
+
+
+def cells_of(
+    run: Run,
+    candidates: Sequence[Candidate],
+    blocks: Mapping[Candidate, Mapping[int, Block]],
+    drawn: DrawnRequests,
+) -> list[Cell]:
+    """Every cell of candidates with at least `FEW_DECODED` requests, next to as many without a
+    draft. Processes that timed fewer of a configuration count as one.
+    """
+    of_engine, running = run.manifest.question.engine is not None, frozenset[str]()
+    if of_engine:
+        running = frozenset(facts.process for facts in run.engines if not facts.started)
+    places = {name: at for at, name in enumerate(dict.fromkeys(row.process for row in run.decodes))}
+    if of_engine:
+        places = {n: at for at, n in enumerate(dict.fromkeys(row.process for row in run.served))}
+    groups: dict[tuple[str, int], dict[tuple[int, str], list[TimedRun]]]
+    groups = defaultdict(lambda: defaultdict(list))
+    for each in timed_runs(run, (row for row in run.decodes if row.output_tokens > 1)):
+        row = each.row
+        # All visits to a server that was running are of one start; else each repeat is one.
+        name = "running" if row.process in running else f"{row.process} {row.repeat}"
+        groups[row.block, row.batch][row.k, name if of_engine else row.process].append(each)
+    found: list[tuple[Configuration, str, int, Promise, float, float]] = []
+    columns, factors, plain_known = list[Floats](), list[Floats](), set[tuple[int, str]]()
+    for candidate in candidates:
+        for (block_name, load), by_cell in sorted(groups.items()):
+            if block_name != str(candidate):
+                continue
+            block = between(blocks.get(candidate, {}), load)
+            promise: Promise = "passes" if block else "tokens"
+            drafted = [each for (k, _), runs in by_cell.items() if k for each in runs]
+            if of_engine and all(each.steady.verify_seconds for each in drafted):
+                block, promise = ROUND, "rounds"
+            for (k, name), runs in sorted(_joined(by_cell, of_engine).items()):
+                if k == 0 and of_engine:
+                    # The baseline is one for all; its copies stand in every block.
+                    if (load, name) in plain_known:
+                        continue
+                    plain_known.add((load, name))
+                configuration = Configuration(candidate.draft, candidate.quant, k, load)
+                spent, promised, step = _spent_and_promised(runs, k, block, load)
+                if not (spent.sum() > 0 and promised[0].sum() > 0):
+                    continue
+                names, once = [each.row.request for each in runs], np.ones(PASS_DRAWS + 1)
+                columns += [drawn.column(names, each) for each in (spent, promised[0])]
+                factors += [once, promised[1]]
+                place = fmean(places[each.row.process] for each in runs)
+                equal = equal_requests(columns[-2])
+                found.append((configuration, name, round(place), promise, step, equal))
+    if not found:
+        return []
+    logs = np.log(drawn.sums(columns, factors))
+    pairs = list(zip(columns[::2], columns[1::2], strict=True))
+    cells = []
+    for at, (own, name, place, kind, step, equal) in enumerate(found):
+        log = logs[:, 2 * at] - logs[:, 2 * at + 1]
+        if of_engine and own.k:
+            beside = (0, own.concurrency)
+            plain = [n for n, (c, *_) in enumerate(found) if (c.k, c.concurrency) == beside]
+            log = log + _of_missing([pairs[n] for n in plain], pairs[at][0] > 0)
+        cells.append(Cell(own, name, place, kind, step, equal, log))
+    return cells
+
+
+def _of_missing(plain: Sequence[tuple[Floats, Floats]], answered: npt.NDArray[np.bool_]) -> float:
+    """By how much longer steps without a draft are over all requests than over those `answered`
+    with one: rounds of the others are taken to be as much longer.
+    """
+    if not plain:
+        return 0.0
+    spent, steps = (np.sum(side, axis=0) for side in zip(*plain, strict=True))
+    own = spent[answered].sum(), steps[answered].sum()
+    return math.log(spent.sum() / steps.sum() * own[1] / own[0]) if all(own) else 0.0
+
+
+def _joined(
+    by_cell: Mapping[tuple[int, str], list[TimedRun]], of_engine: bool
+) -> dict[tuple[int, str], list[TimedRun]]:
+    """Cells of enough requests; of the built-in decoder those of processes with fewer count as one,
+    next to the baseline of the same.
+    """
+
+    def enough(runs: Sequence[TimedRun]) -> bool:
+        return len({each.row.request for each in runs}) >= FEW_DECODED
+
+    whole = {at: runs for at, runs in by_cell.items() if enough(runs)}
+    if of_engine:
+        return whole
+    few = {name for (k, name), runs in by_cell.items() if not enough(runs)}
+    joined: dict[tuple[int, str], list[TimedRun]] = defaultdict(list)
+    for (k, name), runs in by_cell.items():
+        joined[k, "few" if name in few else name] += runs
+    found = {at: runs for at, runs in joined.items() if enough(runs)}
+    return {(k, name): runs for (k, name), runs in found.items() if (0, name) in found}
+
+
+def _spent_and_promised(
+    runs: Sequence[TimedRun], k: int, block: Block | None, load: int
+) -> tuple[Floats, tuple[Floats, Floats], float]:
+    """Weighted seconds of every run, those promised of it with what drawn passes change their sum
+    by, and the share of a target step in its rounds.
+    """
+    parts = [each.steady for each in runs]
+    weights = np.array([each.response.weight for each in runs])
+    spent = weights * np.array([part.decode_seconds for part in parts])
+    tokens = np.array([part.output_tokens - 1.0 for part in parts])
+    if block is None:
+        return spent, (weights * tokens, np.ones(PASS_DRAWS + 1)), 1.0
+    contexts = np.array([context_of(each.response) for each in runs])
+    points = steps = block.steps(np.array([float(len(p.verify_seconds)) for p in parts]), contexts)
+    if k:
+        points = block.rounds(counted_rounds(parts), contexts, load, np.ones(len(parts)))
+    seconds, factor = _seconds(points, block, weights)
+    step = float((steps @ block.seconds[0]).sum() / (seconds.sum() or 1.0))
+    return spent, (weights * seconds, factor), step
+
+
+@dataclass(frozen=True, eq=False)
+class Promised:
+    """What is promised of some configurations at one concurrency, each in a column [1 + draws,
+    configurations]: seconds `plain` without a draft and of `rounds` with it. `prefills` [1 + draws,
+    configurations, 2] are those without a draft and with it, NaN where unknown. `step` is the share
+    of a target step in the passes of a round, `tokens` those of all responses after the first of
+    each, `responses` how many these are; `equal` as how many equal requests theirs count.
+    """
+
+    configurations: list[Configuration]
+    plain: Floats
+    rounds: Floats
+    prefills: Floats
+    step: Floats
+    tokens: Floats
+    responses: Floats
+    equal: Floats
+    requests: list[int]
+
+
+def rounds_seconds(
+    responses: Responses, block: Block, load: int, rounds: Rounds
+) -> tuple[Floats, Floats]:
+    """Seconds of every response that passes promise, without a draft and with it [responses]."""
+    weights, contexts = responses.weights, responses.contexts
+    points = block.rounds(rounds, contexts, load, weights)
+    return block.steps(rounds.tokens, contexts) @ block.seconds[0], points @ block.seconds[0]
+
+
+def promised(
+    run: Run,
+    every: Sequence[tuple[Responses, Block | None]],
+    load: int,
+    ks: Sequence[int],
+    decoded: Mapping[Configuration, Sequence[TimedRun]],
+    drawn: DrawnRequests,
+) -> Promised:
+    """What candidates promise at a load, at each of the k's at which their rounds are known.
+
+    Args:
+        every: responses of each candidate with its passes; None on a serving engine.
+        decoded: the runs of what was decoded where neither passes nor rounds are known.
+    """
+    columns, factors, found = list[Floats](), list[Floats](), list[Configuration]()
+    once, unknown = np.ones(PASS_DRAWS + 1), np.full(len(drawn.names), np.nan)
+    requests, weighed = list[int](), list[float]()
+
+    def add(names: Sequence[str], parts: Iterable[tuple[Floats, Floats]]) -> None:
+        for values, factor in parts:
+            columns.append(drawn.column(names, values))
+            factors.append(factor)
+        requests.append(len(set(names)))
+
+    for responses, block in every:
+        candidate, weights = responses.candidate, responses.weights
+        names = [t.request for t in responses.along.trajectories]
+        prefills = block.prefills(responses.prompts) if block else None
+        answered = {} if prefills is not None else _answered_prefills(run, responses, load, drawn)
+        plain = None
+        for k in filter(responses.knows, ks):
+            if block is not None and k + 1 > (block.longest or k + 1):
+                continue
+            passes, rounds = block or ROUND, responses.along.at(k)
+            if plain is None:
+                plain = _seconds(passes.steps(rounds.tokens, responses.contexts), passes, weights)
+            points = passes.rounds(rounds, responses.contexts, load, weights)
+            seconds, factor = _seconds(points, passes, weights)
+            count = (rounds.tokens, rounds.target_passes)
+            add(names, [(weights * plain[0], plain[1]), (weights * seconds, factor)])
+            columns += [drawn.column(names, weights * each) for each in count]
+            if prefills is not None:
+                columns += [drawn.column(names, weights * each) for each in prefills.T]
+            elif answered:
+                nearest = min(filter(None, answered), key=lambda other: (abs(other - k), other))
+                columns += [answered[0], answered[nearest]]
+            else:
+                columns += [unknown, unknown]
+            factors += [once] * 4
+            weighed.append(float(weights.sum()))
+            found.append(Configuration(candidate.draft, candidate.quant, k, load))
+    for configuration, runs in decoded.items():
+        names = [each.row.request for each in runs]
+        spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
+        # By its tokens alone: the same without a draft and with it.
+        add(names, [(spent, once)] * 2)
+        columns += [columns[-1], columns[-1], unknown, unknown]
+        factors += [once] * 4
+        weighed.append(0.0)
+        found.append(configuration)
+    if not found:
+        none = np.zeros((RESAMPLES + 1, 0))
+        prefills = np.zeros((*none.shape, 2))
+        return Promised([], none, none, prefills, none[0], none[0], none[0], none[0], [])
+    sums = drawn.sums(columns, factors)
+    plain_, rounds_, tokens, passes_, *both = (sums[:, at::6] for at in range(6))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        step = (plain_[0] / tokens[0]) / (rounds_[0] / passes_[0])
+    equal = np.array([equal_requests(columns[at]) for at in range(1, len(columns), 6)])
+    return Promised(
+        configurations=found,
+        plain=plain_,
+        rounds=rounds_,
+        prefills=np.stack(both, axis=-1),
+        step=step,
+        tokens=tokens[0],
+        responses=np.array(weighed),
+        equal=equal,
+        requests=requests,
+    )
+
+
+def _answered_prefills(
+    run: Run, responses: Responses, load: int, drawn: DrawnRequests
+) -> dict[int, Floats]:
+    """By k, seconds of prefill of the requests that were decoded, in place of all [requests]."""
+    block = str(responses.candidate)
+    rows = [row for row in run.decodes_by_batch.get(load, ()) if row.block == block]
+    found = {}
+    for k in sorted({row.k for row in rows}):
+        own = [row for row in rows if row.k == k]
+        often = Counter(row.request for row in own)
+        weights = np.array([run.responses[row.key].weight / often[row.request] for row in own])
+        seconds = weights * [row.prefills for row in own] * responses.weights.sum() / weights.sum()
+        found[k] = drawn.column([row.request for row in own], seconds)
+    return found if 0 in found and len(found) > 1 else {}
+
+
+def asked_ks(run: Run) -> tuple[int, ...]:
+    """The draft lengths that the run asked about, ascending."""
+    return tuple(sorted(set(run.manifest.question.ks)))
+
+
+def beyond_timed(responses: Responses, block: Block, largest_k: int) -> tuple[str, ...]:
+    """In words, the costs that predictions take from outside of what was timed."""
+    contexts, prompts = responses.contexts, responses.prompts
+    longest = min(largest_k + 1, block.longest or largest_k + 1)
+    used = (
+        ("target passes", block.target, longest, contexts),
+        # Two tokens after a fully accepted round; a file gives one time for both.
+        ("draft steps", block.draft, 2 if block.longest is None else 1, contexts),
+        ("prefills", block.prefill, prompts, 0),
+        ("draft prefills", block.draft_prefill, prompts, 0),
+    )
+    sentences = [
+        f"{what} were not timed at the size or context of {missed} of {len(prompts)} responses; "
+        "the nearest timed ones are used"
+        for what, passes, size, context in used
+        if passes is not None and (missed := int((~passes.covers(size, context)).sum()))
+        if block.longest is None
+    ]
+    if longest <= largest_k:
+        sentences.append(
+            f"passes over more than {longest} tokens were not timed, so the speed of k ≥ {longest} "
+            "is unknown"
+        )
+    return tuple(sentences)

@@ -1,0 +1,813 @@
+"""The model's draws → the decision at one concurrency: speculate, do not, or inconclusive.
+
+Every figure is read from the same draws of log speed-ups (`effects`): intervals, probability,
+expected loss, and what would settle an open answer. The configuration of least expected loss leads;
+where others lose hardly more, the smallest draft among them. Speculate where the whole interval of
+the leader's speed-up lies above the asked one, do not where it lies at or below.
+
+The best of several drafts is the luckiest of them, so the true speed-ups of drafts are taken to be
+normal around their mean, with an unknown spread: estimates that differ by no more than their errors
+are drawn together, those far apart hardly move (Gelman, Hill & Yajima 2012).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import NormalDist, fmean
+from typing import Literal
+
+import numpy as np
+
+from draftbench.acceptance.definitions import quotient, tokens_per_round
+from draftbench.acceptance.intervals import (
+    MIN_REQUESTS,
+    RESAMPLES,
+    Estimate,
+    generator_of,
+    quantiles,
+)
+from draftbench.acceptance.rounds import Floats
+from draftbench.planner.cells import (
+    ROUND,
+    Cell,
+    DrawnRequests,
+    Promised,
+    Responses,
+    asked_ks,
+    cells_of,
+    promised,
+    responses_of,
+    rounds_seconds,
+)
+from draftbench.planner.cost_sources import costs_in
+from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, root
+from draftbench.planner.limits import broken_limits, draft_memory
+from draftbench.planner.measured import Measurement, measurements
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.passes import PASS_DRAWS, Block, between
+from draftbench.planner.recommendation import (
+    FEW_DECODED,
+    SETTLES,
+    Configuration,
+    Decision,
+    IntervalParts,
+    LargerSweep,
+    Remedy,
+)
+from draftbench.records import SELF, Candidate
+from draftbench.remembered import remembered
+from draftbench.run_folder.run import Run, to_decode
+
+# Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
+TIMING_NOISE = 0.02
+# The smaller draft, or the smaller k, leads where it is expected to lose so much more of the best's
+# speed at most: of few requests larger k's are often lucky.
+HARDLY_MORE_LOSS = TIMING_NOISE / 2
+# How much drafts differ (sd of the logarithm): half-Cauchy of this scale, on a grid.
+DRAFTS_DIFFER, _AMONG = 0.2, np.geomspace(0.005, 0.64, 8)
+# A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
+# were decoded.
+_OVER_TOKENS = 1.25
+# No sweep of more than so many times the requests is advised; where none can be, so many times as
+# many are tried next.
+_MOST_TIMES, _NEXT_TIMES = 50, 10
+# More requests are advised as long as twice as many settle it so much more often. Nine of ten is an
+# average over what the truth may be, and the least requests for it leave out the truths nearest to
+# the asked speed-up: at 4 % from it 68 % of such advice settled it (simulated), with this 90 %.
+_HARDLY_MORE = 0.01
+_NORMAL = NormalDist()
+_REACH = _NORMAL.inv_cdf(0.975)
+
+# The speed-ups that candidates are ranked by, of decoding or with both prefills included.
+Kind = Literal["expected", "end_to_end"]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Variances of the logarithm of a speed-up: of requests and their timed passes, of the noise of
+    timed cells, and of its not having been decoded.
+    """
+
+    requests: float
+    cells: float
+    undecoded: float
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What the other cells predict of a configuration: δ, how much `slower` rounds are than
+    promised, and the draws of log speed-ups over requests alone [1 + draws], of decoding and with
+    both prefills.
+    """
+
+    slower: float
+    decoding: Floats | None
+    end_to_end: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
+class Alternative:
+    """One configuration to choose, with the draws of its log speed-ups [1 + draws], of decoding and
+    with both prefills; None where unknown. `note` says why its costs are unknown or between which
+    loads they lie.
+    """
+
+    configuration: Configuration
+    responses: Responses
+    block: Block | None
+    measured: Measurement | None
+    cells: tuple[Cell, ...]
+    note: str | None
+    memory_bytes: int | None
+    requests: int = 0
+    equal: float = 0.0
+    decoding: Floats | None = None
+    end_to_end: Floats | None = None
+    parts: Parts | None = None
+
+    @property
+    def candidate(self) -> Candidate:
+        """The draft at its quantization level."""
+        return self.configuration.candidate
+
+    @property
+    def k(self) -> int:
+        return self.configuration.k
+
+    @property
+    def name(self) -> str:
+        """The configuration in words."""
+        return str(self.configuration)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether enough requests were decoded to say how fast it is."""
+        return bool(self.cells)
+
+    @property
+    def processes(self) -> int:
+        """In how many processes it was timed, or how often an engine was started with it."""
+        return max(len(self.cells), 1)
+
+    def log(self, by: Kind) -> Floats | None:
+        """The draws of a kind."""
+        return self.end_to_end if by == "end_to_end" else self.decoding
+
+    def value(self, by: Kind) -> float | None:
+        """The expected speed-up of a kind."""
+        log = self.log(by)
+        return None if log is None else math.exp(log[0])
+
+    def estimate(self, log: Floats | None) -> Estimate | None:
+        """A speed-up with its 95% interval; None of fewer than five requests."""
+        if log is None or self.requests < MIN_REQUESTS:
+            return None
+        return Estimate(*np.exp([log[0], *quantiles(log[1:], (0.025, 0.975))]).tolist())
+
+    @property
+    def interval_from(self) -> IntervalParts | None:
+        """Half of the 95% interval that each of its parts alone would leave."""
+        parts = self.parts
+        if parts is None or self.requests < MIN_REQUESTS:
+            return None
+        every = (parts.requests, parts.cells, parts.undecoded)
+        return IntervalParts(*(_REACH * math.sqrt(part) for part in every))
+
+    @cached_property
+    def expected(self) -> Estimate | None:
+        """The speed-up of decoding."""
+        return self.estimate(self.decoding)
+
+    @cached_property
+    def tokens_per_round(self) -> float | None:
+        """Over all requests, as replayed; None where rounds are unknown."""
+        along = self.responses.along
+        if not self.responses.knows(self.k):
+            return None
+        return tokens_per_round(along.trajectories, along.at(self.k)).value
+
+    @property
+    def promised(self) -> tuple[Floats, Floats, Floats, Floats] | None:
+        """Of every response the seconds that passes promise, without a draft and with it, its
+        tokens and its weight; None where rounds or costs are unknown.
+        """
+        if self.decoding is None or not self.responses.knows(self.k):
+            return None
+        rounds, load = self.responses.along.at(self.k), self.configuration.concurrency
+        seconds = rounds_seconds(self.responses, self.block or ROUND, load, rounds)
+        return *seconds, rounds.tokens, self.responses.weights
+
+    def error_with(self, slower: float) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
+        took so much longer than promised.
+        """
+        if self.measured is None or not self.measured.speedup.value:
+            return None
+        if self.promised is None:
+            return None
+        plain, rounds, _, weights = self.promised
+        own = weights * [t.key in self.measured.keys for t in self.responses.along.trajectories]
+        if not own @ rounds:
+            return None
+        there = float(own @ plain / (own @ rounds)) * math.exp(-slower)
+        return there / self.measured.speedup.value - 1
+
+    @property
+    def round_overhead(self) -> float | None:
+        """Measured seconds of rounds over those of their passes; None where either is unknown."""
+        return _over_promised(self.cells)
+
+    @cached_property
+    def acceptance_luck(self) -> float | None:
+        """Tokens per round as decoded over those that replay expects of the same responses, less 1;
+        None without replays. It corrects nothing.
+
+        Not 0 where decoded outputs differ from the replayed ones or drafts are sampled.
+        """
+        along, measured = self.responses.along, self.measured
+        if measured is None or not along.replays:
+            return None
+        (_, rounds), replayed = measured.counted, along.at(self.k)
+        both = np.array([t.key in measured.keys for t in along.trajectories])
+        decoded, expected = (
+            quotient(np.array([each.tokens[at].sum(), each.target_passes[at].sum()]))
+            for each, at in ((rounds, slice(None)), (replayed, both))
+        )
+        return float(decoded / expected - 1) if expected > 0 else None
+
+
+def _over_promised(cells: Sequence[Cell]) -> float | None:
+    known = [float(cell.log[0]) for cell in cells if cell.promise == "passes"]
+    return math.exp(fmean(known)) if known else None
+
+
+class Evaluator:
+    """Decisions of one run at any concurrency, each computed once. With costs from elsewhere
+    (`foreign`) the run's own decoding does not count.
+    """
+
+    def __init__(self, run: Run, options: DecisionOptions) -> None:
+        self.run, self.options = run, options
+        self.foreign = options.costs is not None
+        self.source = options.costs or costs_in(run)
+        self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
+        self.ks = asked_ks(run)
+
+    @property
+    def on_engine(self) -> bool:
+        """Whether costs are those of a serving engine's rounds."""
+        return bool(self.source.served)
+
+    @remembered
+    def responses(self, candidate: Candidate) -> Responses:
+        """The responses along which a candidate's rounds are known."""
+        return responses_of(self.run, candidate)
+
+    @cached_property
+    def drawn(self) -> DrawnRequests:
+        """The requests of this run and of the one that costs come from."""
+        runs = [self.run, *([self.source.run] if self.source.run else [])]
+        return DrawnRequests(t.request for run in runs for t in run.trajectories)
+
+    @cached_property
+    def effects(self) -> Effects:
+        """How much longer than promised decoding takes, by all timed cells."""
+        timed, blocks = self.source.run, self.source.blocks
+        cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
+        loads = sorted({load for by_load in blocks.values() for load in by_load})
+        engine = timed is not None and timed.manifest.question.engine is not None
+        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, loads)
+        timed_loads = sorted({*loads, *(cell.configuration.concurrency for cell in cells)}) or [1]
+        known = [
+            Configuration(candidate.draft, candidate.quant, k, load)
+            for candidate in self.run.candidates
+            for load in timed_loads
+            for k in self.ks
+            if not engine or load in self.source.loads(candidate)
+        ]
+        return Effects(cells, design, known)
+
+    @cached_property
+    def _cells(self) -> Mapping[Configuration, tuple[Cell, ...]]:
+        found: dict[Configuration, tuple[Cell, ...]] = {}
+        for cell in self.effects.cells if not self.foreign else ():
+            found[cell.configuration] = (*found.get(cell.configuration, ()), cell)
+        return found
+
+    def plain_cells(self, candidate: Candidate, load: int) -> tuple[Cell, ...]:
+        """Those of decoding without a draft next to a candidate."""
+        return self._cells.get(Configuration(candidate.draft, candidate.quant, 0, load), ())
+
+    def plain_overhead(self, alternative: Alternative) -> float | None:
+        """Measured seconds of the baseline's steps over those of their passes."""
+        load = alternative.configuration.concurrency
+        return _over_promised(self.plain_cells(alternative.candidate, load))
+
+    def timing(self, alternative: Alternative) -> Floats:
+        """What resampled passes change the promised logarithm of a speed-up to [draws]."""
+        responses, block = alternative.responses, alternative.block
+        assert block is not None
+        rounds, load = responses.along.at(alternative.k), alternative.configuration.concurrency
+        sides = (
+            block.steps(rounds.tokens, responses.contexts),
+            block.rounds(rounds, responses.contexts, load, responses.weights),
+        )
+        plain, drafted = (block.seconds @ (responses.weights @ points) for points in sides)
+        return np.asarray(np.log(plain / drafted)[1:], np.float64)
+
+    def concurrencies(self) -> tuple[int, ...]:
+        """Those that the run asked about; with costs from elsewhere, those timed there."""
+        if self.foreign:
+            return tuple(sorted({b for c in self.run.candidates for b in self.source.loads(c)}))
+        if self.run.manifest.question.arrivals != "closed":
+            return (1,)  # requests that came at their times are of one load, which counts as 1
+        return tuple(sorted(self.run.manifest.question.batches))
+
+    @remembered
+    def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
+        """What was decoded by the runner that costs come from."""
+        return {} if self.foreign else measurements(self.run, concurrency)
+
+    @remembered
+    def promised(self, load: int) -> Promised:
+        """What every candidate promises at a load, the control only where it is shown."""
+        shown = load in (*self.options.concurrency, *self.concurrencies())
+        every = []
+        for candidate in self.run.candidates:
+            block = self._block(candidate, load)
+            served = load in self.source.served.get(candidate, ())
+            if (block or served) and (shown or candidate.draft != SELF):
+                every.append((self.responses(candidate), block))
+        tokens = {c for c, own in self._cells.items() if c.k and own[0].promise == "tokens"}
+        alone = {
+            c: self.measured(load)[c.candidate, c.k].runs
+            for c in tokens
+            if c.concurrency == load and (c.candidate, c.k) in self.measured(load)
+        }
+        every = [(r, b) for r, b in every if b or all(c.candidate != r.candidate for c in alone)]
+        return promised(self.run, every, load, self.ks, alone, self.drawn)
+
+    @remembered
+    def alternatives(self, load: int) -> tuple[Alternative, ...]:
+        """Every candidate at every k that the run asked about, in the order of the run."""
+        here = self.promised(load)
+        columns = {each: at for at, each in enumerate(here.configurations)}
+        decoding, whole = self._logs(load)
+        logs = whole if self.by == "end_to_end" else decoding
+        changes, parts = self._among_drafts(here, logs.every), self._parts(here, logs)
+        shown = load in (*self.options.concurrency, *self.concurrencies())
+        found = []
+        for candidate in self.run.candidates:
+            if candidate.draft == SELF and not shown:
+                continue
+            block = self._block(candidate, load)
+            for k in self._ks_of(candidate, load):
+                configuration = Configuration(candidate.draft, candidate.quant, k, load)
+                at, change = columns.get(configuration), changes.get(candidate, 0.0)
+                both: list[Floats | None] = [None, None]
+                if at is not None:
+                    both = [_known(each.every[:, at] + change) for each in (decoding, whole)]
+                found.append(
+                    Alternative(
+                        configuration=configuration,
+                        responses=self.responses(candidate),
+                        block=block,
+                        measured=self.measured(load).get((candidate, k)),
+                        cells=self._cells.get(configuration, ()),
+                        note=self.source.note(candidate, load),
+                        memory_bytes=draft_memory(self.run, candidate),
+                        requests=0 if at is None else here.requests[at],
+                        equal=0.0 if at is None else float(here.equal[at]),
+                        decoding=both[0],
+                        end_to_end=both[1],
+                        parts=None if at is None else parts[at],
+                    )
+                )
+        return tuple(found)
+
+    def _ks_of(self, candidate: Candidate, load: int) -> list[int]:
+        """The k's at which anything is known of a candidate."""
+        reaches = self.responses(candidate).along.reaches
+        decoded = {k for of, k in self.measured(load) if of == candidate}
+        return [k for k in self.ks if reaches(k) or k in decoded]
+
+    @remembered
+    def predicted(self, alternative: Alternative) -> Predicted | None:
+        """What the other cells predict of a configuration; None where they say nothing of it."""
+        own, design = alternative.configuration, self.effects.design
+        here = self.promised(own.concurrency)
+        if own not in here.configurations or any(c.promise == "tokens" for c in alternative.cells):
+            return None
+        if isinstance(design, EngineDesign) and not design.started_beside(own):
+            return None
+        at = here.configurations.index(own)
+        left = self.effects.without(lambda each: bool(alternative.cells) and each == own)
+        slower, _ = left.slower(own, float(here.step[at]))
+        longer = np.array([[0.0, slower]])
+
+        def log(which: _Logs, prefills: Floats | float) -> Floats | None:
+            sides = np.stack([here.plain[0, at], here.rounds[0, at]]) * np.exp(longer[0]) + prefills
+            log = np.log(sides[0] / sides[1]) + np.append(0.0, which.requests[:, at])
+            return _known(log)
+
+        decoding, whole = self._logs(own.concurrency)
+        return Predicted(slower, log(decoding, 0.0), log(whole, here.prefills[0, at]))
+
+    def prediction_error(self, alternative: Alternative) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured."""
+        predicted = self.predicted(alternative)
+        return None if predicted is None else alternative.error_with(predicted.slower)
+
+    @remembered
+    def _logs(self, load: int) -> tuple[_Logs, _Logs]:
+        """The log speed-ups of decoding and with both prefills."""
+        here = self.promised(load)
+        if self.on_engine:  # whose rounds are as long as those of the requests that were answered
+            cells = [c for c in self.effects.cells if c.configuration.concurrency == load]
+            fewest = min((cell.equal for cell in cells), default=math.inf)
+            here = replace(here, equal=np.minimum(here.equal, fewest))
+        longer = self.effects.longer(here.configurations, here.step)
+        decoding = _drawn_logs(here, longer, prefills=False)
+        if not np.isfinite(here.prefills[0]).any():
+            unknown = np.full_like(decoding.requests, np.nan)
+            return decoding, _Logs(decoding.middle * np.nan, unknown, unknown)
+        return decoding, _drawn_logs(here, longer, prefills=True)
+
+    def shown(self, timed: Sequence[Alternative]) -> Floats:
+        """The log speed-ups that one more cell of each of some alternatives would show, side by
+        side at one load, over what requests make of them [draws, alternatives].
+        """
+        found, noises = [], np.array([each.noise for each in self.effects.grid])
+        normal, noise = generator_of("cells").standard_normal, noises[self.effects.given]
+        # An engine's server without a draft is not started again for each.
+        beside = 0.0 if self.on_engine else noise * normal(len(noise))
+        for each in timed:
+            load = each.configuration.concurrency
+            at = self.promised(load).configurations.index(each.configuration)
+            passes = self.timing(each) if each.block else np.zeros(PASS_DRAWS)
+            passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
+            time = self._logs(load)[0].time[:, at]
+            found.append(time + passes + noise * normal(len(noise)) - beside)
+        return np.stack(found, axis=1)
+
+    @remembered
+    def _block(self, candidate: Candidate, load: int) -> Block | None:
+        return between(self.source.blocks.get(candidate, {}), load)
+
+    def _parts(self, here: Promised, logs: _Logs) -> list[Parts | None]:
+        """Of every configuration; of an undecoded one, what a cell of it would leave is the cells'
+        part.
+        """
+        chances, grid = self.effects.chances, self.effects.grid
+        noise = 2 * float(chances @ [each.noise**2 for each in grid])
+        found: list[Parts | None] = []
+        for each, requests, time in zip(
+            here.configurations, logs.requests.var(axis=0), logs.time.var(axis=0), strict=True
+        ):
+            undecoded = 0.0 if each in self._cells else float(time**2 / (time + noise))
+            known = math.isfinite(time)
+            found.append(
+                Parts(float(requests), float(time) - undecoded, undecoded) if known else None
+            )
+        return found
+
+    def _among_drafts(self, here: Promised, logs: Floats) -> dict[Candidate, Floats]:
+        """What the true speed-ups of drafts being normal, with an unknown spread, says of each
+        draft's best k, as what to add to the draws of each [1 + draws].
+        """
+        best: dict[Candidate, int] = {}
+        for at, each in enumerate(here.configurations):
+            known = each.candidate.draft != SELF and math.isfinite(logs[0, at])
+            if known and logs[0, at] > logs[0, best.get(each.candidate, at)] - 1e-12:
+                best[each.candidate] = at
+        columns = list(best.values())
+        if len(columns) < 2:
+            return {}
+        estimates, draws = logs[0, columns], logs[1:, columns]
+        count = len(columns)
+        error = np.cov(draws.T) + 1e-10 * np.eye(count)
+        one, options, pulls, kept = np.ones(count), [], [], []
+        for sd in _AMONG.tolist():
+            inverse = np.linalg.inv(error + sd**2 * np.eye(count))
+            precision = one @ inverse @ one
+            off = estimates - one @ inverse @ estimates / precision
+            log = np.linalg.slogdet(inverse)[1] - math.log(precision) - off @ inverse @ off
+            options.append(log / 2 + math.log(sd) - math.log1p((sd / DRAFTS_DIFFER) ** 2))
+            # Given the spread, the mean of the truth is estimate - error · inverse · off.
+            pull = -error @ inverse @ (np.eye(count) - np.outer(one, one @ inverse) / precision)
+            pulls.append(pull)
+            kept.append(root(error + pull @ error) @ np.linalg.pinv(root(error)) - np.eye(count))
+        chances = np.exp(np.array(options) - max(options))
+        chances /= chances.sum()
+        chosen = generator_of("among drafts").choice(len(chances), p=chances, size=RESAMPLES)
+        moved = np.zeros((RESAMPLES + 1, count))
+        moved[0] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
+        for at, pull in enumerate(pulls):
+            rows = np.flatnonzero(chosen == at)
+            moved[1 + rows] = (draws[rows] - estimates) @ kept[at].T + pull @ estimates
+        return dict(zip(best, moved.T, strict=True))
+
+    @remembered
+    def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
+        """The decision with so many active rows, among all candidates or the k's of one."""
+        every = self.alternatives(concurrency)
+        return LoadDecision(
+            self, concurrency, tuple(a for a in every if only in (None, a.candidate))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Logs:
+    """Log speed-ups [configurations], and what draws of requests and of time add to them [draws,
+    configurations].
+    """
+
+    middle: Floats
+    requests: Floats
+    time: Floats
+
+    @cached_property
+    def every(self) -> Floats:
+        """[1 + draws, configurations]."""
+        return np.concatenate([self.middle[None], self.middle + self.requests + self.time])
+
+
+def _drawn_logs(here: Promised, longer: Sequence[Floats], *, prefills: bool) -> _Logs:
+    """The logarithms of speed-ups from what is promised and how much longer it takes. Draws of few
+    requests are spread as Student's t of as many equal ones.
+    """
+
+    def logs(rows: slice, longer: Floats) -> Floats:
+        sides = [
+            here.plain[rows] * np.exp(longer[..., 0]),
+            here.rounds[rows] * np.exp(longer[..., 1]),
+        ]
+        if prefills:
+            sides = [side + here.prefills[rows, :, at] for at, side in enumerate(sides)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.log(sides[0] / sides[1]), np.float64)
+
+    estimate, by_requests, by_time = longer
+    middle = logs(slice(0, 1), estimate[None])[0]
+    requests, time = logs(slice(1, None), by_requests), logs(slice(0, 1), by_time)
+    n = np.maximum(here.equal, MIN_REQUESTS)
+    normal, square = generator_of("student").standard_normal((RESAMPLES, 1)), 2 / (9 * (n - 1))
+    # χ² over its degrees of freedom (Wilson & Hilferty 1931).
+    spread = np.maximum(1 - square + normal * np.sqrt(square), 0.05) ** 3
+    widened = np.sqrt((n + 1) / (n - 1) / spread)
+    return _Logs(middle, (requests - requests.mean(axis=0)) * widened, time - middle)
+
+
+def _known(log: Floats) -> Floats | None:
+    return log if np.isfinite(log).all() else None
+
+
+@dataclass(frozen=True, eq=False)
+class LoadDecision:
+    """The alternatives at one concurrency and the decision between them."""
+
+    evaluator: Evaluator
+    concurrency: int
+    alternatives: tuple[Alternative, ...]
+
+    @property
+    def by(self) -> Kind:
+        """The speed-up that decides."""
+        return self.evaluator.by
+
+    @property
+    def min_speedup(self) -> float:
+        """The speed-up that was asked for."""
+        return self.evaluator.options.min_speedup
+
+    @property
+    def foreign(self) -> bool:
+        """Whether costs come from elsewhere."""
+        return self.evaluator.foreign
+
+    @cached_property
+    def considered(self) -> tuple[Alternative, ...]:
+        """Those of known speed, without the control."""
+        known = [a for a in self.alternatives if a.log(self.by) is not None]
+        return tuple(sorted((a for a in known if a.candidate.draft != SELF), key=lambda a: a.name))
+
+    @cached_property
+    def breaks(self) -> Mapping[Configuration, tuple[str, ...]]:
+        """In words, the limits that alternatives do not keep."""
+        options, run = self.evaluator.options, self.evaluator.run
+        found = {a.configuration: broken_limits(a, options, run) for a in self.alternatives}
+        return {configuration: broken for configuration, broken in found.items() if broken}
+
+    @cached_property
+    def competing(self) -> tuple[Alternative, ...]:
+        """Those of the considered that keep the limits."""
+        return tuple(a for a in self.considered if a.configuration not in self.breaks)
+
+    @cached_property
+    def _drawn(self) -> Floats:
+        """Log speed-ups of plain decoding and of every competing one [draws, 1 + competing]."""
+        logs = [np.zeros(RESAMPLES), *(a.log(self.by)[1:] for a in self.competing)]  # type: ignore[index]
+        return np.stack(logs, axis=1)
+
+    @cached_property
+    def _shares(self) -> Floats:
+        """Of the best's speed in each draw, those of the same."""
+        found: Floats = np.exp(self._drawn - self._drawn.max(axis=1, keepdims=True))
+        return found
+
+    def gain(self, timed: Sequence[Alternative]) -> float:
+        """How much faster a choice is expected to be, as a logarithm, that is made after some were
+        timed once more (the knowledge gradient of correlated beliefs, Frazier et al. 2009).
+        """
+        if not timed:
+            return 0.0
+        shown = self.evaluator.shown(timed)
+        shown, expected = shown - shown.mean(axis=0), self._drawn.mean(axis=0)
+        learned = np.linalg.lstsq(shown, self._drawn - expected, rcond=None)[0]
+        return float((expected + shown @ learned).max(axis=1).mean() - expected.max())
+
+    def loss(self, choice: Alternative | None) -> float:
+        """The share of the best's speed that a choice loses on average; None: plain decoding."""
+        return float(1 - self._shares[:, self._column(choice)].mean())
+
+    def probability(self, choice: Alternative | None) -> float:
+        """How often a choice is the best or ties with it."""
+        return float((self._shares[:, self._column(choice)] >= 1 - TIMING_NOISE).mean())
+
+    def _column(self, choice: Alternative | None) -> int:
+        return 0 if choice is None else 1 + self.competing.index(choice)
+
+    @cached_property
+    def leader(self) -> Alternative | None:
+        """The smallest of those that are expected to lose least; None where no speed is known."""
+        return self.best_of(self.competing)
+
+    def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
+        """The same among some of the competing ones: the smallest draft that is expected to lose
+        hardly more than the best, at its smallest k that loses hardly more than its best.
+        """
+        losses = {each: self.loss(each) for each in some}
+        least: dict[Candidate, float] = {}
+        for each, loss in losses.items():
+            least[each.candidate] = min(loss, least.get(each.candidate, 1.0))
+        enough = min(least.values(), default=0.0) + HARDLY_MORE_LOSS
+        near = [
+            each
+            for each, loss in losses.items()
+            if least[each.candidate] <= enough and loss <= least[each.candidate] + HARDLY_MORE_LOSS
+        ]
+
+        def size(each: Alternative) -> tuple[float, float, int, float]:
+            memory = math.inf if each.memory_bytes is None else each.memory_bytes
+            return memory, least[each.candidate], each.k, losses[each]
+
+        return min(near, key=size, default=None)
+
+    @property
+    def best_of_draft(self) -> Alternative | None:
+        """The best, of a draft that keeps no limit at any k as if there were none; the control's is
+        the one that is expected to be the fastest.
+        """
+        known = [a for a in self.alternatives if a.log(self.by) is not None]
+        return self.leader or max(known, key=lambda a: a.value(self.by) or 0.0, default=None)
+
+    @cached_property
+    def preferred_over(self) -> tuple[Alternative, ...]:
+        """Those that are expected to lose less than the leader, though hardly."""
+        leader = self.leader
+        return tuple(a for a in self.competing if leader and self.loss(a) < self.loss(leader))
+
+    @cached_property
+    def runner_up(self) -> Alternative | None:
+        """The best of the other candidates."""
+        others = [a for a in self.competing if self.leader and a.candidate != self.leader.candidate]
+        bests = [
+            best
+            for candidate in {a.candidate: None for a in others}
+            if (best := self.best_of([a for a in others if a.candidate == candidate]))
+        ]
+        return max(bests, key=lambda a: a.value(self.by) or 0.0, default=None)
+
+    @cached_property
+    def deciding(self) -> Estimate | None:
+        """The deciding speed-up; None where the leader's requests are too few for an interval, or
+        so unequal that they count as too few.
+        """
+        leader = self.leader
+        if leader is None or round(leader.equal) < MIN_REQUESTS:
+            return None
+        return leader.estimate(leader.log(self.by))
+
+    @cached_property
+    def impossible(self) -> str | None:
+        """Why the deciding speed-up cannot be true; None where it can. A round takes at least as
+        long as a target step, so no speed-up exceeds the tokens of a round.
+        """
+        if self.leader is None or self.deciding is None:
+            return None
+        speed, most = self.deciding.value, self.leader.tokens_per_round
+        if most is None or speed <= _OVER_TOKENS * most:
+            return None
+        return f"{speed:.2f}× is impossible with {most:.2f} tokens per round"
+
+    @cached_property
+    def decision(self) -> Decision:
+        """Whether to speculate at this concurrency; not where no configuration keeps the limits."""
+        shown = [a for a in self.alternatives if a.candidate.draft != SELF]
+        if shown and all(a.configuration in self.breaks for a in shown):
+            return "do_not_speculate"
+        return "inconclusive" if self.impossible else decide(self.deciding, self.min_speedup)
+
+    @property
+    def choice(self) -> Alternative | None:
+        """The leader, where the decision is to speculate."""
+        return self.leader if self.decision == "speculate" else None
+
+    @property
+    def k(self) -> int | None:
+        """The draft length that is chosen; 0: do not speculate, None: open."""
+        if self.choice is not None:
+            return self.choice.k
+        return 0 if self.decision == "do_not_speculate" else None
+
+    @cached_property
+    def settled_by(self) -> Remedy | None:
+        """The kind of measuring that would settle an open decision; None where none would."""
+        leader, run = self.leader, self.evaluator.run
+        if not (run.has_baseline or self.foreign):
+            return "baseline"
+        if self.decision != "inconclusive" or self.impossible or leader is None:
+            return None
+        if leader.decoded or self.evaluator.on_engine or self.foreign:
+            return "sample"
+        if leader.note:
+            return "load"
+        enough = len(to_decode(leader.responses.along.trajectories, FEW_DECODED)) >= FEW_DECODED
+        return "decoding" if enough else "sample"
+
+    @cached_property
+    def larger_sweep(self) -> LargerSweep | None:
+        """The least sweep that settles an open decision in nine of ten cases, or the next worth
+        trying; None where it is not the size of the sample that leaves it open.
+
+        More requests narrow the part of requests, more processes that of cells. The truth lies
+        somewhere in the present interval, the next estimate around it (assurance, O'Hagan, Stevens
+        & Campbell 2005): to take the present estimate for the truth would promise too much.
+        """
+        leader, run, deciding = self.leader, self.evaluator.run, self.deciding
+        if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
+            return None
+        parts, now, asked = leader.parts, leader.processes, self.min_speedup * (1 + TIMING_NOISE)
+        if parts.requests <= 1e-12:
+            return None
+        distance = math.log(deciding.value / asked)
+        # As wide as the interval on the asked one's side.
+        end = deciding.low if distance > 0 else deciding.high
+        total = parts.requests + parts.cells + parts.undecoded
+        scale = (math.log(deciding.value / end) / _REACH) ** 2 / total
+        traffic = run.manifest.traffic
+        rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
+        given = any(not facts.started for facts in run.engines)
+        more = (1, 3, 5) if leader.decoded and not (self.foreign or given) else ()
+        counts = [now, *(count for count in more if count > now)]
+
+        def chance(times: float, count: int) -> float:
+            new = parts.requests / times + parts.cells * now / count + parts.undecoded
+            spread, half = math.sqrt(scale * (total + new)), _REACH * math.sqrt(scale * new)
+            return sum(
+                _NORMAL.cdf((end - half) / spread) for end in (abs(distance), -abs(distance))
+            )
+
+        def enough(times: float, count: int) -> bool:
+            return chance(times, count) >= max(SETTLES, chance(2 * times, count) - _HARDLY_MORE)
+
+        def sweep(times: float, count: int) -> LargerSweep:
+            requests = math.ceil(times * leader.requests)
+            # A k that joined in a later turn has fewer starts than the sweep was asked for.
+            joined = max(getattr(self.evaluator.effects.design, "turns", now) - now, 0)
+            few = rows if requests > rows else None
+            return LargerSweep(requests, count + joined, chance(times, count), few)
+
+        steps = np.exp(np.linspace(0, math.log(_MOST_TIMES), 200)).tolist()
+        settling = [
+            sweep(next((t for t in steps if enough(t, count)), float(_MOST_TIMES)), count)
+            for count in counts
+            if chance(_MOST_TIMES, count) >= SETTLES
+        ]
+        if settling:
+            return min(settling, key=lambda each: (bool(each.rows), each.requests * each.processes))
+        most = float(_NEXT_TIMES)
+        if rows > leader.requests:
+            most = min(most, rows / leader.requests)
+        return sweep(most, counts[min(1, len(counts) - 1)])
+
+
+def decide(expected: Estimate | None, min_speedup: float) -> Decision:
+    """Compare the interval of a speed-up with the asked one plus timing noise."""
+    asked = min_speedup * (1 + TIMING_NOISE)
+    if expected is None or expected.low <= asked < expected.high:
+        return "inconclusive"
+    return "speculate" if expected.low > asked else "do_not_speculate"

@@ -1,0 +1,474 @@
+"""One linear model of all timed cells: how much longer than promised decoding takes, and how surely
+that is known of configurations that were timed and of others.
+
+    log(seconds of a cell / seconds promised) = plain(block, b) + [k > 0] · δ(draft, k, b) + noise
+
+    built-in  δ = runner + runner at b + draft + draft at b + k + k at b + o at b · step / round
+    engine    rounds on a line over k with bends for each draft and b; starts + drift · place
+    tokens    δ is the configuration's own, where neither passes nor rounds are known
+
+All effects are normal around 0 with the standard deviations below, so given the noise of a cell,
+and for the built-in decoder how much drafts differ, they are drawn exactly; these two are unknown,
+and drawn from a grid. A draft, k or concurrency without a cell has the effects that others leave
+likely; between two timed concurrencies effects are linear in log b. log speed-up = promised - δ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from draftbench.acceptance.intervals import RESAMPLES, generator_of
+from draftbench.acceptance.rounds import Floats, Ints
+from draftbench.planner.cells import Cell
+from draftbench.planner.passes import rising
+from draftbench.planner.recommendation import Configuration
+from draftbench.records import Candidate
+
+# Standard deviations of effects before any cell was seen. Those of a configuration together are
+# about 5 %: 44 decoded ones of real runs were 4.5 % (root mean square) off what passes promise.
+FREE, RUNNER, DRAFT, AT_LOAD, K = 2.0, 0.03, 0.03, 0.015, 0.012
+# Target steps that a round may take beyond its passes.
+CONSTANT = 0.06
+# The noise of a cell (sd): what is usual, and as many degrees of freedom it counts as.
+CELL_NOISE, CELL_FREEDOM = 0.012, 2.0
+# That of a start of an engine: half of all machines have 3.5 to 12 %. Starts of a server scattered
+# by 2.1 to 2.5 % (25 kinds of llama-server), by 3.1 % (a larger model) and, of vLLM on a busy
+# machine, by 6.5 to 8.7 %. Where no server was started twice, nothing can show more noise than any
+# of these had, and by default there is none over 10 %.
+START_NOISE, START_FREEDOM, MOST_BY_DEFAULT = 0.04, 1.0, 0.1
+# How much the slope of an engine's rounds over k changes from one k to the next (sd), as a share of
+# it. Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were
+# off the line by 3.7 % (root mean square), 180 below them by 11 %.
+BEND = 0.28
+# Less likely values of the grid are not drawn.
+_UNLIKELY = 1e-4
+
+Effect = tuple[object, ...]
+
+
+class Part(NamedTuple):
+    """What an effect with this prior standard deviation adds to a logarithm."""
+
+    effect: Effect
+    sd: float
+    value: float
+
+
+class Design(Protocol):
+    """Of what effects the time of cells and configurations consists.
+
+    `noises` and `spreads` are the grid; effects whose name begins with one of `scaled` are times
+    the spread, those of `noisy` times the noise.
+    """
+
+    noises: Floats
+    spreads: tuple[float, ...]
+    usual: float
+    freedom: float
+    scaled: tuple[str, ...]
+    noisy: tuple[str, ...]
+
+    def cell(self, cell: Cell) -> Iterator[Part]:
+        """Those of a cell, without its offset."""
+        ...
+
+    def offset(self, configuration: Configuration) -> float:
+        """A first guess of the logarithm of its cells, so that effects are small."""
+        ...
+
+    def plain(self, configuration: Configuration) -> Iterator[Part]:
+        """Those of decoding without a draft next to a configuration."""
+        ...
+
+    def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
+        """Those of decoding with it; `step` is the share of a target step in a round's passes."""
+        ...
+
+    def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
+        """Drawn logarithms [draws, configurations, 2] that keep what is known of their order."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """The model at one point of the grid: the logarithm of its likelihood, the noise, prior
+    standard deviations of effects, and the inverse covariance of the cells.
+    """
+
+    log: float
+    noise: float
+    prior: Floats
+    inverse: Floats
+
+
+@dataclass(eq=False)
+class Effects:
+    """The effects of a run's cells, drawn: `mean` [1 + draws, effects] are those that each draw of
+    requests makes likely, `noise` [draws, effects] what cells leave open, `given` [draws] the point
+    of the grid that each draw has.
+    """
+
+    cells: Sequence[Cell]
+    design: Design
+    known: Sequence[Configuration]
+    _sds: dict[Effect, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rows = [self._row(self.design.cell(cell)) for cell in self.cells]
+        for each in self.known:  # so that the effects of all have their place
+            for parts in (self.design.plain(each), self.design.rounds(each, 1.0)):
+                self._row(parts)
+        self.z = self._matrix(rows)
+        y = [c.log - self.design.offset(c.configuration) for c in self.cells]
+        self.y = np.stack(y, axis=1) if y else np.zeros((RESAMPLES + 1, 0))
+        self._draw()
+
+    def _row(self, parts: Iterator[Part]) -> dict[Effect, float]:
+        row: dict[Effect, float] = defaultdict(float)
+        for effect, sd, value in parts:
+            self._sds.setdefault(effect, sd)
+            row[effect] += value
+        return row
+
+    def _matrix(self, rows: Sequence[Mapping[Effect, float]]) -> Floats:
+        at = {effect: n for n, effect in enumerate(self._sds)}
+        table = np.zeros((len(rows), len(at)))
+        for n, row in enumerate(rows):
+            table[n, [at[effect] for effect in row]] = list(row.values())
+        return table
+
+    @cached_property
+    def grid(self) -> list[_Given]:
+        """The model at every point of the grid."""
+        names, sds, design = list(self._sds), np.array(list(self._sds.values())), self.design
+        scaled = np.array([name[0] in design.scaled for name in names], dtype=bool)
+        noisy = np.array([name[0] in design.noisy for name in names], dtype=bool)
+        found, y = [], self.y[0]
+        for noise in design.noises.tolist():
+            for spread in design.spreads:
+                prior = np.where(scaled, spread, 1.0) * np.where(noisy, noise, 1.0) * sds
+                covariance = (self.z * prior**2) @ self.z.T + noise**2 * np.eye(len(y))
+                inverse = np.linalg.inv(covariance)
+                log = (np.linalg.slogdet(inverse)[1] - y @ inverse @ y) / 2
+                log -= design.freedom * (math.log(noise) + (design.usual / noise) ** 2 / 2)
+                found.append(_Given(float(log), noise, prior, inverse))
+        return found
+
+    @cached_property
+    def chances(self) -> Floats:
+        """How likely every point of the grid is."""
+        logs = np.array([each.log for each in self.grid])
+        chances = np.exp(logs - logs.max())
+        chances[chances < _UNLIKELY * chances.sum()] = 0.0
+        found: Floats = chances / chances.sum()
+        return found
+
+    def gain(self, given: _Given) -> Floats:
+        """By how much the cells move the effects [effects, cells]."""
+        gain: Floats = (given.prior[:, None] ** 2 * self.z.T) @ given.inverse
+        return gain
+
+    def left(self, given: _Given) -> Floats:
+        """The covariance of the effects that cells leave [effects, effects]."""
+        left: Floats = np.diag(given.prior**2) - self.gain(given) @ (self.z * given.prior**2)
+        return left
+
+    def _draw(self) -> None:
+        shares = (generator_of("grid").permutation(RESAMPLES) + 0.5) / RESAMPLES
+        at = np.searchsorted(np.cumsum(self.chances), shares)
+        self.given: Ints = np.minimum(at, np.flatnonzero(self.chances)[-1])
+        count = len(self._sds)
+        self.mean, self.noise = np.zeros((RESAMPLES + 1, count)), np.zeros((RESAMPLES, count))
+        normal = generator_of("effects").standard_normal((RESAMPLES, count))
+        likely = np.flatnonzero(self.chances).tolist()
+        gains = {number: self.gain(self.grid[number]) for number in likely}
+        self.mean[:] = sum(self.chances[n] * (gain @ self.y[0]) for n, gain in gains.items())
+        for number, gain in gains.items():
+            rows = np.flatnonzero(self.given == number)
+            self.mean[1 + rows] += (self.y[1 + rows] - self.y[0]) @ gain.T
+            left = normal[rows] @ root(self.left(self.grid[number])).T
+            self.noise[rows] = gain @ self.y[0] - self.mean[0] + left
+
+    def longer(
+        self, configurations: Sequence[Configuration], steps: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """By how much longer than promised plain decoding and rounds take, as logarithms [...,
+        configurations, 2]: the estimate, what draws of requests change it to [draws, ...], and what
+        cells leave open [draws, ...].
+        """
+        sides = np.stack(
+            [
+                self._matrix([self._row(self.design.plain(each)) for each in configurations]),
+                self._matrix(
+                    [
+                        self._row(self.design.rounds(each, step))
+                        for each, step in zip(configurations, steps.tolist(), strict=True)
+                    ]
+                ),
+            ],
+            axis=1,
+        )
+        offsets = np.array(
+            [
+                [self.design.offset(at_k(each, 0)), self.design.offset(each)]
+                for each in configurations
+            ]
+        )
+        requests = np.tensordot(self.mean, sides, (1, 2)) + offsets.reshape(-1, 2)
+        time = requests[:1] + np.tensordot(self.noise, sides, (1, 2))
+        requests, time = (self.design.monotone(configurations, each) for each in (requests, time))
+        return requests[0], requests[1:], time
+
+    def without(self, left_out: Callable[[Configuration], bool]) -> Left:
+        """As if the cells of some configurations had not been timed, at the likeliest point of the
+        grid.
+        """
+        given = self.grid[int(self.chances.argmax())]
+        kept = np.array([not left_out(cell.configuration) for cell in self.cells], dtype=bool)
+        z = self.z[kept]
+        covariance = (z * given.prior**2) @ z.T + given.noise**2 * np.eye(len(z))
+        gain = (given.prior[:, None] ** 2 * z.T) @ np.linalg.inv(covariance)
+        left = np.diag(given.prior**2) - gain @ (z * given.prior**2)
+        return Left(self, gain @ self.y[0, kept], left, given.noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Left:
+    """The effects without some cells: their means and covariance, and the noise of a cell."""
+
+    effects: Effects
+    mean: Floats
+    covariance: Floats
+    noise: float
+
+    def slower(self, configuration: Configuration, step: float) -> tuple[float, float]:
+        """δ of a configuration, with its standard deviation."""
+        design, effects = self.effects.design, self.effects
+        plain, rounds = (
+            effects._matrix([effects._row(parts)])[0]
+            for parts in (design.plain(configuration), design.rounds(configuration, step))
+        )
+        row = rounds - plain
+        offset = design.offset(configuration) - design.offset(at_k(configuration, 0))
+        return float(row @ self.mean) + offset, math.sqrt(max(row @ self.covariance @ row, 0.0))
+
+
+def at_k(configuration: Configuration, k: int) -> Configuration:
+    """The configuration at another k; 0 is decoding without a draft."""
+    return Configuration(configuration.draft, configuration.quant, k, configuration.concurrency)
+
+
+def root(covariance: Floats) -> Floats:
+    """A square root of a covariance."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    found: Floats = vectors * np.sqrt(np.maximum(values, 0.0))
+    return found
+
+
+class BuiltInDesign:
+    """Cells of the built-in decoder; every process decodes without a draft next to each."""
+
+    noises: Floats = np.geomspace(0.003, 0.12, 14)
+    spreads: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
+    usual, freedom = CELL_NOISE, CELL_FREEDOM
+    scaled: tuple[str, ...] = ("draft", "draft at")
+    noisy: tuple[str, ...] = ()
+
+    def __init__(self, cells: Sequence[Cell], loads: Sequence[int]) -> None:
+        self.loads = sorted({*loads, *(c.configuration.concurrency for c in cells)}) or [1]
+        self.alone = {c.configuration for c in cells if c.promise == "tokens"}
+        # By tokens a cell says how long they took: its offset is that of the baseline next to it.
+        self._offsets = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
+        self.processes: dict[tuple[Candidate, int], list[str]] = defaultdict(list)
+        for cell in cells:
+            if cell.configuration.k == 0:
+                of = cell.configuration.candidate, cell.configuration.concurrency
+                self.processes[of].append(cell.process)
+
+    def offset(self, configuration: Configuration) -> float:
+        return self._offsets.get(at_k(configuration, 0), 0.0)
+
+    def cell(self, cell: Cell) -> Iterator[Part]:
+        own = cell.configuration
+        yield Part(("plain", own.candidate, own.concurrency, cell.process), FREE, 1.0)
+        if own.k:
+            yield from self._slower(own, cell.step)
+
+    def plain(self, configuration: Configuration) -> Iterator[Part]:
+        for load, weight in around(configuration.concurrency, self.loads):
+            names = self.processes.get((configuration.candidate, load), [])
+            for name in names:
+                effect = "plain", configuration.candidate, load, name
+                yield Part(effect, FREE, weight / len(names))
+
+    def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
+        yield from self.plain(configuration)
+        yield from self._slower(configuration, step)
+
+    def _slower(self, configuration: Configuration, step: float) -> Iterator[Part]:
+        candidate, k = configuration.candidate, configuration.k
+        if configuration in self.alone:
+            yield Part(("alone", configuration), FREE, 1.0)
+            return
+        yield Part(("runner",), RUNNER, 1.0)
+        yield Part(("draft", candidate), DRAFT, 1.0)
+        yield Part(("k", k), K, 1.0)
+        for load, weight in around(configuration.concurrency, self.loads):
+            yield Part(("runner at", load), AT_LOAD, weight)
+            yield Part(("draft at", candidate, load), AT_LOAD, weight)
+            yield Part(("k at", k, load), K, weight)
+            yield Part(("constant at", load), CONSTANT, weight * step)
+
+    def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
+        """Passes are monotone already."""
+        return longer
+
+
+def around(load: int, timed: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """The timed loads around one with their weights, which are linear in its logarithm."""
+    low = max((each for each in timed if each <= load), default=timed[0])
+    high = min((each for each in timed if each >= load), default=timed[-1])
+    share = math.log(load / low) / math.log(high / low) if low < high else 0.0
+    yield low, 1 - share
+    if share:
+        yield high, share
+
+
+class _Line(NamedTuple):
+    """A first line through the rounds of one draft at one load, in seconds by k = 1, …; the seconds
+    of a `step`; how bends move its logarithm [ks, bends]; and whether one k was started alone.
+    """
+
+    seconds: Floats
+    step: float
+    bends: Floats
+    single: bool
+
+
+class EngineDesign:
+    """Starts of an engine's servers. Rounds of a draft lie on a line over k with bends (integrated
+    Brownian motion: its mean is the smoothing spline of Wahba 1978), and a target step apart, since
+    the first drafted token costs more than each further one. With a single k the line begins at
+    the step. The drift, how much slower the machine gets from each start to the next, is about as
+    large as the noise; it shows where drafts were started in several turns.
+    """
+
+    spreads: tuple[float, ...] = (1.0,)
+    usual, freedom = START_NOISE, START_FREEDOM
+    scaled: tuple[str, ...] = ()
+    noisy: tuple[str, ...] = ("drift",)
+
+    def __init__(self, cells: Sequence[Cell], ks: Sequence[int]) -> None:
+        logs: dict[int, dict[Candidate | None, dict[int, list[float]]]]
+        logs = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+        for cell in cells:
+            own = cell.configuration
+            of = own.candidate if own.k else None
+            logs[own.concurrency][of][own.k].append(float(cell.log[0]))
+        drafted = [
+            s for by in logs.values() for of, each in by.items() if of for s in each.values()
+        ]
+        every = [s for by in logs.values() for each in by.values() for s in each.values()]
+        self.turns = max(map(len, drafted), default=1)
+        self.repeated = any(len(starts) > 1 for starts in every)
+        most = 0.5 if self.repeated else MOST_BY_DEFAULT
+        noises = np.geomspace(START_NOISE / 8, 0.5, 31)
+        self.noises = noises[noises <= most]
+        self.alone = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
+        self.started = {c.configuration for c in cells if c.configuration.k}
+        largest = max([*ks, *(c.configuration.k for c in cells), 1])
+        self.steps = {n: float(np.mean(by[None][0])) for n, by in logs.items() if None in by}
+        self.lines = {
+            (candidate, load): _first_line(math.exp(self.steps[load]), by_k, largest)
+            for load, by in logs.items()
+            for candidate, by_k in by.items()
+            if candidate is not None and load in self.steps
+        }
+
+    def offset(self, configuration: Configuration) -> float:
+        if configuration.k == 0:
+            return self.steps.get(configuration.concurrency, math.nan)
+        if configuration in self.alone:
+            return self.alone[configuration]
+        line = self.lines.get((configuration.candidate, configuration.concurrency))
+        return math.nan if line is None else math.log(line.seconds[configuration.k - 1])
+
+    def cell(self, cell: Cell) -> Iterator[Part]:
+        yield Part(("drift",), 1.0 if self.turns > 1 else 0.0, float(cell.place))
+        own = cell.configuration
+        yield from self.rounds(own, 1.0) if own.k else self.plain(own)
+
+    def plain(self, configuration: Configuration) -> Iterator[Part]:
+        yield Part(("plain", configuration.concurrency), FREE, 1.0)
+
+    def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
+        at = configuration.candidate, configuration.concurrency
+        line, k = self.lines.get(at), configuration.k
+        if configuration in self.alone:
+            yield Part(("alone", configuration), FREE, 1.0)
+        elif line is not None:
+            of_line = line.seconds[k - 1]
+            level = ("plain", configuration.concurrency) if line.single else ("level", *at)
+            yield Part(level, FREE, line.step / of_line)
+            yield Part(("slope", *at), FREE, line.step * k / of_line)
+            for n, value in enumerate(line.bends[k - 1].tolist()):
+                yield Part(("bend", *at, n), 1.0, value)
+
+    def started_beside(self, configuration: Configuration) -> bool:
+        """Whether its draft was started at another k at this load."""
+        at = configuration.candidate, configuration.concurrency
+        others = self.started - {configuration}
+        return any((each.candidate, each.concurrency) == at for each in others)
+
+    def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
+        """Rounds of a draft made to take no less time at a larger k: of started k's the nearest
+        such values count (Lin & Dunson 2014), of others what lies between those, and no less than
+        a target step [draws, configurations, 2].
+        """
+        found = longer.copy()
+        by_draft = defaultdict(list)
+        for at, each in enumerate(configurations):
+            if each not in self.alone:
+                by_draft[each.candidate, each.concurrency].append(at)
+        for own in by_draft.values():
+            own.sort(key=lambda at: configurations[at].k)
+            started = [at for at in own if configurations[at] in self.started]
+            if started:
+                found[:, started, 1] = rising(found[:, started, 1])
+            for at, following in [*pairwise(own), (own[-1], None)]:
+                if at in started:
+                    continue
+                before = found[:, own[max(own.index(at) - 1, 0)], 1] if at != own[0] else None
+                least = found[:, at, 0] if before is None else np.maximum(found[:, at, 0], before)
+                found[:, at, 1] = np.maximum(found[:, at, 1], least)
+                above = next(
+                    (n for n in started if configurations[n].k > configurations[at].k), None
+                )
+                if above is not None and following is not None:
+                    found[:, at, 1] = np.minimum(found[:, at, 1], found[:, above, 1])
+        return found
+
+
+def _first_line(step: float, by_k: Mapping[int, Sequence[float]], largest: int) -> _Line:
+    """The line through the started k's, no lower than a step."""
+    own = {k: math.exp(np.mean(each)) for k, each in sorted(by_k.items())}
+    single = len(own) == 1
+    ks, through = np.array([0, *own] if single else [*own]), np.array([step, *own.values()])
+    through = through if single else through[1:]
+    slope, first = np.polyfit(ks, through, 1, w=1 / through).tolist()
+    if slope < 0:
+        slope, first = 0.0, math.exp(np.log(through).mean())
+    every = np.arange(1, largest + 1)
+    line = np.maximum(first + slope * every, step)
+    along = every - (0.0 if single else 1.0)
+    low, high = np.minimum.outer(along, along), np.maximum.outer(along, along)
+    bends = (BEND * slope) ** 2 * low**2 * (3 * high - low) / 6
+    return _Line(line, step, root(bends / np.outer(line, line)), single)

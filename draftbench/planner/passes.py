@@ -1,0 +1,432 @@
+"""Timed passes → seconds of any pass, and of the rounds that a draft needs, as draws.
+
+Ratios between models are only taken within a block (one candidate and the target beside it), whose
+points were timed in turn. Row 0 of every array has the medians, the other rows those of resampled
+visits. A pass never costs less for more tokens, a longer context or more rows. Only a pass over one
+token that takes clearly longer than one over several stays as it was timed (`Passes.slow_step`): a
+library may be slow at one row, and plain decoding consists of such passes. Between points
+seconds are linear, outside of them those of the nearest one, and `covers` says where. So the
+seconds of anything are how often each point counts times its seconds.
+
+With d(n) and t(n) the seconds of a draft's and of a target's pass over n tokens a row, and k' the
+tokens that a round drafts, the rounds of one row take
+
+    Σ [d(1), or d(2) after a fully accepted round, + (k'-1) · d(1) + t(k'+1)]
+
+and b rows, which go through a round together,
+
+    rounds · [P(some k' ≥ 1) · d(w) + Σ_{j=2..k} P(some k' ≥ j) · d(1) + t(1 + E k')]
+
+Their tokens stand ragged side by side, so that the linear layers, which are most of a pass, see the
+mean width over rows: of the verify pass 1 + E k', of the first draft pass w = 1 + P(the row's round
+before was full). There are as many draft passes as the row that drafts most needs,
+P(some k' ≥ j) = 1 - P(k' < j)^b with rows independent of each other. Seconds are those that a
+response waits for its rounds, not its share of them. Prompt lookup takes as long where it finds
+nothing. Prefills of other rows between two rounds are not modelled, nor that the passes which a GPU
+records are as wide as their widest row.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from draftbench.acceptance.intervals import Estimate, generator_of, quantiles, widening
+from draftbench.acceptance.rounds import Floats, Ints, Rounds
+from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
+from draftbench.run_folder.run import Run
+
+# How often visits are resampled.
+PASS_DRAWS = 400
+# A pass that took so many times the median of its repeats did not run alone: the machine stalled.
+STALL = 3.0
+# A step that takes longer than a pass over several tokens by more than timings are off.
+SLOW_STEP = 0.05
+# From so many processes on, they are resampled too: they show how far one differs from another.
+MIN_PROCESSES = 3
+# Seconds by new tokens and context, then by process.
+_Samples = Mapping[tuple[int, int], Mapping[str, Sequence[float]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Seconds of one model's passes over `sizes` new tokens a row on `contexts` cached ones, all
+    rows together: medians and resampled ones [1 + draws, sizes, contexts].
+    """
+
+    sizes: Ints
+    contexts: Ints
+    seconds: Floats
+    # Where a pass over one token takes clearly longer than one over several, at every context:
+    # their number, and the seconds of both passes at the middle context.
+    slow_step: tuple[int, float, float] | None = None
+
+    def points(self, sizes: npt.ArrayLike, context: Floats, times: Floats) -> Floats:
+        """How often each point counts in so many `times` a pass over each of some `sizes` [sizes]
+        along every response [responses, sizes] → [responses, points].
+        """
+        by_size = times.reshape(len(context), -1) @ _shares(self.sizes, np.atleast_1d(sizes))
+        every = by_size[:, :, None] * _shares(self.contexts, context)[:, None, :]
+        return every.reshape(len(context), -1)
+
+    def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
+        """Seconds of one pass by linear interpolation [1 + draws, n]."""
+        sizes, contexts = np.broadcast_arrays(np.atleast_1d(size), np.atleast_1d(context))
+        of_sizes, of_contexts = _shares(self.sizes, sizes), _shares(self.contexts, contexts)
+        points = (of_sizes[:, :, None] * of_contexts[:, None, :]).reshape(len(sizes), -1)
+        seconds: Floats = self.flat @ points.T
+        return seconds
+
+    @property
+    def flat(self) -> Floats:
+        """Seconds of every point [1 + draws, points]."""
+        return self.seconds.reshape(len(self.seconds), -1)
+
+    def covers(self, size: npt.ArrayLike, context: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Whether a pass lies within what was timed."""
+        inside: npt.NDArray[np.bool_] = _inside(self.sizes, size) & _inside(self.contexts, context)
+        return inside
+
+    def raised(self, fewer_rows: Passes) -> Passes:
+        """These, nowhere under those of fewer rows, as far as the fewer were timed."""
+        grid = self.sizes[:, None], self.contexts[None, :]
+        sizes, contexts = (each.ravel() for each in np.broadcast_arrays(*grid))
+        floor = fewer_rows.at(sizes, contexts).reshape(self.seconds.shape)
+        known = fewer_rows.covers(*grid)
+        if fewer_rows.slow_step is not None:
+            known &= grid[0] > 1
+        floor = np.where(known, floor, 0.0)
+        return replace(self, seconds=np.maximum(self.seconds, floor))
+
+
+def exactly(seconds: Mapping[int, float]) -> Passes:
+    """Passes by size, of one time for each and at every context."""
+    sizes = sorted(seconds)
+    each = np.array([[seconds[size]] for size in sizes])
+    return Passes(np.array(sizes), np.zeros(1, np.int64), np.repeat(each[None], PASS_DRAWS + 1, 0))
+
+
+# What an engine does not show: every pass counts as 1.
+UNTIMED = exactly({1: 1.0})
+
+
+def _shares(axis: Ints, wanted: npt.NDArray[Any]) -> Floats:
+    """The weights of linear interpolation between the points of an axis [wanted, axis]."""
+    if len(axis) == 1:
+        return np.ones((len(wanted), 1))
+    clamped = np.clip(wanted, axis[0], axis[-1])
+    high = np.clip(np.searchsorted(axis, clamped), 1, len(axis) - 1)
+    share = (clamped - axis[high - 1]) / (axis[high] - axis[high - 1])
+    weights, rows = np.zeros((len(wanted), len(axis))), np.arange(len(wanted))
+    weights[rows, high - 1], weights[rows, high] = 1 - share, share
+    return weights
+
+
+def _inside(axis: Ints, wanted: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    points = np.asarray(wanted)
+    inside: npt.NDArray[np.bool_] = (axis[0] <= points) & (points <= axis[-1])
+    return inside
+
+
+def rising(values: Floats, axis: int = -1) -> Floats:
+    """A non-decreasing sequence near each row: half-way between the least that is nowhere below it
+    and the greatest that is nowhere above. It keeps the order of two rows, so that a second axis
+    does not undo the first.
+    """
+    above = np.maximum.accumulate(values, axis)
+    below = np.flip(np.minimum.accumulate(np.flip(values, axis), axis), axis)
+    found: Floats = (above + below) / 2
+    return found
+
+
+def _median(samples: Floats) -> Floats:
+    """Over the last axis. np.median takes five times as long on few samples, and imports masked
+    arrays, which takes longer than all medians of a run.
+    """
+    ordered, count = np.sort(samples, axis=-1), samples.shape[-1]
+    median: Floats = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
+    return median
+
+
+def _passes(samples: _Samples) -> Passes | None:
+    """The passes of samples with their visits resampled; from three processes on these are drawn
+    first, since one differs from another by more than its visits. A context that was not timed at
+    every size is left out, and so is a process that did not time every point; None where nothing is
+    left.
+
+    All passes of a block are resampled by the same visits, and both samples of a visit together:
+    what disturbed one pass disturbed its neighbours. Draws of few visits are spread as intervals of
+    few are widened: with 6 visits 95% of the draws cover the truth in 92 to 97 of 100 cases,
+    unspread in 86 to 93. A stall counts as the longest pass that did not stall: spread it would be
+    thousands of steps, and without it c of 3, 6 and 12 visits of which up to 30% stalled is covered
+    in 94 to 98 of 100 cases.
+    """
+    sizes = sorted({size for size, _ in samples})
+    contexts = sorted({context for _, context in samples})
+    contexts = [c for c in contexts if all((size, c) in samples for size in sizes)]
+    cells = [samples[size, context] for size in sizes for context in contexts]
+    names = [name for name in cells[0] if all(name in cell for cell in cells)] if cells else []
+    if not names:
+        return None
+    repeats = min(len(cell[name]) for cell in cells for name in names)
+    timed = np.array([[cell[name][:repeats] for name in names] for cell in cells])
+    middle = _median(timed.reshape(len(cells), -1))[:, None]
+    alone = np.where(timed <= STALL * middle[..., None], timed, 0.0).max(axis=(1, 2))
+    together = min(SAMPLES_PER_VISIT, repeats)
+    visits = repeats // together
+    generator, units = generator_of("passes"), visits * len(names)
+    visit = generator.integers(visits, size=(PASS_DRAWS, len(names), visits))
+    process = np.arange(len(names))
+    if len(names) >= MIN_PROCESSES:
+        units = len(names)
+        process = generator.integers(units, size=(PASS_DRAWS, units))
+    of_visits = np.minimum(timed, alone[:, None, None])[..., : visits * together]
+    of_visits = of_visits.reshape(len(cells), len(names), visits, together)
+    drawn = of_visits[:, process[..., None], visit, :].reshape(len(cells), PASS_DRAWS, -1)
+    whole = _median(of_visits.reshape(len(cells), -1))[:, None]
+    ratio = np.divide(_median(drawn), whole, out=np.ones(drawn.shape[:2]), where=whole > 0)
+    spread = middle * ratio ** widening(units)
+    shape = -1, len(sizes), len(contexts)
+    seconds = np.concatenate([middle, spread], axis=1).T.reshape(shape)
+    slow = _slow_step(sizes, seconds[0])
+    return Passes(np.array(sizes), np.array(contexts), _monotone(seconds, slow), slow)
+
+
+def _slow_step(sizes: Sequence[int], medians: Floats) -> tuple[int, float, float] | None:
+    """`Passes.slow_step` of medians [sizes, contexts]."""
+    times = np.divide(medians[:1], medians, out=np.ones_like(medians), where=medians > 0)
+    times = times.min(axis=-1)
+    at, middle = int(times.argmax()), medians.shape[-1] // 2
+    if sizes[0] != 1 or times[at] <= 1 + SLOW_STEP:
+        return None
+    return int(sizes[at]), float(medians[at, middle]), float(medians[0, middle])
+
+
+def _monotone(seconds: Floats, slow_step: object) -> Floats:
+    """Rising along sizes [..., sizes, contexts], but for a slow step, then along contexts."""
+    by_size, first = seconds.copy(), int(slow_step is not None)
+    by_size[..., first:, :] = rising(by_size[..., first:, :], -2)
+    return rising(by_size, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The timed passes of one candidate and of the target beside it, at one number of rows.
+
+    Exactly one of `draft` (passes of a draft model) and `proposal` (prompt lookup: one cost per
+    round, whatever k) is set. Where times come from a file, those of target passes over more than
+    `longest` tokens are unknown.
+    """
+
+    target: Passes
+    draft: Passes | None = None
+    proposal: Passes | None = None
+    prefill: Passes | None = None
+    draft_prefill: Passes | None = None
+    longest: int | None = None
+
+    @property
+    def seconds(self) -> Floats:
+        """Of every point of the target, then of the draft [1 + draws, points]."""
+        parts = [each.flat for each in (self.target, self.draft or self.proposal) if each]
+        return np.concatenate(parts, axis=1)
+
+    def steps(self, tokens: Floats, context: Floats) -> Floats:
+        """How often each point counts in plain decoding of so many tokens [responses, points]."""
+        own, drafting = self.target.points(1, context, tokens), self.draft or self.proposal
+        none = np.zeros((len(own), drafting.flat.shape[1] if drafting else 0))
+        return np.concatenate([own, none], axis=1)
+
+    def rounds(self, rounds: Rounds, context: Floats, batch: int, weights: Floats) -> Floats:
+        """How often each point counts in the rounds of every response, by the formulas above
+        [responses, points].
+
+        Args:
+            context: cached tokens of each response.
+            weights: how often each response occurs in the traffic, for the other rows of the batch.
+        """
+        every, widths = rounds.by_draft_length.sum(axis=1), np.arange(rounds.k + 1)
+        if batch == 1:
+            parts = [self.target.points(1 + widths, context, rounds.by_draft_length)]
+            full = rounds.after_full[:, 1:].sum(axis=1)
+            first, drafted = 2.0, np.stack([rounds.proposed - full, full], axis=1)
+        else:
+            lengths = weights @ rounds.by_draft_length
+            shares = lengths / (lengths.sum() or 1.0)
+            parts = [self.target.points(1 + shares @ widths, context, every)]
+            some = 1 - np.cumsum(shares)[:-1] ** batch
+            first = 1 + (weights @ rounds.after_full[:, 1:]).sum() / (lengths.sum() or 1.0)
+            drafted = every[:, None] * [some[1:].sum(), some[0]]
+        if self.proposal is not None:
+            parts.append(self.proposal.points(1, context, every))
+        elif self.draft is not None:
+            parts.append(self.draft.points([1.0, first], context, drafted))
+        return np.concatenate(parts, axis=1)
+
+    def prefills(self, prompts: Floats) -> Floats | None:
+        """Seconds of prefill [responses, 2], without and with speculation, where both models read
+        the prompt; None where that was not timed. Prompt lookup indexes it, at no more than a
+        proposal per token.
+        """
+        if self.prefill is None:
+            return None
+        plain = self.prefill.at(prompts, 0)[0]
+        if self.proposal is not None:
+            drafting = prompts * self.proposal.at(1, prompts)[0]
+        elif self.draft_prefill is not None:
+            drafting = self.draft_prefill.at(prompts, 0)[0]
+        else:
+            return None
+        return np.stack([plain, plain + drafting], axis=-1)
+
+    def draft_cost_ratio(self, context: float) -> Estimate:
+        """c: one draft step (prompt lookup: one whole proposal) over one target step."""
+        drafting = self.draft or self.proposal
+        assert drafting is not None
+        return self._over_a_step(drafting, 1, context)
+
+    def verify_ratio(self, tokens: int, context: float) -> Estimate:
+        """v(n): a target pass over `tokens` over one of a single token."""
+        return self._over_a_step(self.target, tokens, context)
+
+    def _over_a_step(self, passes: Passes, tokens: int, context: float) -> Estimate:
+        """A ratio of medians with its 95% interval over visits, or over processes."""
+        ratio = (passes.at(tokens, context) / self.target.at(1, context))[:, 0]
+        return Estimate(float(ratio[0]), *quantiles(ratio[1:], (0.025, 0.975)))
+
+
+def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
+    """The passes of a candidate's block by the batch sizes that were timed, ascending.
+
+    Empty where the draft's or the target's quantization level has no real kernel. More rows never
+    cost less than fewer.
+    """
+    both = (run.facts_of(candidate), run.facts_of(None))
+    if any(facts is not None and not facts.has_kernel for facts in both):
+        return {}
+    timed: defaultdict[
+        tuple[Candidate | None, str, int], dict[tuple[int, int], dict[str, list[float]]]
+    ]
+    timed = defaultdict(dict)
+    for point in run.costs:
+        if point.block == str(candidate):
+            samples = timed[point.candidate, point.what, point.batch]
+            by_process = samples.setdefault((point.new_tokens, point.context), {})
+            by_process.setdefault(point.process, []).extend(point.seconds)
+    draft = None if candidate.draft == SELF else candidate
+    one_lookup = _passes(timed[draft, "proposal", 1])
+    prefill, draft_prefill = (_passes(timed[model, "prefill", 1]) for model in (None, draft))
+    fewer_rows: dict[Candidate | None, Passes] = {}
+    blocks = {}
+    for batch in sorted({batch for _, _, batch in timed}):
+        steps = {}
+        for model in {None, draft}:
+            passes = _passes(timed[model, "step", batch])
+            if passes is not None:
+                before = fewer_rows.get(model)
+                steps[model] = passes.raised(before) if before else passes
+        fewer_rows |= steps
+        proposal = _passes(timed[draft, "proposal", batch])
+        if proposal is None and one_lookup is not None:
+            # The host looks the rows up one after the other.
+            proposal = replace(one_lookup, seconds=one_lookup.seconds * batch)
+        if None in steps and (draft in steps or proposal):
+            blocks[batch] = Block(steps[None], steps.get(draft), proposal, prefill, draft_prefill)
+    return blocks
+
+
+def between(timed: Mapping[int, Block], rows: int) -> Block | None:
+    """The passes at a number of rows that was timed or lies between two that were; None elsewhere.
+
+    From one timed load to the next seconds rise as they do over the tokens of a pass, rows × new
+    tokens, of all timed loads together: those are flat as long as the weights are what is waited
+    for, then rise, whatever the tokens are of. Between two points of that curve they may rise along
+    the line through both, or with the slope before the first, or after the second; how far from the
+    line is drawn, once for all passes.
+    """
+    if rows in timed:
+        return timed[rows]
+    around = next(((a, b) for a, b in pairwise(timed) if a < rows < b), None)
+    if around is None:
+        return None
+    bend = generator_of("bend").random(PASS_DRAWS + 1)
+    bend[0] = 0.5
+
+    def passes(name: str) -> Passes | None:
+        every: dict[int, Passes | None] = {n: getattr(block, name) for n, block in timed.items()}
+        by_rows = {n: each for n, each in every.items() if each}
+        if len(by_rows) < len(every):
+            return None
+        low, high = (by_rows[end] for end in around)
+        sizes, contexts = _common(low.sizes, high.sizes), _common(low.contexts, high.contexts)
+        if not (len(sizes) and len(contexts)):
+            return None
+        grid = [each.ravel() for each in np.broadcast_arrays(sizes[:, None], contexts[None, :])]
+        ends = [each.at(*grid).reshape(-1, len(sizes), len(contexts)) for each in (low, high)]
+        tokens, curve = _over_tokens(by_rows, contexts)
+        at_ends, here = [end * sizes for end in around], rows * sizes
+        below, middle, above = (
+            _bent(tokens, curve, n, bend) for n in (at_ends[0], here, at_ends[1])
+        )
+        straight = np.full_like(middle, (rows - around[0]) / (around[1] - around[0]))
+        share = np.divide(middle - below, above - below, out=straight, where=above > below)
+        slow = low.slow_step or high.slow_step
+        seconds = _monotone(ends[0] + share * (ends[1] - ends[0]), slow)
+        return Passes(sizes, contexts, seconds, slow)
+
+    target, draft, proposal = map(passes, ("target", "draft", "proposal"))
+    if target is None or (draft is None and proposal is None):
+        return None
+    longest = min((block.longest for block in timed.values() if block.longest), default=None)
+    first = timed[around[0]]
+    return Block(target, draft, proposal, first.prefill, first.draft_prefill, longest)
+
+
+def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, Floats]:
+    """Seconds over the tokens of a pass, from the passes at all loads [1 + draws, tokens,
+    contexts].
+    """
+    tokens = np.array(
+        sorted({n * size for n, each in by_rows.items() for size in each.sizes.tolist()})
+    )
+    total, often = np.zeros((PASS_DRAWS + 1, len(tokens), len(contexts))), np.zeros(len(tokens))
+    for n, each in by_rows.items():
+        at = np.searchsorted(tokens, n * each.sizes)
+        total[:, at] += each.seconds @ _shares(each.contexts, contexts).T
+        often[at] += 1
+    return tokens, rising(total / often[:, None], 1)
+
+
+def _bent(tokens: Ints, curve: Floats, wanted: Ints, bend: Floats) -> Floats:
+    """The curve at some tokens; `bend` [draws] is 0 for the least, 1 for the most that it may be:
+    the nearer of the two slopes to the line sets how far from it.
+    """
+    if len(tokens) == 1:
+        return np.repeat(curve, len(wanted), axis=1)
+    last = len(tokens) - 2
+    at = np.clip(np.searchsorted(tokens, wanted, "right") - 1, 0, last)
+    slopes = np.diff(curve, axis=1) / np.diff(tokens)[:, None]
+    left, right = curve[:, at], curve[:, at + 1]
+    done, rest = (wanted - tokens[at])[:, None], (tokens[at + 1] - wanted)[:, None]
+    line = left + slopes[:, at] * done
+    before = np.clip(left + slopes[:, np.maximum(at - 1, 0)] * done, left, right)
+    after = np.clip(right - slopes[:, np.minimum(at + 1, last)] * rest, left, right)
+    near = np.minimum(abs(before - line), abs(after - line))
+    least = line - near * (np.minimum(before, after) < line)
+    most = line + near * (np.maximum(before, after) > line)
+    found: Floats = least + bend[:, None, None] * (most - least)
+    return found
+
+
+def _common(one: Ints, other: Ints) -> Ints:
+    """The points of two axes that lie within the range of both."""
+    # Not np.union1d, which imports masked arrays.
+    points = np.array(sorted({*one.tolist(), *other.tolist()}))
+    inside: Ints = points[_inside(one, points) & _inside(other, points)]
+    return inside

@@ -1,0 +1,271 @@
+"""The answer at each concurrency: costs by hand at 1, 8 and 32 rows, acceptance the same at all."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scenes import (
+    ALL,
+    BIG,
+    DRAFT,
+    NGRAM,
+    NONE,
+    OTHER_TEXT,
+    SELF_DRAFT,
+    SMALL,
+    STEPS,
+    TARGET,
+    evaluation,
+    says,
+)
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.errors import UsageError
+from draftbench.planner.decide import decide
+from draftbench.planner.limits import memory_needed
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Configuration
+
+pytestmark = pytest.mark.usefixtures("requests_alone")
+
+
+def at(found, concurrency):
+    return next(level for level in found.levels if level.concurrency == concurrency)
+
+
+def test_a_speed_up_beyond_the_tokens_of_a_round_decides_nothing(scene):
+    # Every token is accepted: 2 tokens a round at k = 1. Plain decoding was disturbed: 8 tokens
+    # took 80 s, where their steps take 8, and speculation 5.
+    scene.requests(6, ALL)
+    scene.times(TARGET, {1: 0.1, 2: 0.1})
+    for number in range(6):
+        scene.decode(f"r{number}", 0, 80.0)
+        scene.decode(f"r{number}", 1, 5.0)
+    found = recommend(scene.observed(1))
+    assert (found.decision, found.choice, found.larger_sweep) == ("inconclusive", None, None)
+    caveat = next(caveat for caveat in found.caveats if caveat.kind == "impossible")
+    assert caveat.decisive
+    assert caveat.text.startswith("16.00× is impossible with 2.00 tokens per round")
+
+
+def test_the_headline_is_the_first_concurrency_asked(loaded):
+    run = loaded.observed(1, 2, batches=(8, 1, 32))
+    assert recommend(run).concurrency == 1
+    found = recommend(run, DecisionOptions(concurrency=(32, 1)))
+    assert (found.concurrency, found.decision) == (32, "do_not_speculate")
+    assert [level.concurrency for level in found.levels] == [32, 1]
+    assert evaluation(found, "small", 1).speedup_predicted.value == pytest.approx(16 / 16.4)
+
+
+def test_throughput_and_cost_choose_the_concurrency_too(loaded):
+    # 2.3 tokens a second at one row, 14.5 at eight, and 16 at 32 rows without speculation.
+    run = loaded.observed(1, 2, batches=(1, 8, 32))
+    for options in (
+        DecisionOptions(objective="throughput"),
+        DecisionOptions(objective="cost", price_per_hour=2.0),
+    ):
+        found = recommend(run, options)
+        assert (found.concurrency, found.decision) == (32, "do_not_speculate")
+    found = recommend(run, DecisionOptions(objective="throughput", concurrency=(1, 8)))
+    small = Configuration("small", "none", 1, 8)
+    assert (found.concurrency, found.choice) == (8, small)
+
+
+def test_latency_counts_what_the_drafts_prefill_takes(scene):
+    # k = 2, decoding: small 4.1 s, big 4.6 s; big reads the prompt in 0.1 s, small in 3 s.
+    scene.requests(5, ALL, SMALL, BIG)
+    scene.times(TARGET, {1: 0.1, 2: 0.15})
+    scene.times(TARGET, {1: 0.2, 2: 0.25}, BIG)
+    scene.prefills(2.0, 3.0)
+    scene.prefills(2.0, 0.1, BIG)
+    run = scene.observed(2)
+    assert recommend(run).choice == Configuration("small", "none", 2)
+    found = recommend(run, DecisionOptions(objective="latency"))
+    assert found.choice == Configuration("big", "none", 2)
+    (level,) = found.levels
+    assert level.speedup_deciding.value == pytest.approx(10 / (4.6 + 2.1))
+    # What is expected after the first token keeps its meaning whatever candidates are ranked by.
+    assert level.speedup_expected.value == pytest.approx(8 / 4.6)
+    big = evaluation(found, "big")
+    assert big.speedup_expected == level.speedup_expected
+    assert big.speedup_end_to_end_expected == level.speedup_deciding
+    assert evaluation(found, "small").reason == (
+        "slower: 1.10× expected against 1.49×, both prefills included"
+    )
+
+
+def test_latency_is_unknown_where_prefills_were_not_timed(scene):
+    scene.requests(5, ALL)
+    scene.times(TARGET, DRAFT)
+    found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
+    assert (found.decision, found.leader) == ("inconclusive", None)
+    assert found.evaluations[0].reason == "its speed is unknown: its prefill was not timed"
+
+
+def test_a_cost_without_a_price_is_refused():
+    with pytest.raises(UsageError, match="price"):
+        DecisionOptions(objective="cost")
+    with pytest.raises(UsageError, match="price of -1"):
+        DecisionOptions(price_per_hour=-1.0)
+
+
+def test_a_draft_that_does_not_fit_is_not_chosen_and_says_by_how_much(scene):
+    # Both models 100 bytes, one byte of cache a token, 19 tokens a row; at k = 2 a verify pass
+    # has 3 · 100 logits of 4 bytes a row.
+    scene.requests(5, ALL)
+    scene.times(TARGET, DRAFT)
+    scene.facts(None)
+    scene.facts("small")
+    run = scene.observed(2)
+    needed = 200 + 2 * 19 + 1200
+    assert recommend(run, DecisionOptions(max_memory=needed)).decision == "speculate"
+    found = recommend(run, DecisionOptions(max_memory=needed / 1.25))
+    assert (found.decision, found.choice, found.leader) == ("do_not_speculate", None, None)
+    assert "25% over --max-memory" in found.evaluations[0].reason
+    assert says(found, "none of the timed candidates keeps the limits")
+
+
+def test_memory_counts_both_models_their_caches_and_the_logits(scene):
+    # 100 tokens of the longest request; at k = 3 a verify pass has 4 · 5 logits of 4 bytes a row.
+    scene.requests(5, ALL)
+    scene.request("long", 30, prompt_tokens=70)
+    scene.facts(None, weight_bytes=4000, kv_bytes_per_token=20, vocab_size=5)
+    scene.facts("small", weight_bytes=1000, kv_bytes_per_token=10)
+    run = scene.observed(1, 3)
+    assert memory_needed(run, SMALL, 2) == 5000 + 2 * (100 * 30 + 80)
+    # The target as its own draft adds a cache, prompt lookup nothing; of `big` there are no facts.
+    assert memory_needed(run, SELF_DRAFT, 1) == 4000 + 100 * 40 + 80
+    assert memory_needed(run, NGRAM, 1) == 4000 + 100 * 20 + 80
+    assert memory_needed(run, BIG, 1) is None
+
+
+def test_what_cannot_be_shown_to_keep_a_limit_does_not_compete(scene):
+    scene.requests(5, ALL)
+    scene.times(TARGET, DRAFT)
+    found = recommend(scene.observed(2), DecisionOptions(max_memory=1e9))
+    assert found.choice is None
+    assert "its memory is unknown" in found.evaluations[0].reason
+
+
+def test_a_limit_on_the_tail_leaves_the_next_draft(scene):
+    # Of equal requests small accepts all of four (4.16 s) and nothing of the other: at k = 2
+    # six rounds of 1.2 + 0.24, one of 1.1 + 0.12 and a plain one, 10.86 s, 1.3575 times plain.
+    for name, accept in (*((f"r{at}", ALL) for at in range(4)), ("b", NONE)):
+        scene.request(name)
+        scene.replay(name, accept)
+        scene.replay(name, ALL, BIG)
+    scene.times(TARGET, {1: 0.12, 2: 0.15})
+    scene.times(TARGET, {1: 0.4, 2: 0.4}, BIG)
+    found = recommend(scene.observed(2), DecisionOptions(max_p99_ratio=1.06))
+    assert found.choice == Configuration("big", "none", 2)
+    small = evaluation(found, "small")
+    assert "1.36 times that of plain decoding (the largest of 5, predicted)" in small.reason
+    assert "28% over --max-p99-ratio (1.06)" in small.reason
+
+
+def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
+    # Two rows: plain 1.6 s a round, k = 1 four rounds of 2.56 s; the round that ran alone is not
+    # counted. 8 / 12.8 against 8 / 10.24 tokens a second.
+    loaded.times({1: 1.6, 2: 2.0, 3: 2.4}, DRAFT, batch=2)
+    for name in (f"r{at}" for at in range(5)):
+        loaded.batch_run(name, 0, (0,) * 8, (1.6,) * 8)
+        loaded.batch_run(name, 1, (1,) * 5, (2.56,) * 4 + (99.0,), active=(2,) * 4 + (1,))
+    found = recommend(loaded.observed(1), DecisionOptions(concurrency=(2,)))
+    level = at(found, 2)
+    assert level.speedup_measured.value == pytest.approx(12.8 / 10.24)
+    # With nothing but the baseline beside it, which took no longer than its passes.
+    predicted = 12.8 / (4 * 2.1)
+    assert level.speedup_predicted.value == pytest.approx(predicted)
+    assert level.prediction_error == pytest.approx(predicted / 1.25 - 1)
+    (checked,) = found.prediction_error.by_configuration
+    assert (checked.draft, checked.k, checked.concurrency) == ("small", 1, 2)
+    assert checked.error == pytest.approx(predicted / 1.25 - 1)
+
+
+def test_ranked_by_latency_a_measured_configuration_needs_no_timed_prefill(scene):
+    # 1 + 8 s of a request without, 2 + 4 s with speculation, as decoded.
+    scene.requests(5, ALL)
+    scene.times(TARGET, DRAFT)
+    scene.decodes(5, 2, 4.0)
+    found = recommend(scene.observed(2), DecisionOptions(objective="latency"))
+    assert (found.decision, found.leader and found.leader.k) == ("speculate", 2)
+    assert found.speedup_deciding.value == pytest.approx(9 / 6)
+    assert evaluation(found).speedup_end_to_end_expected == found.speedup_deciding
+
+
+def test_two_decoded_requests_of_thirteen_decide_nothing(scene):
+    """Two requests ran 5.9 and 1.1 times as fast, eleven were not decoded, and their draft accepts
+    too little to pay: neither a correction by those two nor a headline that rests on them.
+    """
+    for at in range(13):
+        scene.request(f"r{at}")
+        scene.replay(f"r{at}", NONE if at > 1 else ALL)
+    scene.times(TARGET, {1: 0.3, 2: 0.36})
+    for at, seconds in ((0, 8 / 5.9), (1, 8 / 1.1)):
+        scene.decode(f"r{at}", 0, 8.0)
+        scene.decode(f"r{at}", 2, seconds)
+        scene.decode(f"r{at}", 1, 99.0)
+    bare = replace(scene.observed(1, 2), decodes=())
+    found = recommend(scene.observed(1, 2))
+    small = evaluation(found, k=2)
+    assert small.requests_measured == 2
+    assert small.speedup_expected.value == small.speedup_predicted.value
+    assert small.speedup_predicted == evaluation(recommend(bare), k=2).speedup_predicted
+    assert found.decision == "do_not_speculate"
+    assert "few-decoded" in [caveat.kind for caveat in found.caveats if caveat.decisive]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "least", "decision"),
+    [
+        (1.021, 1.2, 1.0, "speculate"),
+        (1.005, 1.018, 1.0, "do_not_speculate"),
+        (1.01, 1.05, 1.0, "inconclusive"),
+        (1.21, 1.4, 1.2, "inconclusive"),  # 1.2 and 2% more is 1.224
+        (1.23, 1.4, 1.2, "speculate"),
+    ],
+)
+def test_two_percent_more_than_was_asked_must_be_left_out(low, high, least, decision):
+    assert decide(Estimate((low + high) / 2, low, high), least) == decision
+    assert decide(None, least) == "inconclusive"
+
+
+def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(scene):
+    """Requests of two kinds, decoded as fast as their passes: the share of samples of the advised
+    size that are decided, drawn from what these 24 say of others.
+    """
+    for at in range(24):
+        scene.request(f"r{at}")
+        scene.replay(f"r{at}", NONE if at % 3 else ALL)
+    scene.times(TARGET, DRAFT)
+    scene.decodes(24, 1, 4.8, **OTHER_TEXT)
+    run = scene.observed(1)
+    now = recommend(run).speedup_deciding
+    reach = math.log(now.value / now.low)
+    # 2% more than what is asked for lies at four fifths of the way to the lower end.
+    asked = now.value * math.exp(-0.8 * reach) / 1.02
+    found = recommend(run, DecisionOptions(min_speedup=asked))
+    assert (found.decision, found.settled_by) == ("inconclusive", "sample")
+    then = reach * math.sqrt(24 / found.larger_sweep.requests)
+    generator = np.random.default_rng(0)
+    truth = 0.8 * reach + reach / 1.96 * generator.standard_normal(20000)
+    seen = truth + then / 1.96 * generator.standard_normal(20000)
+    settled = (abs(seen) > then).mean()
+    assert settled > 0.9
+    assert found.larger_sweep.chance == pytest.approx(settled, abs=0.01)
+
+
+def test_a_draft_that_was_not_timed_at_a_middle_load_is_answered_there_between_two(scene):
+    """The other draft was decoded at all three loads, this one at the first and the last."""
+    scene.requests(5, ALL, SMALL, BIG)
+    for rows in (1, 8, 32):
+        for draft in (BIG,) if rows == 8 else (SMALL, BIG):
+            scene.times(STEPS[rows], DRAFT, draft, batch=rows)
+            for name in (f"r{i}" for i in range(5)):
+                scene.decode(name, 0, 8.0, draft, batch=rows, active=(rows,) * 8)
+                scene.decode(name, 1, 4.4, draft, batch=rows, active=(rows,) * 4)
+    found = recommend(scene.observed(1, batches=(1, 8, 32)))
+    assert {level.concurrency for level in found.levels} == {1, 8, 32}
+    assert at(found, 8).speedup_expected is not None

@@ -1,0 +1,285 @@
+"""How much longer than promised decoding takes, by cells made by hand: the rounds of an engine
+between and beyond the k's that it was started with, and effects of the built-in decoder.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scenes import BIG, SMALL
+
+from draftbench.acceptance.intervals import RESAMPLES
+from draftbench.planner.cells import Cell
+from draftbench.planner.effects import START_NOISE, BuiltInDesign, Effects, EngineDesign
+from draftbench.planner.recommendation import Configuration
+
+KS = tuple(range(1, 13))
+
+
+def cell(k, seconds, candidate=SMALL, place=0, process="p", load=1, promise="rounds", step=0.5):
+    """A cell whose seconds are the same whatever requests are drawn."""
+    own = Configuration(candidate.draft, candidate.quant, k, load)
+    log = np.full(RESAMPLES + 1, math.log(seconds))
+    return Cell(own, f"{process} {place}", place, promise, step, 20.0, log)
+
+
+def started(seconds, *others, candidate=SMALL):
+    """The effects of starts of an engine that took so many seconds a round, by k; one number is one
+    start. `others` are such starts of another draft.
+    """
+    places, cells = count(), []
+    for of, each in ((candidate, seconds), *((BIG, other) for other in others)):
+        for k, own in each.items():
+            starts = own if isinstance(own, tuple) else (own,)
+            cells += [cell(k, one, of, next(places)) for one in starts]
+    known = [Configuration("small", "none", k) for k in KS]
+    return Effects(cells, EngineDesign(cells, KS), known)
+
+
+def logs(effects, k):
+    """The logarithm of a round's seconds: the estimate, and draws of it."""
+    known = [Configuration("small", "none", n) for n in KS]
+    estimate, _, time = effects.longer(known, np.ones(len(known)))
+    at, side = (KS.index(k), 1) if k else (0, 0)
+    return estimate[at, side], time[:, at, side]
+
+
+def seconds(effects, k):
+    return math.exp(logs(effects, k)[0])
+
+
+def spread(effects, k):
+    """Half of what the middle two thirds of the draws at k span."""
+    return np.ptp(np.quantile(logs(effects, k)[1], (0.16, 0.84))) / 2
+
+
+TWO = {0: 1.0, 2: 1.4, 6: 2.2}
+
+
+def test_two_started_ks_take_what_was_measured():
+    assert [seconds(started(TWO), k) for k in (0, 2, 6)] == pytest.approx([1.0, 1.4, 2.2], rel=1e-3)
+
+
+@pytest.mark.parametrize(("k", "expected"), [(1, 1.2), (4, 1.8), (8, 2.6)])
+def test_others_lie_on_the_line_through_two_started_ones(k, expected):
+    assert seconds(started(TWO), k) == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_first_drafted_token_may_cost_more_than_each_further_one():
+    # 1.6 + (k - 2) · .1, where a line from the target step would say 1.3 at k = 1.
+    effects = started({0: 1.0, 2: 1.6, 6: 2.0})
+    assert [seconds(effects, k) for k in (1, 4)] == pytest.approx([1.5, 1.8], rel=1e-3)
+
+
+def test_no_round_takes_less_than_a_target_step():
+    assert seconds(started({0: 1.0, 4: 1.1, 8: 2.1}), 1) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_single_started_k_is_on_a_line_from_the_target_step():
+    assert seconds(started({0: 1.0, 4: 1.4}), 2) == pytest.approx(1.2, rel=1e-3)
+
+
+def test_a_started_k_is_predicted_without_itself():
+    # On the line from k = 2 through 4 on.
+    effects = started({0: 1.0, 2: 1.4, 4: 1.8, 6: 2.9})
+    six = Configuration("small", "none", 6)
+    slower, sd = effects.without(lambda each: each == six).slower(six, 1.0)
+    assert math.exp(slower) == pytest.approx(2.2, rel=0.02)
+    assert sd > 0.02
+
+
+def test_a_start_off_the_line_is_believed_the_more_the_oftener_it_was_repeated():
+    # The line through the others says 1.7 at k = 4.
+    alone, thrice = (
+        seconds(started({0: 1.0, 1: 1.1, 4: (1.5,) * often, 8: 2.5, 10: 2.9}), 4)
+        for often in (1, 3)
+    )
+    assert 1.5 < thrice < alone < 1.7
+
+
+def test_rounds_that_got_quicker_with_k_are_taken_to_be_equal():
+    effects = started({0: 1.0, 1: 1.3, 8: 1.2})
+    found = [seconds(effects, k) for k in (1, 4, 8)]
+    assert found == pytest.approx([1.56**0.5] * 3, rel=0.01)
+
+
+def test_a_k_that_was_not_started_moves_none_that_was():
+    # The line from the target step would fall: .95, .9, .85 s.
+    effects = started({0: 1.0, 4: 0.8})
+    assert [seconds(effects, k) for k in (1, 4, 8)] == pytest.approx([0.8, 0.8, 1.0], rel=1e-3)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    steps=st.lists(st.floats(0.01, 100), min_size=2, max_size=6),
+    k=st.integers(1, 11),
+)
+def test_in_no_draw_a_round_takes_less_than_one_with_a_smaller_k(steps, k):
+    effects = started({2 * at: float(value) for at, value in enumerate(np.cumsum(steps))})
+    assert (logs(effects, k)[1] <= logs(effects, k + 1)[1] + 1e-9).all()
+
+
+def test_starts_that_were_not_repeated_differ_as_those_of_other_machines():
+    """The prior of the noise: 3 % over the root of a chi-square of one degree, none over 10 %."""
+    generator = np.random.default_rng(0)
+    noise = START_NOISE / np.abs(generator.standard_normal(400_000))
+    error = (noise * generator.standard_normal(400_000))[noise < 0.1]
+    estimate, draws = logs(started(TWO), 6)
+    for share in (0.75, 0.9, 0.975):
+        found = np.quantile(draws, share) - estimate
+        assert found == pytest.approx(np.quantile(error, share), rel=0.15)
+
+
+def test_two_starts_of_the_plain_server_tell_the_noise_by_students_t_of_two_degrees():
+    # ln 1.21 between the two, beside the prior's 3 %; 1.321 is that t's quantile at .84. No noise
+    # over 50 % makes it a little less.
+    effects = started({0: (0.1, 0.121), 1: 0.12})
+    scale = np.sqrt((START_NOISE**2 + np.log(1.21) ** 2 / 2) / 2) / 2**0.5
+    assert seconds(effects, 0) == pytest.approx(0.11, rel=1e-3)
+    assert spread(effects, 0) == pytest.approx(1.321 * scale, rel=0.15)
+
+
+def test_a_k_that_was_not_started_may_also_bend_off_the_line():
+    # Halfway between k = 2 and 6 of slope .2: (.28 · .2)² · 2² · 2² / (3 · 4) of 1.8.
+    bend = 0.056 * (16 / 12) ** 0.5 / 1.8
+    middle, ends = (spread(started(TWO), k) for k in (4, 6))
+    assert middle**2 == pytest.approx(bend**2 + ends**2 / 2, rel=0.4)
+
+
+def test_starts_of_another_draft_tell_how_much_starts_differ_on_this_machine():
+    calm = {k: 1 + 0.1 * k for k in range(1, 9)}
+    wild = {k: (1 + 0.1 * k) * 1.1 ** (-1) ** k for k in range(1, 9)}
+    quiet, loud = (spread(started(TWO, other), 2) for other in (calm, wild))
+    assert quiet < spread(started(TWO), 2) < loud
+
+
+def in_turns(ks, each=1.1, odd=None):
+    """Starts at these k's one after the other, each by a tenth slower than the last: a step of 0.1
+    s and a round of 0.12 s at k = 1. One may be odd instead, by a tenth.
+    """
+    took = [(0.12 if k else 0.1) * each**at * (1.1 if at == odd else 1) for at, k in enumerate(ks)]
+    cells = [cell(k, one, place=at) for at, (k, one) in enumerate(zip(ks, took, strict=True))]
+    return Effects(cells, EngineDesign(cells, KS), [Configuration("small", "none", k) for k in KS])
+
+
+@pytest.mark.parametrize(
+    ("ks", "middle", "squares"),
+    [
+        # Plain starts at 0, 2 and 4 about 2, the others at 1 and 3: squares of 8 and 2.
+        ((0, 1, 0, 1, 0), 2, 10),
+        # Plain starts at 0, 4 and 5 about 3, the others at 1, 2 and 3 about 2: squares of 14 and 2.
+        ((0, 1, 1, 1, 0, 0), 3, 16),
+    ],
+    ids=["in turns", "plain ones last"],
+)
+def test_what_all_starts_lose_alike_from_one_to_the_next_is_taken_out(ks, middle, squares):
+    """Least squares with a drift as large as the noise: as if there were one square more. A
+    speed-up is what counts: the quotient of both.
+    """
+    effects = in_turns(ks)
+    left = (middle - 2) * (1 - squares / (squares + 1))
+    found = seconds(effects, 0) / seconds(effects, 1)
+    assert found == pytest.approx(0.1 / 0.12 * 1.1**left, rel=0.003)
+
+
+def test_one_odd_start_is_hardly_a_trend():
+    """A plain start that took a tenth longer, one place after the middle of the plain ones."""
+    effects = in_turns((0, 1, 1, 1, 0, 0), each=1.0, odd=4)
+    found = seconds(effects, 0) / seconds(effects, 1)
+    assert found == pytest.approx(0.1 / 0.12 * 1.1 ** (1 / 3 - 1 / 17), rel=0.003)
+
+
+def test_what_changed_between_two_plain_starts_alone_is_doubt():
+    drifting, steady = (in_turns((0, 1, 0), each=each) for each in (1.1, 1.0))
+    assert seconds(drifting, 0) == pytest.approx(0.11, rel=0.003)
+    assert seconds(drifting, 1) == pytest.approx(0.12 * 1.1, rel=0.003)
+    assert spread(drifting, 1) > 2 * spread(steady, 1)
+
+
+# The built-in decoder.
+
+
+def decoded(*cells, ks=(1, 2), loads=(1,)):
+    """The effects of cells (k, seconds over those of passes, load or draft)."""
+    known = [
+        Configuration(draft.draft, "none", k, load)
+        for draft in (SMALL, BIG)
+        for k in ks
+        for load in loads
+    ]
+    return Effects(cells, BuiltInDesign(cells, loads), known)
+
+
+def slower(effects, k, candidate=SMALL, load=1):
+    """δ of a configuration, with the standard deviation of its draws."""
+    own = [Configuration(candidate.draft, "none", k, load)]
+    estimate, _, time = effects.longer(own, np.full(1, 0.5))
+    draws = time[:, 0, 1] - time[:, 0, 0]
+    return estimate[0, 1] - estimate[0, 0], draws.std()
+
+
+def passes(k, over, candidate=SMALL, load=1, process="p"):
+    return cell(k, over, candidate, process=process, load=load, promise="passes")
+
+
+def test_what_plain_steps_took_longer_too_says_nothing_of_a_draft():
+    alike = decoded(passes(0, 1.3), passes(1, 1.3))
+    assert slower(alike, 1)[0] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_what_one_k_took_longer_the_others_are_expected_to_take_in_part_and_less_surely():
+    effects = decoded(passes(0, 1.0), passes(1, 1.1))
+    own, sd = slower(effects, 1)
+    other, doubt = slower(effects, 2)
+    assert 0 < other < own < math.log(1.1)
+    assert doubt > sd
+
+
+def test_what_one_draft_took_longer_another_is_expected_to_take_in_part():
+    effects = decoded(passes(0, 1.0), passes(1, 1.1))
+    assert 0 < slower(effects, 1, BIG)[0] < slower(effects, 2)[0]
+
+
+def test_the_odd_one_of_four_ks_is_mostly_luck():
+    cells = [passes(0, 1.0), *(passes(k, 1.1) for k in (1, 2, 3)), passes(4, 1.2)]
+    effects = decoded(*cells, ks=(1, 2, 3, 4))
+    assert slower(effects, 4)[0] < (math.log(1.1) + math.log(1.2)) / 2
+
+
+def test_between_two_timed_loads_effects_are_linear_in_the_logarithm_of_rows():
+    cells = [passes(0, 1.0, load=n) for n in (4, 16)]
+    cells += [passes(1, 1.1, load=4), passes(1, 1.2, load=16)]
+    four, eight, sixteen = (
+        slower(decoded(*cells, loads=(4, 16)), 1, load=n)[0] for n in (4, 8, 16)
+    )
+    assert eight == pytest.approx((four + sixteen) / 2)
+
+
+def test_cells_that_scatter_leave_more_doubt():
+    def of(*overs):
+        return decoded(
+            passes(0, 1.0), *(passes(k, o) for k, o in enumerate(overs, 1)), ks=(1, 2, 3)
+        )
+
+    assert slower(of(1.0, 1.1, 0.95), 1)[1] > 1.5 * slower(of(1.0, 1.0, 1.0), 1)[1]
+
+
+def test_three_processes_leave_less_doubt_than_one():
+    def of(count):
+        both = [passes(k, 1 + 0.004 * k * n, process=str(n)) for n in range(count) for k in (0, 1)]
+        return slower(decoded(*both), 1)[1]
+
+    assert of(3) < of(1)
+
+
+def test_a_cell_of_tokens_alone_says_how_fast_its_own_configuration_was():
+    cells = [cell(0, 0.1, promise="tokens"), cell(2, 0.05, promise="tokens")]
+    own, sd = slower(decoded(*cells), 2)
+    assert own == pytest.approx(math.log(0.5), abs=1e-3)
+    assert sd < 0.2
+    assert slower(decoded(*cells), 1)[0] == pytest.approx(0.0, abs=1e-3)

@@ -1,0 +1,267 @@
+"""What a pass costs between, on and beyond the timed points."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scenes import NGRAM, SELF_DRAFT, SMALL
+
+from draftbench.planner.passes import PASS_DRAWS, Block, Passes, between, blocks_of, rising
+from draftbench.records import Candidate
+
+
+def at(passes, size, context):
+    """Seconds of passes by the medians."""
+    return passes.at(size, context)[0]
+
+
+def test_costs_are_interpolated_in_tokens_and_in_context(scene):
+    for context, seconds in ((100, 1.0), (300, 2.0)):
+        scene.times({1: seconds, 5: seconds + 0.4}, {1: 0.1, 2: 0.1}, contexts=(context,))
+    costs = blocks_of(scene.observed(4), SMALL)[1]
+    assert at(costs.target, 1, 100) == pytest.approx(1.0)
+    assert at(costs.target, 3, 100) == pytest.approx(1.2)
+    assert at(costs.target, 3, 250) == pytest.approx(1.2 + 0.75)
+
+
+def test_beyond_the_timed_points_the_nearest_answers_and_says_so(scene):
+    scene.times({1: 1.0, 5: 1.4}, {1: 0.1, 2: 0.1}, contexts=(100, 300))
+    costs = blocks_of(scene.observed(4), SMALL)[1]
+    assert at(costs.target, 9, 500) == pytest.approx(1.4)
+    asked = costs.target.covers(np.array([5, 6, 5, 1]), np.array([300, 300, 301, 99]))
+    assert asked.tolist() == [True, False, False, False]
+
+
+def test_the_median_of_all_repeats_counts(scene):
+    scene.times({1: (1.0, 9.0, 1.2), 2: (1.2,) * 3}, {1: (0.1,) * 3})
+    costs = blocks_of(scene.observed(1), SMALL)[1]
+    assert at(costs.target, 1, 0) == pytest.approx(1.2)
+
+
+def test_a_longer_pass_is_never_cheaper(scene):
+    # 1.04 before 1.0: half-way between 1.04 and 1.0, twice.
+    scene.times({1: 1.04, 2: 1.0, 3: 1.3}, {1: 0.1, 2: 0.1})
+    costs = blocks_of(scene.observed(2), SMALL)[1]
+    assert at(costs.target, np.array([1, 2, 3]), 0) == pytest.approx([1.02, 1.02, 1.3])
+    assert costs.target.slow_step is None
+
+
+def test_a_step_that_takes_longer_than_a_pass_over_several_tokens_stays_as_timed(scene):
+    # Of 1.26, 1.01, 0.88, 0.87 half-way between 1.26 and 0.87: 1.065; a step takes 1.07.
+    passes = {1: 1.07, 2: 1.26, 3: 1.01, 4: 0.88, 5: 0.87, 6: 1.09}
+    scene.times(passes, {1: 0.1, 2: 0.1}, contexts=(100, 300))
+    costs = blocks_of(scene.observed(5), SMALL)[1]
+    assert costs.target.slow_step == (5, 0.87, 1.07)
+    seconds = at(costs.target, np.arange(1, 7), 200)
+    assert seconds == pytest.approx([1.07, 1.065, 1.065, 1.065, 1.065, 1.175])
+    v = costs.verify_ratio(5, 200.0)
+    assert (v.value, v.low, v.high) == pytest.approx((1.065 / 1.07,) * 3)
+
+
+@pytest.mark.parametrize(("step", "slow"), [((1.07, 1.07), True), ((1.07, 0.88), False)])
+def test_a_step_is_slow_where_it_is_so_at_every_context(scene, step, slow):
+    for context, seconds in zip((100, 300), step, strict=True):
+        scene.times({1: seconds, 5: 0.87}, {1: 0.1, 2: 0.1}, contexts=(context,))
+    assert (blocks_of(scene.observed(4), SMALL)[1].target.slow_step is not None) is slow
+
+
+def test_of_more_rows_a_step_may_cost_less_than_a_slow_one(scene):
+    """Four rows of one token are as many rows of a product as four tokens."""
+    scene.times({1: 1.07, 4: 0.88}, {1: 0.1, 2: 0.1})
+    scene.times({1: 0.88, 4: 1.5}, {1: 0.1, 2: 0.1}, batch=4)
+    costs = blocks_of(scene.observed(3, batches=(1, 4)), SMALL)
+    assert at(costs[4].target, 1, 0) == pytest.approx(0.88)
+
+
+@given(st.lists(st.floats(0.001, 10), min_size=1, max_size=8))
+def test_a_rising_curve_lies_within_the_values_and_is_unchanged_where_they_rose(values):
+    curve = rising(np.array(values))
+    assert all(a <= b for a, b in pairwise(curve))
+    assert min(values) <= curve[0] <= curve[-1] <= max(values)
+    assert rising(np.sort(values)) == pytest.approx(np.sort(values))
+
+
+def test_values_that_fall_are_half_way_between_the_curves_above_and_below():
+    # Nowhere below 3, 1, 2, 5, 4 are 3, 3, 3, 5, 5, nowhere above 1, 1, 2, 4, 4.
+    rows = np.array([[3.0, 1.0, 2.0, 5.0, 4.0], [5.0, 4.0, 3.0, 2.0, 6.0]])
+    nearest = [[2.0, 2.0, 2.5, 4.5, 4.5], [3.5, 3.5, 3.5, 3.5, 6.0]]
+    assert rising(rows) == pytest.approx(np.array(nearest))
+
+
+def test_points_of_other_blocks_do_not_count(scene):
+    scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
+    scene.times({1: 7.0, 2: 7.0}, {1: 3.0, 2: 3.0}, Candidate(draft="small", quant="int4"))
+    costs = blocks_of(scene.observed(1), SMALL)[1]
+    ratio = costs.draft_cost_ratio(500.0)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_ratios_carry_the_spread_of_their_visits(scene):
+    visits = (1.0, 1.0, 1.5, 1.5, 2.0, 2.0)
+    scene.times({1: (1.0,) * 6, 3: visits}, {1: (0.1,) * 6, 2: (0.1,) * 6})
+    ratio = blocks_of(scene.observed(2), SMALL)[1].verify_ratio(3, 500.0)
+    # A median of three draws is 1 or 2 in 7 of 27 cases each. Intervals of three are √(3/2) · 4.30
+    # wide where 1.96 stands for many (Student, two degrees of freedom); v is never under 1.
+    high = 1.5 * (2 / 1.5) ** (1.5**0.5 * 4.303 / 1.96)
+    assert (ratio.value, ratio.low) == (1.5, 1.0)
+    assert ratio.high == pytest.approx(high, rel=0.05)
+
+
+def test_a_stalled_visit_is_not_in_the_interval_of_c(scene):
+    # One visit of three took 8 s: it counts as the longest of the others, 0.11, which is the
+    # median; 0.1 is one in 7 of 27 draws of three.
+    scene.times({1: (1.0,) * 6, 2: (1.1,) * 6}, {1: (0.1, 0.1, 0.11, 0.11, 8.0, 8.0)})
+    ratio = blocks_of(scene.observed(1), SMALL)[1].draft_cost_ratio(500.0)
+    assert (ratio.value, ratio.high) == pytest.approx((0.11, 0.11))
+    assert ratio.low == pytest.approx(0.11 * (0.1 / 0.11) ** (1.5**0.5 * 4.303 / 1.96), rel=0.05)
+
+
+def test_samples_of_one_visit_are_drawn_together(scene):
+    # 1 and 2 in every visit: what was drawn is always half of each.
+    scene.times({1: (1.0,) * 6, 3: (1.0, 2.0) * 3}, {1: (0.1,) * 6, 2: (0.1,) * 6})
+    ratio = blocks_of(scene.observed(2), SMALL)[1].verify_ratio(3, 500.0)
+    assert (ratio.low, ratio.high) == (1.5, 1.5)
+
+
+@pytest.mark.parametrize(("processes", "differ"), [(2, False), (3, True)])
+def test_from_three_processes_on_their_differences_are_in_the_interval(scene, processes, differ):
+    for at in range(processes):
+        scene.times({1: 1.0, 2: 1.1}, {1: (0.1 + 0.01 * at,) * 6}, process=str(at))
+    ratio = blocks_of(scene.observed(1), SMALL)[1].draft_cost_ratio(500.0)
+    assert (ratio.low < ratio.value < ratio.high) is differ
+
+
+def test_the_target_as_its_own_draft_costs_a_target_step(scene):
+    control = SELF_DRAFT
+    scene.times({1: 1.0, 2: 1.2}, None, control)
+    costs = blocks_of(scene.observed(1), control)[1]
+    assert at(costs.draft, 2, 0) == pytest.approx(1.2)
+    assert costs.draft_cost_ratio(0.0).value == 1.0
+
+
+def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_what(scene):
+    scene.facts("small", has_kernel=False)
+    scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1})
+    scene.times({1: 1.0, 2: 1.0}, None, Candidate(draft="other"))
+    run = scene.observed(1)
+    assert blocks_of(run, SMALL) == {}
+    assert blocks_of(run, Candidate(draft="other")) == {}
+    assert blocks_of(run, Candidate(draft="third")) == {}
+
+
+def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene):
+    scene.times({1: 1.0, 2: 1.1}, {1: 0.1, 2: 0.2})
+    scene.times({1: 3.0, 2: 3.6}, {1: 0.4, 2: 0.5}, batch=4)
+    scene.prefills(2.0, 0.5)
+    found = blocks_of(scene.observed(1), SMALL)
+    assert list(found) == [1, 4]
+    one, four = found.values()
+    assert at(one.target, 2, 500) == pytest.approx(1.1)
+    assert at(four.target, 2, 500) == pytest.approx(3.6)
+    assert four.draft_cost_ratio(500.0).value == pytest.approx(0.4 / 3)
+    assert at(four.prefill, 10, 0) == pytest.approx(2.0)
+
+
+def test_more_rows_never_cost_less(scene):
+    # At two tokens the larger batch was timed faster than the smaller one, by noise.
+    scene.times({1: 1.0, 2: 1.4}, {1: 0.1, 2: 0.2})
+    scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, batch=2)
+    costs = blocks_of(scene.observed(1), SMALL)[2]
+    assert at(costs.target, np.array([1, 2]), 0) == pytest.approx([1.2, 1.4])
+
+
+def test_rows_are_looked_up_one_after_the_other(scene):
+    ngram = NGRAM
+    scene.times({1: 1.0, 2: 1.0}, None, ngram)
+    scene.times({1: 2.0, 2: 2.0}, None, ngram, batch=8)
+    scene.cost("ngram", ngram, 2, 0.01, what="proposal")
+    costs = blocks_of(scene.observed(1), ngram)[8]
+    assert at(costs.proposal, 1, 0) == pytest.approx(0.08)
+
+
+def passes(sizes, contexts, seconds):
+    """Passes whose seconds [sizes, contexts] are known exactly."""
+    every = np.repeat(np.array(seconds, float)[None], PASS_DRAWS + 1, axis=0)
+    return Passes(np.array(sizes), np.array(contexts), every)
+
+
+def target_between(timed, rows):
+    """Target passes at so many rows; those of the draft are the same."""
+    found = between({n: Block(each, each) for n, each in timed.items()}, rows)
+    return found and found.target
+
+
+def rooflines(knee, rows=(1, 4, 16), sizes=(1, 2, 3, 5)):
+    """Passes of 1 s up to `knee` tokens, and of as much more as they have more tokens."""
+    return {
+        n: passes(sizes, (0, 100), [[max(1.0, n * size / knee)] * 2 for size in sizes])
+        for n in rows
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds"),
+    [
+        (1, 1.0),  # 8 tokens
+        (2, 1.0),  # 16; straight in the rows it would be 1.2, between 1.0 at 4 and 1.6 at 16
+        (3, 1.2),  # 24, 20 of which are free
+        (5, 2.0),  # 40
+    ],
+)
+def test_between_two_batch_sizes_a_pass_takes_what_its_tokens_take(size, seconds):
+    assert at(target_between(rooflines(20), 8), size, 50) == pytest.approx(seconds)
+
+
+def test_a_bend_between_two_points_is_half_in_doubt():
+    # 20 tokens take 1 s and 32 take 32 / 26: at 24 the line between them has 1.077 s, while what
+    # is flat before and rises after it has 1.
+    line = 1 + (32 / 26 - 1) / 3
+    found = target_between(rooflines(26), 8).at(3, 0)[:, 0]
+    assert found[0] == pytest.approx((1 + line) / 2)
+    assert (found.min(), found.max()) == pytest.approx((1.0, line), abs=0.001)
+    # Passes over one token a row, eight tokens, are flat whatever the others do.
+    assert at(target_between(rooflines(26), 8), 1, 0) == pytest.approx(1.0)
+
+
+def test_a_step_between_two_points_may_lie_anywhere_between_them():
+    # Flat up to 4 tokens and from 16 on: 1 s, then 3 s, and no telling from where on.
+    timed = {n: passes((1, 2), (0,), [[s], [s]]) for n, s in ((1, 1.0), (2, 1.0), (16, 3.0))}
+    found = target_between(timed, 10).at(1, 0)[:, 0]
+    assert found[0] == pytest.approx(2.0)
+    assert (found.min(), found.max()) == pytest.approx((1.0, 3.0), abs=0.02)
+
+
+@settings(deadline=None, max_examples=25)  # a busy machine takes over .2 s for one
+@given(
+    st.lists(st.floats(0.01, 10), min_size=8, max_size=8),
+    st.lists(st.floats(0.01, 10), min_size=8, max_size=8),
+)
+def test_between_two_batch_sizes_more_rows_never_cost_less(fewer, more):
+    one, other = (
+        passes((1, 2, 3, 4), (0, 100), rising(rising(np.reshape(each, (4, 2)), 0), 1))
+        for each in (fewer, more)
+    )
+    timed = {2: one, 9: other.raised(one)}
+    every = [target_between(timed, rows) for rows in range(2, 10)]
+    for size in (1, 2, 3, 4):
+        for context in (0, 100):
+            seconds = np.stack([each.at(size, context)[:, 0] for each in every])
+            assert (np.diff(seconds, axis=0) > -1e-9).all()
+
+
+def test_between_two_batch_sizes_only_the_contexts_of_both_count():
+    timed = {
+        2: passes((1, 2), (0, 100), [[1.0] * 2] * 2),
+        9: passes((1, 2), (50, 200), [[2.0] * 2] * 2),
+    }
+    assert target_between(timed, 4).contexts.tolist() == [50, 100]
+
+
+def test_passes_without_a_common_context_have_nothing_between_them():
+    timed = {
+        1: passes((1, 2), (0, 10), [[1.0] * 2] * 2),
+        4: passes((1, 2), (20, 30), [[1.0] * 2] * 2),
+    }
+    assert target_between(timed, 2) is None
