@@ -124,4 +124,6 @@ def observations(run: Run) -> dict[str, pd.DataFrame]:
     import pandas as pd
 
     kinds = ("trajectories", "replays", "decodes", "costs", "facts", "failures")
-    return {kind: pd.DataFrame(msgspec.to_builtins(getattr(run, kind))) for kind in kinds}
+    return {
+        kind: pd.DataFrame(msgspec.to_builtins(getattr(run, kind), enc_hook=list)) for kind in kinds
+    }

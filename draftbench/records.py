@@ -10,9 +10,11 @@ field is an error that names the place.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence, Sized
 from enum import StrEnum
 from itertools import accumulate, pairwise
+from struct import pack
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
@@ -164,6 +166,26 @@ def _check_times(**times: Iterable[float]) -> None:
             raise ValueError(f"`{name}`: {least} is not a time that a clock can show")
 
 
+class Numbers(array):  # type: ignore[type-arg]
+    """Numbers of tokens, of which long runs have a hundred million: a tuple in eight bytes each
+    instead of 32, which numpy reads without a copy.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == (tuple(other) if isinstance(other, Numbers) else other)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self))
+
+
+def _pack(record: Record, kind: str, *names: str) -> None:
+    for name in names:
+        if (values := getattr(record, name)) is not None:
+            # From bytes in half the time that it takes from numbers.
+            packed = Numbers(kind, pack(f"{len(values)}{kind}", *values))
+            msgspec.structs.force_setattr(record, name, packed)
+
+
 class Trajectory(OfResponse, Observation, frozen=True):
     """The target's response y_0 … y_{L-1} to one request, without its tokens, which are private.
 
@@ -183,12 +205,13 @@ class Trajectory(OfResponse, Observation, frozen=True):
     limit: Count
     finish: str
     origin: str
-    margins: tuple[Amount, ...]
+    margins: Sequence[Amount]
     argmax: tuple[Count, ...]
     digest: str
     looping: Count = 0
 
     def __post_init__(self) -> None:
+        _pack(self, "d", "margins")
         scored = 0 if self.origin == "engine" else self.output_tokens
         _check_lengths(scored, margins=self.margins, argmax=self.argmax)
         if self.looping > self.output_tokens:
@@ -210,13 +233,15 @@ class Replay(OfResponse, Observation, frozen=True):
     candidate: Candidate
     mode: DraftingMode
     draftable: Count
-    accept: tuple[Probability, ...]
-    confidence: tuple[Amount, ...]
-    margin: tuple[Amount, ...]
-    rank: tuple[Count, ...]
-    overlap: tuple[Amount, ...] | None = None
+    accept: Sequence[Probability]
+    confidence: Sequence[Amount]
+    margin: Sequence[Amount]
+    rank: Sequence[Count]
+    overlap: Sequence[Amount] | None = None
 
     def __post_init__(self) -> None:
+        _pack(self, "d", "accept", "confidence", "margin", "overlap")
+        _pack(self, "q", "rank")
         positions = len(self.accept)
         if self.confidence or self.margin or self.rank:
             _check_lengths(

@@ -181,7 +181,9 @@ def json_without_controls(raw: bytes) -> bytes:
         msgspec.DecodeError: it is not JSON.
         RecursionError: it is nested too deeply.
     """
-    if not _MAY_HOLD_CONTROLS.search(raw):
+    # A byte is found ten times as fast as a pattern, and millions of numbers hold none of these.
+    plain = raw.isascii() and b"\\" not in raw and b"\x7f" not in raw
+    if plain or not _MAY_HOLD_CONTROLS.search(raw):
         return raw
     return msgspec.json.encode(_cleaned(msgspec.json.decode(raw)))
 

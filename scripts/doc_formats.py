@@ -15,6 +15,7 @@ import inspect
 import re
 import types
 import typing
+from collections.abc import Sequence
 from enum import Enum
 
 import msgspec
@@ -318,7 +319,7 @@ def _type(hint: object) -> str:
         return " or ".join(_type(argument) for argument in arguments)
     if origin is typing.Literal:
         return " or ".join(f"`{value}`" for value in arguments)
-    if origin in (tuple, list):
+    if origin in (tuple, list, Sequence):
         kinds = [argument for argument in arguments if argument is not Ellipsis]
         return f"list of {' , '.join(_type(kind) for kind in kinds)}"
     if origin is dict:

@@ -191,11 +191,11 @@ class World:
             if self.scenario.stops:
                 replayed = run_of(manifest(self.scenario), [*responses, *replays])
                 enough = timed_enough(replayed, draft, 1, responses, self.scenario.cells)
-            records += self._costs(draft, self.steps[at], enough)
+            records += self.costs(draft, self.steps[at], enough)
             if self.scenario.parted:
                 accepted = self.accepted(responses, rates, at)
             chosen = to_decode(responses, count)
-            records += self._decodes(at, chosen, accepted, processes or self.scenario.processes)
+            records += self.decodes(at, chosen, accepted, processes or self.scenario.processes)
         return run_of(manifest(self.scenario), records)
 
     def drawn(self, requests: int) -> tuple[list[Trajectory], dict[str, Floats]]:
@@ -232,7 +232,7 @@ class World:
             for each in responses
         }
 
-    def _costs(
+    def costs(
         self,
         draft: Candidate,
         step: float,
@@ -276,7 +276,7 @@ class World:
                 process="timing",
             )
 
-    def _decodes(
+    def decodes(
         self,
         draft: int,
         responses: Sequence[Trajectory],

@@ -26,7 +26,7 @@ WRITTEN = trajectory(length=2, origin="engine", margins=(), argmax=())
 
 
 def read(line: object) -> AnyObservation:
-    return msgspec.json.decode(msgspec.json.encode(line), type=AnyObservation)
+    return msgspec.json.decode(msgspec.json.encode(line, enc_hook=list), type=AnyObservation)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_levels_of_one_draft_are_named_together():
 )
 def test_what_no_sweep_writes_is_refused_by_its_field(good, changes, words):
     with pytest.raises(msgspec.ValidationError, match=words):
-        read(msgspec.to_builtins(good) | changes)
+        read(msgspec.to_builtins(good, enc_hook=list) | changes)
 
 
 def test_of_a_response_that_ends_inside_a_proposal_the_last_round_adds_no_token_of_the_target():

@@ -8,16 +8,25 @@ group of requests, and which wrong tokens cost the most rounds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.definitions import TOKENS_PER_ROUND, Sample, alpha, ratio
-from draftbench.acceptance.intervals import Estimate, estimate, paired_difference
+from draftbench.acceptance.definitions import (
+    TOKENS_PER_ROUND,
+    ByRequest,
+    Figure,
+    Sample,
+    accepted_by_position,
+    ratio,
+)
+from draftbench.acceptance.intervals import Estimate, estimates, paired_difference
 from draftbench.acceptance.rounds import (
     Floats,
+    Ints,
     ModelPairs,
     Pairs,
     PositionLaw,
@@ -26,10 +35,12 @@ from draftbench.acceptance.rounds import (
     model_pairs,
     tried_probabilities,
 )
-from draftbench.records import Key, Replay, Trajectory
+from draftbench.records import Key, Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
+_WHOLE = ("", "")  # no group: all positions of a response
+_AT_ONCE = 512  # responses whose positions are summed at once
 RISING = "acceptance rises over the course of a response"
 FALLING = (
     "acceptance falls over the course of a response: the draft loses track of a long text, or its "
@@ -124,49 +135,39 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
     model = model_pairs(pairs)
     if not model:
         return None
+    positions = _Sums.of(model)
     groups: list[Group] = []
     samples: dict[tuple[str, str], Sample] = {}
-    has_confidence = all(replay.confidence for _, replay in model if replay.accept)
-    for by in (*GROUPINGS, "third", "after", *(["confidence"] if has_confidence else [])):
-        memberships = [_membership(by, *pair) for pair in model]
-        names = dict.fromkeys(name for groups_of in memberships for name in groups_of)
-        for name in sorted(names) if by in GROUPINGS else names:
-            members = [
-                pair
-                for pair, groups_of in zip(model, memberships, strict=True)
-                if name in groups_of
-            ]
-            shares = [groups_of[name] for groups_of in memberships if name in groups_of]
-            samples[by, name] = sample = _alpha(members, shares)
-            positions = confidence = 0.0
-            for (_, replay), share in zip(members, shares, strict=True):
-                drafted = share[: replay.draftable]
-                positions += float(drafted.sum())
-                if has_confidence:
-                    confidence += float(drafted @ np.array(replay.confidence[: len(drafted)]))
-            if positions:
-                groups.append(
-                    Group(
-                        by=by,
-                        name=name,
-                        requests=int((sample.addends[:, 1] > 0).sum()),
-                        equal_requests=round(sample.equal_requests, 1),
-                        positions=positions,
-                        confidence=confidence / positions if has_confidence else None,
-                        alpha=estimate(sample),
-                    )
+    for by, name, members, sums in positions.groups():
+        samples[by, name] = sample = positions.alpha(members, sums)
+        _, drafted, confidence = sums.sum(axis=0).tolist()
+        if drafted:
+            groups.append(
+                Group(
+                    by=by,
+                    name=name,
+                    requests=int((sample.addends[:, 1] > 0).sum()),
+                    equal_requests=round(sample.equal_requests, 1),
+                    positions=drafted,
+                    confidence=None if np.isnan(confidence) else confidence / drafted,
+                    alpha=None,
                 )
-    change = estimate(paired_difference(samples["third", "late"], samples["third", "early"]))
+            )
+    late_less_early = paired_difference(samples["third", "late"], samples["third", "early"])
+    change, *alphas = estimates([late_less_early, *(samples[g.by, g.name] for g in groups)])
     reading = None
     if change and change.high < 0:
         reading = FALLING
     elif change and change.low > 0:
         reading = f"{RISING}: {TEMPLATE}" if templated else RISING
     return Breakdown(
-        groups=tuple(groups),
+        groups=tuple(
+            msgspec.structs.replace(group, alpha=interval)
+            for group, interval in zip(groups, alphas, strict=True)
+        ),
         late_less_early=change,
         reading=reading,
-        crossings=_crossings(model),
+        crossings=_crossings(positions),
     )
 
 
@@ -179,26 +180,28 @@ def rounds_by_group(
     Args:
         rounds: by k, with a row for each trajectory.
     """
-    groups = []
+    samples: dict[tuple[str, str, int], Sample] = {}
     for by, name_of in GROUPINGS.items():
         names = [name_of(trajectory) for trajectory in trajectories]
         for name in sorted(set(names)) if len(set(names)) > 1 else ():
             rows = [row for row, group in enumerate(names) if group == name]
-            members = [trajectories[row] for row in rows]
+            members = ByRequest(trajectories[row] for row in rows)
             for k, at_k in rounds.items():
                 passes = at_k.target_passes[rows]
-                tokens = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
-                groups.append(
-                    GroupRounds(
-                        by=by,
-                        name=name,
-                        k=k,
-                        requests=len(tokens.requests),
-                        equal_requests=round(tokens.equal_requests, 1),
-                        tokens_per_round=estimate(tokens),
-                    )
-                )
-    return tuple(groups)
+                samples[by, name, k] = ratio(TOKENS_PER_ROUND, members, at_k.tokens[rows], passes)
+    return tuple(
+        GroupRounds(
+            by=by,
+            name=name,
+            k=k,
+            requests=len(sample.requests),
+            equal_requests=round(sample.equal_requests, 1),
+            tokens_per_round=interval,
+        )
+        for ((by, name, k), sample), interval in zip(
+            samples.items(), estimates([*samples.values()]), strict=True
+        )
+    )
 
 
 def costliest_disagreements(
@@ -240,53 +243,102 @@ def costliest_disagreements(
     )
 
 
-def _alpha(pairs: ModelPairs, shares: Sequence[Floats] | None = None) -> Sample:
-    sample = alpha(pairs, shares)
-    assert sample is not None  # only prompt lookup has none
-    return sample
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums over the positions of each response at which a draft could draft: how likely the token
+    there is accepted, 1, and the draft's confidence, NaN if unknown [responses, 3].
+    """
+
+    along: ByRequest  # the responses
+    figure: Figure  # which α
+    whole: Floats
+    by_group: Mapping[tuple[str, str], Floats]  # over the positions of each group
+
+    @classmethod
+    def of(cls, pairs: ModelPairs) -> _Sums:
+        """Those of responses with their replays, some at a time to save memory."""
+        figure, accepted = accepted_by_position(pairs)
+        known = all(replay.confidence for _, replay in pairs if replay.accept)
+        parts = [
+            _sums_by_group(pairs[at : at + _AT_ONCE], accepted[at : at + _AT_ONCE], known=known)
+            for at in range(0, len(pairs), _AT_ONCE)
+        ]
+        sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return cls(ByRequest(response for response, _ in pairs), figure, sums.pop(_WHOLE), sums)
+
+    def alpha(self, members: ByRequest, sums: Floats) -> Sample:
+        """α of a group, from its sums over each of some responses."""
+        return ratio(self.figure, members, sums[:, 0], sums[:, 1])
+
+    def groups(self) -> Iterator[tuple[str, str, ByRequest, Floats]]:
+        """What positions are grouped by, and of each group its name, the responses that it is
+        looked for in, and its sums.
+        """
+        for by, name_of in GROUPINGS.items():
+            names = np.array([name_of(trajectory) for trajectory in self.along])
+            for name in np.unique(names).tolist():
+                rows = np.flatnonzero(names == name)
+                yield by, name, ByRequest(self.along[row] for row in rows), self.whole[rows]
+        for (by, name), sums in self.by_group.items():
+            yield by, name, self.along, sums
 
 
-def _membership(by: str, trajectory: Trajectory, replay: Replay) -> dict[str, Floats]:
-    """The probability that each position of a response belongs to each group [positions]."""
-    positions = len(replay.accept)
-    if by in GROUPINGS:
-        return {GROUPINGS[by](trajectory): np.ones(positions)}
-    if by == "third":
-        third = np.arange(positions) * 3 // max(positions, 1)
-        return {name: (third == at).astype(np.float64) for at, name in enumerate(THIRDS)}
-    if by == "after":
-        before = np.array(replay.accept[:-1])
-        # The first position belongs to neither: the token before it comes from the prefill.
-        first = np.zeros(min(positions, 1))
-        return {
-            "an accepted token": np.concatenate([first, before]),
-            "a rejected token": np.concatenate([first, 1 - before]),
-        }
-    bins = np.digitize(replay.confidence, CONFIDENCE_EDGES)
-    return {
-        f"{low:g} to {high:g}": (bins == at).astype(np.float64)
-        for at, (low, high) in enumerate(pairwise((0.0, *CONFIDENCE_EDGES, 1.0)))
-    }
+def _sums_by_group(
+    pairs: ModelPairs, accepted: Sequence[Floats], *, known: bool
+) -> dict[tuple[str, str], Floats]:
+    """The sums over whole responses, and over each group of their positions."""
+    responses, lengths = len(pairs), np.array([len(values) for values in accepted])
+    row, ends = np.repeat(np.arange(responses), lengths), lengths.cumsum()
+    at = np.arange(len(row)) - (ends - lengths)[row]
+    values = np.full((3, len(row)), np.nan)
+    values[:2] = np.concatenate(accepted), np.ones(len(row))
+    if known:
+        values[2] = np.concatenate([np.asarray(r.confidence)[: r.draftable] for _, r in pairs])
+
+    def sums(group: Ints | int, groups: int, share: Floats | float = 1.0) -> Floats:
+        """By group [groups, responses, 3], to which positions belong with a probability."""
+        place, shape = group * responses + row, (groups, responses)
+        every = [np.bincount(place, share * each, groups * responses) for each in values]
+        return np.stack([each.reshape(shape) for each in every], axis=-1)
+
+    found = {_WHOLE: sums(0, 1)[0]}
+    whole = np.array([len(replay.accept) for _, replay in pairs])
+    thirds = sums(at * len(THIRDS) // whole[row], len(THIRDS))
+    found |= {("third", name): own for name, own in zip(THIRDS, thirds, strict=True)}
+    # The first position belongs to neither: the token before it comes from the prefill.
+    before = np.roll(np.concatenate([np.asarray(r.accept)[: r.draftable] for _, r in pairs]), 1)
+    found["after", "an accepted token"] = sums(0, 1, np.where(at > 0, before, 0.0))[0]
+    found["after", "a rejected token"] = sums(0, 1, np.where(at > 0, 1 - before, 0.0))[0]
+    if known:
+        edges = list(pairwise((0.0, *CONFIDENCE_EDGES, 1.0)))
+        bins = sums(np.digitize(values[2], CONFIDENCE_EDGES), len(edges))
+        for (low, high), own in zip(edges, bins, strict=True):
+            found["confidence", f"{low:g} to {high:g}"] = own
+    return found
 
 
-def _crossings(pairs: ModelPairs) -> tuple[Crossing, ...]:
-    cells: defaultdict[tuple[str, float], list[tuple[Trajectory, Replay]]] = defaultdict(list)
-    for pair in pairs:
-        key = GROUPINGS["segment"](pair[0]), pair[0].sampling.temperature
-        cells[key].append(pair)
+def _crossings(positions: _Sums) -> tuple[Crossing, ...]:
+    cells: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
+    for row, trajectory in enumerate(positions.along):
+        cells[GROUPINGS["segment"](trajectory), trajectory.sampling.temperature].append(row)
     if 1 in (len(set(names)) for names in zip(*cells, strict=True)):
         return ()
-    samples = {cell: _alpha(members) for cell, members in sorted(cells.items())}
+    found = []
+    for cell, rows in sorted(cells.items()):
+        members = ByRequest(positions.along[row] for row in rows)
+        sums = positions.whole[rows]
+        found.append((cell, float(sums[:, 1].sum()), positions.alpha(members, sums)))
+    intervals = estimates([sample for _, _, sample in found])
     return tuple(
         Crossing(
             segment=segment,
             temperature=temperature,
             requests=len(sample.requests),
             equal_requests=round(sample.equal_requests, 1),
-            positions=float(
-                sum(min(r.draftable, len(r.accept)) for _, r in cells[segment, temperature])
-            ),
-            alpha=estimate(sample),
+            positions=drafted,
+            alpha=interval,
         )
-        for (segment, temperature), sample in samples.items()
+        for ((segment, temperature), drafted, sample), interval in zip(
+            found, intervals, strict=True
+        )
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from draftbench.acceptance.contradiction import contradiction
+from draftbench.acceptance.definitions import ByRequest
 from draftbench.acceptance.faults import SuspectedFault, near_tie
 from draftbench.acceptance.hazards import ServedRounds, served_rounds
 from draftbench.acceptance.rounds import (
@@ -23,41 +24,50 @@ from draftbench.acceptance.rounds import (
     counted_rounds,
     expected_rounds,
     law_of,
+    rounds_at_each,
 )
 from draftbench.records import Candidate, Decode, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # Responses, and the rounds along them.
-Along = tuple[tuple[Trajectory, ...], Rounds]
+Along = tuple[ByRequest, Rounds]
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateRounds:
     """The expected rounds of a candidate along its responses, from its `replays`, or where it has
     none, or decoding shows a `contradiction`, from those that were `served`; `laws` are in the
-    order of the responses.
+    order of the responses. The rounds at `ks` are computed together.
     """
 
     replays: Pairs = ()
     laws: tuple[ResponseLaw, ...] = ()
     served: ServedRounds | None = None
     contradiction: SuspectedFault | None = None
+    ks: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, replays: Pairs) -> CandidateRounds:
+    def of(cls, replays: Pairs, ks: tuple[int, ...] = ()) -> CandidateRounds:
         """The rounds along replayed responses."""
-        return cls(replays, tuple(law_of(*pair) for pair in replays))
+        return cls(replays, tuple(law_of(*pair) for pair in replays), ks=ks)
 
     @cached_property
-    def trajectories(self) -> tuple[Trajectory, ...]:
+    def trajectories(self) -> ByRequest:
         """The responses that were replayed, or served."""
-        return self.served.along if self.served else tuple(t for t, _ in self.replays)
+        return ByRequest(self.served.along if self.served else (t for t, _ in self.replays))
 
     @remembered
     def at(self, k: int) -> Rounds:
         """Expected rounds of every response; a ValueError where k is beyond what is known."""
-        return self.served.rounds(k) if self.served else expected_rounds(self.laws, k)
+        if self.served:
+            return self.served.rounds(k)
+        together = k in self.ks and self.reaches(k)
+        return self._together[k] if together else expected_rounds(self.laws, k)
+
+    @cached_property
+    def _together(self) -> dict[int, Rounds]:
+        return rounds_at_each(self.laws, [k for k in self.ks if self.reaches(k)])
 
     def reaches(self, k: int) -> bool:
         """Whether the rounds at k are known."""
@@ -71,8 +81,11 @@ class CandidateRounds:
         return min((*windows, *served), default=math.inf)
 
 
-def candidate_rounds(run: Run, candidate: Candidate) -> CandidateRounds:
-    """The rounds of a candidate along the run's responses, those left out where it failed."""
+@remembered
+def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -> CandidateRounds:
+    """The rounds of a candidate along the run's responses, those left out where it failed, computed
+    together at the `ks` that the run asked for or at others.
+    """
     along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
     replays = [(t, along[t.key]) for t in run.trajectories if t.key in along]
     decodes = [row for row in run.decodes if row.candidate == candidate]
@@ -85,7 +98,7 @@ def candidate_rounds(run: Run, candidate: Candidate) -> CandidateRounds:
     )
     served = served_rounds(run, candidate) if contradicted or not replays else None
     if served is None:
-        return CandidateRounds.of(replays)
+        return CandidateRounds.of(replays, ks or run.manifest.question.ks)
     return CandidateRounds((), served.laws(), served, contradicted)
 
 
@@ -98,4 +111,4 @@ def runs_at(run: Run, candidate: Candidate, k: int, batch: int) -> list[tuple[Tr
 
 def counted_along(runs: Sequence[tuple[Trajectory, Decode]]) -> Along:
     """The responses of decoding runs at one k, and the rounds that were counted along them."""
-    return tuple(response for response, _ in runs), counted_rounds([row for _, row in runs])
+    return ByRequest(response for response, _ in runs), counted_rounds([row for _, row in runs])

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress
 
 import numpy as np
 
-from draftbench.acceptance.rounds import Floats, Ints, Pairs, Rounds, model_pairs
+from draftbench.acceptance.rounds import Floats, Ints, ModelPairs, Pairs, Rounds, model_pairs
 from draftbench.records import DraftingMode, Trajectory
 
 
@@ -138,30 +140,35 @@ class Sample:
         return equal_requests(self.weights * self.addends[:, self.denominator])
 
 
-def alpha(pairs: Pairs, shares: Sequence[Floats] | None = None) -> Sample | None:
+def alpha(pairs: Pairs) -> Sample | None:
     """α of the replayed drafting mode over the positions where the draft could draft; None for
     prompt lookup, which has no acceptance by position.
+    """
+    model = model_pairs(pairs)
+    if len(model) < len(pairs):
+        return None
+    figure, accepted = accepted_by_position(model)
+    columns = np.array([(values.sum(), len(values)) for values in accepted], np.float64)
+    return pooled(figure, [trajectory for trajectory, _ in pairs], columns.reshape(-1, 2))
+
+
+def accepted_by_position(pairs: ModelPairs) -> tuple[Figure, list[Floats]]:
+    """How likely the token at each position is accepted where the draft could draft, by response,
+    and which α is the mean of that.
 
     From Σ min(p, q) where every replay has it, since that varies less than the acceptance of the
     tokens that came out. A greedy draft is accepted with p(argmax q) instead, so its α comes from
     the tokens that came out.
-
-    Args:
-        shares: weights of the positions of each response [length-1]; None: all weigh the same.
     """
-    replays = [replay for _, replay in model_pairs(pairs)]
-    if len(replays) < len(pairs):
-        return None
+    replays = [replay for _, replay in pairs]
     greedy = any(replay.mode is DraftingMode.GREEDY for replay in replays)
     overlaps = [r.overlap for r in replays if r.overlap is not None and not greedy]
     overlap = len(overlaps) == len(replays)
-    columns = np.zeros((len(replays), 2))
-    for row, replay in enumerate(replays):
-        values = np.array((overlaps[row] if overlap else replay.accept)[: replay.draftable])
-        weights = np.ones(len(values)) if shares is None else shares[row][: len(values)]
-        columns[row] = values @ weights, weights.sum()
-    trajectories = [trajectory for trajectory, _ in pairs]
-    return pooled(ALPHA_OVERLAP if overlap else ALPHA_EMITTED, trajectories, columns)
+    values = overlaps if overlap else [replay.accept for replay in replays]
+    drafted = [
+        np.asarray(each)[: replay.draftable] for each, replay in zip(values, replays, strict=True)
+    ]
+    return ALPHA_OVERLAP if overlap else ALPHA_EMITTED, drafted
 
 
 def alpha_of_rounds(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
@@ -226,7 +233,7 @@ def per_request_mean(sample: Sample) -> Sample:
     defined = np.isfinite(values)
     return Sample(
         figure=replace(sample.figure, name=f"{sample.figure.name}, per-request mean"),
-        requests=tuple(r for r, has in zip(sample.requests, defined, strict=True) if has),
+        requests=sample.requests if defined.all() else tuple(compress(sample.requests, defined)),
         weights=sample.weights[defined],
         addends=np.stack([values[defined], np.ones(int(defined.sum()))], axis=1),
         combine=quotient,
@@ -265,6 +272,8 @@ class Requests:
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory]) -> Requests:
         """The requests of `trajectories`, in the order in which they first occur."""
+        if isinstance(trajectories, ByRequest):
+            return trajectories.requests
         index: dict[str, int] = {}
         rows = np.array([index.setdefault(t.request, len(index)) for t in trajectories], np.int64)
         weights = np.zeros(len(index))
@@ -283,9 +292,14 @@ class Requests:
             columns = addends / self.responses[:, None]
         return Sample(figure, self.names, self.weights, columns, combine)
 
-    def quotient(self, columns: Floats) -> Floats:
-        """The values [...] of ratios from their addends [..., responses, 2]."""
-        return quotient((self.weights / self.responses)[self.rows] @ columns)
+
+class ByRequest(tuple[Trajectory, ...]):
+    """Responses of which many figures are computed, whose requests are looked up once."""
+
+    @cached_property
+    def requests(self) -> Requests:
+        """The requests that they answer."""
+        return Requests.of(tuple(self))
 
 
 def pooled(

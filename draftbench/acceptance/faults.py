@@ -77,14 +77,14 @@ def suspected_faults(
             f"the target rejects its greedy draft of itself at {wrong} of {compared} positions, "
             "near ties not counted"
         )
-    accepted = [replay.accept[: replay.draftable] for _, replay in model_pairs(pairs)]
+    accepted = [np.asarray(replay.accept)[: replay.draftable] for _, replay in model_pairs(pairs)]
     positions = sum(map(len, accepted))
     # NaN where an engine did not report its rounds.
     rounds = [at_k for at_k in rounds if np.isfinite(at_k.rounds).all()]
     fruitless = [poor for at_k in rounds if (poor := _almost_none(at_k)) is not None]
     longest = max(rounds, key=lambda at_k: at_k.k, default=None)
     perfect = longest and _almost_all(longest)
-    if positions >= _MIN_TRIED and not any(map(any, accepted)):
+    if positions >= _MIN_TRIED and not any(np.any(values) for values in accepted):
         faults[ZERO] = f"not one token in {positions} positions was accepted"
     elif fruitless:
         faults[ONE_TOKEN] = fruitless[0]
@@ -162,8 +162,8 @@ def near_tie(run: Run) -> float:
 def near_tie_share(run: Run) -> float | None:
     """Share of output positions whose two best target tokens are a near tie; None if unknown."""
     noise = near_tie(run)
-    margins = [margin for trajectory in run.trajectories for margin in trajectory.margins]
-    return sum(margin <= noise for margin in margins) / len(margins) if margins else None
+    margins = [np.asarray(t.margins) for t in run.trajectories if t.margins]
+    return float((np.concatenate(margins) <= noise).mean()) if margins else None
 
 
 def template_may_differ(run: Run, candidate: Candidate) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -47,48 +47,53 @@ class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def estimate(
     sample: Sample | None, *, level: float = 0.95, resamples: int = RESAMPLES
 ) -> Estimate | None:
-    """The pooled figure with its BCa interval, widened for few or unequal requests.
+    """`estimates` of one figure."""
+    return estimates([sample], level=level, resamples=resamples)[0]
+
+
+def estimates(
+    samples: Sequence[Sample | None], *, level: float = 0.95, resamples: int = RESAMPLES
+) -> list[Estimate | None]:
+    """The pooled figures with their BCa intervals, widened for few or unequal requests. Requests
+    are drawn once for all figures, so ask for those of an answer together.
 
     None where nothing can be said: no sample, fewer than five requests, a denominator of 0, or a
     figure that depends on one request. Where all requests agree the interval has no width, which
     does not mean that the figure is certain.
     """
-    if sample is None:
-        return None
-    # A group of positions may occur in some requests only.
-    requests = int(np.any(sample.addends != 0, axis=1).sum())
-    if requests < MIN_REQUESTS:
-        return None
-    # Unequal requests count as fewer equal ones. Then intervals over 12 requests of very unequal
-    # length cover 92 to 95%; widened by the number of requests alone they cover 87 to 88%.
-    equal = min(requests, max(MIN_REQUESTS, sample.equal_requests))
-    reach = widening(equal, level) * NormalDist().inv_cdf((1 + level) / 2)
-    return resampled(sample, level=2 * NormalDist().cdf(reach) - 1, resamples=resamples)
+    levels = {}
+    for at, sample in enumerate(samples):
+        # A group of positions may occur in some requests only.
+        requests = 0 if sample is None else int(np.any(sample.addends != 0, axis=1).sum())
+        if sample is None or requests < MIN_REQUESTS:
+            continue
+        # Unequal requests count as fewer equal ones. Then intervals over 12 requests of very
+        # unequal length cover 92 to 95%; widened by the number of requests alone, 87 to 88%.
+        equal = min(requests, max(MIN_REQUESTS, sample.equal_requests))
+        reach = widening(equal, level) * NormalDist().inv_cdf((1 + level) / 2)
+        levels[at] = 2 * NormalDist().cdf(reach) - 1
+    chosen = [sample for at, sample in enumerate(samples) if sample is not None and at in levels]
+    found = dict(zip(levels, resampled(chosen, [*levels.values()], resamples), strict=True))
+    return [found.get(at) for at in range(len(samples))]
 
 
 def resampled(
-    sample: Sample, *, level: float = 0.95, resamples: int = RESAMPLES
-) -> Estimate | None:
-    """The pooled figure with its BCa interval, not widened for few requests."""
-    value = sample.value
-    left_out = _leave_one_out(sample)
-    if value is None or left_out is None:
-        return None
-    # Sorted, so that the same requests in another order have the same interval.
-    order = np.argsort(sample.requests, kind="stable")
-    weighted = (sample.addends * sample.weights[:, None])[order]
-    counts = _resample_counts(len(weighted), resamples)
-    rows = max(1, _COUNTS_AT_ONCE // len(weighted))
-    sums = [
-        counts[at : at + rows].astype(np.float64, copy=False) @ weighted
-        for at in range(0, resamples, rows)
-    ]
-    draws = sample.combine(np.concatenate(sums))
-    defined = np.sort(draws[np.isfinite(draws)])
-    if len(defined) < (1 - _UNDEFINED_SHARE) * resamples:
-        return None
-    low, high = _quantiles_of_sorted(defined, _bca_quantiles(value, defined, left_out, level))
-    return Estimate(value, low, high)
+    samples: Sequence[Sample], levels: Sequence[float], resamples: int = RESAMPLES
+) -> list[Estimate | None]:
+    """The pooled figures with their BCa intervals at these levels, not widened."""
+    found: list[Estimate | None] = []
+    for sample, level, sums in zip(
+        samples, levels, _resampled_sums(samples, resamples), strict=True
+    ):
+        value, left_out = sample.value, _leave_one_out(sample)
+        draws = sample.combine(sums)
+        defined = np.sort(draws[np.isfinite(draws)])
+        if value is None or left_out is None or len(defined) < (1 - _UNDEFINED_SHARE) * resamples:
+            found.append(None)
+            continue
+        quantiles = _bca_quantiles(value, defined, left_out, level)
+        found.append(Estimate(value, *_quantiles_of_sorted(defined, quantiles)))
+    return found
 
 
 def generator_of(name: str = "") -> np.random.Generator:
@@ -174,6 +179,40 @@ def student_quantile(probability: float, freedom: float) -> float:
     return math.copysign(math.sqrt(freedom * math.expm1((scale * z) ** 2 / freedom)), z)
 
 
+def _resampled_sums(samples: Sequence[Sample], resamples: int) -> Iterator[Floats]:
+    """The sums of each sample's weighted addends over every resample [resamples, m]. Resamples of
+    as many requests are the same, so their samples are one product, with a column that several of
+    them share (a denominator) in it once.
+    """
+    orders: dict[int, list[int]] = {}
+    places: list[tuple[int, list[int]]] = []
+    stacks: dict[int, dict[bytes, int]] = {}
+    for sample in samples:
+        names = sample.requests
+        if id(names) not in orders:
+            # Sorted, so that the same requests in another order have the same interval.
+            orders[id(names)] = sorted(range(len(names)), key=names.__getitem__)
+        columns = (sample.addends * sample.weights[:, None])[orders[id(names)]].T
+        stack = stacks.setdefault(len(names), {})
+        places.append((len(names), [stack.setdefault(c.tobytes(), len(stack)) for c in columns]))
+    sums = {requests: _drawn_sums(requests, stack, resamples) for requests, stack in stacks.items()}
+    for requests, places_of in places:
+        yield sums[requests][:, places_of]
+
+
+def _drawn_sums(requests: int, columns: Iterable[bytes], resamples: int) -> Floats:
+    """The sum of each column [requests] over every resample [resamples, columns]."""
+    stacked = np.stack([np.frombuffer(column) for column in columns], axis=1)
+    counts = _resample_counts(requests, resamples)
+    rows = max(1, _COUNTS_AT_ONCE // requests)
+    return np.concatenate(
+        [
+            counts[at : at + rows].astype(np.float64, copy=False) @ stacked
+            for at in range(0, resamples, rows)
+        ]
+    )
+
+
 def _leave_one_out(sample: Sample) -> Floats | None:
     """The figure without each request in turn [requests]; None where it is then undefined."""
     if len(sample.requests) < 2:
@@ -183,7 +222,7 @@ def _leave_one_out(sample: Sample) -> Floats | None:
     return left_out if np.isfinite(left_out).all() else None
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _resample_counts(requests: int, resamples: int) -> Floats | npt.NDArray[np.uint8]:
     """How often each resample draws each request [resamples, requests]. For many requests the
     counts are bytes, to save memory: a request is drawn more than 255 times with a probability of
@@ -223,11 +262,11 @@ def _bca_quantiles(value: float, draws: Floats, left_out: Floats, level: float) 
 
 
 def _paired(a: Sample, b: Sample, word: str, compare: Callable[[Floats, Floats], Floats]) -> Sample:
+    split = a.addends.shape[1]
     row_of_b = {request: row for row, request in enumerate(b.requests)}
     rows_a = [row for row, request in enumerate(a.requests) if request in row_of_b]
     requests = tuple(a.requests[row] for row in rows_a)
     rows_b = [row_of_b[request] for request in requests]
-    split = a.addends.shape[1]
     return Sample(
         figure=replace(a.figure, name=f"{word} {a.figure.name}"),
         requests=requests,

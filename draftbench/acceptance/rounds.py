@@ -13,13 +13,15 @@ all accepted in a round that started at j-k:
     u(j+1) = 1 - a_j (1 - u(j-k) a_{j-k} … a_{j-1}),  u(1) = 1,  a_j = 0 where nothing is drafted
 
 Position i+k+1 therefore needs only position i, so k+1 positions are computed in one step of numpy,
-for many responses at once. Acceptances of 0 and 1 stay exact.
+for many responses at once. What a round from i accepts is the same at every k, so all k's that are
+asked for together share it. Acceptances of 0 and 1 stay exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,7 @@ class PositionLaw:
     # accepted end of the response are cut, not rejected.
     draftable: int
 
-    @property
+    @cached_property
     def drafted(self) -> int:
         """Last position at which a token may be drafted: the length limit leaves room for the
         target's token after it, and the draft's context reaches that far.
@@ -128,27 +130,34 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
     """What a replay says of the rounds along its response."""
     length, limit = trajectory.output_tokens, trajectory.limit
     if isinstance(replay, Replay):
-        return PositionLaw(length, limit, np.array(replay.accept, np.float64), replay.draftable)
+        return PositionLaw(length, limit, np.asarray(replay.accept), replay.draftable)
     proposed, matched = np.array(replay.proposed, np.int64), np.array(replay.matched, np.int64)
     return StartLaw(length, limit, proposed, matched, replay.window)
 
 
 def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
-    """Expected rounds of every response at draft length k; exact for acceptances of 0 and 1.
+    """`rounds_at_each` of one k."""
+    return rounds_at_each(laws, (k,))[k]
+
+
+def rounds_at_each(laws: Sequence[ResponseLaw], ks: Sequence[int]) -> dict[int, Rounds]:
+    """Expected rounds of every response at each draft length; exact for acceptances of 0 and 1.
 
     Args:
         laws: of one kind, for one draft.
 
     Raises:
-        ValueError: k is beyond a lookup window or the hazards.
+        ValueError: a k is beyond a lookup window or the hazards.
     """
-    chain_of = _CHAINS[type(laws[0])]
+    counts_of = _COUNTS[type(laws[0])]
     blocks = list(_blocks(laws))
-    counts = [_counts(chain_of([laws[row] for row in rows], k), k) for rows in blocks]
+    counts = [counts_of([laws[row] for row in rows], ks) for rows in blocks]
     order = np.argsort(np.concatenate(blocks))
-    return Rounds(
-        k=k, **{name: np.concatenate([part[name] for part in counts])[order] for name in counts[0]}
-    )
+
+    def whole(k: int, name: str) -> Floats:
+        return np.concatenate([part[k][name] for part in counts])[order]
+
+    return {k: Rounds(k=k, **{name: whole(k, name) for name in counts[0][k]}) for k in ks}
 
 
 def tried_probabilities(laws: Sequence[PositionLaw], k: int) -> list[Floats]:
@@ -157,12 +166,12 @@ def tried_probabilities(laws: Sequence[PositionLaw], k: int) -> list[Floats]:
     """
     by_response: list[Floats] = [np.empty(0)] * len(laws)
     for rows in _blocks(laws):
-        chain = _position_chain([laws[row] for row in rows], k)
-        positions = chain.starts.shape[1]
-        tried = np.zeros_like(chain.starts)
-        for t in range(min(k, positions)):
-            tried[:, t:] += (chain.starts * chain.reach[t])[:, : positions - t]
-        for row, probabilities in zip(rows, tried, strict=True):
+        positions = _Positions.of([laws[row] for row in rows], k + 1)
+        starts = positions.starts(k)
+        tried = np.zeros_like(starts)
+        for t in range(min(k, len(starts))):
+            tried[t:] += (starts * positions.reach[t])[: len(starts) - t]
+        for row, probabilities in zip(rows, tried.T, strict=True):
             by_response[row] = probabilities[1 : laws[row].drafted + 1]
     return by_response
 
@@ -216,6 +225,99 @@ def _blocks(laws: Sequence[ResponseLaw]) -> Iterator[Ints]:
 
 
 @dataclass(frozen=True, eq=False)
+class _Positions:
+    """What a model's rounds from every position of some responses accept."""
+
+    length: Ints  # tokens of each response [responses]
+    last: Ints  # position after which nothing is drafted [responses]
+    # P(a round from there accepts its first t tokens), t = 0 … [t, positions, responses]
+    reach: Floats
+
+    @classmethod
+    def of(cls, laws: Sequence[PositionLaw], most: int) -> _Positions:
+        """Up to `most` tokens of a round."""
+        length = np.array([law.length for law in laws])
+        positions = max(int(length.max()), 2)
+        rows = np.zeros((len(laws), positions + most))
+        for row, law in zip(rows, laws, strict=True):
+            row[1 : law.drafted + 1] = law.accept[: law.drafted]
+        accept = np.ascontiguousarray(rows.T)
+        reach = np.ones((most + 1, positions, len(laws)))
+        for t in range(most):
+            np.multiply(reach[t], accept[t : t + positions], out=reach[t + 1])
+        return cls(length, np.array([min(x.limit - 2, x.draftable) for x in laws]), reach)
+
+    def starts(self, k: int) -> Floats:
+        """u(i), P(a round starts at position i) [positions, responses]."""
+        whole, positions = self.reach[k + 1], self.reach.shape[1]
+        starts = np.empty_like(whole)
+        starts[:2] = [[0.0], [1.0]]
+        starts[2:] = 1.0 - self.reach[1, 1 : positions - 1]
+        for first in range(1, positions - k - 1, k + 1):
+            end = min(first + k + 1, positions - k - 1)
+            starts[first + k + 1 : end + k + 1] += whole[first:end] * starts[first:end]
+        shortest = self.length.min()
+        starts[shortest:] *= np.arange(shortest, positions)[:, None] < self.length
+        return starts
+
+
+def _position_counts(
+    laws: Sequence[PositionLaw], ks: Sequence[int]
+) -> dict[int, dict[str, Floats]]:
+    """The arrays of `Rounds`, by k.
+
+    Far from the end every round drafts k tokens and another follows. How many start up to each
+    position near the end, and how many of those accept all k, says what is otherwise there; and
+    there a round stops untried once it has accepted all that can be drafted.
+    """
+    along = _Positions.of(laws, max(ks) + 1)
+    length, last, reach = along.length, along.last, along.reach
+    starts = {k: along.starts(k) for k in ks}
+    end, column = np.minimum(length, last + 1), np.arange(len(laws))
+    tokens = np.arange(1, max(ks) + 1)[:, None]
+    near_end = np.maximum(end - tokens, 0)
+    ends = reach[tokens, near_end, column]  # P(a round from there accepts all up to the end)
+    reach[tokens, near_end, column] = 0.0
+    found = {}
+    for k, start in starts.items():
+        far = max(0, int(end.min()) - 2 * k - 2)
+
+        def up_to(values: Floats, positions: Ints, far: int = far) -> Floats:
+            """Sums of values up to some positions, of which none is before `far`."""
+            near = np.concatenate([values[:far].sum(axis=0)[None], values[far:]]).cumsum(axis=0)
+            return near[np.clip(positions + 1 - far, 0, len(near) - 1), column]
+
+        whole = start * reach[k]
+        untried = start[near_end[:k], column] * ends[:k]
+        within = np.einsum("pr,tpr->tr", start, reach[1 : k + 1])
+        survived = within + untried
+        # Positions up to which a round drafts at least k, k-1, … 0 tokens.
+        bounds = np.stack(
+            [*(last + 1 - d for d in range(k, 0, -1)), np.full_like(last, len(start))]
+        )
+        by_draft_length = np.diff(up_to(start, bounds), axis=0, prepend=0.0)[::-1]
+        drafted = by_draft_length[1:].sum(axis=0)
+        followed = np.minimum(bounds, length - 1) - k - 1
+        after_full = np.diff(up_to(whole, followed), axis=0, prepend=0.0)[::-1].copy()
+        after_full[0] += np.where(last + 2 < length, untried.sum(axis=0), 0.0)
+        past_end = np.clip(last - length + 1, 0, k - tokens[:k])
+        found[k] = {
+            "tokens": np.maximum(length - 1, 0).astype(np.float64),
+            "rounds": drafted,
+            "undrafted": by_draft_length[0],
+            "proposed": np.arange(k + 1) @ by_draft_length,
+            "accepted": survived.sum(axis=0),
+            "cut": (untried * past_end).sum(axis=0),
+            "full": survived[-1] + np.where(last < length, untried[:-1].sum(axis=0), 0.0),
+            "by_draft_length": by_draft_length.T,
+            "after_full": after_full.T,
+            "reached": np.concatenate([drafted[None], within[:-1]]).T,
+            "survived": survived.T,
+        }
+    return found
+
+
+@dataclass(frozen=True, eq=False)
 class _Chain:
     """Where rounds start along some responses, and how far a round from there gets."""
 
@@ -229,28 +331,6 @@ class _Chain:
 def _column(values: Iterable[int]) -> Ints:
     """A value for each response [responses, 1]."""
     return np.array(list(values), dtype=np.int64)[:, None]
-
-
-def _position_chain(laws: Sequence[PositionLaw], k: int) -> _Chain:
-    length = _column(law.length for law in laws)
-    positions = max(int(length.max()), 2)
-    accept = np.zeros((len(laws), positions + k + 1))
-    for row, law in zip(accept, laws, strict=True):
-        row[1 : law.drafted + 1] = law.accept[: law.drafted]
-    reach = np.ones((k + 2, len(laws), positions))
-    for t in range(k + 1):
-        np.multiply(reach[t], accept[:, t : t + positions], out=reach[t + 1])
-    starts = np.zeros((len(laws), positions))
-    starts[:, 1] = 1.0
-    starts[:, 2:] = 1.0 - accept[:, 1 : positions - 1]
-    for first in range(1, positions - k - 1, k + 1):
-        end = min(first + k + 1, positions - k - 1)
-        carried = reach[k + 1, :, first:end] * starts[:, first:end]
-        starts[:, first + k + 1 : end + k + 1] += carried
-    position = np.arange(positions)
-    last = _column(min(law.limit - 2, law.draftable) for law in laws)
-    drafted = np.clip(last - position + 1, 0, k)
-    return _Chain(length, drafted, starts * (position < length), reach[: k + 1])
 
 
 def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
@@ -297,13 +377,6 @@ def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
     return _Chain(length, drafted, starts[:, :positions] * (position < length), reach[: k + 1])
 
 
-_CHAINS: dict[type[ResponseLaw], Callable[[Sequence[Any], int], _Chain]] = {
-    PositionLaw: _position_chain,
-    StartLaw: _start_chain,
-    HazardLaw: _hazard_chain,
-}
-
-
 def _counts(chain: _Chain, k: int) -> dict[str, Floats]:
     """The arrays of `Rounds`: sums over u of what a round from each start proposes and accepts."""
     length, drafted, starts, reach = chain.length, chain.drafted, chain.starts, chain.reach
@@ -338,3 +411,18 @@ def _by_draft_length(rounds: Floats, lengths: Ints, k: int) -> Floats:
     cells = (np.arange(len(rounds))[:, None] * (k + 1) + lengths).ravel()
     sums = np.bincount(cells, weights=rounds.ravel(), minlength=len(rounds) * (k + 1))
     return sums.astype(np.float64).reshape(len(rounds), k + 1)
+
+
+def _counts_by(
+    chain_of: Callable[[Sequence[Any], int], _Chain],
+) -> Callable[[Sequence[Any], Sequence[int]], dict[int, dict[str, Floats]]]:
+    return lambda laws, ks: {k: _counts(chain_of(laws, k), k) for k in ks}
+
+
+_COUNTS: Mapping[
+    type[ResponseLaw], Callable[[Sequence[Any], Sequence[int]], dict[int, dict[str, Floats]]]
+] = {
+    PositionLaw: _position_counts,
+    StartLaw: _counts_by(_start_chain),
+    HazardLaw: _counts_by(_hazard_chain),
+}

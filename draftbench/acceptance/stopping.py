@@ -20,13 +20,14 @@ import numpy as np
 from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.acceptance.definitions import (
     ACCEPTED_PER_DRAFTED,
+    ByRequest,
     Figure,
     Sample,
     accepted_per_drafted,
     ratio,
     tokens_per_round,
 )
-from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.intervals import Estimate, estimates
 from draftbench.acceptance.rounds import (
     ModelPairs,
     Pairs,
@@ -76,16 +77,19 @@ def stopping_rules(
         ratio(DRAFT_STEPS, trajectories, rounds.proposed, rounds.target_passes),
         accepted_per_drafted(trajectories, rounds),
     )
-    rules = [(None, fixed), *((limit, stopped(model, k, limit)) for limit in thresholds)]
+    rules = {None: fixed} | {limit: stopped(model, k, limit) for limit in thresholds}
+    intervals = estimates([sample for samples in rules.values() for sample in samples])
     return tuple(
         Stopping(
             k=k,
             threshold=threshold,
-            tokens_per_round=estimate(tokens),
-            draft_steps_per_round=estimate(steps),
-            accepted_per_drafted=estimate(accepted),
+            tokens_per_round=tokens,
+            draft_steps_per_round=steps,
+            accepted_per_drafted=accepted,
         )
-        for threshold, (tokens, steps, accepted) in rules
+        for threshold, tokens, steps, accepted in zip(
+            rules, intervals[::3], intervals[1::3], intervals[2::3], strict=True
+        )
     )
 
 
@@ -93,16 +97,16 @@ def stopped(pairs: ModelPairs, k: int, threshold: float) -> tuple[Sample, Sample
     """Tokens per round (exact), draft steps per round (a lower bound) and accepted / drafted (an
     upper bound) where drafting ends before the first token with a confidence under `threshold`.
     """
-    sure = [np.array(replay.confidence) >= threshold for _, replay in pairs]
+    sure = [np.asarray(replay.confidence) >= threshold for _, replay in pairs]
     # An unsure token ends its round just as a rejected one does.
     laws = [
-        PositionLaw(t.output_tokens, t.limit, np.array(r.accept) * is_sure, r.draftable)
+        PositionLaw(t.output_tokens, t.limit, np.asarray(r.accept) * is_sure, r.draftable)
         for (t, r), is_sure in zip(pairs, sure, strict=True)
     ]
     rounds, tried = expected_rounds(laws, k), tried_probabilities(laws, k)
     steps = np.array([p.sum() for p in tried])
     drafted = np.array([p @ is_sure[: len(p)] for p, is_sure in zip(tried, sure, strict=True)])
-    trajectories = [trajectory for trajectory, _ in pairs]
+    trajectories = ByRequest(trajectory for trajectory, _ in pairs)
     return (
         tokens_per_round(trajectories, rounds),
         ratio(DRAFT_STEPS, trajectories, steps, rounds.target_passes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -31,7 +32,7 @@ from draftbench.acceptance.faults import (
 )
 from draftbench.acceptance.intervals import (
     Estimate,
-    estimate,
+    estimates,
     paired_difference,
     requests_needed,
 )
@@ -123,7 +124,12 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def acceptance_report(
-    run: Run, candidates: Sequence[Candidate], ks: Sequence[int], width: float
+    run: Run,
+    candidates: Sequence[Candidate],
+    ks: Sequence[int],
+    width: float,
+    *,
+    everything: bool = True,
 ) -> AcceptanceReport:
     """Compute every figure of acceptance of `candidates` from the run's replays, or for a candidate
     without replays that hold from the rounds that were counted.
@@ -132,12 +138,13 @@ def acceptance_report(
         ks: draft lengths; prompt lookup leaves out those beyond the window it was measured with.
             Counts are shown at the k's that were decoded.
         width: the relative half width of an interval that `requests_needed` aims at.
+        everything: or only what one screen shows: α by group, τ and hazards, pooled.
     """
     figures: list[CandidateAcceptance] = []
-    differences: list[FigureDifference] = []
+    differences: dict[tuple[str, int | None], Sample] = {}
     first: dict[int | None, Sample] = {}
     for candidate in candidates:
-        along = candidate_rounds(run, candidate)
+        along = candidate_rounds(run, candidate, tuple(ks))
         rounds = _counted(run, candidate) if along.served else {}
         expected = {
             k: (along.trajectories, along.at(k)) for k in ks if along.reaches(k) and k not in rounds
@@ -146,30 +153,32 @@ def acceptance_report(
             rate: Sample | None = definitions.alpha_of_rounds(*rounds[max(rounds)])
         else:
             rate, rounds, expected = definitions.alpha(along.replays), expected, {}
-        figures.append(_figures(run, candidate, along, rounds, expected, rate, width))
+        figures.append(_figures(run, candidate, along, rounds, expected, rate, width, everything))
         samples: dict[int | None, Sample] = {} if rate is None else {None: rate}
         for k, at_k in rounds.items():
             samples[k] = definitions.tokens_per_round(*at_k)
-        for at, sample in first.items():
+        for at, sample in first.items() if everything else ():
             # Only the same figure at the same k, so not α of two drafting modes or bases.
             if at in samples and samples[at].figure == sample.figure:
-                difference = paired_difference(sample, samples[at])
-                differences.append(
-                    FigureDifference(
-                        candidate=figures[0].candidate,
-                        against=str(candidate),
-                        figure=sample.figure.name,
-                        k=at,
-                        requests=len(difference.requests),
-                        value=estimate(difference),
-                    )
-                )
+                differences[str(candidate), at] = paired_difference(sample, samples[at])
         if len(figures) == 1:
             first = samples
     return AcceptanceReport(
         width=width,
         candidates=tuple(figures),
-        differences=tuple(differences),
+        differences=tuple(
+            FigureDifference(
+                candidate=figures[0].candidate,
+                against=against,
+                figure=first[k].figure.name,
+                k=k,
+                requests=len(difference.requests),
+                value=value,
+            )
+            for ((against, k), difference), value in zip(
+                differences.items(), estimates([*differences.values()]), strict=True
+            )
+        ),
         near_tie_share=near_tie_share(run),
     )
 
@@ -189,42 +198,39 @@ def _figures(
     predicted: Mapping[int, Along],
     rate: Sample | None,
     width: float,
+    everything: bool,
 ) -> CandidateAcceptance:
-
-    def described(sample: Sample, k: int | None) -> FigureEstimate:
-        return FigureEstimate(
-            figure=sample.figure.name,
-            symbol=sample.figure.symbol,
-            k=k,
-            pooled=estimate(sample),
-            per_request=estimate(definitions.per_request_mean(sample)),
-            requests_needed=requests_needed(sample, width),
-        )
-
     pairs, contradicted = candidates_rounds.replays, candidates_rounds.contradiction
     longest = max(rounds, default=0)
     trajectories = rounds[longest][0] if rounds else [trajectory for trajectory, _ in pairs]
     # Where an engine reported sums, nothing is known by position.
     positions = range(1, longest + 1) if pairs or (rate and rate.value is not None) else ()
-    hazards, survivals = (
-        tuple(described(figure(*rounds[longest], i), longest) for i in positions)
-        for figure in (definitions.hazard, definitions.survival)
-    )
+    figures_of = AT_EACH_K if everything else (definitions.mean_accepted_length,)
+    sections: dict[str, list[tuple[int | None, Sample]]] = {
+        "alpha": [] if rate is None or rate.value is None else [(None, rate)],
+        "at_each_k": [(k, of(*at_k)) for k, at_k in rounds.items() for of in figures_of],
+        "hazards": [(longest, definitions.hazard(*rounds[longest], i)) for i in positions],
+        "survivals": [
+            (longest, definitions.survival(*rounds[longest], i)) for i in positions if everything
+        ],
+        "predicted": [(k, of(*at_k)) for k, at_k in predicted.items() for of in figures_of],
+    }
+    samples = [pair for section in sections.values() for pair in section]
+    every = iter(_described(samples, width, per_request=everything))
+    figures = {name: tuple(islice(every, len(section))) for name, section in sections.items()}
     return CandidateAcceptance(
         candidate=str(candidate),
         mode=next((replay.mode for _, replay in model_pairs(pairs)), None),
         requests=len({trajectory.request for trajectory in trajectories}),
         equal_requests=round(definitions.by_tokens(trajectories).equal_requests, 1),
         responses=len(trajectories),
-        alpha=None if rate is None or rate.value is None else described(rate, None),
-        at_each_k=tuple(
-            described(figure(*at_k), k) for k, at_k in rounds.items() for figure in AT_EACH_K
-        ),
-        hazards=hazards,
-        survivals=survivals,
+        alpha=next(iter(figures["alpha"]), None),
+        at_each_k=figures["at_each_k"],
+        hazards=figures["hazards"],
+        survivals=figures["survivals"],
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
-        stopping=stopping_rules(pairs, longest) if pairs and longest else (),
-        trees=best_trees(pairs, longest) if pairs and longest else (),
+        stopping=stopping_rules(pairs, longest) if everything and pairs and longest else (),
+        trees=best_trees(pairs, longest) if everything and pairs and longest else (),
         faults=(
             *((contradicted,) if contradicted else ()),
             *suspected_faults(
@@ -233,12 +239,35 @@ def _figures(
         ),
         rounds_by_group=rounds_by_group(
             trajectories, {k: at_k for k, (along, at_k) in rounds.items() if along == trajectories}
-        ),
+        )
+        if everything
+        else (),
         counted=bool(rounds) and not pairs,
         predicted=tuple(
             # A request's addends are its share in hazards of all requests, not figures of it alone.
-            msgspec.structs.replace(described(figure(*at_k), k), per_request=None)
-            for k, at_k in predicted.items()
-            for figure in AT_EACH_K
+            msgspec.structs.replace(figure, per_request=None)
+            for figure in figures["predicted"]
         ),
     )
+
+
+def _described(
+    samples: Sequence[tuple[int | None, Sample]], width: float, *, per_request: bool
+) -> list[FigureEstimate]:
+    """The figures of these samples, each at its k."""
+    pooled = [sample for _, sample in samples]
+    means = [definitions.per_request_mean(sample) if per_request else None for sample in pooled]
+    intervals = estimates([*pooled, *means])
+    return [
+        FigureEstimate(
+            figure=sample.figure.name,
+            symbol=sample.figure.symbol,
+            k=k,
+            pooled=of_tokens,
+            per_request=of_requests,
+            requests_needed=requests_needed(sample, width),
+        )
+        for (k, sample), of_tokens, of_requests in zip(
+            samples, intervals[: len(pooled)], intervals[len(pooled) :], strict=True
+        )
+    ]

@@ -19,8 +19,8 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
-from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.definitions import ByRequest, tokens_per_round, uncut_accepted_length
+from draftbench.acceptance.intervals import Estimate, estimates
 from draftbench.acceptance.rounds import (
     Floats,
     Ints,
@@ -62,7 +62,7 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
     greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
     if any(replay.accept and not replay.rank for _, replay in greedy):
         return ()
-    trajectories = [trajectory for trajectory, _ in greedy]
+    trajectories = ByRequest(trajectory for trajectory, _ in greedy)
     # Sorted, so that the halves do not depend on the order of the traffic.
     requests = sorted({trajectory.request for trajectory in trajectories})
     if len(requests) < 2:
@@ -71,7 +71,7 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
     rates = rank_rates(greedy)
     rates_of_first = rank_rates([pair for pair in greedy if pair[0].request in first_half])
     rates_of_second = rank_rates([pair for pair in greedy if pair[0].request not in first_half])
-    figures = []
+    samples = []
     for size in nodes:
         by_first, by_second = (
             best_tree(of_half, size, depth) for of_half in (rates_of_first, rates_of_second)
@@ -81,23 +81,26 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
             for t, r in greedy
         ]
         rounds = expected_rounds(laws, depth)
-        figures.append(
-            TreeFigures(
-                nodes=size,
-                depth=depth,
-                tree=best_tree(rates, size, depth),
-                tokens_per_round=estimate(tokens_per_round(trajectories, rounds)),
-                accepted_length=estimate(uncut_accepted_length(trajectories, rounds)),
-            )
+        samples += [tokens_per_round(trajectories, rounds)]
+        samples += [uncut_accepted_length(trajectories, rounds)]
+    intervals = estimates(samples)
+    return tuple(
+        TreeFigures(
+            nodes=size,
+            depth=depth,
+            tree=best_tree(rates, size, depth),
+            tokens_per_round=tokens,
+            accepted_length=length,
         )
-    return tuple(figures)
+        for size, tokens, length in zip(nodes, intervals[::2], intervals[1::2], strict=True)
+    )
 
 
 def rank_rates(pairs: ModelPairs) -> Floats:
     """P(the target's token has rank r under the draft) [_RANKS], over all drafted positions."""
     counts, positions = np.zeros(_RANKS), 0.0
     for trajectory, replay in pairs:
-        rank = np.array(replay.rank[: replay.draftable], np.int64)
+        rank = np.asarray(replay.rank)[: replay.draftable]
         counts += trajectory.weight * np.bincount(rank[rank < _RANKS], minlength=_RANKS)
         positions += trajectory.weight * len(rank)
     return counts / max(positions, 1.0)
@@ -111,7 +114,7 @@ def tree_law(tree: Tree, depth: int, trajectory: Trajectory, replay: Replay) -> 
             counts as rejected there, as in an engine's round.
     """
     child, nowhere = _children(tree)
-    rank = np.minimum(np.array(replay.rank, np.int64), child.shape[1] - 1)
+    rank = np.minimum(np.asarray(replay.rank), child.shape[1] - 1)
     starts = len(rank)
     rank = np.concatenate([rank, np.full(depth, child.shape[1] - 1)])
     node, matched = np.zeros(starts, np.int64), np.zeros(starts, np.int64)

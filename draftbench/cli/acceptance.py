@@ -67,7 +67,8 @@ def acceptance(
     ks = k or observed.manifest.question.ks
     names = map(str, require_measured(observed).candidates)
     chosen = [candidate_named(observed, name) for name in dict.fromkeys(candidate or names)]
-    report = acceptance_report(observed, chosen, ks, width)
+    whole = everything or output.style in ("json", "csv")
+    report = acceptance_report(observed, chosen, ks, width, everything=whole)
     texts: dict[int, str] = {}
     if show_text:
         costliest = _disagreements(run, observed, chosen, max(ks))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
-from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimate
+from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates
 from draftbench.acceptance.rounds import counted_rounds
 from draftbench.gate.noninferiority import gain_of, independent_change
 from draftbench.gate.pin import sampling_label
@@ -315,8 +315,10 @@ def _change(
         if difference is None or gain is None:
             few = f"{len(shared)} common requests: too few to tell"
             difference, obstacle = None, few if shared else "no common requests"
-    values = estimate(a), estimate(b)
-    return FigureChange(figure, *ks, *values, difference, _ratio(gain), len(shared), obstacle)
+    values = estimates(samples)
+    return FigureChange(
+        figure, *ks, values[0], values[1], difference, _ratio(gain), len(shared), obstacle
+    )
 
 
 def _change_of_cost(a: Estimate | None, b: Estimate | None, obstacle: str | None) -> FigureChange:

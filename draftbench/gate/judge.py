@@ -31,7 +31,7 @@ from draftbench.acceptance.definitions import (
     Sample,
     quotient,
 )
-from draftbench.acceptance.intervals import Estimate, estimate
+from draftbench.acceptance.intervals import Estimate, estimates
 from draftbench.acceptance.rounds import Floats
 from draftbench.errors import UsageError
 from draftbench.gate.baseline import Baseline, RequestCounts
@@ -205,7 +205,7 @@ def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair])
             f"{metric} is undefined: nothing was drafted in the {len(pairs)} requests",
             hint="take traffic with longer responses",
         )
-    values = tuple(_value(v, estimate(s)) for v, s in zip(figures, samples, strict=True))
+    values = tuple(map(_value, figures, estimates(samples)))
     gain = _timed(gain_of(*samples, relative=limit.relative), limit, old, new)
     return _check(limit, None, values, gain)
 

@@ -57,6 +57,7 @@ from draftbench.records import (
     CostPoint,
     Decode,
     LookupReplay,
+    Numbers,
     Sampling,
     Trajectory,
 )
@@ -306,7 +307,7 @@ def _nothing_drafted(
     """Responses of requests that got one token at most, each with a replay without positions."""
     replay = pairs[0][1]
     fields = msgspec.structs.asdict(replay)
-    empty = {name: () for name, value in fields.items() if isinstance(value, tuple)}
+    empty = {name: () for name, value in fields.items() if isinstance(value, tuple | Numbers)}
     replayed = {trajectory.request for trajectory, _ in pairs}
     return [
         (response, msgspec.structs.replace(replay, **empty))

@@ -32,6 +32,7 @@ from draftbench.planner.measured import TimedRun, timed_runs
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
 from draftbench.records import Candidate, Trajectory
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # What a cell's seconds are compared with: those of its passes, its rounds, or its tokens alone.
@@ -277,6 +278,7 @@ class Promised:
     requests: list[int]
 
 
+@remembered
 def rounds_seconds(
     responses: Responses, block: Block, load: int, rounds: Rounds
 ) -> tuple[Floats, Floats]:

@@ -4,10 +4,8 @@ chosen. Also how far predictions were off, and how much acceptance may fall.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +17,8 @@ from draftbench.acceptance.definitions import (
     mean_accepted_length,
     tokens_per_round,
 )
-from draftbench.acceptance.intervals import Estimate, estimate
-from draftbench.acceptance.rounds import PositionLaw, Rounds
+from draftbench.acceptance.intervals import Estimate, estimates
+from draftbench.acceptance.rounds import PositionLaw, expected_rounds
 from draftbench.planner.cells import ROUND, rounds_seconds
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
@@ -35,7 +33,7 @@ from draftbench.planner.recommendation import (
     Evaluation,
     PredictionError,
 )
-from draftbench.records import SELF
+from draftbench.records import SELF, Decode, Trajectory
 from draftbench.run_folder.run import Run
 
 _PRECISION = 1e-3
@@ -43,51 +41,70 @@ _PRECISION = 1e-3
 
 def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
     """Every candidate at every k, in the order in which they were measured."""
-    found = []
+    samples: dict[Alternative, dict[str, Sample | None]] = {}
+    best_of_each = []
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
         # By memory another k may lead among all candidates than among those of one draft.
         best = decided.leader
         if best is None or best.candidate != candidate:
             best = decided.evaluator.at(decided.concurrency, candidate).best_of_draft
+        best_of_each.append(best)
         rate = alpha(at_every_k[0].responses.along.replays)
-        for each in at_every_k:
-            found.append(_evaluation(each, decided, run, rate, best=each is best))
-    return tuple(found)
+        samples |= {each: {"alpha": rate} | _samples(each, run) for each in at_every_k}
+    # All at once, since requests are drawn once for all figures that are asked for together.
+    intervals = iter(estimates([each for of in samples.values() for each in of.values()]))
+    return tuple(
+        _evaluation(
+            each, decided, run, {name: next(intervals) for name in of}, each in best_of_each
+        )
+        for each, of in samples.items()
+    )
+
+
+def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decode]]:
+    """Those of a serving engine, with or without a baseline."""
+    load = alternative.configuration.concurrency
+    return runs_at(run, alternative.candidate, alternative.k, load) if run.served else []
+
+
+def _samples(alternative: Alternative, run: Run) -> dict[str, Sample | None]:
+    """The figures of one configuration whose intervals come from drawn requests."""
+    measured, along = alternative.measured, alternative.responses.along
+    counted = None
+    if measured:
+        counted = measured.counted
+    elif answers := _answers(alternative, run):
+        counted = counted_along(answers)
+    # A draft that cannot be replayed has the engine's τ at k's that were started, at others that of
+    # the positions that it counted.
+    expected = along.trajectories, along.at(alternative.k)
+    replayed = expected if along.replays else counted or expected
+    return {
+        "mean_accepted_length": mean_accepted_length(*replayed),
+        "tokens_per_round": tokens_per_round(*replayed),
+        "accepted_per_drafted": accepted_per_drafted(*replayed),
+        "mean_accepted_length_measured": mean_accepted_length(*counted) if counted else None,
+        "accepted_per_drafted_measured": accepted_per_drafted(*counted) if counted else None,
+        "speedup_measured": measured.speedup if measured else None,
+    }
 
 
 def _evaluation(
     alternative: Alternative,
     decided: LoadDecision,
     run: Run,
-    rate: Sample | None,
-    *,
+    figures: Mapping[str, Estimate | None],
     best: bool,
 ) -> Evaluation:
-    """The figures of one configuration.
+    """One configuration.
 
     Args:
-        rate: α of its candidate.
+        figures: by field, those of `_samples` and α of its candidate.
         best: whether this is the candidate's best k.
     """
     responses, block, k = alternative.responses, alternative.block, alternative.k
     measured, configuration = alternative.measured, alternative.configuration
-    # Those of a serving engine, with or without a baseline.
-    served = run.served
-    answers = runs_at(run, alternative.candidate, k, configuration.concurrency) if served else []
-    while_decoding = None
-    if measured:
-        while_decoding = measured.counted
-    elif answers:
-        while_decoding = counted_along(answers)
-    # A draft that cannot be replayed has the engine's τ at k's that were started, at others that of
-    # the positions that it counted.
-    along = responses.along.trajectories, responses.along.at(k)
-    replayed = along if responses.along.replays else while_decoding or along
-
-    def figure(of: Callable[..., Sample], rounds: tuple[Any, Rounds] | None) -> Estimate | None:
-        return estimate(of(*rounds) if rounds else None)
-
     ratio = block.draft_cost_ratio(responses.context) if block else None
     verify = block.verify_ratio(k + 1, responses.context) if block else None
     needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
@@ -97,24 +114,17 @@ def _evaluation(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
         k=k,
-        alpha=estimate(rate),
-        mean_accepted_length=figure(mean_accepted_length, replayed),
         draft_cost_ratio=ratio,
         verify_ratio=verify,
         speedup_predicted=alternative.estimate(predicted.decoding if predicted else None),
-        speedup_measured=estimate(measured.speedup if measured else None),
         best=best,
-        tokens_per_round=figure(tokens_per_round, replayed),
-        accepted_per_drafted=figure(accepted_per_drafted, replayed),
-        mean_accepted_length_measured=figure(mean_accepted_length, while_decoding),
-        accepted_per_drafted_measured=figure(accepted_per_drafted, while_decoding),
         speedup_expected=alternative.expected,
         speedup_end_to_end=alternative.estimate(predicted.end_to_end if predicted else None),
         prediction_error=evaluator.prediction_error(alternative),
         memory_bytes=alternative.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=alternative.estimate(alternative.end_to_end),
-        requests_served=len({row.request for _, row in answers}),
+        requests_served=len({row.request for _, row in _answers(alternative, run)}),
         requests_measured=len(measured.speedup.requests) if measured else 0,
         probability_best=decided.probability(alternative)
         if competes and decided.deciding
@@ -125,6 +135,7 @@ def _evaluation(
         acceptance_luck=alternative.acceptance_luck,
         interval_from=alternative.interval_from,
         concurrency=configuration.concurrency,
+        **figures,
     )
 
 
@@ -263,11 +274,12 @@ def break_even(alternative: Alternative) -> BreakEven | None:
     slower = (weights @ plain) / (weights @ rounds) / expected
 
     def pays(scaling: float) -> bool:
-        scaled = tuple(replace(x, accept=np.minimum(1.0, scaling * x.accept)) for x in laws)
-        fewer = replace(responses, along=replace(responses.along, laws=scaled))
-        seconds = rounds_seconds(
-            fewer, alternative.block or ROUND, load, fewer.along.at(alternative.k)
-        )
+        scaled = [
+            PositionLaw(x.length, x.limit, np.minimum(1.0, scaling * x.accept), x.draftable)
+            for x in laws
+        ]
+        fewer = expected_rounds(scaled, alternative.k)
+        seconds = rounds_seconds(responses, alternative.block or ROUND, load, fewer)
         without, drafted = (weights @ each for each in seconds)
         return bool(without >= slower * drafted)
 

@@ -15,6 +15,7 @@ from draftbench.acceptance.definitions import HAZARD, Sample, per_request_mean, 
 from draftbench.acceptance.intervals import (
     Estimate,
     estimate,
+    estimates,
     paired_difference,
     paired_ratio,
     quantiles,
@@ -42,7 +43,7 @@ def test_bca_reproduces_the_textbook_interval_of_a_skewed_figure() -> None:
         return np.asarray(mean[..., 2] - mean[..., 1] ** 2)
 
     sample = Sample(HAZARD, tuple(map(str, range(26))), np.ones(26), moments, variance)
-    found = resampled(sample, level=0.9, resamples=20000)
+    [found] = resampled([sample], [0.9], 20000)
     assert found is not None
     assert found.value == pytest.approx(171.5, abs=0.1)
     assert (found.low, found.high) == pytest.approx((116.0, 260.0), abs=3)
@@ -176,3 +177,20 @@ def test_requests_needed_follow_from_the_standard_error() -> None:
 )
 def test_a_quantile_lies_between_the_two_draws_around_it(share, value):
     assert quantiles(np.array([3.0, 1.0, 10.0, 2.0, 4.0]), [share])[0] == pytest.approx(value)
+
+
+def test_figures_asked_for_together_are_those_asked_for_alone() -> None:
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(2, 60, 40)
+    whole = [ratio(rng.binomial(tokens, rate), tokens) for rate in (0.2, 0.8)]
+    part = ratio([3, 1, 4, 1, 5, 9], [9, 9, 9, 9, 9, 9], "abcdef")
+    samples = [whole[0], None, part, ratio([1], [2]), whole[1], whole[0]]
+    assert estimates(samples) == [estimate(sample) for sample in samples]
+    assert [found is None for found in estimates(samples)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]

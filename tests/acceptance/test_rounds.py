@@ -22,6 +22,7 @@ from draftbench.acceptance.rounds import (
     counted_rounds,
     expected_rounds,
     law_of,
+    rounds_at_each,
     tried_probabilities,
 )
 from draftbench.records import Decode
@@ -224,6 +225,15 @@ def test_many_responses_give_what_each_gives_alone() -> None:
         alone = expected_rounds([laws[row]], 4)
         wanted = {f.name: getattr(alone, f.name)[0] for f in fields(Rounds) if f.name != "k"}
         assert_same(together, row, wanted)
+
+
+def test_draft_lengths_asked_for_together_give_what_each_gives_alone() -> None:
+    rng = np.random.default_rng(2)
+    laws = [PositionLaw(int(n), int(n) + 3, rng.random(n - 1), 20) for n in range(1, 40)]
+    for k, together in rounds_at_each(laws, (1, 3, 8)).items():
+        alone = expected_rounds(laws, k)
+        for name, counts in together.counts.items():
+            assert counts.tolist() == alone.counts[name].tolist()
 
 
 def test_beyond_what_was_looked_up_or_served_nothing_is_known() -> None:

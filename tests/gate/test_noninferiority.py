@@ -54,7 +54,7 @@ def test_the_standard_error_is_that_of_the_mean_difference():
 
 def test_few_requests_get_a_wider_interval_than_the_plain_bootstrap():
     old, new = ratio([20] * 6), ratio([21, 22, 23, 24, 25, 26])
-    plain = resampled(paired_difference(new, old))
+    [plain] = resampled([paired_difference(new, old)], [0.95])
     widened = gain_of(old, new, relative=False).interval
     assert widened.value == plain.value
     assert widened.low < plain.low < plain.high < widened.high

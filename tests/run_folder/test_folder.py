@@ -238,7 +238,7 @@ def ended(folder):
 
 
 def line(request):
-    return msgspec.json.encode(trajectory(request)) + b"\n"
+    return msgspec.json.encode(trajectory(request), enc_hook=list) + b"\n"
 
 
 @pytest.mark.parametrize(

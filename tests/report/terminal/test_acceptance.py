@@ -28,14 +28,14 @@ NAME = "small:int4"
 WRONG = Disagreement(drafted=7, target=8, times=3, rounds_lost=2.5, share=0.25)
 
 
-def made() -> AcceptanceReport:
+def made(*, everything: bool = True) -> AcceptanceReport:
     scene = Scene()
     for at in range(40):
         heat = Sampling(temperature=0.7 * (at % 2))
         scene.request(f"r{at}", segment="chat\x1b[31m", sampling=heat)
         scene.replay(f"r{at}", (1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0), INT4)
         scene.replay(f"r{at}", (0.0,) * 8, BIG)
-    return acceptance_report(scene.observed(1, 2), [INT4, BIG], (1, 2), 0.02)
+    return acceptance_report(scene.observed(1, 2), [INT4, BIG], (1, 2), 0.02, everything=everything)
 
 
 REPORT = made()
@@ -297,3 +297,10 @@ def test_what_other_ways_of_drafting_reach_is_not_shown_of_the_control() -> None
         shown = render(changed(candidate=name), "table", 100)
         assert shown.count(f"{name}: drafting that stops when unsure, k =") == count
         assert shown.count(f"{name}: best trees, at most") == count
+
+
+def test_one_screen_is_the_same_where_only_what_it_shows_was_computed():
+    few, whole = (
+        render(made(everything=each), "table", 100, everything=False) for each in (False, True)
+    )
+    assert few == whole
