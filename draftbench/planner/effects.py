@@ -34,7 +34,7 @@ from draftbench.records import Candidate
 
 # Standard deviations of effects before any cell was seen. Those of a configuration together are
 # about 5 %: 44 decoded ones of real runs were 4.5 % (root mean square) off what passes promise.
-FREE, RUNNER, DRAFT, AT_LOAD, K = 2.0, 0.03, 0.03, 0.015, 0.02
+FREE, RUNNER, DRAFT, AT_LOAD, K = 2.0, 0.03, 0.03, 0.015, 0.012
 # Target steps that a round may take beyond its passes.
 CONSTANT = 0.06
 # The noise of a cell (sd): what is usual, and as many degrees of freedom it counts as.
