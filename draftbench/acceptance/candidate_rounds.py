@@ -26,7 +26,7 @@ from draftbench.acceptance.rounds import (
     law_of,
     rounds_at_each,
 )
-from draftbench.records import Candidate, Decode, Trajectory
+from draftbench.records import Candidate, Decode, Key, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -56,6 +56,11 @@ class CandidateRounds:
     def trajectories(self) -> ByRequest:
         """The responses that were replayed, or served."""
         return ByRequest(self.served.along if self.served else (t for t, _ in self.replays))
+
+    @cached_property
+    def row_of(self) -> dict[Key, int]:
+        """Where each response is among them."""
+        return {trajectory.key: row for row, trajectory in enumerate(self.trajectories)}
 
     @remembered
     def at(self, k: int) -> Rounds:

@@ -189,6 +189,12 @@ class Alternative:
             return None
         return tokens_per_round(along.trajectories, along.at(self.k)).value
 
+    @cached_property
+    def measured_rows(self) -> list[int]:
+        """Where its decoded responses are among all."""
+        at = self.responses.along.row_of
+        return sorted(at[key] for key in self.measured.keys if key in at) if self.measured else []
+
     @property
     def promised(self) -> tuple[Floats, Floats, Floats, Floats] | None:
         """Of every response the seconds that passes promise, without a draft and with it, its
@@ -209,10 +215,11 @@ class Alternative:
         if self.promised is None:
             return None
         plain, rounds, _, weights = self.promised
-        own = weights * [t.key in self.measured.keys for t in self.responses.along.trajectories]
-        if not own @ rounds:
+        rows = self.measured_rows
+        plain, rounds = (weights[rows] @ seconds[rows] for seconds in (plain, rounds))
+        if not rounds:
             return None
-        there = float(own @ plain / (own @ rounds)) * math.exp(-slower)
+        there = float(plain / rounds) * math.exp(-slower)
         return there / self.measured.speedup.value - 1
 
     @property
@@ -231,10 +238,9 @@ class Alternative:
         if measured is None or not along.replays:
             return None
         (_, rounds), replayed = measured.counted, along.at(self.k)
-        both = np.array([t.key in measured.keys for t in along.trajectories])
         decoded, expected = (
             quotient(np.array([each.tokens[at].sum(), each.target_passes[at].sum()]))
-            for each, at in ((rounds, slice(None)), (replayed, both))
+            for each, at in ((rounds, slice(None)), (replayed, self.measured_rows))
         )
         return float(decoded / expected - 1) if expected > 0 else None
 

@@ -9,6 +9,7 @@ from draftbench.models.drafting import fewest_drafted, too_short
 from draftbench.planner.latency import tail_ratio
 from draftbench.planner.options import DecisionOptions
 from draftbench.records import LOOKUP, SELF, Candidate
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _footprint(run: Run, candidate: Candidate) -> Footprint | None:
     return Footprint(0 if candidate.draft == SELF else facts.weight_bytes, facts.kv_bytes_per_token)
 
 
+@remembered
 def _longest_context(run: Run) -> int:
     """Tokens of the longest prompt with its response."""
     return max((t.prompt_tokens + t.output_tokens for t in run.trajectories), default=0)
