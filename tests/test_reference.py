@@ -71,7 +71,8 @@ def test_replays_that_accept_half_of_what_was_rejected_do_not_count():
     ]
     sound, spoiled = recommend(run), recommend(replace(run, replays=tuple(planted)))
     assert (sound.provisional, spoiled.leader) == ("", sound.leader)
-    assert spoiled.speedup_deciding.value == pytest.approx(sound.speedup_deciding.value, rel=0.02)
+    interval = sound.speedup_deciding
+    assert interval.low < spoiled.speedup_deciding.value < interval.high
     assert spoiled.provisional == (
         "decoding contradicts the replay of stories15M, so only what was decoded counts"
     )
