@@ -96,7 +96,7 @@ def _gated(sides: Mapping[str, Baseline], k: int) -> list[str]:
     from draftbench.gate.judge import judge
     from draftbench.report.terminal.gate import checked
 
-    lines = [f"The gate, shown with the two model drafts at k = {k}, the largest of this sweep:"]
+    lines = [f"Now the gate, on the two draft models at k = {k}:"]
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):
         result = judge(sides[old], sides[new])
         title = f"{result.verdict} (exit code {result.exit_code}): `{new}` replaces `{old}`"

@@ -16,7 +16,7 @@ def estimate(
     k: tuple[int, ...] = flag("1-16", "The draft lengths, e.g. 1-10.", "K,…", parse=draft_lengths),
     output: TextOutput,
 ) -> int:
-    """Compute what the closed form promises for an acceptance rate and a draft cost ratio.
+    """Predict the speed-up by formula, from an acceptance rate and a draft cost ratio.
 
     draftbench estimate --alpha 0.75 --draft-cost 0.05
     draftbench estimate --alpha 0.75 --draft-cost 0.05 --verify-ratio 1.1 --k 1-10

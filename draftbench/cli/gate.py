@@ -245,8 +245,7 @@ def baseline_of(
     decision: Decision | None = None,
     concurrency: int | None = None,
 ) -> Baseline:
-    """What one candidate did at one k and one load: by default what the run recommends, at the load
-    that it recommends it for.
+    """What one candidate did at one k and one load. Default: the recommended configuration.
 
     Raises:
         UsageError: the run recommends nothing, or did not measure it at the `--concurrency` asked.

@@ -85,7 +85,7 @@ class ServingFlags:
     )
     ready_timeout: float = in_serving(
         _READY_TIMEOUT,
-        "How long to wait until a server that was started answers.",
+        "How long to wait for a started server to answer.",
         "SECONDS",
         min=1,
     )
@@ -100,7 +100,7 @@ class ServingFlags:
         parse=_arrivals,
     )
     time_scale: float = in_serving(
-        1.0, "How many times as fast as logged --arrivals log sends.", "FACTOR", min=1e-6
+        1.0, "Replay the log this many times faster (--arrivals log).", "FACTOR", min=1e-6
     )
     restarts: int = in_serving(
         1,

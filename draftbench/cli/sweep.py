@@ -90,8 +90,8 @@ class Settings:
     )
     batches: tuple[int, ...] | None = flag(
         None,
-        "How many requests are answered at once, e.g. 1,4,16 (default: 1). With --arrivals one "
-        "number: the most that a started server may answer at once.",
+        "The concurrency levels to measure, e.g. 1,4,16 (default: 1). With --arrivals one number: "
+        "the most requests that a started server may run at once.",
         "N,…",
         ("--concurrency",),
         parse=loads,
@@ -131,8 +131,8 @@ class Settings:
 
     measure: str = in_measure(
         "best",
-        "After replay, decode for real: the best k's, all k's or none; replay does not even time "
-        "steps, for acceptance alone.",
+        "After replay, decode for real: at the best k, at all k's or at none; replay does not even "
+        "time steps, for acceptance alone.",
         "HOW",
         among=("best", "all", "none", "replay"),
     )

@@ -389,8 +389,8 @@ def _verdict_on_texts(found: Sequence[_Matches]) -> Verdict:
 def _worse_and_better(
     found: Sequence[_Matches], kinds: Collection[Match]
 ) -> Iterator[tuple[int, int]]:
-    """How many requests differ in the text with speculation only, and how many in the text that it
-    is compared with only: the second text without speculation, then the baseline's.
+    """McNemar's counts, against the second text without speculation, then the baseline's: requests
+    of which only the text with speculation differs, and of which only the other does.
     """
     again = [(each.drafted, each.again) for each in found if each.again is not None]
     before = [(each.drafted, each.before) for each in found if each.before is not None]

@@ -165,11 +165,12 @@ def _findings(pair: PairFacts) -> dict[str, str]:
         for name, ours, theirs in ends
         if ours != theirs
     ]
+    apart = abs(words.target_rows - words.draft_rows)
     return {
         **_size_findings(words.target_rows, words.draft_rows),
         "always": "always",
         "rows": str(words.target_rows),
-        "rows_apart": str(abs(words.target_rows - words.draft_rows)),
+        "rows_apart": f"sizes differ by {apart} rows" if apart else "same size",
         "other_word": _named(words.first_difference),
         "other_regular_word": _named(words.first_regular_difference),
         "other_tokenizer": _named(tokenizer),
@@ -272,7 +273,7 @@ ENGINE_RULES = {
             ("other_end", "refuses", "{}"),
             ("other_regular_word", "refuses", "{}"),
             ("no_begin", "with an option", "the draft names {}"),
-            ("rows_apart", "accepts", "same token texts from id 5 on, sizes differ by {} rows"),
+            ("rows_apart", "accepts", "same token texts from id 5 on, {}"),
         ),
         option=_llama_cpp_option,
         refused="llama-server starts and serves without the draft",

@@ -228,21 +228,22 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         yield Caveat("unfinished", missing, decisive=True, short="the run is not finished")
     replayed = by_tokens(run.trajectories)
     counts = []
+    requests = len(replayed.requests)
     # Of drafts that only an engine runs there are no other requests than the decoded ones.
     if run.replays or not (leader and leader.measured):
-        word = "replayed" if run.replays else "answered"
-        counts.append(("few-requests", len(replayed.requests), replayed.equal_requests, word))
-    if leader and leader.measured:
+        counts.append(("few-requests", requests, replayed.equal_requests, ""))
+    decoded = len(leader.measured.speedup.requests) if leader and leader.measured else 0
+    if decoded and (decoded < requests or not counts):
         # By their number: as many as a sweep decodes unasked are enough, whatever their lengths.
-        decoded = len(leader.measured.speedup.requests)
-        counts.append(("few-decoded", decoded, decoded, "decoded"))
-    for kind, count, equal, word in counts:
+        were = " was decoded" if decoded == 1 else " were decoded"
+        counts.append(("few-decoded", decoded, decoded, were))
+    for kind, count, equal, were in counts:
         if equal < FEW_REQUESTS:
-            short = f"only {count} {'request was' if count == 1 else 'requests were'} {word}"
+            short = f"only {'one request' if count == 1 else f'{count} requests'}{were}"
             if count >= FEW_REQUESTS:
                 short += f", so unequal in length that they count as {equal:.0f}"
             effect = f"under {FEW_REQUESTS}, intervals are rough"
-            if kind == "few-decoded" and count < FEW_DECODED:
+            if decoded == count < FEW_DECODED:
                 effect = f"under {FEW_DECODED}, they do not correct the prediction"
             yield Caveat(kind, f"{short}; {effect}", decisive=True, short=short)
     if any(t.origin == "log" for t in run.trajectories):
@@ -343,7 +344,7 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
         yield Caveat(
             "looping",
             f"in {looping / written:.0%} of the output the target repeats itself, which inflates "
-            "acceptance, above all that of prompt lookup",
+            "acceptance, especially of prompt lookup",
         )
     checked = audit(run)
     if checked is None:
@@ -524,8 +525,8 @@ def predictions_off(error: PredictionError) -> str:
     passes_only = ""
     if error.passes_only_median is not None and error.passes_only_worst is not None:
         passes_only = (
-            ". From pass timings alone, as where nothing was decoded, they are off by "
-            f"{error.passes_only_median:.1%} and at most {error.passes_only_worst:.1%}"
+            f". Without decoding they are off by {error.passes_only_median:.1%} and at most "
+            f"{error.passes_only_worst:.1%}"
         )
     measured = "the measured configuration"
     if error.configurations > 1:

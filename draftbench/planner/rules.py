@@ -125,9 +125,9 @@ def _of_unquantized(answer: Recommendation, models: Sequence[Evaluation]) -> Ite
     if if_quantized > 1.02 * now:
         yield Advice(
             rule="quantize-the-draft",
-            sentence=f"{draft.draft} was measured unquantized only; quantized, c is usually 30 to "
-            f"50% lower and α 2 to 4 points, which would give about {if_quantized:.2f}× instead of "
-            f"{now:.2f}×",
+            sentence=f"{draft.draft} was measured unquantized only; quantizing usually cuts c by "
+            f"30 to 50% and α by 2 to 4 points, which would give about {if_quantized:.2f}× instead "
+            f"of {now:.2f}×",
             reason="a draft's errors cost some rounds, its bytes cost every step",
             source=f"{_GUIDE}; alexziskind1/draftbench (1.5B: 2.80× in 16 bits, 2.96× in 4)",
         )
@@ -140,7 +140,7 @@ def _of_many_requests(answer: Recommendation, run: Run) -> Iterator[Advice]:
         yield Advice(
             rule="many-requests-at-once",
             sentence=f"measured up to concurrency {measured}; from 32 on, speculation usually "
-            "stops paying: before serving such loads, sweep there too (`--concurrency 32`)",
+            "stops paying: sweep at your real load first (`--concurrency 32`)",
             reason="a full batch already uses the arithmetic that verifying needs",
             source=f"{_GUIDE}; vllm-project/vllm issue 17984 (Llama 70B with 1B loses from 32 on)",
         )

@@ -89,7 +89,7 @@ def to_settle(answer: Recommendation) -> str | None:
     """The sweep to run next; None if the decision is settled or no sweep is known to settle it."""
     larger, kinds = answer.larger_sweep, {caveat.kind for caveat in answer.caveats}
     if "unfinished" in kinds:
-        return "Next: the command that began this run resumes it."
+        return "Next: repeat the sweep's own command, which resumes it."
     if "impossible" in kinds:
         return "Next: the same sweep on a quiet machine, in another --out."
     if answer.settled_by == "baseline":
@@ -166,8 +166,8 @@ def certainty(answer: Recommendation) -> list[str]:
         sure = answer.probability_best
         likely = f"{sure:.0%}" if sure < 0.995 else "Over 99%"
         notes.append(
-            f"{likely} likely to be the best choice; on average {answer.expected_regret:.1%} "
-            "slower than the best."
+            f"{likely} likely to be the best choice; expected loss {answer.expected_regret:.1%} of "
+            "the best speed."
         )
     margin = answer.break_even.margin if answer.break_even else None
     if margin is not None and margin >= 0:
@@ -506,11 +506,14 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
         if now > was:
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     load = f"at {arrivals}" if arrivals else f"concurrency {waits.concurrency}"
+    times = (waits.plain.time_per_output_token, waits.speculative.time_per_output_token)
+    p99s = waits.p99_ratio_of == "p99"
+    was, now = (milliseconds((each.p99 if p99s else None) or each.largest) for each in times)
+    slowest = "p99 of a request's time per token" if p99s else "Slowest request's time per token"
     notes = [
         f"Milliseconds; {waits.configuration}, {load}. A chunk is what one round delivers. "
         f"{covered}{unknown}",
-        f"A request's time per output token ({waits.p99_ratio_of}) is {waits.p99_ratio:.2f} times "
-        "that without speculation.",
+        f"{slowest}: {now} ms with speculation, {was} ms without.",
     ]
     notes += [f"Worse with speculation: {'; '.join(worse)}."] if worse else []
     head = ["", "speculation", "values", "p50", "p90", "p99", "max"]

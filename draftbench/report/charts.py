@@ -275,7 +275,7 @@ def _prediction_errors(answer: Recommendation) -> Chart | None:
     if not names:
         return None
     errors = [100 * each.error for each in checked]
-    label = "predicted speed-up over measured, less 1 (%)"
+    label = "prediction error (%)"
     plot = Plot(
         values_axis(label, [0.0, *errors]), rows_axis(names), height=_height(names), upright=True
     )

@@ -191,11 +191,10 @@ def _candidates(answer: Recommendation, charts: Mapping[str, Chart]) -> Html:
     every = speed_ups(answer)
     drafts = [each for each in answer.by_candidate if each.draft != SELF]
     faster = len(answer.clearly_faster)
-    control = ", not counting the control `self`," if len(drafts) < len(answer.by_candidate) else ""
-    many = f"{faster or 'None'} of {counted(len(drafts), 'candidate')}{control} "
+    many = f"{faster or 'None'} of {counted(len(drafts), 'candidate')} "
     many += "are" if faster > 1 else "is"
     if len(drafts) == 1:
-        many = f"The one candidate{control} is" + ("" if faster else " not")
+        many = "The one candidate is" + ("" if faster else " not")
     lead = f"{many} clearly faster than decoding without a draft."
     if chart is None:
         lead = _ONE if answer.requests < 2 else "No pass was timed, so no speed-up is known."

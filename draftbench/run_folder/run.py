@@ -197,8 +197,8 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
     """The decoding runs that can be compared with a baseline run of the same process.
 
     A candidate's k's and the baseline are interleaved: on each response, or in a batch, whose rows
-    share rounds, on all responses together. Of each such unit those processes count that decoded
-    all of it; where none did, the last one.
+    share rounds, on all responses together. Of each such unit use the processes that decoded
+    all of it; if none did, the last one.
     """
 
     def unit_of(row: Decode) -> tuple[str, int, Key | None]:

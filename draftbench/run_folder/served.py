@@ -67,9 +67,7 @@ def not_answered(reasons: Iterable[str], asked: int) -> str:
 
 
 def at_their_load(rows: Iterable[Served]) -> list[Served]:
-    """The answers at the load that the run asked for: where requests were sent at their times of
-    arrival, without the responses that were written one by one beforehand.
-    """
+    """With `--arrivals`, the answers to requests that were sent at their times; else all."""
     every = list(rows)
     return [row for row in every if row.load == "open"] or every
 

@@ -66,7 +66,8 @@ def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterat
     yield _tried("attention by chunks", partial(_by_chunks, device))
     yield _tried("recorded passes", partial(_recorded, device))
     for level in LEVELS:
-        yield _tried(f"{level}, bytes a second", partial(_bandwidth, device, level))
+        weights = "unquantized weights" if level == "none" else f"{level} weights"
+        yield _tried(weights, partial(_bandwidth, device, level))
     yield _tried("sweep", partial(_sweep, device, traffic, watcher))
 
 

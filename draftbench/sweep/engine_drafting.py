@@ -193,8 +193,8 @@ def other_drafting(arm: Arm, what: str) -> EngineError:
     """A server that does not draft as its arm should."""
     return EngineError(
         f"the server was asked as `{arm}`, and {what}",
-        hint="see what its command and --engine-args say of speculation; what it answered so is "
-        "kept, and not counted",
+        hint="check the speculation flags in its command and --engine-args; these answers are "
+        "stored but not counted",
     )
 
 

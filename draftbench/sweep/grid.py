@@ -87,8 +87,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
                 left = Measured.read(prepared, folder).left()[:: -1 if turn % 2 else 1]
                 watcher.note(f"{'turn' if prepared.serving else 'process'} {turn + 1} of {turns}")
             for candidate in left:
-                # A server that died costs its start; with a draft that none was started with the
-                # next turn would fail alike.
+                # Skip a candidate that failed before any server answered: it would fail again.
                 if candidate in failed and not measured.answered(candidate):
                     continue
                 failure = worker.attempt(candidate)

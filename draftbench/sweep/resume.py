@@ -165,8 +165,8 @@ class Measured:
                     self.failures[record.candidate] = record
 
     def _add_answer(self, row: Served) -> None:
-        """An answer, or what became of one. Of an arm that is asked at times of arrival those of
-        one visit stand together: fewer requests at a time are less load.
+        """Record an answer, or the error in its place. At times of arrival only the answers of one
+        visit count: a visit that asks the rest has less load.
         """
         where = arm_of(row)
         answers, key = self.answers.get(where, {}), row.key

@@ -63,7 +63,7 @@ class Worker:
         self.prepared, self.options = prepared, prepared.options
         self.measured, self.keep, self.watcher = measured, keep, watcher
         self.deadline: float | None = None
-        watcher.note(f"loading {prepared.target.name}, the target")
+        watcher.note(f"loading the target {prepared.target.name}")
         try:
             process = uuid.uuid4().hex[:8]
             self.machine = Watch(process)

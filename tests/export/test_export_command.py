@@ -78,7 +78,7 @@ def test_a_path_that_the_run_recorded_is_the_measuring_machines_and_one_given_is
 
 def test_what_makes_the_answer_provisional_is_among_what_is_printed_first(command, make_run):
     run = Path(__file__).parents[2] / "results" / "reference" / "tinyllama-gsm8k"
-    words = "note: the run's answer is provisional: only 10 requests were replayed; "
+    words = "note: the run's answer is provisional: only 10 requests; "
     assert words in " ".join(command("export", run, *VLLM).err.split())
     assert "provisional" not in command("export", make_run(), *VLLM, "--all").err
 

@@ -108,8 +108,8 @@ def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
     scene.decode("r0", 0, 8.0)
     scene.decode("r0", 1, 8.0, first_difference=2, tie=False)
     found = recommend(scene.observed(1))
-    assert says(found, "only 2 requests were replayed", "under 30")
-    assert says(found, "only 1 request was decoded", "under 5, they do not correct")
+    assert says(found, "only 2 requests", "under 30")
+    assert says(found, "only one request was decoded", "under 5, they do not correct")
     assert says(found, "1 of 1 requests", "suspect the decoder")
     assert says(found, "small: the head was not quantized")
     assert says(found, "small: stepping chose another token than replay at 10% of positions")
@@ -192,7 +192,8 @@ def state(seconds, others=0.1, throttled=0):
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
-        ({"requests": 29, "decoded": 29}, ["few-requests", "few-decoded"]),
+        ({"requests": 29, "decoded": 29}, ["few-requests"]),
+        ({"requests": 29, "decoded": 28}, ["few-requests", "few-decoded"]),
         ({"decoded": 29}, ["few-decoded"]),
         ({"slower": 1.1}, ["drift"]),
         ({"slower": 1.04}, []),

@@ -310,7 +310,7 @@ def test_the_headline_names_a_sweep_that_settles_it(hand, processes, said):
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("unfinished", "the command that began"), ("impossible", "a quiet machine")]
+    ("kind", "said"), [("unfinished", "the sweep's own command"), ("impossible", "a quiet machine")]
 )
 def test_a_run_that_cannot_decide_is_not_told_to_measure_more_requests(hand, kind, said):
     answer = hand.answer(hand.perfect(requests=5))

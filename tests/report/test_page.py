@@ -176,10 +176,8 @@ def test_where_one_concurrency_was_timed_the_section_says_what_to_run_and_shows_
     assert '<code class="flag">--concurrency 1,4,16</code>' in load
     assert "<table>" in load
     assert "<details>" not in load
-    assert (
-        "A request's time per output token (the largest of 6) is 0.86 times that"
-        in load.replace("&#x27;", "'")
-    )
+    said = "Slowest request's time per token: 186 ms with speculation, 218 ms without."
+    assert said in load.replace("&#x27;", "'")
 
 
 def test_the_segments_begin_with_the_worst_and_the_best_of_them(whole, known):

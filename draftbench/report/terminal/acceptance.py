@@ -176,7 +176,7 @@ def _screen_groups(report: AcceptanceReport, meanings: str) -> Section:
         if len(groups) > room[by]:
             more.append(f"{len(groups) - room[by]} by {by}")
     notes = [
-        f"no α by {by}: none has the {MIN_REQUESTS} requests that an interval takes"
+        f"no α by {by}: no group has the {MIN_REQUESTS} requests an interval needs"
         for by in several
         if by not in splitting
     ]

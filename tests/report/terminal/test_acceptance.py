@@ -153,7 +153,7 @@ def test_only_candidates_of_the_table_are_warned_of() -> None:
 
 def test_segments_of_too_few_requests_are_one_sentence_and_no_table() -> None:
     shown = on_one_screen(by_segment("small", 4.0, 3.0))
-    assert "no α by segment: none has the 5 requests that an interval takes" in shown
+    assert "no α by segment: no group has the 5 requests an interval needs" in shown
     assert "s0" not in shown
     assert re.search("segment +s1", on_one_screen(by_segment("small", 4.0, 5.0)))
 
