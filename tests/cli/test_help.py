@@ -48,7 +48,7 @@ def test_it_fits_eighty_columns_and_speaks_no_python(command, monkeypatch, name)
 
 def test_a_default_is_shown_without_the_least_value(command):
     shown = " ".join(command("sweep", "--help").out.split())
-    assert "--arrivals log sends. [default: 1]" in shown
+    assert "(--arrivals log). [default: 1]" in shown
 
 
 @pytest.mark.parametrize(
