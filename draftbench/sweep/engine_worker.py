@@ -9,34 +9,41 @@ or hangs, only its remaining answers are lost; the next one is started.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 import uuid
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import torch
 
 from draftbench.engines.client import Fault
 from draftbench.engines.commands import ServerStart
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server
-from draftbench.engines.start import Running, started
-from draftbench.errors import (
-    DraftbenchError,
-    EngineError,
-    ModelError,
-    RunFolderError,
-    TrafficError,
+from draftbench.engines.start import MODEL_RUNNER, Running, started
+from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError, TrafficError
+from draftbench.measure.replay import (
+    VLLM,
+    VLLM_CPU,
+    lookup_index,
+    replay_lookup,
+    replay_model,
+    stepping_disagreement,
 )
-from draftbench.measure.trajectories import PromptSample, ScoredResponse
+from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
+from draftbench.models.check import engine_sheet
 from draftbench.models.compatibility import context_length_of
+from draftbench.models.quantize import build_runner
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -44,9 +51,13 @@ from draftbench.records import (
     DraftingMode,
     EngineFacts,
     Failure,
+    Key,
     ModelFacts,
     Observation,
+    Replay,
     Sampling,
+    Served,
+    Trajectory,
 )
 from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
 from draftbench.run_folder.key import keyed_hash
@@ -58,12 +69,12 @@ from draftbench.run_folder.served import (
     cached_share,
     not_answered,
 )
-from draftbench.sweep.engine_answers import near_ties, replay_of, response_of, served_of
 from draftbench.sweep.engine_arms import (
     ALONE,
     CANDIDATES_BETWEEN,
     Arm,
     Load,
+    Serving,
     arrival_times,
     interleaved,
     left_out,
@@ -71,19 +82,16 @@ from draftbench.sweep.engine_arms import (
     plain_starts,
     sampling_of,
 )
-from draftbench.sweep.engine_drafting import (
+from draftbench.sweep.engine_check import (
     check_drafting,
     contradiction,
     drafted_nothing,
-    other_drafting,
-)
-from draftbench.sweep.engine_identity import (
     facts_of,
     files_of,
+    other_drafting,
     refuse_another,
     refuse_other_files,
 )
-from draftbench.sweep.engine_replay import Batches, replays_here
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
@@ -94,6 +102,10 @@ ECHOED = 5
 WARM_UP_TOKENS = 16
 # So many answers in a row that never came end a visit: the server is gone or hangs.
 MOST_LOST = 3
+# Fields of an answer that are recorded unchanged.
+_ANSWERED = set(Served.__struct_fields__) & {field.name for field in fields(Answer)} - {"error"}
+# Records to keep together, each time with their private texts.
+Batches = Generator[tuple[Sequence[Observation], Private], None, None]
 
 
 class Visit(NamedTuple):
@@ -502,3 +514,180 @@ class EngineWorker:
         state = self.machine.look() if self.serving.server is None else None
         self.keep(records if state is None else [*records, state], private)
         self.measured.add(records)
+
+
+def response_of(answer: Answer, asked: PromptSample, digest: str) -> ScoredResponse:
+    """The target's response; if the server returns no ids, without tokens.
+
+    Raises:
+        EngineError: the log-probabilities that were asked for are missing.
+    """
+    prompt, sample = asked
+    tokens = answer.tokens or ()
+    if answer.ask.log_p and answer.log_p is None:
+        raise EngineError(
+            "the server gives no log-probabilities of its own tokens",
+            hint="--mode greedy needs none; vLLM: --logprobs-mode processed_logprobs",
+        )
+    trajectory = Trajectory(
+        request=prompt.request.id,
+        sample=sample,
+        segment=prompt.request.segment,
+        weight=prompt.request.weight,
+        sampling=answer.ask.sampling,
+        prompt_tokens=len(prompt.tokens),
+        output_tokens=answer.output_tokens,
+        limit=prompt.limit,
+        finish=answer.finish,
+        origin="engine",
+        margins=(),
+        argmax=(),
+        digest=digest,
+        looping=looping(tokens),
+    )
+    log_p = array("d", [round(value, 5) for value in answer.log_p or ()])
+    return ScoredResponse(prompt, array("i", tokens), trajectory, log_p)
+
+
+def served_of(
+    answer: Answer,
+    arm: Arm,
+    load: Load,
+    mode: DraftingMode,
+    facts: EngineFacts,
+    response: ScoredResponse | None,
+    error: str | None,
+    digest: str,
+) -> Served:
+    """The record of an answer; at temperature 0 it is compared with the `response`."""
+    request, sample = answer.ask.key
+    values = ((name, getattr(answer, name)) for name in _ANSWERED)
+    answered: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in values}
+    first = None
+    if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
+        first = first_difference(response.tokens, answer.tokens)
+    return Served(
+        **answered,
+        request=request,
+        sample=sample,
+        candidate=arm.candidate,
+        k=arm.k,
+        mode=mode,
+        repeat=arm.repeat,
+        server=facts.server,
+        process=facts.process,
+        load=load.kind,
+        concurrency=load.concurrency or max(1, answer.in_flight),
+        output_tokens=answer.output_tokens,
+        digest=digest,
+        first_difference=first,
+        error=error,
+    )
+
+
+def replay_of(
+    response: ScoredResponse, candidate: Candidate, best: Sequence[int], context: int
+) -> Replay:
+    """A greedy draft's replay from its `best` tokens at positions 1, 2, …"""
+    request, sample = response.key
+    tokens = response.tokens[1:]
+    accept = [float(one == other) for one, other in zip(best, tokens, strict=False)]
+    return Replay(
+        request=request,
+        sample=sample,
+        candidate=candidate,
+        mode=DraftingMode.GREEDY,
+        draftable=max(0, context - len(response.prompt.tokens)),
+        accept=tuple(accept + [0.0] * (len(tokens) - len(accept))),
+        confidence=(),
+        margin=(),
+        rank=(),
+    )
+
+
+def first_difference(response: Sequence[int], answer: Sequence[int]) -> int | None:
+    """The first position at which two texts differ, which may be the end of the shorter one."""
+    for at, (one, other) in enumerate(zip(response, answer, strict=False)):
+        if one != other:
+            return at
+    return None if len(response) == len(answer) else min(len(response), len(answer))
+
+
+def near_ties(
+    rows: Sequence[Served],
+    responses: Mapping[Key, ScoredResponse],
+    plain: Server,
+    exact: float,
+) -> list[Served]:
+    """Each of these answers, which differ from their responses, with whether the difference is a
+    near tie: the plain server's two best tokens there are no further apart than `exact`, or than
+    where its second answer differs from its first. Answers are left out where the server gives no
+    log-probabilities.
+    """
+    margins: dict[tuple[Key, int], float] = {}
+    for row in rows:
+        at, response = row.first_difference or 0, responses[row.key]
+        if (row.key, at) in margins:
+            continue
+        with contextlib.suppress(EngineError):
+            margin = plain.margin([*response.prompt.tokens, *response.tokens[:at]])
+            if margin is not None:
+                margins[row.key, at] = margin
+    known = [
+        (row, margins[where])
+        for row in rows
+        if (where := (row.key, row.first_difference or 0)) in margins
+    ]
+    threshold = max([exact, *(margin for row, margin in known if row.candidate is None)])
+    return [msgspec.structs.replace(row, tie=margin <= threshold) for row, margin in known]
+
+
+def replays_here(
+    prepared: Prepared,
+    measured: Measured,
+    candidate: Candidate,
+    groups: Sequence[Sequence[ScoredResponse]],
+) -> Batches:
+    """The facts of a draft model, unless they are recorded already, then the replays of one group
+    of responses after the other, each with its private texts.
+    """
+    serving, options = prepared.serving, prepared.options
+    assert serving is not None
+    if candidate.draft == LOOKUP:
+        rule, window = _lookup_rule(serving, measured.engines), max(options.ks)
+        for group in groups:
+            yield (
+                [
+                    replay_lookup(r, candidate, lookup_index(rule, *options.lookup), window)
+                    for r in group
+                ],
+                (),
+            )
+        return
+    source = prepared.drafts[candidate.draft]
+    least = measured.least_rows(candidate)
+    build = replace(prepared.build, level=candidate.quant, least_rows=least)
+    runner, facts = build_runner(source, build, candidate.draft)
+    longest = max(chain(*groups), key=lambda response: response.length)
+    held = engine_sheet(source, serving.dtype)
+    facts = msgspec.structs.replace(
+        facts,
+        weight_bytes=held.bytes_at(candidate.quant),
+        kv_bytes_per_token=held.kv_bytes_per_token,
+        replay_disagreement=stepping_disagreement(runner, longest, NEAR_TIE_MARGIN[facts.dtype]),
+        caveats=(*prepared.caveats.get(candidate.draft, ()), *facts.caveats),
+    )
+    if facts not in measured.facts.get(candidate, []):
+        yield [facts], ()
+    for group in groups:
+        pairs = replay_model(runner, serving.target, group, candidate, options.mode)
+        yield [record for record, _ in pairs], [text for _, text in pairs]
+
+
+def _lookup_rule(serving: Serving, engines: Sequence[EngineFacts]) -> str:
+    """The engine whose rule of prompt lookup holds: vLLM has another one on a CPU, and in its older
+    model runner.
+    """
+    runners = [facts.settings.get(MODEL_RUNNER) for facts in engines if facts.started]
+    older = "0" in runners or not torch.cuda.is_available()
+    return VLLM_CPU if serving.engine == VLLM and runners and older else serving.engine

@@ -15,7 +15,7 @@ from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.engine_arms import threads_of_servers
-from draftbench.sweep.engine_identity import (
+from draftbench.sweep.engine_check import (
     refuse_another_server,
     refuse_other_files,
     refuse_other_mode,

@@ -21,7 +21,7 @@ from draftbench.errors import EngineError
 from draftbench.records import Candidate
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_drafting, engine_preparation, engine_worker
+from draftbench.sweep import engine_check, engine_preparation, engine_worker
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
@@ -190,7 +190,7 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
 def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, complaint):
     servers = {"http://spec": spec, "http://plain": plain}
     monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
-    monkeypatch.setattr(engine_drafting, "drive", fake_drive)
+    monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     assert re.search(complaint, failing(2, "sweep", *SERVER, *words, *TRAFFIC))
 
@@ -202,7 +202,7 @@ def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedde
 
     served = Silent(method="draft-simple")
     monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: served)
-    monkeypatch.setattr(engine_drafting, "drive", fake_drive)
+    monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--tokenizer", embedded / "target"]
     assert "set to draft (draft-simple) and drafts nothing" in failing(
         2, "sweep", *SERVER, *words, *TRAFFIC
@@ -222,7 +222,7 @@ def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
 def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_target(
     command, monkeypatch, embedded, tmp_path
 ):
-    for module in (engine_drafting, engine_worker):
+    for module in (engine_check, engine_worker):
         monkeypatch.setattr(module, "drive", fake_drive)
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, "--temperature", 0]
     said = "the server calls its model other: it is taken to be target"
@@ -238,7 +238,7 @@ def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, monkeypatch, e
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(embedded / "target" / name, tmp_path / name)
     monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: FakeServer(k=4))
-    for module in (engine_drafting, engine_worker):
+    for module in (engine_check, engine_worker):
         monkeypatch.setattr(module, "drive", fake_drive)
     words = ["--tokenizer", tmp_path, "--drafts", "ngram", "--out", tmp_path / "run"]
     outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--temperature", 0)
@@ -409,7 +409,7 @@ def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
     monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
-    monkeypatch.setattr(engine_drafting, "drive", fake_drive)
+    monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--tokenizer", embedded / "target", "--traffic", log, "--max-new-tokens", 4]
     words += ["--arrivals", "log", "--dry-run", *(["--baseline-server", "http://plain"] * baseline)]
     plan = json.loads(command("sweep", *SERVER, *words, "--format", "json").out)
@@ -473,7 +473,7 @@ def test_only_an_engine_knows_the_size_of_what_only_it_drafts_with(command, engi
 def test_a_dry_run_of_servers_that_run_starts_none(command, monkeypatch, embedded):
     servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
     monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
-    monkeypatch.setattr(engine_drafting, "drive", fake_drive)
+    monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--dry-run")
     assert outcome.code == 0, outcome.err

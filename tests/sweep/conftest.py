@@ -17,7 +17,7 @@ from draftbench.records import DraftingMode
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import (
     SweepOptions,
-    engine_drafting,
+    engine_check,
     engine_preparation,
     engine_worker,
     prepare,
@@ -100,7 +100,7 @@ def small(monkeypatch, tmp_path):
 @pytest.fixture
 def served(small, monkeypatch, tmp_path):
     """A sweep on servers of this process; `on` is the engine or the user's servers."""
-    for module in (engine_worker, engine_drafting):
+    for module in (engine_worker, engine_check):
         monkeypatch.setattr(module, "drive", fake_drive)
 
     def sweep(*drafts, on=None, out="run", ks=(2, 4, 8), **changes):

@@ -17,7 +17,7 @@ from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, DraftingMode, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_replay, engine_worker, resume
+from draftbench.sweep import engine_worker, resume
 
 DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
 
@@ -45,7 +45,7 @@ def test_prompt_lookup_is_replayed_by_the_rule_of_the_model_runner_that_vllm_tak
     served, monkeypatch, runner, proposes
 ):
     """On a GPU the newer one, unless it is switched off: that one always proposes k tokens."""
-    monkeypatch.setattr(engine_replay.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(engine_worker.torch.cuda, "is_available", lambda: True)
     engine = FakeEngine(settings={"VLLM_USE_V2_MODEL_RUNNER": runner})
     run = served("ngram", on=engine, measure="replay", device="cpu").run
     assert {replay.proposed[-1] for replay in run.replays} == {proposes}
