@@ -123,8 +123,10 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
     if better := [each.name for each in decided.preferred_over]:
         *some, last = better
         names = f"{', '.join(some)} and {last} are" if some else f"{last} is"
-        memory = any(e.memory_bytes != leader.memory_bytes for e in decided.preferred_over)
-        why = "needs less memory" if memory else "drafts fewer tokens"
+        other = [e.memory_bytes != leader.memory_bytes for e in decided.preferred_over]
+        why = "needs less memory" if any(other) else "drafts fewer tokens"
+        if any(other) and not all(other):
+            why = "needs less memory or drafts fewer tokens"
         yield Caveat(
             "tie",
             f"{names} expected to be hardly better than {leader.name}, which leads since it {why}",
@@ -196,14 +198,17 @@ def _interval(decided: LoadDecision, leader: Alternative) -> str:
     requests, timed, undecoded = (
         f"±{math.expm1(part):.0%}" for part in (parts.requests, parts.cells, parts.undecoded)
     )
-    count = len(evaluator.effects.cells)
-    cells = "start" if evaluator.on_engine else "decoded cell"
+    every, on_engine = evaluator.effects.cells, evaluator.on_engine
+    count = sum(1 for cell in every if on_engine or cell.configuration.k)
+    cells = "start" if on_engine else "decoded configuration"
     noise = f"{timed} from the noise of {count} {cells}{'' if count == 1 else 's'}"
     if not count:
         noise = f"{timed} from what decoding usually takes beyond timed passes"
-    text = f"the interval of {leader.name} is {requests} from the requests, {noise}"
-    if leader.decoded:
-        return text
+    text = f"the interval of {leader.name} is {requests} from the requests"
+    configuration = leader.configuration
+    if any(cell.configuration == configuration for cell in every):
+        return f"{text} and {noise}"
+    text += f", {noise}"
     what = f"{leader.name} was not decoded"
     if leader.note:
         what = f"concurrency {decided.concurrency} was not timed"

@@ -316,7 +316,7 @@ def promised(
         candidate, weights = responses.candidate, responses.weights
         names = [t.request for t in responses.along.trajectories]
         prefills = block.prefills(responses.prompts) if block else None
-        answered = {} if prefills is not None else _answered_prefills(run, responses, load, drawn)
+        answered = {} if block else _answered_prefills(run, responses, load, drawn)
         plain = None
         for k in filter(responses.knows, ks):
             if block is not None and k + 1 > (block.longest or k + 1):

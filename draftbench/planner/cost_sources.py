@@ -225,8 +225,8 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
             )
     caveats = (
         f"costs are those of {file.engine}, from `{path}`: all speed-ups here are "
-        "predictions for it, and this run's own timings are ignored; without prefill and without "
-        "what a round takes beyond its passes, and with steps equally long at every context",
+        "predictions for it, and this run's own timings are ignored; without prefill, and with "
+        "steps equally long at every context",
         f"`{path}` has one time for each pass: how much times vary is unknown (c and v show "
         "±0.00), and no interval or probability here includes it",
     )

@@ -43,7 +43,7 @@ from draftbench.planner.cells import (
     rounds_seconds,
 )
 from draftbench.planner.cost_sources import costs_in
-from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, root
+from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, reshaped
 from draftbench.planner.limits import broken_limits, draft_memory
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
@@ -362,8 +362,8 @@ class Evaluator:
         here = self.promised(load)
         columns = {each: at for at, each in enumerate(here.configurations)}
         decoding, whole = self._logs(load)
-        logs = whole if self.by == "end_to_end" else decoding
-        changes, parts = self._among_drafts(here, logs.every), self._parts(here, logs)
+        parts = self._parts(here, whole if self.by == "end_to_end" else decoding)
+        changes = [self._among_drafts(here, each.every) for each in (decoding, whole)]
         shown = load in (*self.options.concurrency, *self.concurrencies())
         found = []
         for candidate in self.run.candidates:
@@ -372,10 +372,12 @@ class Evaluator:
             block = self._block(candidate, load)
             for k in self._ks_of(candidate, load):
                 configuration = Configuration(candidate.draft, candidate.quant, k, load)
-                at, change = columns.get(configuration), changes.get(candidate, 0.0)
-                both: list[Floats | None] = [None, None]
+                at, both = columns.get(configuration), list[Floats | None]([None, None])
                 if at is not None:
-                    both = [_known(each.every[:, at] + change) for each in (decoding, whole)]
+                    both = [
+                        _known(each.every[:, at] + change.get(candidate, 0.0))
+                        for each, change in zip((decoding, whole), changes, strict=True)
+                    ]
                 found.append(
                     Alternative(
                         configuration=configuration,
@@ -470,10 +472,11 @@ class Evaluator:
         chances, grid = self.effects.chances, self.effects.grid
         noise = 2 * float(chances @ [each.noise**2 for each in grid])
         found: list[Parts | None] = []
+        timed = {cell.configuration for cell in self.effects.cells}
         for each, requests, time in zip(
             here.configurations, logs.requests.var(axis=0), logs.time.var(axis=0), strict=True
         ):
-            undecoded = 0.0 if each in self._cells else float(time**2 / (time + noise))
+            undecoded = 0.0 if each in timed else float(time**2 / (time + noise))
             known = math.isfinite(time)
             found.append(
                 Parts(float(requests), float(time) - undecoded, undecoded) if known else None
@@ -505,7 +508,7 @@ class Evaluator:
             # Given the spread, the mean of the truth is estimate - error · inverse · off.
             pull = -error @ inverse @ (np.eye(count) - np.outer(one, one @ inverse) / precision)
             pulls.append(pull)
-            kept.append(root(error + pull @ error) @ np.linalg.pinv(root(error)) - np.eye(count))
+            kept.append(reshaped(error, error + pull @ error) - np.eye(count))
         chances = np.exp(np.array(options) - max(options))
         chances /= chances.sum()
         chosen = generator_of("among drafts").choice(len(chances), p=chances, size=RESAMPLES)
@@ -652,25 +655,27 @@ class LoadDecision:
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """The same among some of the competing ones: the smallest draft that is expected to lose
-        hardly more than the best, at its smallest k that loses hardly more than its best.
+        """The same among some of the competing ones: of those that are expected to lose hardly more
+        than the best, and that pay as surely, the smallest draft at its smallest k.
         """
         losses = {each: self.loss(each) for each in some}
+        best = min(losses, key=lambda each: losses[each], default=None)
+        if best is None:
+            return None
+        near = [each for each in some if losses[each] <= losses[best] + HARDLY_MORE_LOSS]
         least: dict[Candidate, float] = {}
-        for each, loss in losses.items():
-            least[each.candidate] = min(loss, least.get(each.candidate, 1.0))
-        enough = min(least.values(), default=0.0) + HARDLY_MORE_LOSS
-        near = [
-            each
-            for each, loss in losses.items()
-            if least[each.candidate] <= enough and loss <= least[each.candidate] + HARDLY_MORE_LOSS
-        ]
+        for each in near:
+            least[each.candidate] = min(losses[each], least.get(each.candidate, 1.0))
 
-        def size(each: Alternative) -> tuple[float, float, int, float]:
+        def size(each: Alternative) -> tuple[bool, float, float, int, float]:
             memory = math.inf if each.memory_bytes is None else each.memory_bytes
-            return memory, least[each.candidate], each.k, losses[each]
+            less_sure = self._pays(best) and not self._pays(each)
+            return less_sure, memory, least[each.candidate], each.k, losses[each]
 
-        return min(near, key=size, default=None)
+        return min(near, key=size)
+
+    def _pays(self, each: Alternative) -> bool:
+        return decide(each.estimate(each.log(self.by)), self.min_speedup) == "speculate"
 
     @property
     def best_of_draft(self) -> Alternative | None:

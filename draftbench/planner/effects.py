@@ -126,6 +126,8 @@ class Effects:
         for each in self.known:  # so that the effects of all have their place
             for parts in (self.design.plain(each), self.design.rounds(each, 1.0)):
                 self._row(parts)
+        # By name, so that no draw depends on the order of candidates or requests.
+        self._sds = dict(sorted(self._sds.items(), key=str))
         self.z = self._matrix(rows)
         y = [c.log - self.design.offset(c.configuration) for c in self.cells]
         self.y = np.stack(y, axis=1) if y else np.zeros((RESAMPLES + 1, 0))
@@ -267,9 +269,19 @@ def at_k(configuration: Configuration, k: int) -> Configuration:
 
 
 def root(covariance: Floats) -> Floats:
-    """A square root of a covariance."""
+    """The symmetric square root of a covariance, which the order of its rows does not change."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    found: Floats = vectors * np.sqrt(np.maximum(values, 0.0))
+    found: Floats = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    return found
+
+
+def reshaped(one: Floats, other: Floats) -> Floats:
+    """The symmetric matrix that gives draws of one covariance another, and moves them least
+    (Olkin & Pukelsheim 1982).
+    """
+    side = root(one)
+    inverse = np.linalg.pinv(side)
+    found: Floats = inverse @ root(side @ other @ side) @ inverse
     return found
 
 

@@ -61,8 +61,8 @@ _GLOSSARY = {
     "responses gives the rounds of every k, timed passes give their cost. Measured: decoded with "
     "and without speculation, timed. Expected: the prediction for all requests, corrected by what "
     "was measured on some; candidates are ranked by it.",
-    "Intervals": "95%, from resampling requests (for c: timing repeats). They say what other "
-    "requests of the same traffic would change, not another machine, another day or other traffic.",
+    "Intervals": "95%, from resampling requests (for c: timing repeats); those of expected "
+    "speed-ups include the doubt in timing. They do not cover another machine, day or traffic.",
 }
 
 
