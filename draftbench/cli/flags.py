@@ -306,7 +306,7 @@ class Decision:
     """The flags of every command that decides, so that one run cannot get two answers."""
 
     min_speedup: float = in_decision(
-        1.0, "The smallest speed-up worth speculating for.", "S", min=0.0
+        1.0, "The smallest speed-up worth speculating for.", "S", min=0.0, max=1000.0
     )
     concurrency: tuple[int, ...] | None = in_decision(
         None,

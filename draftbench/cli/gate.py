@@ -284,6 +284,8 @@ def _picked(run: Run, candidate: Candidate | None, decision: Decision) -> Config
     from draftbench.planner.recommend import recommend
 
     answer = recommend(run, decision.options(run))
+    if answer.provisional:
+        note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
     picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
     served = [each for each in answer.evaluations if each.requests_served]
     if picked is None and len(served) == 1 and candidate in (None, served[0].candidate):

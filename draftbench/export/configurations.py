@@ -99,9 +99,10 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     made = setting.quant == "none" or made_by(engine, setting.quant)
     if setting.draft is not None and not rules.converts and not made:
         form = level_facts(setting.quant).checkpoint or setting.quant
+        form = f"{'an' if form.startswith('8') else 'a'} {form}"
         differences.append(
             f"{rules.name} cannot quantize to {setting.quant} while loading, as the run did: make "
-            f"a {form} checkpoint of the draft (llm-compressor, GPTQ or AWQ), name it with --draft "
+            f"{form} checkpoint of the draft (llm-compressor, GPTQ or AWQ), name it with --draft "
             "and measure it; an unquantized draft is not the one recommended"
         )
     to_do = [*differences]

@@ -243,7 +243,7 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         were = " was decoded" if decoded == 1 else " were decoded"
         counts.append(("few-decoded", decoded, decoded, were))
     for kind, count, equal, were in counts:
-        if equal < FEW_REQUESTS:
+        if round(equal) < FEW_REQUESTS:
             short = f"only {'one request' if count == 1 else f'{count} requests'}{were}"
             if count >= FEW_REQUESTS:
                 short += f", so unequal in length that they count as {equal:.0f}"
@@ -437,10 +437,9 @@ def _of_candidate(
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
     replays = responses.along.replays
     if replays and len(replays) < replayable:
-        yield Caveat(
-            "partly-replayed",
-            f"replayed on only {len(replays)} of {replayable} responses",
-        )
+        short = f"replayed on only {len(replays)} of {replayable} responses"
+        text = f"{short}, so that its figures are not of the same requests as the others'"
+        yield Caveat("partly-replayed", text, decisive=True, short=short)
     if c is not None:
         if c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
             uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"

@@ -124,6 +124,7 @@ def _evaluation(
         memory_bytes=alternative.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=alternative.estimate(alternative.end_to_end),
+        requests=alternative.requests,
         requests_served=len({row.request for _, row in _answers(alternative, run)}),
         requests_measured=len(measured.speedup.requests) if measured else 0,
         probability_best=decided.probability(alternative)
@@ -174,7 +175,7 @@ def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, flo
     """What decided between an alternative and the leader that is expected to lose as little."""
     this, best = (f"{speed:.2f}×" for speed in speeds)
     both = this if this == best else f"{this} and {best}"
-    tie = f"as good, by expected loss: {both}"
+    tie = f"equally good by expected loss: {both}"
     memory, leaders_memory = alternative.memory_bytes, leader.memory_bytes
     if memory == leaders_memory:
         why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"

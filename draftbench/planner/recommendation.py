@@ -90,6 +90,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
     interval_from: IntervalParts | None = None  # of the speed-up that candidates are ranked by
+    requests: int = 0  # along whose responses its rounds are known
     requests_served: int = 0  # that a serving engine answered at this k, with a baseline or none
 
     @property

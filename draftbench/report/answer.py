@@ -143,13 +143,14 @@ def speed_up(answer: Recommendation) -> str:
 
 def basis(answer: Recommendation, leader: Evaluation) -> str:
     """What the deciding speed-up rests on, and the minimum that was asked for."""
-    requests, decoded = counted(answer.requests, "request"), leader.requests_measured
+    decoded, replayed = leader.requests_measured, leader.requests or answer.requests
+    requests = counted(replayed, "request")
     if not decoded:
         rests_on = f"predicted for {requests}"
     elif not leader.corrected:
         rests_on = f"predicted for {requests} ({decoded} decoded: too few to correct it)"
     else:
-        rests_on = f"over {requests}, {'all' if decoded == answer.requests else decoded} decoded"
+        rests_on = f"over {requests}, {'all' if decoded == replayed else decoded} decoded"
     if answer.costs_from:
         rests_on += f" with costs of {answer.costs_from}"
     elif answer.engine:
@@ -232,7 +233,7 @@ def candidates(
                 "α",
                 "self has the highest α possible here" if answer.ceiling_alpha is not None else "",
             ),
-            ("expected ×", "* predicted only" if starred else ""),
+            ("expected ×", "* not decoded itself" if starred else ""),
         )
         if column in head and words
     ]

@@ -119,11 +119,11 @@ def _by_candidate(answer: Recommendation) -> Chart | None:
         return None
     decoded = sum(not row.hollow for row in rows)
     kinds = (
-        f"Filled points ({decoded} of {len(rows)}): the prediction, corrected by decoding some "
-        "requests. Hollow points: the prediction alone."
+        f"Filled points ({decoded} of {len(rows)}): decoded on some of the requests. Hollow "
+        "points: not decoded, predicted from the others."
     )
     if decoded in (0, len(rows)):
-        how = "corrected by decoding some requests" if decoded else "predicted only"
+        how = "of a draft that was decoded" if decoded else "predicted only"
         kinds = f"Every point is {how}."
     return Chart(
         "speedup-by-candidate",
@@ -236,7 +236,7 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
         "speedup-by-concurrency",
         "Speed-up by concurrency",
         "The best candidate and k at each concurrency. Upright lines: 95% intervals over "
-        f"{answer.requests} requests.{' Hollow points: predicted only.' if predicted else ''}",
+        f"{answer.requests} requests.{' Hollow points: not decoded.' if predicted else ''}",
         plot,
         loads(answer),
     )

@@ -186,19 +186,19 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene, requests_alone):
     found = recommend(scene.observed(2))
     assert found.choice == configuration("small", 2)
     assert says(found, "big at k = 2 is expected to be hardly better than small at k = 2, which")
-    reason = "as good, by expected loss: 1.95× and 1.94×; small at k = 2 needs less memory"
+    reason = "equally good by expected loss: 1.95× and 1.94×; small at k = 2 needs less memory"
     assert evaluation(found, "big").reason == reason
 
 
 @pytest.mark.parametrize(
     ("step", "memory", "reason"),
     [
-        (0.1001, 100, "as good, by expected loss: 1.95×; small at k = 2 is the faster one"),
-        (0.1001, 999, "as good, by expected loss: 1.95×; small at k = 2 needs less memory"),
+        (0.1001, 100, "equally good by expected loss: 1.95×; small at k = 2 is the faster one"),
+        (0.1001, 999, "equally good by expected loss: 1.95×; small at k = 2 needs less memory"),
         (
             0.1001,
             None,
-            "as good, by expected loss: 1.95×; small at k = 2 is the one whose memory is known",
+            "equally good by expected loss: 1.95×; small at k = 2 is the one whose memory is known",
         ),
         # 8 / 4.25 and 8 / 4.1.
         (0.13, 999, "slower: 1.88× expected against 1.95×, 2.67 tokens per round at the cost of"),

@@ -83,7 +83,7 @@ def test_the_screen_of_a_kept_run(answers):
         "   ngram         7  1.46 (1.29–1.67)             –  4.06 ±0.68  0.00 ±0.00     0 kB",
         "   self          1  0.96 (0.83–1.10) *  0.95 ±0.03  1.94 ±0.03  1.00 ±0.00  6.94 MB",
         "± half a 95% interval; τ accepted length; c draft step / target step; self has the",
-        "  highest α possible here; * predicted only",
+        "  highest α possible here; * not decoded itself",
         "",
         "Runner-up: qwen0.5:int8, k = 5, slower: 1.68× expected against 2.03×, 4.01 tokens per",
         "  round at the cost of 2.38 target steps.",
@@ -191,7 +191,7 @@ def test_a_runner_up_that_is_slower_than_no_draft_is_no_alternative(answers):
 def test_what_was_never_decoded_is_starred(hand):
     text = render(hand.answer(hand.undecoded()), "table", 88)
     assert "2.29 (1.98–2.63) *" in text
-    assert "* predicted only" in text
+    assert "* not decoded itself" in text
 
 
 def test_ranked_by_latency_the_table_includes_the_prefills(hand):
