@@ -112,13 +112,6 @@ def resumed_with_another_target() -> list[str]:
     return words
 
 
-def imported(**counts: Any) -> list[str]:
-    """A result of vllm bench serve with these counts."""
-    record = {f"spec_decode_{name}": value for name, value in counts.items()}
-    Path("bench.json").write_text(json.dumps(record))
-    return ["import", "bench.json"]
-
-
 def traffic(content: bytes, name: str, *more: str) -> list[str]:
     """A sweep with this traffic."""
     Path(name).write_bytes(content)
@@ -487,15 +480,6 @@ ENGINES: list[Case] = [
     ("Other threads than a run's servers were started with", lambda: [
         *resumed_with_another_target(), "--threads", "2"]),
     ("Another target than a run's servers were started with", resumed_with_another_target),
-    ("More tokens accepted than drafted, to import", lambda: imported(
-        num_drafts=10, draft_tokens=40, accepted_tokens=41)),
-    ("Shares of positions above 1, to import", lambda: imported(
-        num_drafts=10, draft_tokens=40, accepted_tokens=20,
-        per_position_acceptance_rates=[1.5, 0.5])),
-    ("Another tool's file without counts", lambda: (
-        Path("bench.json").write_text("{}"), ["import", "bench.json"])[1]),
-    ("Three scrapes to import", lambda: (
-        [Path(name).write_text("# HELP x") for name in "abc"], ["import", "a", "b", "c"])[1]),
 ]  # fmt: skip
 TOPICS: dict[str, list[Case]] = {
     "Command line": WORDS,
