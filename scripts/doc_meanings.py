@@ -21,7 +21,6 @@ MEANING = {
     "differences": "of the first candidate against each other, paired by request",
     "digest": "keyed hash of the response's tokens",
     "draft": "name of the draft; `ngram` is prompt lookup, `self` the target as its own draft",
-    "draft_steps_per_round": "tokens that the draft computes in a round",
     "dtype": "type of the unquantized weights",
     "figure": "name of the figure",
     "fingerprint": "digest of its files",

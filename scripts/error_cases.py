@@ -404,7 +404,6 @@ ANSWERS: list[Case] = [
     ("A cost file with an unknown key", lambda: kept(
         lambda _: Path("costs.yaml").write_text("engine: e\nbatch: {}\n"),
         "recommend", "run", "--costs", "costs.yaml")),
-    ("Texts of a redacted run", lambda: kept(nothing, "acceptance", "run", "--show-text")),
     ("An unknown engine", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
     ("An acceptance rate of 2.7", lambda: ["estimate", "--alpha", "2.7", "--draft-cost", "0.1"]),
 ]  # fmt: skip

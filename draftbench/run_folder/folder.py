@@ -44,7 +44,7 @@ from draftbench.safe_files import (
 
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
-TEXTS, DRAFTED, STARTS = "texts.jsonl", "drafted.jsonl", "starts.jsonl"
+TEXTS, STARTS = "texts.jsonl", "starts.jsonl"
 
 R = TypeVar("R", bound=Record)
 
@@ -58,15 +58,6 @@ class PrivateText(OfResponse, frozen=True):
     tokens: tuple[int, ...]
     log_p: tuple[float, ...]  # of each token, above temperature 0
     expected_log_p: float | None = None  # expected sum of `log_p` under the target
-
-
-class PrivateDraft(OfResponse, frozen=True):
-    """What a draft would have written along one trajectory: its best token at the positions 1 …
-    length-1, as far as it could draft.
-    """
-
-    candidate: Candidate
-    tokens: tuple[int, ...]
 
 
 class PrivateStart(Record, frozen=True):
@@ -272,7 +263,7 @@ def _write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def _file(path: Path, kind: type[Record]) -> Path:
-    private = {PrivateText: TEXTS, PrivateDraft: DRAFTED, PrivateStart: STARTS}
+    private = {PrivateText: TEXTS, PrivateStart: STARTS}
     if kind in private:
         return _no_link(path / PRIVATE) / private[kind]
     return _no_link(path / "observations") / f"{kind.__name__.lower()}.jsonl"

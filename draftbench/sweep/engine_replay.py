@@ -27,10 +27,9 @@ from draftbench.records import LOOKUP, NEAR_TIE_MARGIN, Candidate, EngineFacts, 
 from draftbench.sweep.engine_arms import Serving
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Measured
-from draftbench.sweep.worker import Private
 
-# Records to keep together, each time with their private texts.
-Batches = Generator[tuple[Sequence[Observation], Private], None, None]
+# Records to keep together.
+Batches = Generator[Sequence[Observation], None, None]
 
 
 def replays_here(
@@ -40,20 +39,17 @@ def replays_here(
     groups: Sequence[Sequence[ScoredResponse]],
 ) -> Batches:
     """The facts of a draft model, unless they are recorded already, then the replays of one group
-    of responses after the other, each with its private texts.
+    of responses after the other.
     """
     serving, options = prepared.serving, prepared.options
     assert serving is not None
     if candidate.draft == LOOKUP:
         rule, window = _lookup_rule(serving, measured.engines), max(options.ks)
         for group in groups:
-            yield (
-                [
-                    replay_lookup(r, candidate, lookup_index(rule, *options.lookup), window)
-                    for r in group
-                ],
-                (),
-            )
+            yield [
+                replay_lookup(r, candidate, lookup_index(rule, *options.lookup), window)
+                for r in group
+            ]
         return
     source = prepared.drafts[candidate.draft]
     least = measured.least_rows(candidate)
@@ -69,10 +65,9 @@ def replays_here(
         caveats=(*prepared.caveats.get(candidate.draft, ()), *facts.caveats),
     )
     if facts not in measured.facts.get(candidate, []):
-        yield [facts], ()
+        yield [facts]
     for group in groups:
-        pairs = replay_model(runner, serving.target, group, candidate, options.mode)
-        yield [record for record, _ in pairs], [text for _, text in pairs]
+        yield replay_model(runner, serving.target, group, candidate, options.mode)
 
 
 def _lookup_rule(serving: Serving, engines: Sequence[EngineFacts]) -> str:

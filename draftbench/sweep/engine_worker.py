@@ -437,8 +437,8 @@ class EngineWorker:
             else replays_here(self.prepared, self.measured, candidate, step.groups)
         )
         with closing(batches):
-            for records, texts in batches:
-                self._keep(records, texts)
+            for records in batches:
+                self._keep(records)
                 self.watcher.advance(sum(not isinstance(record, ModelFacts) for record in records))
 
     def _replays_by_engine(
@@ -464,7 +464,7 @@ class EngineWorker:
                 ids = [*response.prompt.tokens, *response.tokens][:context]
                 first = len(response.prompt.tokens) + 1
                 best = server.best_tokens(ids, first) if first < len(ids) else []
-                yield [replay_of(response, candidate, best, context)], ()
+                yield [replay_of(response, candidate, best, context)]
 
     def _judge(self, plain: Server) -> None:
         """Record of each answer that differs from its response whether that is a near tie."""
