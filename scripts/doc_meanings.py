@@ -51,7 +51,7 @@ MEANING = {
     "sample": "which response to the request, from 0",
     "samples": "responses per request",
     "sampling": "how the target draws",
-    "schema_version": "of this layout; an older one is read, a newer one refused",
+    "schema_version": "of this layout; another one is refused",
     "second_layout": "weights in a second layout on a CPU, at most",
     "second_layout_bytes": "weights held once more, packed for passes over several tokens",
     "segment": "label of the request's segment",

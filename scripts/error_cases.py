@@ -20,7 +20,7 @@ from typing import Any
 import draftbench
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
-RUN = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "schema-1"
+RUN = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "alone"
 FINISHED = Path(__file__).parents[1] / "results" / "reference" / "tinyllama-gsm8k"
 Case = tuple[str, Callable[[], list[str]]]
 LOG = '{"prompt": "def f():"}\n'
@@ -345,7 +345,9 @@ RUNS: list[Case] = [
     ("A run folder that does not exist", lambda: ["recommend", "results/runs/prod"]),
     ("A folder that is not a run", lambda: ["recommend", "."]),
     ("A run of a newer draftbench", lambda: kept(
-        replaced("run.json", '"schema_version": 1', '"schema_version": 99'))),
+        replaced("run.json", '"schema_version": 4', '"schema_version": 99'))),
+    ("A run of an older draftbench", lambda: kept(
+        replaced("run.json", '"schema_version": 4', '"schema_version": 3'))),
     ("A head that is cut", lambda: kept(lambda run: os.truncate(run / "run.json", 700))),
     ("A line that is not a record", lambda: kept(
         replaced("observations/replay.jsonl", "\n", "\n{}\n"))),
@@ -363,7 +365,6 @@ RUNS: list[Case] = [
     ("A part that is a link", lambda: kept(_linked)),
     ("A run with nothing measured", lambda: kept(_emptied)),
     ("`--out` with a run of other flags", lambda: begun(nothing, "--max-new-tokens", "5")),
-    ("`--out` with a run of an older layout", lambda: kept(nothing, *sweep())),
     ("`--out` with something else", lambda: (Path("run").mkdir(),
         Path("run/letter").touch(), sweep())[2]),
     ("`--out` below a file", lambda: sweep("--out", "log.jsonl/run")),

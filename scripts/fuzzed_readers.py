@@ -23,7 +23,7 @@ from draftbench.errors import DraftbenchError as Refused
 
 ROOT = Path(__file__).parents[1]
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
-RUN = ROOT / "tests" / "run_folder" / "samples" / "schema-2"
+RUN = ROOT / "tests" / "run_folder" / "samples" / "together"
 ROWS = [
     {"prompt": "def f():", "temperature": 0.5, "segment": "code", "max_tokens": 5, "seed": 1},
     {"messages": [{"role": "user", "content": "hello"}], "top_p": 0.9, "stop": ["\n"]},

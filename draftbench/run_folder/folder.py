@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -22,7 +21,6 @@ from typing import TypeVar, get_args
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.hub import short_name
 from draftbench.records import AnyObservation, Candidate, OfResponse, Record, to_json
 from draftbench.run_folder.append_log import append_line, cannot_write, read_lines, seal_of
 from draftbench.run_folder.manifest import (
@@ -32,7 +30,7 @@ from draftbench.run_folder.manifest import (
     difference_lines,
     differing_environment,
     differing_question,
-    refuse_newer,
+    refuse_other_schema,
 )
 from draftbench.safe_files import (
     UnreadableError,
@@ -79,8 +77,8 @@ class RunFolder:
         """Make a folder for this run, or open the one that holds its beginning.
 
         Raises:
-            RunFolderError: the folder holds another question, environment or layout, was redacted,
-                is no run folder, or cannot be written.
+            RunFolderError: the folder holds another question or environment, was redacted, is no
+                run folder of today's layout, or cannot be written.
         """
         if not (path / MANIFEST).exists():
             _begin(path, manifest)
@@ -89,11 +87,6 @@ class RunFolder:
         question = difference_lines(differing_question(existing, manifest))
         environment = difference_lines(differing_environment(existing, manifest))
         for refused, why, hint in (
-            (
-                existing.schema_version < SCHEMA_VERSION,
-                "was begun by an older draftbench, in an older layout",
-                "its figures can be read as before; to measure more, take another --out",
-            ),
             (
                 question,
                 f"holds a run with other settings ({'; '.join(question)})",
@@ -152,7 +145,7 @@ class RunFolder:
         """All records of one kind, in the order in which they were made; of a private kind none
         where the private part was deleted.
         """
-        return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
+        return read_lines(_file(self.path, kind), kind)
 
     def refuse_altered(self, *, resumes: bool = False) -> None:
         """Raise a RunFolderError where observations are not those with which the last sweep ended;
@@ -291,18 +284,11 @@ def _read_manifest(folder: Path) -> Manifest:
         )
     try:
         raw = json_without_controls(read_limited(path, MAX_MANIFEST_BYTES))
-        refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
-        manifest = msgspec.json.decode(raw, type=Manifest)
+        refuse_other_schema(raw, SCHEMA_VERSION, f"`{path}`", "sweep again, with another --out")
+        return msgspec.json.decode(raw, type=Manifest)
     except UnreadableError as error:
         raise RunFolderError(
             f"cannot read `{path}`: {error}", hint="check who may read it, and what it is"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error
-    if manifest.specs:
-        return manifest
-    # Older layouts lack the map; of a short name that two drafts share it is unknown whose it is.
-    drafts = manifest.question.drafts
-    names = Counter(map(short_name, drafts))
-    specs = {short_name(each) if names[short_name(each)] == 1 else each: each for each in drafts}
-    return msgspec.structs.replace(manifest, specs=specs)

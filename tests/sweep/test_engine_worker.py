@@ -617,18 +617,6 @@ def test_the_last_id_of_the_target_is_written_by_it(served):
     assert set(errors_of(served("ngram", on=foreign(2047), ks=(2,)).folder)) == {None}
 
 
-def test_ids_outside_the_vocabulary_that_an_older_run_kept_are_asked_again(served, small):
-    sweep = {"measure": "all", "ks": (2,), "controls": False}
-    draft = str(small.models / "draft")
-    folder = served(draft, on=foreign(2047), **sweep).folder
-    texts = folder.path / "private" / "texts.jsonl"
-    texts.write_text(texts.read_text().replace("2047", "999999"))
-    again = served(draft, **sweep)
-    assert again.engine.arms == [0, 2, 0]
-    assert "999999" not in texts.read_text().splitlines()[-1]
-    assert served(draft, **sweep).engine.arms == []
-
-
 @pytest.mark.parametrize("measured", [True, False])
 def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, measured):
     """Warming up is part of it: a server that is ready may never answer."""
