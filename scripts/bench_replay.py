@@ -81,10 +81,7 @@ def main() -> None:
         candidate = Candidate(draft=path, quant=level or "none")
         replay_model(draft, target, material[:1], candidate, DraftingMode.GREEDY)
         start = time.perf_counter()
-        replays = [
-            replay
-            for replay, _ in replay_model(draft, target, material, candidate, DraftingMode.GREEDY)
-        ]
+        replays = replay_model(draft, target, material, candidate, DraftingMode.GREEDY)
         laws = [
             law_of(item.trajectory, replay) for item, replay in zip(material, replays, strict=True)
         ]

@@ -35,13 +35,11 @@ from draftbench.records import AnyObservation, Request
 from draftbench.report.terminal.dry_run import DryRun
 from draftbench.report.terminal.recommendation import CSV_FIGURES
 from draftbench.run_folder.folder import (
-    DRAFTED,
     LOCK,
     MANIFEST,
     PRIVATE,
     STARTS,
     TEXTS,
-    PrivateDraft,
     PrivateStart,
     PrivateText,
 )
@@ -52,7 +50,7 @@ from draftbench.traffic.suites import Suite
 # What `_meaning` says of a field that its record's docstring explains.
 IN_DOCSTRING = "in the docstring"
 OBSERVATIONS = typing.get_args(AnyObservation)
-PRIVATE_RECORDS = (PrivateText, PrivateDraft, PrivateStart)
+PRIVATE_RECORDS = (PrivateText, PrivateStart)
 COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     (
         "`recommend --format json`, `report --format json`",
@@ -63,8 +61,7 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     (
         "`acceptance --format json`",
         "The report's fields and `definitions`, a list of the definitions in use with each "
-        "engine's name for them. With `--show-text` each disagreement also has `drafted_text` and "
-        "`target_text`, null where the tokenizer cannot be loaded.",
+        "engine's name for them.",
         (AcceptanceReport, Figure),
     ),
     ("`compare --format json`", "Of three runs and more: SideBySide.", (Comparison, SideBySide)),
@@ -186,7 +183,6 @@ def _run_folder(shown: set[type]) -> str:
             f"  {MANIFEST:<26}  what was asked, and where it ran",
             *(f"  observations/{kind.__name__.lower()}.jsonl" for kind in OBSERVATIONS),
             f"  {f'{PRIVATE}/{TEXTS}':<26}  prompts and responses as token ids (mode 0700)",
-            f"  {f'{PRIVATE}/{DRAFTED}':<26}  what each draft proposed, as token ids",
             f"  {f'{PRIVATE}/{STARTS}':<26}  whole commands of the servers started",
             f"  {LOCK:<26}  held while a sweep writes",
         ]

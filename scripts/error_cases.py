@@ -20,7 +20,7 @@ from typing import Any
 import draftbench
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
-RUN = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "schema-1"
+RUN = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "alone"
 FINISHED = Path(__file__).parents[1] / "results" / "reference" / "tinyllama-gsm8k"
 Case = tuple[str, Callable[[], list[str]]]
 LOG = '{"prompt": "def f():"}\n'
@@ -110,13 +110,6 @@ def resumed_with_another_target() -> list[str]:
     with RunFolder(Path("run")).writer() as writer:
         writer.append([facts])
     return words
-
-
-def imported(**counts: Any) -> list[str]:
-    """A result of vllm bench serve with these counts."""
-    record = {f"spec_decode_{name}": value for name, value in counts.items()}
-    Path("bench.json").write_text(json.dumps(record))
-    return ["import", "bench.json"]
 
 
 def traffic(content: bytes, name: str, *more: str) -> list[str]:
@@ -352,7 +345,9 @@ RUNS: list[Case] = [
     ("A run folder that does not exist", lambda: ["recommend", "results/runs/prod"]),
     ("A folder that is not a run", lambda: ["recommend", "."]),
     ("A run of a newer draftbench", lambda: kept(
-        replaced("run.json", '"schema_version": 1', '"schema_version": 99'))),
+        replaced("run.json", '"schema_version": 4', '"schema_version": 99'))),
+    ("A run of an older draftbench", lambda: kept(
+        replaced("run.json", '"schema_version": 4', '"schema_version": 3'))),
     ("A head that is cut", lambda: kept(lambda run: os.truncate(run / "run.json", 700))),
     ("A line that is not a record", lambda: kept(
         replaced("observations/replay.jsonl", "\n", "\n{}\n"))),
@@ -370,7 +365,6 @@ RUNS: list[Case] = [
     ("A part that is a link", lambda: kept(_linked)),
     ("A run with nothing measured", lambda: kept(_emptied)),
     ("`--out` with a run of other flags", lambda: begun(nothing, "--max-new-tokens", "5")),
-    ("`--out` with a run of an older layout", lambda: kept(nothing, *sweep())),
     ("`--out` with something else", lambda: (Path("run").mkdir(),
         Path("run/letter").touch(), sweep())[2]),
     ("`--out` below a file", lambda: sweep("--out", "log.jsonl/run")),
@@ -411,7 +405,6 @@ ANSWERS: list[Case] = [
     ("A cost file with an unknown key", lambda: kept(
         lambda _: Path("costs.yaml").write_text("engine: e\nbatch: {}\n"),
         "recommend", "run", "--costs", "costs.yaml")),
-    ("Texts of a redacted run", lambda: kept(nothing, "acceptance", "run", "--show-text")),
     ("An unknown engine", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
     ("An acceptance rate of 2.7", lambda: ["estimate", "--alpha", "2.7", "--draft-cost", "0.1"]),
 ]  # fmt: skip
@@ -487,15 +480,6 @@ ENGINES: list[Case] = [
     ("Other threads than a run's servers were started with", lambda: [
         *resumed_with_another_target(), "--threads", "2"]),
     ("Another target than a run's servers were started with", resumed_with_another_target),
-    ("More tokens accepted than drafted, to import", lambda: imported(
-        num_drafts=10, draft_tokens=40, accepted_tokens=41)),
-    ("Shares of positions above 1, to import", lambda: imported(
-        num_drafts=10, draft_tokens=40, accepted_tokens=20,
-        per_position_acceptance_rates=[1.5, 0.5])),
-    ("Another tool's file without counts", lambda: (
-        Path("bench.json").write_text("{}"), ["import", "bench.json"])[1]),
-    ("Three scrapes to import", lambda: (
-        [Path(name).write_text("# HELP x") for name in "abc"], ["import", "a", "b", "c"])[1]),
 ]  # fmt: skip
 TOPICS: dict[str, list[Case]] = {
     "Command line": WORDS,

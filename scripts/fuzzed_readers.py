@@ -23,7 +23,7 @@ from draftbench.errors import DraftbenchError as Refused
 
 ROOT = Path(__file__).parents[1]
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
-RUN = ROOT / "tests" / "run_folder" / "samples" / "schema-2"
+RUN = ROOT / "tests" / "run_folder" / "samples" / "together"
 ROWS = [
     {"prompt": "def f():", "temperature": 0.5, "segment": "code", "max_tokens": 5, "seed": 1},
     {"messages": [{"role": "user", "content": "hello"}], "top_p": 0.9, "stop": ["\n"]},
@@ -166,18 +166,17 @@ def _manifest(folder: Path) -> Reader:
     return Reader(read, recommended.sample, recommended.plain)
 
 
-def _private(name: str, record: dict[str, Any], folder: Path) -> Reader:
-    from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder
+def _private(folder: Path) -> Reader:
+    from draftbench.run_folder.folder import PrivateText, RunFolder
 
     shutil.copytree(RUN, folder / "run")
     (folder / "run" / "private").mkdir()
 
     def read(folder: Path, data: bytes) -> object:
-        (folder / "run" / "private" / name).write_bytes(data)
-        run = RunFolder(folder / "run")
-        return [*run.records(PrivateText), *run.records(PrivateDraft)]
+        (folder / "run" / "private" / "texts.jsonl").write_bytes(data)
+        return [*RunFolder(folder / "run").records(PrivateText)]
 
-    return Reader(read, json_lines([record]), json_lines([record]))
+    return Reader(read, json_lines([TEXT]), json_lines([TEXT]))
 
 
 def _engine_costs(folder: Path) -> Reader:
@@ -304,7 +303,6 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 KINDS = ("trajectory", "replay", "lookupreplay", "decode", "costpoint", "modelfacts",
          "machinestate")  # fmt: skip
 TEXT = {"request": "r", "sample": 0, "prompt": [1, 2], "tokens": [3, 4], "log_p": [-0.5, -1.5]}
-DRAFTED = {"request": "r", "sample": 0, "candidate": {"draft": "d"}, "tokens": [3]}
 MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
                "model.safetensors.index.json")  # fmt: skip
 READERS: dict[str, Callable[[Path], Reader]] = {
@@ -314,8 +312,7 @@ READERS: dict[str, Callable[[Path], Reader]] = {
     "--costs YAML": _engine_costs,
     "run: run.json": _manifest,
     **{f"run: {kind}": partial(_run_part, f"observations/{kind}.jsonl") for kind in KINDS},
-    "run: private texts": partial(_private, "texts.jsonl", TEXT),
-    "run: private drafts": partial(_private, "drafted.jsonl", DRAFTED),
+    "run: private texts": _private,
     "baseline": _baseline,
     **{f"model: {name}": partial(_model_file, name) for name in MODEL_FILES},
     "model: chat_template.jinja": _template,

@@ -36,7 +36,7 @@ from draftbench.measure import trajectories
 from draftbench.measure.step_costs import LEAST_TURNS
 from draftbench.planner.recommend import recommend
 from draftbench.records import DraftingMode
-from draftbench.run_folder.folder import PrivateDraft, PrivateText, RunFolder, RunWriter
+from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import Prepared, SweepOptions, prepare, run
 from draftbench.traffic import TrafficQuery
@@ -101,9 +101,7 @@ def readable(out: Path) -> int:
     if not (out / "run.json").exists():
         return 0
     folder = RunFolder(out)
-    parts = (folder.observations(), folder.records(PrivateText),
-             folder.records(PrivateDraft))  # fmt: skip
-    return sum(len(list(part)) for part in parts)
+    return len(folder.observations()) + len(list(folder.records(PrivateText)))
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,6 @@ def essence(out: Path) -> dict[str, object]:
     found = read_run(folder)
     return {
         "texts": {t.key: t for t in folder.records(PrivateText)},
-        "drafted": {(t.request, t.sample, t.candidate): t for t in folder.records(PrivateDraft)},
         "trajectories": {t.key: t for t in found.trajectories},
         "replays": {(r.request, r.sample, r.candidate): r for r in found.replays},
         "decoding runs": Counter(

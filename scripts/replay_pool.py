@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -110,6 +111,7 @@ class Pool:
             faults=(),
             cost_ratios=(),
             requests=counts,
+            run=uuid.uuid4().hex,
         )
 
 

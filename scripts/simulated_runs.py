@@ -30,6 +30,7 @@ from draftbench.records import (
 )
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
+    Effort,
     Environment,
     Manifest,
     Question,
@@ -428,4 +429,7 @@ def manifest(scenario: Scenario) -> Manifest:
             python="",
             packages={},
         ),
+        effort=Effort(measure="best", measure_requests=count, controls=False),
+        specs={},
+        run="",
     )

@@ -40,6 +40,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
+    Effort,
     Environment,
     Manifest,
     Question,
@@ -94,6 +95,9 @@ MANIFEST = Manifest(
     question=QUESTION,
     traffic=TRAFFIC,
     environment=ENVIRONMENT,
+    effort=Effort(measure="best", measure_requests=30, controls=True),
+    specs={"small": "small"},
+    run="run",
 )
 
 

@@ -16,7 +16,7 @@ from draftbench.cli import main
 from draftbench.errors import RunFolderError, UsageError
 
 REFERENCE = Path(__file__).parents[1] / "results/reference/tinyllama-stories"
-SAMPLE = Path(__file__).parent / "run_folder/samples/schema-1"
+SAMPLE = Path(__file__).parent / "run_folder/samples/alone"
 
 
 @pytest.fixture(scope="module")

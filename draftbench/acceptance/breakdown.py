@@ -1,13 +1,12 @@
 """Where in the traffic a draft is accepted and where it is not.
 
-Computes α by groups of requests (segment, temperature, both) and by groups of positions (third of
-the response, after an accepted or a rejected token, the draft's confidence), tokens per round by
-group of requests, and which wrong tokens cost the most rounds.
+Computes α by groups of requests (segment, temperature) and by groups of positions (third of the
+response, after an accepted or a rejected token, the draft's confidence), and tokens per round by
+group of requests.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,13 +28,10 @@ from draftbench.acceptance.rounds import (
     Ints,
     ModelPairs,
     Pairs,
-    PositionLaw,
     Rounds,
-    law_of,
     model_pairs,
-    tried_probabilities,
 )
-from draftbench.records import Key, Trajectory
+from draftbench.records import Trajectory
 
 CONFIDENCE_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
 THIRDS = ("early", "middle", "late")
@@ -71,19 +67,6 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     alpha: Estimate | None
 
 
-class Crossing(msgspec.Struct, frozen=True, kw_only=True):
-    """α of the requests of one segment at one temperature, which takes five of them. `positions`
-    are those where the draft could draft; `equal_requests` is as in `Group`.
-    """
-
-    segment: str
-    temperature: float
-    requests: int
-    equal_requests: float
-    positions: float
-    alpha: Estimate | None
-
-
 class GroupRounds(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens per round of one group of requests at one k; `by` is segment or temperature,
     `equal_requests` as in `Group`.
@@ -100,30 +83,11 @@ class GroupRounds(msgspec.Struct, frozen=True, kw_only=True):
 class Breakdown(msgspec.Struct, frozen=True, kw_only=True):
     """α by group. `late_less_early` is α of the last third of responses minus that of the first,
     paired by request; `reading` explains it, and is None where the interval includes 0.
-
-    `crossings` has every segment at every temperature; it is empty where the traffic has only one
-    segment or only one temperature.
     """
 
     groups: tuple[Group, ...]  # one entry per group
     late_less_early: Estimate | None
     reading: str | None
-    crossings: tuple[Crossing, ...] = ()
-
-
-class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """A pair of token ids: the draft's best token where the target wrote another one. A greedy
-    draft proposed it; a sampled draft most likely did.
-
-    `rounds_lost` is the expected number of rounds that ended on it, `share` the same as a share of
-    all rounds that ended on a rejected token, `times` the number of positions where it occurred.
-    """
-
-    drafted: int  # what the draft proposed, a token id
-    target: int  # what the target wrote, a token id
-    times: int
-    rounds_lost: float
-    share: float
 
 
 def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
@@ -167,7 +131,6 @@ def breakdown(pairs: Pairs, *, templated: bool = False) -> Breakdown | None:
         ),
         late_less_early=change,
         reading=reading,
-        crossings=_crossings(positions),
     )
 
 
@@ -201,45 +164,6 @@ def rounds_by_group(
         for ((by, name, k), sample), interval in zip(
             samples.items(), estimates([*samples.values()]), strict=True
         )
-    )
-
-
-def costliest_disagreements(
-    pairs: Pairs,
-    k: int,
-    drafted: Mapping[Key, Sequence[int]],
-    written: Mapping[Key, Sequence[int]],
-    most: int = 20,
-) -> tuple[Disagreement, ...]:
-    """The pairs of tokens that end the most rounds at draft length k.
-
-    Args:
-        drafted: the draft's best token at the positions 1 … length-1, by response.
-        written: the response's tokens y_0 …, by response.
-    """
-    with_tokens = [(t, r) for t, r in model_pairs(pairs) if t.key in drafted]
-    laws = [law for pair in with_tokens if isinstance(law := law_of(*pair), PositionLaw)]
-    lost: defaultdict[tuple[int, int], float] = defaultdict(float)
-    times: defaultdict[tuple[int, int], int] = defaultdict(int)
-    total = 0.0
-    for (t, _), law, tried in zip(with_tokens, laws, tried_probabilities(laws, k), strict=True):
-        ended = t.weight * tried * (1 - law.accept[: len(tried)])
-        total += float(ended.sum())
-        both = drafted[t.key], written[t.key][1:]
-        for guess, token, rounds in zip(*both, ended, strict=False):
-            if guess != token and rounds > 0:
-                lost[guess, token] += float(rounds)
-                times[guess, token] += 1
-    costliest = sorted(lost, key=lambda pair: (-lost[pair], pair))[:most]
-    return tuple(
-        Disagreement(
-            drafted=pair[0],
-            target=pair[1],
-            times=times[pair],
-            rounds_lost=lost[pair],
-            share=lost[pair] / total,
-        )
-        for pair in costliest
     )
 
 
@@ -315,30 +239,3 @@ def _sums_by_group(
         for (low, high), own in zip(edges, bins, strict=True):
             found["confidence", f"{low:g} to {high:g}"] = own
     return found
-
-
-def _crossings(positions: _Sums) -> tuple[Crossing, ...]:
-    cells: defaultdict[tuple[str, float], list[int]] = defaultdict(list)
-    for row, trajectory in enumerate(positions.along):
-        cells[GROUPINGS["segment"](trajectory), trajectory.sampling.temperature].append(row)
-    if 1 in (len(set(names)) for names in zip(*cells, strict=True)):
-        return ()
-    found = []
-    for cell, rows in sorted(cells.items()):
-        members = ByRequest(positions.along[row] for row in rows)
-        sums = positions.whole[rows]
-        found.append((cell, float(sums[:, 1].sum()), positions.alpha(members, sums)))
-    intervals = estimates([sample for _, _, sample in found])
-    return tuple(
-        Crossing(
-            segment=segment,
-            temperature=temperature,
-            requests=len(sample.requests),
-            equal_requests=round(sample.equal_requests, 1),
-            positions=drafted,
-            alpha=interval,
-        )
-        for ((segment, temperature), drafted, sample), interval in zip(
-            found, intervals, strict=True
-        )
-    )

@@ -54,7 +54,7 @@ class SuspectedFault(Record, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What to do; empty for a kind that an older draftbench named otherwise."""
+        """What to do; empty for an unknown kind, in a baseline that was edited."""
         return _ADVICE.get(self.kind, "")
 
 
@@ -172,7 +172,7 @@ def template_may_differ(run: Run, candidate: Candidate) -> bool:
     """
     if candidate.draft == SELF or _PLAIN.issuperset(run.manifest.traffic.form.split(", ")):
         return False
-    # Hashes of the templates; None in runs that did not record them.
+    # Hashes of the templates; None of a model that was not loaded here.
     of_target, of_draft = (
         facts.parts.get("chat template") if (facts := run.facts_of(model)) else None
         for model in (None, candidate)

@@ -160,22 +160,6 @@ def rounds_at_each(laws: Sequence[ResponseLaw], ks: Sequence[int]) -> dict[int, 
     return {k: Rounds(k=k, **{name: whole(k, name) for name in counts[0][k]}) for k in ks}
 
 
-def tried_probabilities(laws: Sequence[PositionLaw], k: int) -> list[Floats]:
-    """P(the draft's token at position j is tried) at draft length k, for j = 1 … `drafted` of each
-    response. Times a_j it is the probability that the response's token at j came from the draft.
-    """
-    by_response: list[Floats] = [np.empty(0)] * len(laws)
-    for rows in _blocks(laws):
-        positions = _Positions.of([laws[row] for row in rows], k + 1)
-        starts = positions.starts(k)
-        tried = np.zeros_like(starts)
-        for t in range(min(k, len(starts))):
-            tried[t:] += (starts * positions.reach[t])[: len(starts) - t]
-        for row, probabilities in zip(rows, tried.T, strict=True):
-            by_response[row] = probabilities[1 : laws[row].drafted + 1]
-    return by_response
-
-
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     """Count the rounds of decoding runs, one row per run; all runs at one k ≥ 1."""
     k, runs = decodes[0].k, len(decodes)

@@ -10,7 +10,6 @@ import msgspec
 from draftbench.acceptance import definitions
 from draftbench.acceptance.breakdown import (
     Breakdown,
-    Disagreement,
     GroupRounds,
     breakdown,
     rounds_by_group,
@@ -37,7 +36,6 @@ from draftbench.acceptance.intervals import (
     requests_needed,
 )
 from draftbench.acceptance.rounds import Rounds, model_pairs
-from draftbench.acceptance.stopping import Stopping, stopping_rules
 from draftbench.acceptance.trees import TreeFigures, best_trees
 from draftbench.records import Candidate, DraftingMode, Trajectory
 from draftbench.run_folder.run import Run
@@ -89,7 +87,6 @@ class CandidateAcceptance(msgspec.Struct, frozen=True, kw_only=True):
     hazards: tuple[FigureEstimate, ...]
     survivals: tuple[FigureEstimate, ...]
     breakdown: Breakdown | None  # α by group
-    stopping: tuple[Stopping, ...]  # drafting that stops when unsure, by threshold
     trees: tuple[TreeFigures, ...]
     faults: tuple[SuspectedFault, ...]  # suspected faults
     rounds_by_group: tuple[GroupRounds, ...] = ()
@@ -111,15 +108,13 @@ class FigureDifference(msgspec.Struct, frozen=True, kw_only=True):
 class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """The candidates' figures, and how the first candidate differs from each of the others.
 
-    `width` is the relative half width that `requests_needed` aims at. `disagreements` holds tokens
-    and is None unless requested. `near_tie_share` is the share of output positions whose two best
-    target tokens are within numeric noise.
+    `width` is the relative half width that `requests_needed` aims at. `near_tie_share` is the share
+    of output positions whose two best target tokens are within numeric noise.
     """
 
     width: float
     candidates: tuple[CandidateAcceptance, ...]
     differences: tuple[FigureDifference, ...]
-    disagreements: dict[str, tuple[Disagreement, ...]] | None = None
     near_tie_share: float | None = None
 
 
@@ -229,7 +224,6 @@ def _figures(
         hazards=figures["hazards"],
         survivals=figures["survivals"],
         breakdown=breakdown(pairs, templated=template_may_differ(run, candidate)),
-        stopping=stopping_rules(pairs, longest) if everything and pairs and longest else (),
         trees=best_trees(pairs, longest) if everything and pairs and longest else (),
         faults=(
             *((contradicted,) if contradicted else ()),

@@ -28,7 +28,6 @@ from draftbench.cli import (
     estimate,
     export,
     gate,
-    import_,
     recommend,
     report,
     runs,
@@ -204,14 +203,12 @@ COMMANDS: dict[Callable[..., int], str] = {
     compare.compare: "Show what differs between two runs.",
     gate.gate: "Fail a CI job when acceptance regresses.",
     export.export: "Print the configuration of a serving engine.",
-    import_.import_: "Explain acceptance figures that another tool recorded.",
     estimate.estimate: "Compute a speed-up by formula, without measuring.",
     suites.suites: "List the built-in traffic.",
     selfcheck.selfcheck: "Test what works on this machine's CPU or GPU.",
 }
 for command, summary in COMMANDS.items():
-    # `import_` is named so because `import` is a keyword.
-    add_command(app, command, summary, command.__name__.rstrip("_"))
+    add_command(app, command, summary)
 
 app.add_typer(runs.runs, name="runs")
 

@@ -94,12 +94,6 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
                 "times of a server are compared with those without its speculation",
                 hint="give the address of such a server with --baseline-server, or drop that limit",
             )
-        if asked.arrivals == "log" and asked.time_scale is None:
-            raise IncomparableError(
-                "the baseline does not say how many times as fast as logged its requests came",
-                hint="an older draftbench saved it: save it again from its run folder, or from a "
-                "new sweep if that is as old",
-            )
         serving = ServingOptions(
             server=new.server,
             baseline=new.baseline_server,

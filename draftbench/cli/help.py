@@ -43,9 +43,9 @@ class Command(TyperCommand):
     """A command whose help lists the flags used first, then the others by subject."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`RUN` where Typer writes `{RUN}`, and `FILE…` where it writes `{FILE…}...`."""
+        """`RUN` where Typer writes `{RUN}`."""
         pieces = super().collect_usage_pieces(ctx)
-        return [re.sub(r"^\{(.*)\}(\.\.\.)?$", r"\1", piece) for piece in pieces]
+        return [re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in pieces]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the flags, each under its heading."""

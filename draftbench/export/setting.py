@@ -16,7 +16,7 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
-from draftbench.models.drafting import Speculation, draft_name, speculation
+from draftbench.models.drafting import Speculation, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
@@ -229,7 +229,7 @@ def _chosen(
 
 def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
     """How an engine drafts as the run did; `given` is what `--draft` names: the engine's name for
-    the draft's model, or the draft itself where the run does not record it.
+    the draft's model, or the draft itself where a running server did not tell it.
 
     Raises:
         UsageError: a model is named for a draft that has none, or none where the run does not
@@ -239,9 +239,6 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
     sizes = NGramSizes(question.lookup_longest, question.lookup_shortest)
     how = partial(speculation, k=pick.k, lookup=sizes, quant=pick.quant, mode=question.mode)
     specs = manifest.specs | {LOOKUP: LOOKUP}
-    if pick.draft not in specs:  # the sweep of an older version recorded models alone
-        asked = [each for each in question.drafts if pick.draft in (each, _called(each))]
-        specs |= {pick.draft: asked[0]} if len(asked) == 1 else {}
     if (spec := specs.get(pick.draft)) is None:
         if given is None:
             raise UsageError(
@@ -270,14 +267,6 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
             hint="omit --draft; what is exported can be edited",
         )
     return replace(drafting, model=given)
-
-
-def _called(draft: str) -> str:
-    """What a run calls an entry of `--drafts`; a bare `eagle3`, once taken, as it is."""
-    try:
-        return draft_name(draft)
-    except UsageError:
-        return draft
 
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:

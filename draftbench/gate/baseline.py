@@ -9,25 +9,18 @@ which requests changed.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from draftbench.acceptance.faults import CLIFF, DOUBLED, ONE_TOKEN, ZERO, SuspectedFault
+from draftbench.acceptance.faults import SuspectedFault
 from draftbench.errors import RunFolderError
 from draftbench.planner.output_check import Match
-from draftbench.records import NUMBER_TYPES, DraftingMode, Record
-from draftbench.run_folder.manifest import refuse_newer
+from draftbench.records import DraftingMode, Record
+from draftbench.run_folder.manifest import refuse_other_schema
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
-# 1: first layout. 2: prompt tokens, the hash of the responses and loops, unknown in files of 1.
-# 3: the number of CPU threads, unknown in files before; suspected faults name their kind.
-# 4: times by process, unknown in files before; one cost ratio a visit, not one a sample.
-# 5: of a serving engine its name, its load, and whether speculation changed the texts.
-# 6: how fast a log was sent, unknown in files before; α of a server that reports positions.
-# 7: when requests came and how many were answered at once, unknown in files before; the active rows
-# of the built-in decoder, 1 in files before.
-# 8: the run; requests that were not answered, none in files before.
+# Of the layout of baselines; one of another layout is not read.
 SCHEMA_VERSION = 8
 MAX_BYTES = 64 << 20
 
@@ -39,13 +32,6 @@ _Number = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _MOST_TOKENS = 1_000_000_000
 # How far sums of saved counts, which have three digits, may be off.
 _ROUNDING = 0.01
-# By words of their message, the kinds of faults in files before layout 3, which had messages alone.
-_KINDS = {
-    "not one token in": ZERO,
-    "the mean accepted length is exactly 1": ONE_TOKEN,
-    "was never accepted in": CLIFF,
-    "begin with the same token twice": DOUBLED,
-}
 
 
 class BaselineQuestion(Record, frozen=True, omit_defaults=True):
@@ -125,7 +111,7 @@ class ProcessTimes(Record, frozen=True):
 class Baseline(Record, frozen=True):
     """What one candidate of one run did.
 
-    `run` tells this run from every other, also where its folder was copied; None is unknown.
+    `run` tells this run from every other, also where its folder was copied.
     `unanswered` are the requests that a server was asked and did not answer, or not every time,
     with what went wrong. `survival` is pooled over requests, for draft positions 1 … k.
     `cost_ratios` has the time of a draft step over that of a target step for each visit. `threads`
@@ -142,10 +128,10 @@ class Baseline(Record, frozen=True):
     faults: tuple[SuspectedFault, ...]  # suspected faults that the baseline itself showed
     cost_ratios: tuple[Positive, ...]
     requests: tuple[RequestCounts, ...]  # one entry per request
+    run: str
     threads: _Number | None = None
-    processes: tuple[ProcessTimes, ...] = ()  # unknown in files before layout 4
+    processes: tuple[ProcessTimes, ...] = ()  # times of each process
     active_rows: _Number = 1  # active rows of the built-in decoder while it was timed
-    run: str | None = None
     unanswered: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
@@ -189,7 +175,7 @@ def read_baseline(path: Path) -> Baseline:
     """Read a baseline, and check that its counts are possible.
 
     Raises:
-        RunFolderError: no such file, too large, of a newer schema, or edited into counts that no
+        RunFolderError: no such file, too large, of another schema, or edited into counts that no
             run can have.
     """
     try:
@@ -201,8 +187,9 @@ def read_baseline(path: Path) -> Baseline:
         ) from error
     try:
         raw = json_without_controls(raw)
-        refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
-        baseline = msgspec.json.decode(_upgraded(raw), type=Baseline)
+        again = "save it again from its run, or from a new sweep"
+        refuse_other_schema(raw, SCHEMA_VERSION, f"`{path}`", again)
+        baseline = msgspec.json.decode(raw, type=Baseline)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(
             f"`{path}` is not a baseline: {error}",
@@ -224,24 +211,3 @@ def read_baseline(path: Path) -> Baseline:
     if wrong is not None:
         raise RunFolderError(f"`{path}` {wrong}", hint="the file was edited; save it again")
     return baseline
-
-
-def _upgraded(raw: bytes) -> bytes:
-    """The file with what older layouts lack: a run is known by when it was begun, a server's number
-    types are those of its target, and a suspected fault of layouts 1 and 2 is known by its message.
-    """
-    document: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-    version, faults = document.get("schema_version"), document.get("faults")
-    if not isinstance(version, int) or version >= SCHEMA_VERSION:
-        return raw
-    document.setdefault("run", document.get("created"))
-    if isinstance(tested := document.get("tested"), dict):
-        of_target = {f"engine {name}": f"target {name}" for name in NUMBER_TYPES}
-        document["tested"] = {of_target.get(fact, fact): value for fact, value in tested.items()}
-    if version <= 2 and isinstance(faults, list):
-        document["faults"] = [
-            {"kind": next((_KINDS[words] for words in _KINDS if words in message), message),
-             "message": message}
-            for message in map(str, faults)
-        ]  # fmt: skip
-    return msgspec.json.encode(document)

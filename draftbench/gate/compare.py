@@ -32,7 +32,6 @@ from draftbench.run_folder.manifest import (
 )
 from draftbench.run_folder.run import Run
 
-_UNKNOWN_PACE = "log ×?"
 _OTHER_LOADS = "not comparable: measured at different loads"
 BUILT_IN = "built-in decoder"
 # Settings that are not listed, since the rows of the answers or a caveat show them.
@@ -262,7 +261,7 @@ def _at_other_loads(runs: Sequence[Run]) -> bool:
     """Whether requests may have come at other times, or a server answered more or fewer at once."""
     slots = {run.manifest.question.slots for run in runs} - {None}
     arrivals = {arrivals_of(run) for run in runs}
-    return len(arrivals) > 1 or len(slots) > 1 or _UNKNOWN_PACE in arrivals
+    return len(arrivals) > 1 or len(slots) > 1
 
 
 def _answered_otherwise(a: Run, b: Run) -> str | None:
@@ -452,7 +451,7 @@ def arrivals_of(run: Run) -> str:
     question = run.manifest.question
     if question.arrivals != "log":
         return question.arrivals
-    return _UNKNOWN_PACE if question.time_scale is None else f"log ×{question.time_scale:g}"
+    return f"log ×{question.time_scale or 1.0:g}"
 
 
 def _caveats_of_all(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterator[str]:

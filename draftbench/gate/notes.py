@@ -104,10 +104,8 @@ def _no_alpha(old: Baseline, new: Baseline) -> str:
         return "one of the two was replayed, the other is what a server counted"
     if new.question.concurrency is None:
         return "prompt lookup has none"
-    silent = "did not say at which positions it accepted"
-    if new.alpha_definition is None:
-        return f"the server {silent}"
-    return f"the baseline has none: its server {silent}, or an older draftbench saved it"
+    whose = "the server" if new.alpha_definition is None else "the baseline's server"
+    return f"{whose} did not say at which positions it accepted"
 
 
 def prompts_changed(pairs: Sequence[Pair]) -> str | None:

@@ -31,8 +31,6 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
     if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
         before["definition of α"] = old.alpha_definition
         now["definition of α"] = new.alpha_definition
-    if before["arrivals"] == now["arrivals"] == "log":
-        _check_time_scales(old, new)
     before.pop("arrivals_digest")
     for field in ("arrivals", "concurrency", "time_scale", "slots"):
         value = before.pop(field)
@@ -69,18 +67,6 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
             )
     by_id = {counts.id: counts for counts in new.requests}
     return tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
-
-
-def _check_time_scales(old: Baseline, new: Baseline) -> None:
-    """Raise an IncomparableError if it is unknown how fast one of the logs was sent."""
-    scales = old.question.time_scale, new.question.time_scale
-    if None in scales:
-        before, now = ("unknown" if scale is None else f"{scale:g}" for scale in scales)
-        raise IncomparableError(
-            "the baseline cannot be compared: how many times as fast as logged its requests came "
-            f"was {before}, is {now}",
-            hint="an older draftbench kept one of the two: sweep again, and save a new baseline",
-        )
 
 
 def came_at_other_times(old: Baseline, new: Baseline) -> bool:
@@ -160,7 +146,7 @@ def check_target(old: Baseline, tested: Mapping[str, str]) -> None:
 
 def same_run(old: Baseline, new: Baseline) -> bool:
     """Whether both are of one candidate in one run, so that nothing new was measured."""
-    return old.run is not None and (old.run, old.candidate) == (new.run, new.candidate)
+    return (old.run, old.candidate) == (new.run, new.candidate)
 
 
 def question_digest(baseline: Baseline) -> str:

@@ -148,7 +148,7 @@ def make_baseline(
         threads=manifest.environment.threads,
         processes=_by_process(run, candidate, k, rows),
         active_rows=1 if load is not None else rows,
-        run=manifest.run or manifest.created,
+        run=manifest.run,
         unanswered={
             row.request: str(row.error)
             for row in run.unanswered

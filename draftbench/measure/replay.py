@@ -23,7 +23,6 @@ from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.teacher import teacher_forced, top_two_margin
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay
-from draftbench.run_folder.folder import PrivateDraft
 
 # Positions that are stepped through one by one to see whether stepping agrees with the single pass.
 STEPPED_POSITIONS = 48
@@ -31,16 +30,14 @@ STEPPED_POSITIONS = 48
 
 def replay(
     loaded: LoadedCandidate, group: Sequence[ScoredResponse]
-) -> list[tuple[Replay | LookupReplay, PrivateDraft | None]]:
-    """Replay a candidate along some responses; a model's drafted tokens are for the private
-    part.
-    """
+) -> Sequence[Replay | LookupReplay]:
+    """Replay a candidate along some responses."""
     runner, candidate, bench = loaded.runner, loaded.candidate, loaded.bench
     if runner is not None:
-        return [*replay_model(runner, bench.target, group, candidate, bench.mode)]
+        return replay_model(runner, bench.target, group, candidate, bench.mode)
     window = max(bench.ks)
     return [
-        (replay_lookup(response, candidate, lookup_index(None, *bench.lookup), window), None)
+        replay_lookup(response, candidate, lookup_index(None, *bench.lookup), window)
         for response in group
     ]
 
@@ -58,7 +55,7 @@ def replay_model(
     group: Sequence[ScoredResponse],
     candidate: Candidate,
     mode: DraftingMode,
-) -> list[tuple[Replay, PrivateDraft]]:
+) -> list[Replay]:
     """Pass a draft model over some responses side by side.
 
     Where the draft samples, the target passes over them too, so that Σ min(p, q) is exact at every
@@ -106,18 +103,17 @@ def replay_model(
             "confidence": (logits.amax(-1).float() - torch.logsumexp(logits.float(), -1)).exp(),
             "margin": top_two_margin(logits),
             "rank": torch.where(has_row, ahead, logits.shape[1]),
-            "drafted": best(logits),
         }
         for name, values in values_by_name.items():
             columns[row][name] += values.tolist()
     replays = []
     for column, response in zip(columns, group, strict=True):
-        request, sample = response.key
-        about: dict[str, Any] = {"request": request, "sample": sample, "candidate": candidate}
         missing = len(response.tokens) - 1 - len(column["accept"])
         whole = mode is not DraftingMode.GREEDY and len(column["overlap"]) == len(column["accept"])
         record = Replay(
-            **about,
+            request=response.trajectory.request,
+            sample=response.trajectory.sample,
+            candidate=candidate,
             mode=mode,
             draftable=max(0, draft.context_length - len(response.prompt.tokens)),
             accept=_rounded(column["accept"], missing),
@@ -126,7 +122,7 @@ def replay_model(
             rank=(*column["rank"], *[draft.vocab_size] * missing),
             overlap=_rounded(column["overlap"], missing) if whole else None,
         )
-        replays.append((record, PrivateDraft(**about, tokens=tuple(column["drafted"]))))
+        replays.append(record)
     return replays
 
 

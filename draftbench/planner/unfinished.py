@@ -7,8 +7,8 @@ from draftbench.run_folder.run import Run
 
 def unfinished(run: Run) -> str | None:
     """A sentence on where the last sweep was cut off, or how many responses are missing; None if
-    the run is finished. Runs made before `under_way` was recorded are judged by their responses
-    alone. Neither a candidate that failed nor a response that a server did not write is waited for.
+    the run is finished. Neither a candidate that failed nor a response that a server did not write
+    is waited for.
     """
     asked, written = run.manifest.under_way, len(run.trajectories)
     responses = run.manifest.traffic.requests * run.manifest.question.samples

@@ -2,8 +2,7 @@
 
 A line is a record, or a list of records that are kept all or none. A line that a kill cut short has
 no newline at its end: it is not read, and the next append overwrites it. Links and pipes in place
-of these files are refused, so that a run folder from elsewhere cannot point out of itself. Records
-of older schemas are read as today's.
+of these files are refused, so that a run folder from elsewhere cannot point out of itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import msgspec
 
 from draftbench.errors import RunFolderError
 from draftbench.records import Record
-from draftbench.run_folder.manifest import SCHEMA_VERSION, Seal
+from draftbench.run_folder.manifest import Seal
 from draftbench.safe_files import json_without_controls, sync_folder
 
 MAX_LINE_BYTES = 64 << 20
@@ -35,14 +34,6 @@ _HINTS = {
     errno.EACCES: "you may not write there; take another --out",
     errno.ELOOP: "a run folder holds no links; take another --out",
     errno.ENOTDIR: "a part of this path is a file; take another --out",
-}
-
-# Fields of schema 1 and 2 that no figure needs any more, by kind of record.
-_DROPPED = {
-    "replay": ("kinds",),
-    "decode": ("stop_below",),
-    "failure": ("request",),
-    "machinestate": ("jump", "megahertz"),
 }
 
 
@@ -95,31 +86,22 @@ def _end_of_lines(descriptor: int) -> int:
     return 0
 
 
-def read_lines(path: Path, kind: Any, schema: int = SCHEMA_VERSION) -> Iterator[Any]:
-    """Yield the records of a file, in the order in which they were appended; none where there is no
-    file.
-
-    Args:
-        kind: the records' type.
-        schema: the layout in which they were written.
+def read_lines(path: Path, kind: Any) -> Iterator[Any]:
+    """Yield the records of a file, which are of one kind, in the order in which they were appended;
+    none where there is no file.
 
     Raises:
         RunFolderError: it cannot be read, or a line holds something else; names file and line.
     """
-    written: Any = kind if schema == SCHEMA_VERSION else dict[str, Any]
-    decoder = msgspec.json.Decoder(written | list[written])
+    decoder = msgspec.json.Decoder(kind | list[kind])
     for number, line in enumerate(_whole_lines(path), start=1):
         try:
             content = decoder.decode(json_without_controls(line))
-            records = content if isinstance(content, list) else [content]
-            if schema < SCHEMA_VERSION:
-                today = [_upgraded(record) for record in records]
-                records = [msgspec.convert(record, kind) for record in today if record is not None]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RunFolderError(
                 f"`{path}` line {number}: {error}", hint="the file was changed by something else"
             ) from error
-        yield from records
+        yield from content if isinstance(content, list) else [content]
 
 
 def seal_of(path: Path) -> Seal:
@@ -129,23 +111,6 @@ def seal_of(path: Path) -> Seal:
         digest.update(line)
         records += line.count(b'{"kind":')  # with which each begins; in a text it is escaped
     return Seal(records=records, digest=digest.hexdigest()) if records else Seal()
-
-
-def _upgraded(line: dict[str, Any]) -> dict[str, Any] | None:
-    """A record of schema 1 or 2, where a draft and its level were two fields, in today's form; None
-    for a decoding run with `--stop-below`, which no figure uses any more.
-    """
-    kind = str(line.get("kind", "drafted"))
-    if kind == "decode" and line.get("stop_below") is not None:
-        return None
-    dropped = _DROPPED.get(kind, ())
-    record = {name: value for name, value in line.items() if name not in dropped}
-    if "draft" in record:
-        draft, quant = record.pop("draft"), record.pop("quant", "none")
-        record["candidate"] = None if draft is None else {"draft": draft, "quant": quant}
-        if kind == "modelfacts":
-            record["quant"] = quant
-    return record
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -22,7 +21,6 @@ from typing import TypeVar, get_args
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.hub import short_name
 from draftbench.records import AnyObservation, Candidate, OfResponse, Record, to_json
 from draftbench.run_folder.append_log import append_line, cannot_write, read_lines, seal_of
 from draftbench.run_folder.manifest import (
@@ -32,7 +30,7 @@ from draftbench.run_folder.manifest import (
     difference_lines,
     differing_environment,
     differing_question,
-    refuse_newer,
+    refuse_other_schema,
 )
 from draftbench.safe_files import (
     UnreadableError,
@@ -44,7 +42,7 @@ from draftbench.safe_files import (
 
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
-TEXTS, DRAFTED, STARTS = "texts.jsonl", "drafted.jsonl", "starts.jsonl"
+TEXTS, STARTS = "texts.jsonl", "starts.jsonl"
 
 R = TypeVar("R", bound=Record)
 
@@ -58,15 +56,6 @@ class PrivateText(OfResponse, frozen=True):
     tokens: tuple[int, ...]
     log_p: tuple[float, ...]  # of each token, above temperature 0
     expected_log_p: float | None = None  # expected sum of `log_p` under the target
-
-
-class PrivateDraft(OfResponse, frozen=True):
-    """What a draft would have written along one trajectory: its best token at the positions 1 …
-    length-1, as far as it could draft.
-    """
-
-    candidate: Candidate
-    tokens: tuple[int, ...]
 
 
 class PrivateStart(Record, frozen=True):
@@ -88,8 +77,8 @@ class RunFolder:
         """Make a folder for this run, or open the one that holds its beginning.
 
         Raises:
-            RunFolderError: the folder holds another question, environment or layout, was redacted,
-                is no run folder, or cannot be written.
+            RunFolderError: the folder holds another question or environment, was redacted, is no
+                run folder of today's layout, or cannot be written.
         """
         if not (path / MANIFEST).exists():
             _begin(path, manifest)
@@ -98,11 +87,6 @@ class RunFolder:
         question = difference_lines(differing_question(existing, manifest))
         environment = difference_lines(differing_environment(existing, manifest))
         for refused, why, hint in (
-            (
-                existing.schema_version < SCHEMA_VERSION,
-                "was begun by an older draftbench, in an older layout",
-                "its figures can be read as before; to measure more, take another --out",
-            ),
             (
                 question,
                 f"holds a run with other settings ({'; '.join(question)})",
@@ -161,7 +145,7 @@ class RunFolder:
         """All records of one kind, in the order in which they were made; of a private kind none
         where the private part was deleted.
         """
-        return read_lines(_file(self.path, kind), kind, self.manifest.schema_version)
+        return read_lines(_file(self.path, kind), kind)
 
     def refuse_altered(self, *, resumes: bool = False) -> None:
         """Raise a RunFolderError where observations are not those with which the last sweep ended;
@@ -272,7 +256,7 @@ def _write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def _file(path: Path, kind: type[Record]) -> Path:
-    private = {PrivateText: TEXTS, PrivateDraft: DRAFTED, PrivateStart: STARTS}
+    private = {PrivateText: TEXTS, PrivateStart: STARTS}
     if kind in private:
         return _no_link(path / PRIVATE) / private[kind]
     return _no_link(path / "observations") / f"{kind.__name__.lower()}.jsonl"
@@ -300,18 +284,11 @@ def _read_manifest(folder: Path) -> Manifest:
         )
     try:
         raw = json_without_controls(read_limited(path, MAX_MANIFEST_BYTES))
-        refuse_newer(raw, SCHEMA_VERSION, f"`{path}`")
-        manifest = msgspec.json.decode(raw, type=Manifest)
+        refuse_other_schema(raw, SCHEMA_VERSION, f"`{path}`", "sweep again, with another --out")
+        return msgspec.json.decode(raw, type=Manifest)
     except UnreadableError as error:
         raise RunFolderError(
             f"cannot read `{path}`: {error}", hint="check who may read it, and what it is"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFolderError(f"`{path}`: {error}", hint="the file was changed or cut") from error
-    if manifest.specs:
-        return manifest
-    # Older layouts lack the map; of a short name that two drafts share it is unknown whose it is.
-    drafts = manifest.question.drafts
-    names = Counter(map(short_name, drafts))
-    specs = {short_name(each) if names[short_name(each)] == 1 else each: each for each in drafts}
-    return msgspec.structs.replace(manifest, specs=specs)

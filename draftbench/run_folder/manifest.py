@@ -22,10 +22,8 @@ from draftbench.errors import RunFolderError
 from draftbench.records import Candidate, Count, DraftingMode, Record
 from draftbench.safe_files import without_controls
 
-# 1: the first layout. 2: adds batch sizes, active rows and states of the machine. 3: records hold a
-# candidate instead of its draft and its level; the manifest holds the effort, the drafts as the
-# user gave them and the engine.
-SCHEMA_VERSION = 3
+# Of the layout of run folders; one of another layout is not read.
+SCHEMA_VERSION = 4
 
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
@@ -42,16 +40,6 @@ Responses = Annotated[str, Meta(pattern="^(target|log)$")]
 Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
 Servers = Annotated[str, Meta(pattern="^(started|given|given with a baseline)$")]
 ReplayedBy = Annotated[str, Meta(pattern="^(local|engine)$")]
-# Fields of a question that older runs do not record.
-_NOT_IN_OLDER_RUNS = (
-    "servers",
-    "engine_command",
-    "spec_files",
-    "time_scale",
-    "arrivals_digest",
-    "tokenizer",
-    "replay",
-)
 # What users call a field, where it is not the flag of the same name.
 _NAMES = {
     "ks": "--k",
@@ -101,7 +89,7 @@ class Question(Record, frozen=True):
     engine: str | None = None  # the serving engine that ran the target; None: built-in decoder
     engine_args: str = ""  # what the user added to its start: its form, and a keyed hash
     arrivals: str = "closed"  # closed, log, or poisson:RATE
-    # None: unknown, in runs that were begun before these were recorded, or without an engine.
+    # None: without an engine.
     servers: Servers | None = None  # whose they are: started by the sweep, or given
     engine_command: str | None = None  # that starts it, likewise; empty: the engine's usual one
     spec_files: tuple[str, ...] | None = None  # what every spec:FILE.json among the drafts holds
@@ -162,12 +150,11 @@ class Seal(Record, frozen=True):
 class Manifest(Record, frozen=True):
     """The head of a run folder.
 
-    `run` is random and tells the run from every other; None in runs that were begun before this was
-    recorded. `command` and `effort` are those of the last sweep that measured in it; runs of schema
-    1 and 2 know no effort. `specs` maps the name of each draft to what `--drafts` called it.
+    `run` is random and tells the run from every other. `command` and `effort` are those of the last
+    sweep that measured in it. `specs` maps the name of each draft to what `--drafts` called it.
     `under_way` are the candidates of a sweep that began and has not ended; None once it went to its
-    end, and in runs that were begun before this was recorded. `sealed` is what the files of
-    observations held at that end, by name; None while a sweep is under way, and in older runs.
+    end. `sealed` is what the files of observations held at that end, by name; None while a sweep is
+    under way.
     """
 
     schema_version: Many
@@ -178,40 +165,38 @@ class Manifest(Record, frozen=True):
     question: Question
     traffic: TrafficFacts  # how the log became requests
     environment: Environment  # the machine and the software
-    effort: Effort | None = None
-    specs: dict[str, str] = msgspec.field(default_factory=dict)
+    effort: Effort
+    specs: dict[str, str]
+    run: str
     under_way: tuple[Candidate, ...] | None = None
-    run: str | None = None
     sealed: dict[str, Seal] | None = None
 
 
-def refuse_newer(raw: bytes, known: int, where: str) -> None:
-    """Refuse a JSON document by its `schema_version`, which a newer layout has too.
+def refuse_other_schema(raw: bytes, known: int, where: str, if_older: str) -> None:
+    """Refuse a JSON document by its `schema_version`, which every layout has; `if_older` is the
+    hint for one that an older draftbench wrote.
 
     Raises:
-        RunFolderError: `where` has a schema after `known`.
+        RunFolderError: `where` has another schema than `known`.
         msgspec.DecodeError: no JSON object.
         RecursionError: nested too deeply.
     """
     version = msgspec.json.decode(raw, type=dict[str, object]).get("schema_version")
-    if isinstance(version, int) and version > known:
+    if isinstance(version, int) and version != known:
+        age, hint = ("newer", "update draftbench") if version > known else ("older", if_older)
         raise RunFolderError(
-            f"{where} has schema {version}, newer than this draftbench reads ({known})",
-            hint="update draftbench",
+            f"{where} has schema {version}, {age} than this draftbench reads ({known})", hint=hint
         )
 
 
 def differing_question(before: Manifest, after: Manifest) -> Differences:
     """The fields in which two runs ask something else, and `key_id` where the hashes of their
-    requests cannot be compared. A field that an older run does not record counts as equal.
+    requests cannot be compared.
     """
     one, other = (
         {"key_id": manifest.key_id, **msgspec.structs.asdict(manifest.question)}
         for manifest in (before, after)
     )
-    for name in _NOT_IN_OLDER_RUNS:
-        if None in (one[name], other[name]):
-            del one[name], other[name]
     return _differences(one, other)
 
 
@@ -233,11 +218,9 @@ def _differences(before: dict[str, object], after: dict[str, object]) -> Differe
             return ", ".join(map(str, value))
         return None if value is None else str(value)
 
-    return {
-        name: (text(before.get(name)), text(after.get(name)))
-        for name in {**before, **after}
-        if before.get(name) != after.get(name)
-    }
+    texts = {name: (text(before.get(name)), text(after.get(name))) for name in {**before, **after}}
+    # What an engine was not given is none, as it is without an engine.
+    return {name: (a, b) for name, (a, b) in texts.items() if (a or None) != (b or None)}
 
 
 def setting(name: str) -> str:

@@ -30,7 +30,7 @@ from draftbench.records import (
     Served,
 )
 from draftbench.run_folder.manifest import portable
-from draftbench.sweep.engine_arms import Arm, Load, Serving
+from draftbench.sweep.engine_arms import Arm, Serving
 from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import SweepOptions, Watcher
 
@@ -119,25 +119,6 @@ def refuse_other_threads(recorded: Iterable[EngineFacts], threads: int | None, h
                 f"the servers of this run were started with {before or 'all'} threads each, and "
                 f"would now be with {now or 'all'}",
                 hint=f"{again}, as when it was begun, or take another --out",
-            )
-
-
-def refuse_other_mode(
-    answers: Mapping[tuple[Arm, Load], Mapping[Key, Served]],
-    serving: Serving,
-    options: SweepOptions,
-) -> None:
-    """Raise a RunFolderError where a draft proposed in another mode than it would now: older
-    versions let every engine draft greedily, whatever the --mode of the replays.
-    """
-    for (arm, _), rows in answers.items():
-        now = serving.mode(arm, options)
-        before = next((row.mode for row in rows.values() if row.mode != now), None)
-        if before is not None:
-            raise RunFolderError(
-                f"{arm.candidate} drafted in mode {before} when this run was measured, and would "
-                f"now in mode {now}",
-                hint="an older draftbench did not pass --mode to the engine: take another --out",
             )
 
 

@@ -104,8 +104,8 @@ WARM_UP_TOKENS = 16
 MOST_LOST = 3
 # Fields of an answer that are recorded unchanged.
 _ANSWERED = set(Served.__struct_fields__) & {field.name for field in fields(Answer)} - {"error"}
-# Records to keep together, each time with their private texts.
-Batches = Generator[tuple[Sequence[Observation], Private], None, None]
+# Records to keep together.
+Batches = Generator[Sequence[Observation], None, None]
 
 
 class Visit(NamedTuple):
@@ -449,8 +449,8 @@ class EngineWorker:
             else replays_here(self.prepared, self.measured, candidate, step.groups)
         )
         with closing(batches):
-            for records, texts in batches:
-                self._keep(records, texts)
+            for records in batches:
+                self._keep(records)
                 self.watcher.advance(sum(not isinstance(record, ModelFacts) for record in records))
 
     def _replays_by_engine(
@@ -476,7 +476,7 @@ class EngineWorker:
                 ids = [*response.prompt.tokens, *response.tokens][:context]
                 first = len(response.prompt.tokens) + 1
                 best = server.best_tokens(ids, first) if first < len(ids) else []
-                yield [replay_of(response, candidate, best, context)], ()
+                yield [replay_of(response, candidate, best, context)]
 
     def _judge(self, plain: Server) -> None:
         """Record of each answer that differs from its response whether that is a near tie."""
@@ -649,20 +649,17 @@ def replays_here(
     groups: Sequence[Sequence[ScoredResponse]],
 ) -> Batches:
     """The facts of a draft model, unless they are recorded already, then the replays of one group
-    of responses after the other, each with its private texts.
+    of responses after the other.
     """
     serving, options = prepared.serving, prepared.options
     assert serving is not None
     if candidate.draft == LOOKUP:
         rule, window = _lookup_rule(serving, measured.engines), max(options.ks)
         for group in groups:
-            yield (
-                [
-                    replay_lookup(r, candidate, lookup_index(rule, *options.lookup), window)
-                    for r in group
-                ],
-                (),
-            )
+            yield [
+                replay_lookup(r, candidate, lookup_index(rule, *options.lookup), window)
+                for r in group
+            ]
         return
     source = prepared.drafts[candidate.draft]
     least = measured.least_rows(candidate)
@@ -678,10 +675,9 @@ def replays_here(
         caveats=(*prepared.caveats.get(candidate.draft, ()), *facts.caveats),
     )
     if facts not in measured.facts.get(candidate, []):
-        yield [facts], ()
+        yield [facts]
     for group in groups:
-        pairs = replay_model(runner, serving.target, group, candidate, options.mode)
-        yield [record for record, _ in pairs], [text for _, text in pairs]
+        yield replay_model(runner, serving.target, group, candidate, options.mode)
 
 
 def _lookup_rule(serving: Serving, engines: Sequence[EngineFacts]) -> str:

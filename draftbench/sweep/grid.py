@@ -18,7 +18,6 @@ from draftbench.sweep.engine_arms import threads_of_servers
 from draftbench.sweep.engine_check import (
     refuse_another_server,
     refuse_other_files,
-    refuse_other_mode,
     refuse_other_threads,
 )
 from draftbench.sweep.engine_worker import EngineWorker
@@ -136,7 +135,6 @@ def _refuse_changes(prepared: Prepared, measured: Measured, left: Sequence[Candi
             raise changed_model(name)
     if prepared.serving is not None:
         refuse_other_files(measured.engines, prepared.serving, prepared.options)
-        refuse_other_mode(measured.answers, prepared.serving, prepared.options)
     twice = any(
         latest[candidate].second_layout_bytes
         for candidate in (None, *left)

@@ -6,12 +6,11 @@ was measured of a candidate says at which k's the next are worth decoding.
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
 from draftbench.planner.what_to_measure import ks_to_decode, next_start, timed_enough
@@ -97,22 +96,15 @@ class Measured:
         measured = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
         texts = {text.key: text for text in folder.records(PrivateText)}
-        ids = prepared.serving.ids if prepared.serving else sys.maxsize
-        # Texts with ids beyond the vocabulary: older versions kept them and replayed along them.
-        wrong = {key for key, text in texts.items() if max(text.tokens, default=0) >= ids}
         for record in folder.observations():
             if not isinstance(record, Trajectory):
                 measured.add([record])
                 continue
-            if record.request in prompts and record.key in texts.keys() - wrong:
+            if record.request in prompts and record.key in texts:
                 text = texts[record.key]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
                 measured.responses[response.key] = response
         folder.refuse_altered(resumes=True)
-        kept: tuple[dict[Key, Any], ...] = (*measured.replays.values(), *measured.answers.values())
-        for rows in kept:
-            for key in rows.keys() & wrong:
-                del rows[key]
         for along in measured.replays.values():
             for key in along.keys() & measured.responses.keys():
                 check_that_it_fits(along[key], measured.responses[key].trajectory, folder)

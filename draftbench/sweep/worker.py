@@ -36,7 +36,7 @@ from draftbench.records import (
     ModelFacts,
     Observation,
 )
-from draftbench.run_folder.folder import PrivateDraft, PrivateStart, PrivateText
+from draftbench.run_folder.folder import PrivateStart, PrivateText
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
 from draftbench.sweep.failures import failure, known_error, timed_out
@@ -44,7 +44,7 @@ from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Decoding, Measured, Replaying, Timing
 
-Private = Sequence[PrivateText] | Sequence[PrivateDraft] | Sequence[PrivateStart]
+Private = Sequence[PrivateText] | Sequence[PrivateStart]
 # Writes observations, and the private part of them, to the run folder.
 Keep = Callable[[Sequence[Observation], Private], None]
 
@@ -176,8 +176,7 @@ class Worker:
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)
                     for group in groups:
                         made = replay(loaded, group)
-                        private = [text for _, text in made if text]
-                        self._keep([record for record, _ in made], private)
+                        self._keep(made)
                         self._between(len(made))
                 case Timing(batch):
                     room = bench.target.context_length

@@ -1,4 +1,4 @@
-"""Groups, readings and lost rounds by hand."""
+"""Groups and readings by hand."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from draftbench.acceptance.breakdown import (
     FALLING,
     RISING,
     Breakdown,
-    Crossing,
     Group,
     breakdown,
-    costliest_disagreements,
     rounds_by_group,
 )
 from draftbench.acceptance.rounds import expected_rounds, law_of
@@ -117,50 +115,6 @@ def test_groups_use_the_overlap_where_the_report_does() -> None:
 
 def test_prompt_lookup_has_no_groups() -> None:
     assert breakdown([(trajectory("r", 2), lookup((1,), (1,)))]) is None
-
-
-def test_a_disagreement_costs_the_rounds_that_end_on_it() -> None:
-    pairs = [
-        replayed([0.0, 1.0, 0.0, 0.0], "a", limit=9),
-        replayed([1.0, 0.0, 1.0, 1.0], "b", limit=9, weight=2.0),
-        replayed([0.0] * 4, "c", limit=9),
-    ]
-    written = {("a", 0): (1, 10, 11, 12, 13), ("b", 0): (1, 10, 11, 12, 13)}
-    drafted = {("a", 0): (20, 11, 22, 23), ("b", 0): (10, 21, 12, 13)}
-    found = costliest_disagreements(pairs, 1, drafted, written)
-    # k = 1. a: rejected at 1, accepted at 2, so 3 is the target's own and nothing is tried there,
-    # rejected at 4. b: accepted at 1, 2 is the target's own: its wrong token costs nothing.
-    shown = [(d.drafted, d.target, d.times, d.rounds_lost, d.share) for d in found]
-    assert shown == [(20, 10, 1, 1.0, 0.5), (23, 13, 1, 1.0, 0.5)]
-    deeper = costliest_disagreements(pairs, 2, drafted, written, most=1)
-    # k = 2 tries b's wrong token behind its right one, and b weighs twice.
-    assert [(d.drafted, d.target, d.rounds_lost) for d in deeper] == [(21, 11, 2.0)]
-
-
-def crossings(pairs: list[Pair]) -> dict[tuple[str, float], Crossing]:
-    return {(cell.segment, cell.temperature): cell for cell in broken_down(pairs).crossings}
-
-
-def test_every_segment_stands_at_every_temperature_that_it_was_asked_at() -> None:
-    found = crossings([
-        *alike([1.0, 0.0], "abcde", segment="code"),
-        *alike([0.0, 0.0, 0.0, 1.0], "fghij", segment="code", sampling=at(1.0)),
-        *alike([1.0], "klmn", segment="chat", sampling=at(1.0)),
-    ])  # fmt: skip
-    assert list(found) == [("chat", 1.0), ("code", 0.0), ("code", 1.0)]
-    cold, hot = found["code", 0.0], found["code", 1.0]
-    assert cold.alpha is not None
-    assert hot.alpha is not None
-    assert (cold.alpha.value, cold.requests, cold.positions) == (0.5, 5, 10)
-    assert (hot.alpha.value, hot.requests, hot.positions) == (0.25, 5, 20)
-    # Four requests have no interval and so no figure.
-    assert (found["chat", 1.0].requests, found["chat", 1.0].alpha) == (4, None)
-
-
-@pytest.mark.parametrize(("segment", "temperature"), [("chat", 1.0), ("code", 0.0)])
-def test_a_table_of_one_row_or_column_is_left_out(segment: str, temperature: float) -> None:
-    other = alike([1.0], "b", segment=segment, sampling=at(temperature))
-    assert crossings([*alike([1.0], "a", segment="chat"), *other]) == {}
 
 
 def test_rounds_are_those_of_the_group_at_each_k() -> None:

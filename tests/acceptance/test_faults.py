@@ -163,7 +163,7 @@ def test_plain_prompts_have_no_template(form: str, differs: bool) -> None:
 def test_one_template_of_both_is_none_to_suspect() -> None:
     assert not template_may_differ(run("messages", "a", "a"), SMALL)
     assert not template_may_differ(run("messages"), SELF)
-    # Older runs did not keep them.
+    # Unknown.
     assert template_may_differ(run("messages", None, None), SMALL)
 
 

@@ -1,6 +1,4 @@
-"""Expected rounds and tries against every accept/reject outcome,
-against a running sampler, and by hand.
-"""
+"""Expected rounds against every accept/reject outcome, against a running sampler, and by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +21,6 @@ from draftbench.acceptance.rounds import (
     expected_rounds,
     law_of,
     rounds_at_each,
-    tried_probabilities,
 )
 from draftbench.records import Decode
 
@@ -95,24 +92,17 @@ def position_laws(draw: st.DrawFn) -> PositionLaw:
 @given(laws=st.lists(position_laws(), min_size=1, max_size=4), k=st.integers(1, 6))
 @example(laws=[PositionLaw(8, 8, np.ones(7), 3)], k=2)
 @example(laws=[PositionLaw(4, 20, np.ones(3), 19)], k=6)
-def test_expected_rounds_and_tries_equal_the_sum_over_all_outcomes(
-    laws: list[PositionLaw], k: int
-) -> None:
-    expected, tried = expected_rounds(laws, k), tried_probabilities(laws, k)
+def test_expected_rounds_equal_the_sum_over_all_outcomes(laws: list[PositionLaw], k: int) -> None:
+    expected = expected_rounds(laws, k)
     for row, law in enumerate(laws):
-        total, at = 0.0, np.zeros(law.drafted)
+        total = 0.0
         wanted: dict[str, Floats] = {}
         for probability, rounds in outcomes(law, k):
             total += probability
             for name, value in tally(rounds, k, law.length - 1).items():
                 wanted[name] = wanted.get(name, 0.0) + probability * value
-            start = 0
-            for proposed, accepted, cut in rounds:
-                at[start : start + min(accepted + 1, proposed - cut)] += probability
-                start += accepted + 1
         assert total == pytest.approx(1)
         assert_same(expected, row, wanted)
-        np.testing.assert_allclose(tried[row], at, atol=1e-12)
 
 
 @st.composite
@@ -266,17 +256,16 @@ def whole(accept: list[float]) -> PositionLaw:
 
 
 def test_the_token_after_a_fully_accepted_round_is_the_targets() -> None:
-    (tried,) = tried_probabilities([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
+    rounds = expected_rounds([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
     # Two accepted, one of the target, one accepted, one rejected, and one more.
-    assert tried.tolist() == [1, 1, 0, 1, 1, 1]
+    assert (rounds.rounds.tolist(), rounds.accepted.tolist()) == ([3], [4])
 
 
 def test_long_responses_do_not_change_what_short_ones_beside_them_give() -> None:
     short, long = whole([0.5] * 3), whole([0.5] * 300)
-    together = tried_probabilities([long, *[short] * 200], 1)
-    # 1 - a(1 - 0), 1 - a(1 - a·1/2)
-    assert all(tried.tolist() == [1.0, 0.5, 0.75] for tried in together[1:])
-    assert len(together[0]) == 300
+    together = expected_rounds([long, *[short] * 200], 1)
+    # Tried with 1, 1 - a and 1 - a(1 - a), and then accepted with a half.
+    assert set(together.accepted[1:].tolist()) == {(1 + 0.5 + 0.75) / 2}
 
 
 @pytest.mark.parametrize(

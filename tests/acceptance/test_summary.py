@@ -109,7 +109,7 @@ def test_prompt_lookup_is_compared_by_tokens_per_round() -> None:
         ("tokens per round", 2),
     ]
     card = report.candidates[1]
-    assert (card.mode, card.alpha, card.breakdown, card.stopping) == (None, None, None, ())
+    assert (card.mode, card.alpha, card.breakdown) == (None, None, None)
     # Three tokens were never looked for. At k = 2: rounds at 1, 2 (two accepted); 4 is covered.
     assert {r.k for r in card.at_each_k} == {1, 2}
     assert pooled(card, 2)["(L-1)/R"] == pytest.approx(4 / 2)

@@ -180,7 +180,7 @@ def test_values_that_a_flag_of_the_sweep_does_not_know(sweep, flag, value, meant
     assert meant in sweep(flag, value)
 
 
-RUN = str(Path(__file__).parents[1] / "run_folder" / "samples" / "schema-1")
+RUN = str(Path(__file__).parents[1] / "run_folder" / "samples" / "alone")
 GATE = ["gate", "--baseline", "missing.json", RUN]
 
 

@@ -11,12 +11,12 @@ import pytest
 from draftbench.cli import main
 from draftbench.run_folder.folder import RunFolder
 
-SAMPLE = Path(__file__).parents[1] / "run_folder" / "samples" / "schema-1"
+SAMPLE = Path(__file__).parents[1] / "run_folder" / "samples" / "alone"
 
 
 @pytest.fixture
 def runs(tmp_path):
-    """A run with its private part, an older one without, a broken one, and something else."""
+    """A run with its private part, one from before without, a broken one, and something else."""
     for name in ("new", "old", "broken"):
         shutil.copytree(SAMPLE, tmp_path / name)
     (tmp_path / "new" / "private").mkdir()

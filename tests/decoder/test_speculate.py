@@ -111,7 +111,7 @@ def test_greedy_drafting_leaves_the_output_unchanged_and_replay_predicts_its_rou
     assert (fast.tokens, fast.finish) == (plain.tokens, plain.finish)
     if len(plain.tokens) > 1:
         response = scored(plain, work)
-        ((record, _),) = replay_model(draft, target, [response], DRAFT, GREEDY)
+        (record,) = replay_model(draft, target, [response], DRAFT, GREEDY)
         assert_predicted(response.trajectory, record, k, fast)
 
 
@@ -145,7 +145,7 @@ def test_sampled_acceptance_agrees_with_replay_in_expectation(mode):
         ran += sum(alone(work, target, drafter(draft, mode), 3).accepted)
         if len(plain.tokens) > 1:
             response = scored(plain, work)
-            ((record, _),) = replay_model(draft, target, [response], DRAFT, mode)
+            (record,) = replay_model(draft, target, [response], DRAFT, mode)
             predicted += expected_rounds([law_of(response.trajectory, record)], 3).accepted[0]
     assert abs(ran - predicted) / runs < 0.8
     assert ran > 0

@@ -65,7 +65,9 @@ def make_run(tmp_path):
         specs=None,
         **question,
     ):
-        head = scenes.manifest(target="org/target", drafts=drafts, specs=specs or {}, **question)
+        if specs is None:
+            specs = {each.rpartition("/")[2]: each for each in drafts}
+        head = scenes.manifest(target="org/target", drafts=drafts, specs=specs, **question)
         folder = RunFolder.create(tmp_path / "run", head)
         names = [f"r{i}" for i in range(32)]
         with folder.writer() as writer:

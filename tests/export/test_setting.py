@@ -114,24 +114,6 @@ def test_a_draft_that_the_run_does_not_record_is_given_as_drafts_takes_it(make_r
     assert drafting(path, "EAGLE", "eagle3:org/head")["model"] == "org/head"
 
 
-@pytest.mark.parametrize(
-    ("drafts", "pick", "given", "exported"),
-    [
-        (("org/small", "eagle3:org/x"), "eagle3:x", None, {"method": "eagle3", "model": "org/x"}),
-        (("org/small", "eagle3:org/x"), "eagle3:x", "./x", {"method": "eagle3", "model": "./x"}),
-        (("org/small", "mtp"), "mtp", None, {"method": "mtp"}),
-        (("org/small", "./ngram"), "ngram", None, {"method": "ngram"}),
-        (("org/small", "./ngram"), "./ngram", None, {"model": "./ngram"}),
-        (("org/small", "eagle3"), "small", None, {"model": "org/small"}),
-    ],
-)
-def test_a_run_that_recorded_its_models_alone_is_exported_by_what_was_asked_for(
-    make_run, drafts, pick, given, exported
-):
-    path = make_run(draft=pick, drafts=drafts, specs={"small": "org/small"}, engine="vllm")
-    assert drafting(path, pick, given).items() >= exported.items()
-
-
 @pytest.mark.parametrize("name", ["mtp", "eagle3", "dflash:x"])
 def test_without_an_engine_every_draft_is_a_model_whatever_its_folder_is_called(make_run, name):
     path = make_run(draft=name, drafts=(name, "small"), specs={name: name, "small": "./small"})

@@ -1,5 +1,6 @@
 """Makers of baselines and runs, so that a test shows only what it is about."""
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ QUESTION = BaselineQuestion(
     samples=1,
     max_new_tokens=128,
 )
+_RUNS = count()  # each baseline is of a run of its own
 
 
 def _counts(id="r", accepted=15.0, **changes):
@@ -47,6 +49,7 @@ def _baseline(requests, **changes):
         "faults": (),
         "cost_ratios": (),
         "requests": tuple(requests),
+        "run": str(next(_RUNS)),
     }
     return Baseline(**fields | changes)
 

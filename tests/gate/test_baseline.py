@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from draftbench.errors import RunFolderError
-from draftbench.gate.baseline import DOUBLED, DecodingTimes, read_baseline, write_baseline
+from draftbench.gate.baseline import DecodingTimes, read_baseline, write_baseline
 
 # Without what moves a cursor.
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cf", "Cs"]))
@@ -68,6 +68,7 @@ ROW |= {"accepted": 15, "positions": 40, "alpha_sum": 15}
     ("fields", "message"),
     [
         ({"schema_version": 9}, "schema 9, newer than"),
+        ({"schema_version": 7}, "schema 7, older than"),
         ({"extra": 1}, "unknown field `extra`"),
         ({"requests": [{"id": "r"}]}, r"missing required field .* at `\$.requests\[0\]`"),
         ({"survival": [-0.1]}, r">= 0.* at `\$.survival"),
@@ -82,7 +83,6 @@ ROW |= {"accepted": 15, "positions": 40, "alpha_sum": 15}
         ({"requests": [ROW | {"rounds": 10.5}]}, "counts more of request r than there was"),
         ({"requests": [ROW | {"accepted": 41}]}, "counts more of request r than there was"),
         ({"survival": [1.1]}, r"<= 1.* at `\$.survival"),
-        ({"schema_version": 0}, r">= 1.* at `\$.schema_version"),
     ],
 )
 def test_a_changed_file_is_refused_with_the_place(written, fields, message):
@@ -122,13 +122,6 @@ def test_something_else_is_refused(tmp_path, content):
         read_baseline(path)
 
 
-def test_a_fault_of_an_earlier_layout_gets_its_kind_and_the_threads_are_unknown(written):
-    message = "all 40 prompts begin with the same token twice, as when both write the first one"
-    baseline = read_baseline(written(schema_version=2, faults=[message]))
-    assert [(fault.kind, fault.message) for fault in baseline.faults] == [(DOUBLED, message)]
-    assert baseline.threads is None
-
-
 def test_what_is_no_plain_file_is_not_read(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     for name in ("none.json", "pipe", "."):
@@ -164,8 +157,3 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, baseline, cou
     assert list(path.parent.iterdir()) == [path]
     with pytest.raises(RunFolderError, match="cannot write the baseline"):
         write_baseline(old, path / "b.json")
-
-
-def test_what_a_server_stated_of_its_types_in_an_earlier_layout_is_its_targets(written):
-    earlier = written(schema_version=7, tested={"engine ftype": "Q8_0", "engine": "llama.cpp"})
-    assert read_baseline(earlier).tested == {"target ftype": "Q8_0", "engine": "llama.cpp"}

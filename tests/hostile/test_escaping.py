@@ -12,7 +12,7 @@ import pytest
 
 from draftbench.cli import main
 
-RUN = Path(__file__).parents[1] / "run_folder" / "samples" / "schema-2"
+RUN = Path(__file__).parents[1] / "run_folder" / "samples" / "together"
 EVIL = "<img src=x onerror=alert(1)>|[a](b)`\x1b[2J\x9b31m\u202ex"
 CLEAN = re.sub("[\x1b\x9b\u202e]", "\ufffd", EVIL)
 CONTROLS = ("\x1b", "\x9b", "\u202e")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 FULL = Path("/dev/full")
 SAMPLES = Path(__file__).parents[1] / "run_folder" / "samples"
-RUN = str(SAMPLES / "schema-2")
+RUN = str(SAMPLES / "together")
 COMMANDS = [
     ["--version"],
     ["--help"],

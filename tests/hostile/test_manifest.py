@@ -18,7 +18,7 @@ from draftbench.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
-SAMPLE = Path(__file__).parents[1] / "run_folder" / "samples" / "schema-2"
+SAMPLE = Path(__file__).parents[1] / "run_folder" / "samples" / "together"
 WHOLE = json.loads((SAMPLE / "run.json").read_text())
 SLOW = 10.0
 # As JSON text, since not all of it has a value in Python.

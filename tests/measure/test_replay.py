@@ -23,7 +23,7 @@ SAMPLED = Sampling(temperature=1.0)
 
 
 def replayed(draft, target, response, mode):
-    ((record, _),) = replay_model(draft, target, [response], DRAFT, mode)
+    (record,) = replay_model(draft, target, [response], DRAFT, mode)
     return record
 
 

@@ -125,13 +125,23 @@ def test_a_second_writer_is_kept_out_until_the_first_closes_or_dies(folder):
                 pass
 
 
-def test_a_newer_schema_asks_for_an_update(folder):
-    path = folder.path / "run.json"
-    newer = re.sub(rb'"schema_version": \d+', b'"schema_version": 99', path.read_bytes())
-    path.write_bytes(newer)
-    with pytest.raises(RunFolderError, match="has schema 99") as caught:
-        RunFolder(folder.path)
-    assert caught.value.hint == "update draftbench"
+@pytest.mark.parametrize(
+    ("version", "said", "hint"),
+    [
+        (99, "has schema 99, newer than this draftbench reads (4)", "update draftbench"),
+        (
+            3,
+            "has schema 3, older than this draftbench reads (4)",
+            "sweep again, with another --out",
+        ),
+    ],
+)
+def test_a_run_of_another_layout_is_refused_with_what_to_do(folder, version, said, hint):
+    (folder.path / "run.json").write_bytes(msgspec.json.encode({"schema_version": version}))
+    for use in (RunFolder, lambda path: RunFolder.create(path, manifest())):
+        with pytest.raises(RunFolderError, match=re.escape(said)) as caught:
+            use(folder.path)
+        assert caught.value.hint == hint
 
 
 def test_a_manifest_cut_anywhere_is_refused(folder):
@@ -159,7 +169,7 @@ def test_a_manifest_of_other_bytes_is_refused(folder, value):
         *[("samples", 0), ("samples", -1), ("samples", 10**6 + 1)],
         *[("max_new_tokens", 0), ("max_new_tokens", 10**9 + 1), ("temperature", -0.1)],
         *[("temperature", 1e300), ("lookup_longest", 0), ("lookup_shortest", -1)],
-        *[("dtype", "float8"), ("responses", "nobody's"), ("schema_version", 0)],
+        *[("dtype", "float8"), ("responses", "nobody's")],
         *[("rows", -1), ("requests", 10**16), ("merged", -1), ("dropped", {"bad row": -1})],
         *[("cores", 0), ("threads", -1), ("load", -0.1), ("load", 1e300)],
     ],
@@ -185,17 +195,6 @@ def test_a_manifest_at_its_limits_is_read(folder):
     )
     (folder.path / "run.json").write_bytes(msgspec.json.encode(asked))
     assert RunFolder(folder.path).manifest == asked
-
-
-def test_of_an_older_run_a_draft_is_known_by_its_short_name_unless_two_share_it(folder):
-    asked = manifest(drafts=("org/small@v1", "a/big", "b/big", "ngram"))
-    (folder.path / "run.json").write_bytes(msgspec.json.encode(asked))
-    assert RunFolder(folder.path).manifest.specs == {
-        "small": "org/small@v1",
-        "a/big": "a/big",
-        "b/big": "b/big",
-        "ngram": "ngram",
-    }
 
 
 def test_a_part_that_is_a_link_is_not_entered(tmp_path, folder):

@@ -17,7 +17,6 @@ from draftbench.errors import RunFolderError
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Sampling
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.manifest import SCHEMA_VERSION
 from draftbench.run_folder.run import read_run, run_of, to_decode
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -185,14 +184,10 @@ def test_a_run_without_its_responses_names_the_file_that_is_missing(folder, reco
     assert "copy the whole run folder" in caught.value.hint
 
 
-def test_a_run_of_the_first_layout_is_read_with_the_same_figures():
-    found = read_run(RunFolder(SAMPLES / "schema-1"))
+def test_a_run_of_one_request_at_a_time_is_read():
+    found = read_run(RunFolder(SAMPLES / "alone"))
     assert (len(found.trajectories), len(found.replays), len(found.costs)) == (2, 6, 12)
     assert len(found.decodes) == 18
-    # What came later is what it was then.
-    assert found.manifest.question.batches == (1,)
-    assert {row.active for row in found.decodes} == {()}
-    assert found.states == ()
     rates = {
         candidate.draft: rate.value
         for candidate in found.candidates
@@ -202,20 +197,14 @@ def test_a_run_of_the_first_layout_is_read_with_the_same_figures():
     assert rates == pytest.approx({"draft": 4 / 18, "self": 16 / 18})
 
 
-@pytest.mark.parametrize("layout", ["schema-2", "schema-3"])
-def test_a_run_with_batches_is_read(layout):
-    found = read_run(RunFolder(SAMPLES / layout))
+def test_a_run_with_batches_is_read():
+    found = read_run(RunFolder(SAMPLES / "together"))
     assert found.manifest.question.batches == (1, 2)
     assert {row.batch for row in found.decodes} == {1, 2}
     active = {row.active for row in found.decodes if row.batch == 2}
     assert (2, 2, 1, 1, 1) in active
     assert [state.others for state in found.states] == [0.4]
     assert recommend(found).evaluations
-
-
-def test_every_layout_has_a_sample():
-    kept = {f"schema-{version}" for version in range(1, SCHEMA_VERSION + 1)}
-    assert {path.name for path in SAMPLES.iterdir()} == kept
 
 
 def test_an_answer_that_came_when_it_was_asked_for_again_is_not_missed():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from sweep.engine import FakeEngine, FakeServer, rows_of
 from draftbench.engines.counters import Counters
 from draftbench.errors import EngineError, RunFolderError, UsageError
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, DraftingMode, EngineFacts, Failure, Served
+from draftbench.records import Candidate, EngineFacts, Failure, Served
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
 from draftbench.sweep import engine_arms
@@ -175,22 +174,6 @@ def test_a_misspelt_field_of_vllm_is_named_before_anything_is_started(served, sm
     assert at < next(n for n, note in enumerate(small.notes) if note.startswith("starting"))
 
 
-def test_what_an_older_run_did_not_keep_refuses_nothing(served):
-    folder = served("ngram", measure="all", ks=(2,)).folder
-    cut(folder)
-    head = folder.path / "run.json"
-    manifest = json.loads(head.read_text())
-    for name in ("servers", "engine_command", "spec_files", "time_scale", "tokenizer", "replay"):
-        del manifest["question"][name]
-    del manifest["sealed"]
-    head.write_text(json.dumps(manifest))
-    facts = folder.path / "observations" / "enginefacts.jsonl"
-    facts.write_text(re.sub(r',"files":{[^}]*}', "", facts.read_text()))
-    engine = FakeEngine()
-    served("ngram", on=engine, measure="all", ks=(2,), serving={"command": "docker run i"})
-    assert engine.arms == [0, 2, 0]
-
-
 @pytest.mark.parametrize(
     ("on", "words"),
     [
@@ -209,24 +192,6 @@ def test_a_run_is_not_continued_on_a_server_that_drafts_otherwise(served, on, wo
         cut(folder)
     with pytest.raises(RunFolderError, match=words):
         served("ngram", on=[FakeServer(**on)], **sweep)
-
-
-def test_a_run_whose_server_drafted_in_another_mode_than_its_replays_is_not_continued(
-    served, small
-):
-    """Older versions let every engine draft greedily."""
-    sweep = {"temperature": 0.7, "mode": DraftingMode.SAMPLED_TEMPERATURE_ONLY}
-    sweep |= {"measure": "all", "ks": (2, 4)}
-    folder = served(small.models / "draft", **sweep).folder
-    log = folder.path / "observations" / "served.jsonl"
-    older = log.read_text().replace('"mode":"sampled-temperature-only"', '"mode":"greedy"')
-    lines = older.splitlines(keepends=True)
-    log.write_text("".join(line for line in lines if '"k":4' not in line))
-    engine = FakeEngine()
-    with pytest.raises(RunFolderError, match=r"drafted in mode greedy .* sampled-temp") as caught:
-        served(small.models / "draft", on=engine, **sweep)
-    assert "--out" in caught.value.hint
-    assert engine.starts == []
 
 
 @pytest.mark.parametrize("usual", [cores_here() + 1, None])

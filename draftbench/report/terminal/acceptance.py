@@ -7,11 +7,11 @@ per figure of the candidates and of their differences.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from draftbench.acceptance.breakdown import Breakdown, Disagreement
+from draftbench.acceptance.breakdown import Breakdown
 from draftbench.acceptance.definitions import FIGURES, MEAN_ACCEPTED_LENGTH, TOKENS_PER_ROUND
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance
@@ -28,8 +28,6 @@ from draftbench.report.terminal.text import (
     sentence,
     shown,
 )
-
-Texts = Mapping[int, str]
 
 _ENGINE_NAMES = {
     "vllm": "vLLM",
@@ -56,10 +54,6 @@ _MEANINGS = {
     "h": "h: acceptance at a round's first → last position.",
 }
 _FEW = f"intervals over fewer than {FEW_REQUESTS} requests are rough"
-_STOPPING = (
-    "Drafting that stops when unsure: its rounds are exact; what would be drafted after a wrong "
-    "token is unknown, so only decoding shows whether a rule saves time."
-)
 _TREES = (
     "Best trees: what an engine that drafts fixed trees could reach at temperature 0. The target "
     "verifies all nodes, so these figures are not comparable with those of chains. Each tree is "
@@ -71,38 +65,24 @@ _MOST_CANDIDATES, _MOST_COLUMNS, _MOST_ROWS = 7, 4, 14
 _SCREEN_GROUPS = ("segment", "temperature", "third")
 
 
-def render(
-    report: AcceptanceReport,
-    style: str,
-    width: int,
-    texts: Texts | None = None,
-    *,
-    everything: bool = True,
-) -> str:
+def render(report: AcceptanceReport, style: str, width: int, *, everything: bool = True) -> str:
     """The report as table, json, markdown or csv; `width` in columns wraps the table's sentences.
 
     Args:
-        texts: the text of token ids; ids are shown for those it lacks.
         everything: all figures of all candidates, or one screen of table or Markdown.
     """
-    texts = texts or {}
     if style == "json":
-        return _json(report, texts)
+        return to_json(msgspec.to_builtins(report) | {"definitions": FIGURES})
     if style == "csv":
         return _csv(report)
     sections = _screen(report)
     if everything:
         parts = [part for each in report.candidates for part in _of_candidate(each, report.width)]
         sections = filled([*parts, _differences(report)])
-    sections += [
-        _disagreements(candidate, costly, texts)
-        for candidate, costly in (report.disagreements or {}).items()
-    ]
     if everything:
-        shown_ones = [c for c in report.candidates if c.candidate != SELF]
-        notes = [_LEGEND, *([_STOPPING] if any(c.stopping for c in shown_ones) else ())]
-        notes += [_TREES] if any(c.trees for c in shown_ones) else ()
-        sections.append(Section("Definitions", notes=[*notes, *_definitions(report.width)]))
+        trees = any(c.trees for c in report.candidates if c.candidate != SELF)
+        notes = [_LEGEND, *([_TREES] if trees else []), *_definitions(report.width)]
+        sections.append(Section("Definitions", notes=notes))
     return render_sections(sections, style, width)
 
 
@@ -279,9 +259,8 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
             ["position", "hazard", "survival"],
             [[str(at), hazard.pooled, survival.pooled] for at, (hazard, survival) in positions],
         ),
-        *(_breakdown(c.candidate, c.breakdown) if c.breakdown else []),
+        *([_breakdown(c.candidate, c.breakdown)] if c.breakdown else []),
         _rounds_by_group(c),
-        *([_stopping(c)] if c.stopping and c.candidate != SELF else []),
         *([_trees(c)] if c.trees and c.candidate != SELF else []),
     ]
 
@@ -306,37 +285,26 @@ def _at_each_k(c: CandidateAcceptance, width: float) -> Section:
     )
 
 
-def _breakdown(candidate: str, breakdown: Breakdown) -> list[Section]:
-    """α by group, and by segment and temperature at once."""
+def _breakdown(candidate: str, breakdown: Breakdown) -> Section:
+    """α by group."""
     change = breakdown.late_less_early
     notes = [] if change is None else [f"α late in responses minus α early: {_signed(change)}"]
-    return [
-        Section(
-            f"{candidate}: where tokens are accepted",
-            ["by", "group", "requests", "positions", "confidence", "α"],
+    return Section(
+        f"{candidate}: where tokens are accepted",
+        ["by", "group", "requests", "positions", "confidence", "α"],
+        [
             [
-                [
-                    g.by,
-                    g.name,
-                    str(g.requests),
-                    f"{g.positions:.0f}",
-                    "–" if g.confidence is None else f"{g.confidence:.2f}",
-                    g.alpha,
-                ]
-                for g in breakdown.groups
-            ],
-            [*notes, *filter(None, [breakdown.reading])],
-        ),
-        Section(
-            f"{candidate}: segment × temperature",
-            ["segment", "temperature", "requests", "positions", "α"],
-            [
-                [g.segment, f"{g.temperature:g}", str(g.requests), f"{g.positions:.0f}", g.alpha]
-                for g in breakdown.crossings
-                if g.alpha is not None
-            ],
-        ),
-    ]
+                g.by,
+                g.name,
+                str(g.requests),
+                f"{g.positions:.0f}",
+                "–" if g.confidence is None else f"{g.confidence:.2f}",
+                g.alpha,
+            ]
+            for g in breakdown.groups
+        ],
+        [*notes, *filter(None, [breakdown.reading])],
+    )
 
 
 def _rounds_by_group(c: CandidateAcceptance) -> Section:
@@ -350,19 +318,6 @@ def _rounds_by_group(c: CandidateAcceptance) -> Section:
         ["by", "group", "requests", *(f"k = {k}" for k in ks)],
         [[*names, *map(row.get, ks)] for names, row in tokens.items()],
     )
-
-
-def _stopping(c: CandidateAcceptance) -> Section:
-    rows: list[list[Cell]] = []
-    for rule in c.stopping:
-        threshold, least, most = "never", "", ""
-        if rule.threshold is not None:
-            threshold, least, most = f"{rule.threshold:g}", "≥ ", "≤ "
-        steps, share = shown(rule.draft_steps_per_round), shown(rule.accepted_per_drafted)
-        rows.append([threshold, rule.tokens_per_round, f"{least}{steps}", f"{most}{share}"])
-    title = f"{c.candidate}: drafting that stops when unsure, k = {c.stopping[0].k}"
-    head = ["confidence under", "tokens per round", "draft steps per round", "accepted/drafted"]
-    return Section(title, head, rows)
 
 
 def _trees(c: CandidateAcceptance) -> Section:
@@ -400,18 +355,6 @@ def _signed(estimate: Estimate | None) -> str:
     return f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f})"
 
 
-def _disagreements(candidate: str, costly: Sequence[Disagreement], texts: Texts) -> Section:
-    rows = []
-    for each in costly:
-        tokens = [
-            repr(texts[token]) if token in texts else f"#{token}"
-            for token in (each.drafted, each.target)
-        ]
-        rows.append([*tokens, str(each.times), f"{each.rounds_lost:.1f}", f"{each.share:.1%}"])
-    head = ["drafted", "target", "times", "rounds lost", "share"]
-    return Section(f"{candidate}: the most costly disagreements", head, rows)
-
-
 def _definitions(width: float) -> list[str]:
     symbol = TOKENS_PER_ROUND.symbol
     lines = [f"n: how many requests like these give {symbol} within ±{100 * width:g}%."]
@@ -421,16 +364,6 @@ def _definitions(width: float) -> list[str]:
         formula = f"{known.symbol}, {known.name}: {known.formula}"
         lines.append(f"{'; '.join([formula, *named])}.")
     return lines
-
-
-def _json(report: AcceptanceReport, texts: Texts) -> str:
-    fields = msgspec.to_builtins(report)
-    fields["definitions"] = msgspec.to_builtins(FIGURES)
-    for costly in (fields["disagreements"] or {}).values():
-        for each in costly:
-            each["drafted_text"] = texts.get(each["drafted"])
-            each["target_text"] = texts.get(each["target"])
-    return to_json(fields)
 
 
 def _csv(report: AcceptanceReport) -> str:

@@ -18,14 +18,13 @@ import msgspec
 import pytest
 from scenes import BIG, INT4, Scene
 
-from draftbench.acceptance.breakdown import Breakdown, Crossing, Disagreement, GroupRounds
+from draftbench.acceptance.breakdown import Breakdown, GroupRounds
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, acceptance_report
 from draftbench.records import Sampling
 from draftbench.report.terminal.acceptance import render
 
 NAME = "small:int4"
-WRONG = Disagreement(drafted=7, target=8, times=3, rounds_lost=2.5, share=0.25)
 
 
 def made(*, everything: bool = True) -> AcceptanceReport:
@@ -41,7 +40,6 @@ def made(*, everything: bool = True) -> AcceptanceReport:
 REPORT = made()
 CARD = REPORT.candidates[0]
 CHAT = CARD.breakdown.groups[0]
-COSTLY = msgspec.structs.replace(REPORT, disagreements={NAME: (WRONG,)})
 
 
 def changed(**fields: Any) -> AcceptanceReport:
@@ -66,8 +64,6 @@ def split(**fields: Any) -> Breakdown:
         # 2 of 2 less 2 of 3.
         "α late in responses minus α early: +0.333 (+0.333 to +0.333)",
         "acceptance rises over the course of a response",
-        "never                   2.67 ±0.00  1.67 ±0.00             1.00 ±0.00",
-        "0.4                     2.67 ±0.00  ≥ 1.67 ±0.00           ≤ 1.00 ±0.00",
         "temperature    0.7        20  1.60 ±0.00  2.67 ±0.00",
         # The target's token is always the draft's best: a chain of two.
         "4        2.67 ±0.00             3.00 ±0.00             1·1",
@@ -81,11 +77,11 @@ def test_the_table_says(line: str) -> None:
 
 
 def test_lost_parts_leave_no_empty_tables() -> None:
-    card: dict[str, Any] = {"mode": None, "alpha": None, "breakdown": None, "stopping": ()}
+    card: dict[str, Any] = {"mode": None, "alpha": None, "breakdown": None}
     shown = render(changed(**card, rounds_by_group=(), trees=()), "table", 100)
     assert "small:int4: prompt lookup, 40 requests" in shown
     assert "No α" in shown
-    for title in ("where tokens are accepted", "stops when unsure", "by group", "best trees"):
+    for title in ("where tokens are accepted", "by group", "best trees"):
         assert title not in shown
 
 
@@ -158,13 +154,6 @@ def test_segments_of_too_few_requests_are_one_sentence_and_no_table() -> None:
     assert re.search("segment +s1", on_one_screen(by_segment("small", 4.0, 5.0)))
 
 
-def test_tokens_are_shown_only_where_asked_for_and_as_ids_where_unreadable() -> None:
-    assert "disagreements" not in render(REPORT, "table", 100)
-    assert "#7       #8          3          2.5  25.0%" in render(COSTLY, "table", 100)
-    read = render(COSTLY, "table", 100, {7: "\n", 8: " the"}, everything=False)
-    assert r"'\n'     ' the'      3          2.5  25.0%" in read
-
-
 def test_markdown_escapes_what_came_from_files() -> None:
     group = msgspec.structs.replace(CHAT, name="c|d")
     shown = render(changed(candidate="a|b", breakdown=split(groups=(group,))), "markdown", 100)
@@ -175,15 +164,12 @@ def test_markdown_escapes_what_came_from_files() -> None:
 
 
 def test_json_holds_the_report_and_the_definitions() -> None:
-    found = json.loads(render(COSTLY, "json", 100, {7: "x"}))
+    found = json.loads(render(REPORT, "json", 100))
     card = found["candidates"][0]
     assert card["at_each_k"][1]["pooled"] == {"value": 1.6, "low": 1.6, "high": 1.6}
     assert card["trees"][0]["tree"] == [[0], [0, 0]]
-    (wrong,) = found["disagreements"][NAME]
-    assert (wrong["drafted_text"], wrong["target_text"]) == ("x", None)
     assert found["definitions"][4]["sglang"] == "spec_accept_length of the server's metrics"
     assert found["definitions"][4]["vllm"] is None  # counts another figure under its name
-    assert json.loads(render(REPORT, "json", 100))["disagreements"] is None
 
 
 def test_csv_has_a_line_for_each_figure_and_each_difference() -> None:
@@ -268,34 +254,9 @@ def test_one_screen_has_room_for_many_candidates_and_groups() -> None:
     assert lines[-1].endswith("`--all` shows more (18 by segment).")
 
 
-def test_segments_at_each_temperature_are_shown_where_their_requests_are_enough() -> None:
-    title = "small:int4: segment × temperature"
-    assert title not in render(REPORT, "table", 100)
-    crossings = tuple(
-        Crossing(
-            segment="chat",
-            temperature=heat,
-            requests=n,
-            equal_requests=float(n),
-            positions=40.0 * n,
-            alpha=alpha,
-        )
-        for heat, n, alpha in ((0.0, 5, Estimate(0.97, 0.92, 1.02)), (0.7, 1, None))
-    )
-    broken = split(crossings=crossings)
-    lines = [line.strip() for line in render(changed(breakdown=broken), "table", 100).splitlines()]
-    at = lines.index(title)
-    assert [line.split() for line in lines[at + 1 : at + 4] if line] == [
-        ["segment", "temperature", "requests", "positions", "α"],
-        ["chat", "0", "5", "200", "0.97", "±0.05"],
-    ]
-    assert title not in render(changed(breakdown=broken), "table", 100, everything=False)
-
-
-def test_what_other_ways_of_drafting_reach_is_not_shown_of_the_control() -> None:
+def test_what_trees_reach_is_not_shown_of_the_control() -> None:
     for name, count in ((NAME, 1), ("self", 0)):
         shown = render(changed(candidate=name), "table", 100)
-        assert shown.count(f"{name}: drafting that stops when unsure, k =") == count
         assert shown.count(f"{name}: best trees, at most") == count
 
 
