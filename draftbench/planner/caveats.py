@@ -199,14 +199,14 @@ def _interval(decided: LoadDecision, leader: Alternative) -> str:
         f"±{math.expm1(part):.0%}" for part in (parts.requests, parts.cells, parts.undecoded)
     )
     every, on_engine = evaluator.effects.cells, evaluator.on_engine
-    count = sum(1 for cell in every if on_engine or cell.configuration.k)
+    decoded = {cell.configuration for cell in every if cell.configuration.k}
+    count = len(every) if on_engine else len(decoded)
     cells = "start" if on_engine else "decoded configuration"
     noise = f"{timed} from the noise of {count} {cells}{'' if count == 1 else 's'}"
     if not count:
         noise = f"{timed} from what decoding usually takes beyond timed passes"
     text = f"the interval of {leader.name} is {requests} from the requests"
-    configuration = leader.configuration
-    if any(cell.configuration == configuration for cell in every):
+    if leader.configuration in decoded:
         return f"{text} and {noise}"
     text += f", {noise}"
     what = f"{leader.name} was not decoded"

@@ -295,12 +295,15 @@ def promised(
     ks: Sequence[int],
     decoded: Mapping[Configuration, Sequence[TimedRun]],
     drawn: DrawnRequests,
+    *,
+    foreign: bool,
 ) -> Promised:
     """What candidates promise at a load, at each of the k's at which their rounds are known.
 
     Args:
         every: responses of each candidate with its passes; None on a serving engine.
         decoded: the runs of what was decoded where neither passes nor rounds are known.
+        foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
     """
     columns, factors, found = list[Floats](), list[Floats](), list[Configuration]()
     once, unknown = np.ones(PASS_DRAWS + 1), np.full(len(drawn.names), np.nan)
@@ -316,7 +319,8 @@ def promised(
         candidate, weights = responses.candidate, responses.weights
         names = [t.request for t in responses.along.trajectories]
         prefills = block.prefills(responses.prompts) if block else None
-        answered = {} if block else _answered_prefills(run, responses, load, drawn)
+        known = prefills is not None or foreign
+        answered = {} if known else _answered_prefills(run, responses, load, drawn)
         plain = None
         for k in filter(responses.knows, ks):
             if block is not None and k + 1 > (block.longest or k + 1):

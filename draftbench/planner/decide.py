@@ -354,7 +354,7 @@ class Evaluator:
             if c.concurrency == load and (c.candidate, c.k) in self.measured(load)
         }
         every = [(r, b) for r, b in every if b or all(c.candidate != r.candidate for c in alone)]
-        return promised(self.run, every, load, self.ks, alone, self.drawn)
+        return promised(self.run, every, load, self.ks, alone, self.drawn, foreign=self.foreign)
 
     @remembered
     def alternatives(self, load: int) -> tuple[Alternative, ...]:

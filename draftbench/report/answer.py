@@ -233,7 +233,7 @@ def candidates(
                 "α",
                 "self has the highest α possible here" if answer.ceiling_alpha is not None else "",
             ),
-            ("expected ×", "* not decoded itself" if starred else ""),
+            ("expected ×", "* not decoded" if starred else ""),
         )
         if column in head and words
     ]

@@ -39,8 +39,8 @@ def test_a_cpu_says_what_it_could_not_try(command, quick):
     assert outcome.code == 0
     found = lines(outcome)
     assert found["recorded passes"] == "not tried: CUDA graphs need a GPU"
-    assert "has no fast kernel" in found["fp8, bytes a second"]
-    assert "GB/s, a plain read" in found["none, bytes a second"]
+    assert "has no fast kernel" in found["fp8 weights"]
+    assert "GB/s, a plain read" in found["unquantized weights"]
     assert "not tried: attention by chunks; recorded passes; fp8" in outcome.out.splitlines()[-1]
 
 
@@ -85,7 +85,7 @@ def test_what_fails_is_a_line_and_exit_code_1(command, quick, monkeypatch):
     monkeypatch.setattr(device_check, "_bandwidth", broken)
     outcome = command("selfcheck", "--device", "cpu")
     assert outcome.code == 1
-    assert lines(outcome)["int4, bytes a second"] == "out of memory"
+    assert lines(outcome)["int4 weights"] == "out of memory"
     assert lines(outcome)["sweep"] == "swept"
 
 

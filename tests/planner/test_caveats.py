@@ -292,7 +292,7 @@ def test_one_sentence_says_where_the_interval_comes_from(scene):
     scene.decodes(5, 2, 4.1)
     text = said_of(recommend(scene.observed(2)))
     assert text.startswith("the interval of small at k = 2 is ±")
-    assert text.endswith("% from the noise of 2 decoded cells")
+    assert text.endswith("% from the noise of 1 decoded configuration")
 
 
 def test_a_leader_that_was_not_decoded_says_how_much_of_its_interval_that_is(scene):

@@ -368,7 +368,7 @@ def test_every_figure_of_a_table_is_that_of_the_json(section, expected, whole, k
 def test_a_figure_is_rounded_for_the_eye_alone(whole):
     (_, leader, *_) = Read(whole).tables["candidates"][0]
     assert [text for text, _ in leader] == [
-        *("qwen0.5:int4", "5", "2.03 1.82–2.26", "0.87 0.83–0.90", "4.05 3.66–4.37"),
+        *("qwen0.5:int4", "5", "2.03 1.82–2.25", "0.87 0.83–0.90", "4.05 3.66–4.37"),
         *("0.20 0.19–0.23", "584 MB"),
     ]
 
