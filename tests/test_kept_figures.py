@@ -121,7 +121,9 @@ def test_recommend_says_what_it_said(run):
 @pytest.mark.parametrize("run", RUNS)
 def test_requests_in_another_order_have_the_same_answer(run):
     read = read_run(RunFolder(REFERENCE / run))
-    turned = replace(read, trajectories=read.trajectories[::-1])
+    order = read.candidates.index
+    replays = sorted(read.replays[::-1], key=lambda row: order(row.candidate))
+    turned = replace(read, trajectories=read.trajectories[::-1], replays=tuple(replays))
     check("recommend", run, json.loads(msgspec.json.encode(recommend(turned))))
 
 

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from draftbench import notebook
+from draftbench.cli import main
+from draftbench.planner.decide import HARDLY_MORE_LOSS, Evaluator
+from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.records import Replay
+from draftbench.records import Candidate, Replay
+from draftbench.report.answer import speed_up
 
 KEPT = Path(__file__).parents[1] / "results/reference"
 
@@ -83,3 +87,35 @@ def test_the_changelog_leads_to_todays_speed_up(run):
     deciding = notebook.recommend(notebook.read(KEPT / run)).speedup_deciding
     today = f"| {deciding.value:.3f} ({deciding.low:.2f}–{deciding.high:.2f})"
     assert today in (KEPT.parents[1] / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("objective", ["speedup", "latency"])
+@pytest.mark.parametrize("run", sorted(folder.name for folder in KEPT.iterdir()))
+def test_the_leader_loses_hardly_more_than_the_best(run, objective):
+    evaluator = Evaluator(notebook.read(KEPT / run), DecisionOptions(objective=objective))
+    for concurrency in evaluator.concurrencies():
+        here = evaluator.at(concurrency)
+        least = min(map(here.loss, here.competing), default=1.0)
+        assert here.leader is None or here.loss(here.leader) <= least + HARDLY_MORE_LOSS
+
+
+def test_with_costs_from_elsewhere_the_prefills_measured_here_say_nothing(tmp_path, capsys):
+    file = tmp_path / "costs.yaml"
+    file.write_text(
+        "engine: fast\n"
+        "batches: {1: {target_step_s: 0.001, verify: {2: 0.00102, 5: 0.00104},"
+        " drafts: {stories15M: {step_s: 0.00003}}}}\n"
+    )
+    words = ["recommend", str(KEPT / "tinyllama-stories-40"), "--costs", str(file)]
+    assert main([*words, "--objective", "latency"]) == 0
+    assert "its prefill was not timed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_leader_that_was_replayed_on_fewer_responses_is_provisional_and_counts_these():
+    run = notebook.read(KEPT / "qwen2.5-coder")
+    leader = Candidate(draft="qwen0.5", quant="int4")
+    few = [row for row in run.replays if row.candidate == leader][16:]
+    answer = recommend(replace(run, replays=tuple(row for row in run.replays if row not in few)))
+    assert answer.leader.candidate == leader
+    assert "qwen0.5:int4: replayed on only 16 of 48 responses" in answer.provisional
+    assert "over 16 requests" in speed_up(answer)

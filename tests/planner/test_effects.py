@@ -15,7 +15,13 @@ from scenes import BIG, SMALL
 
 from draftbench.acceptance.intervals import RESAMPLES
 from draftbench.planner.cells import Cell
-from draftbench.planner.effects import START_NOISE, BuiltInDesign, Effects, EngineDesign
+from draftbench.planner.effects import (
+    START_NOISE,
+    BuiltInDesign,
+    Effects,
+    EngineDesign,
+    reshaped,
+)
 from draftbench.planner.recommendation import Configuration
 
 KS = tuple(range(1, 13))
@@ -283,3 +289,18 @@ def test_a_cell_of_tokens_alone_says_how_fast_its_own_configuration_was():
     assert own == pytest.approx(math.log(0.5), abs=1e-3)
     assert sd < 0.2
     assert slower(decoded(*cells), 1)[0] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_reshaped_draws_have_the_other_covariance_and_are_moved_least():
+    # Of independent figures each is scaled: 1 → 2 and 2 → 1 standard deviations.
+    scaled = reshaped(np.diag([1.0, 4.0]), np.diag([4.0, 1.0]))
+    assert scaled == pytest.approx(np.diag([2.0, 0.5]))
+
+
+@given(st.lists(st.floats(-1, 1), min_size=18, max_size=18))
+def test_reshaped_draws_are_not_turned(numbers):
+    one, other = (half @ half.T + 0.1 * np.eye(3) for half in np.reshape(numbers, (2, 3, 3)))
+    moved = reshaped(one, other)
+    assert moved @ one @ moved.T == pytest.approx(other, abs=1e-8)
+    assert moved == pytest.approx(moved.T, abs=1e-8)  # a turn would not be symmetric
+    assert np.linalg.eigvalsh(moved).min() > 0
