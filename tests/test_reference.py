@@ -9,7 +9,7 @@ import pytest
 
 from draftbench import notebook
 from draftbench.cli import main
-from draftbench.planner.decide import HARDLY_MORE_LOSS, Evaluator
+from draftbench.planner.decide import HARDLY_MORE_LOSS, Evaluator, LoadDecision
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Replay
@@ -119,3 +119,29 @@ def test_a_leader_that_was_replayed_on_fewer_responses_is_provisional_and_counts
     assert answer.leader.candidate == leader
     assert "qwen0.5:int4: replayed on only 16 of 48 responses" in answer.provisional
     assert "over 16 requests" in speed_up(answer)
+
+
+def test_of_two_that_lose_as_little_the_smaller_leads_only_where_it_pays_as_surely():
+    evaluator = Evaluator(notebook.read(KEPT / "tinyllama-stories-40"), DecisionOptions())
+    normal = np.random.default_rng(0).standard_normal((2, 2000))
+
+    def leader(doubt):
+        """Of a small draft and a large one, both expected to be 5% faster, the large one surely."""
+        pair = zip(evaluator.at(1).competing[:2], (doubt, 0.001), normal, (1, 2), strict=True)
+        alike = (
+            replace(one, decoding=np.append(0.05, 0.05 + sd * draws), memory_bytes=size)
+            for one, sd, draws, size in pair
+        )
+        return LoadDecision(evaluator, 1, tuple(alike)).leader.memory_bytes
+
+    assert leader(0.001) == 1
+    assert leader(0.03) == 2
+
+
+def test_what_candidates_are_ranked_by_does_not_move_their_speed_ups():
+    run = notebook.read(KEPT / "qwen2.5-coder")
+    by_speed, by_latency = (
+        [each.speedup_expected for each in recommend(run, options).evaluations]
+        for options in (DecisionOptions(), DecisionOptions(objective="latency"))
+    )
+    assert by_speed == by_latency

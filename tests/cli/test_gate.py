@@ -363,3 +363,9 @@ def test_the_run_that_a_baseline_was_made_from_is_inconclusive_also_in_a_copy(
     assert outcome.code == 3
     above, _ = outcome.out.split("All requests")
     assert "this is the run that the baseline was made from; nothing new" in above
+
+
+def test_a_baseline_of_a_provisional_answer_says_so(command, tmp_path):
+    run = ROOT / "results" / "reference" / "tinyllama-gsm8k"
+    said = " ".join(command("gate", "--save", tmp_path / "base.json", run).err.split())
+    assert "is provisional: only 10 requests; only 6 requests were decoded" in said

@@ -178,3 +178,9 @@ def test_the_commands_that_come_next_ask_the_same_question(command, engine):
     asked = f"{RUN} --min-speedup 2.5 --costs={engine} --objective latency"
     assert f"recommend {asked} --all" in following
     assert f"report {asked} --html report.html" in following
+
+
+@pytest.mark.parametrize("asked", ["inf", "1e9", "nan", "-1"])
+def test_a_speed_up_that_no_draft_has_cannot_be_asked_for(command, asked):
+    found = command("recommend", RUN, f"--min-speedup={asked}")
+    assert (found.code, found.out, found.err.count("error:")) == (2, "", 1)

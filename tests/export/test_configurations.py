@@ -155,6 +155,7 @@ def test_vllm_quantizes_online_only_to_fp8_with_one_scale_a_row(setting):
     assert vllm(setting(quant="fp8"))["quantization"] == "fp8_per_channel"
     assert "quantization" not in vllm(setting(quant="int4"))
     assert "make a 4-bit checkpoint of the draft" in notes(setting(quant="int4"), "vllm")
+    assert "make an 8-bit checkpoint of the draft" in notes(setting(quant="int8"), "vllm")
 
 
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers"])
