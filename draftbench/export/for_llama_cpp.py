@@ -58,7 +58,7 @@ def write(setting: Setting, version: Version) -> Written:
     notes, to_do = [ENGINE_RULES["llama.cpp"].form if renamed else older], []
     words = ["llama-server", "-m", _file(setting.target, setting.target_quant, "target")]
     more = ["-np", str(setting.load), "--metrics"]  # 4 without -np
-    notes.append("--metrics counts the rounds that `draftbench gate --server` judges")
+    notes.append("--metrics counts the rounds that `draftbench gate` judges")
     if setting.survival:
         if build < _RATES_BUILD:
             raise too_old("llama.cpp", f"b{_RATES_BUILD}", "acceptance to play back")

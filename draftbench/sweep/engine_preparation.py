@@ -120,7 +120,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     target = target_of(options, server, facts, watcher)
     prompts, traffic_facts = render(options, traffic, target.text, target.context)
     _say_that_less_is_sent(options, asked, len(prompts), traffic.rows, watcher)
-    arrivals = arrivals_digest(options, prompts)
+    arrivals = _arrivals_digest(options, prompts)
     check = (
         partial(check_pair, target.source)
         if target.configured
@@ -225,7 +225,7 @@ def _say_that_less_is_sent(
         )
 
 
-def arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | None:
+def _arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | None:
     """A keyed hash of when each request is sent, at the log's own speed; None in a closed loop.
 
     Raises:

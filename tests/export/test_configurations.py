@@ -244,7 +244,7 @@ def test_a_folder_without_a_name_is_called_by_its_part_in_a_llama_cpp_command(se
 def test_llama_server_is_asked_for_the_counters_that_a_gate_needs(setting, draft, version):
     found = configure(setting(draft=draft), "llama.cpp", version)
     assert "--metrics" in shlex.split(found.text)
-    assert "gate --server" in "".join(found.notes)
+    assert "draftbench gate" in "".join(found.notes)
 
 
 @pytest.mark.parametrize("name", ["llamacpp", "llama_cpp", "Llama.cpp", "llama-cpp"])
