@@ -289,7 +289,8 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
         )
     name = name or first.candidate
     judged = candidate_named(run, name)
-    served = {row.k for row in (*run.decodes, *run.unanswered) if row.candidate == judged}
+    served = {row.k for row in run.decodes if row.candidate == judged}
+    served |= {row.k for row in run.unanswered if row.candidate == judged}
     if k not in served and not any(replay.candidate == judged for replay in run.replays):
         drafted = ", ".join(map(str, sorted(served))) or "nothing"
         raise IncomparableError(

@@ -18,10 +18,9 @@ from draftbench.export import (
 )
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written, version_of
-from draftbench.models.drafting import check_method
+from draftbench.models.drafting import METHODS, check_method
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
-    STARTED,
     EngineRules,
     engine_called,
     refusal_by_size,
@@ -166,7 +165,7 @@ def _check(setting: Setting, engine: str, rules: EngineRules) -> None:
             f"spec:FILE.json is written for {measured_on}: it cannot be exported for {rules.name}",
             hint=f"use --engine {measured_on}, or sweep on {rules.name}",
         )
-    if engine not in STARTED:
+    if engine not in METHODS:
         raise UsageError(
             f"{rules.name} is not known to draft by `{drafts.method}`",
             hint=f"the run measured it on {measured_on}: use --engine {measured_on}",

@@ -39,7 +39,7 @@ def write(setting: Setting, version: Version) -> Written:
             least = "nothing" if model is None else "one token"
             notes.append(f"beyond {steps[-1][1]} requests TensorRT-LLM drafts {least}")
     if model is not None:
-        fields["speculative_model"] = setting.draft or model  # that of a spec:FILE.json
+        fields["speculative_model"] = setting.draft
     mode = None
     if setting.method == "ngram":
         notes.append(

@@ -178,7 +178,7 @@ def _counted_by_engine(
     if rounds.tokens.any() and not rounds.target_passes.any():
         raise UsageError(
             "the server tells nothing of its drafting, so its acceptance cannot be judged",
-            hint="a gate takes a server that counts: vLLM, llama.cpp, SGLang or TensorRT-LLM",
+            hint="a gate takes a server that counts: vLLM, llama.cpp or SGLang",
         )
     by_position = bool(np.isfinite(rounds.reached).all())
     return trajectories, rounds, alpha_of_rounds(trajectories, rounds) if by_position else None

@@ -32,7 +32,7 @@ from draftbench.models.drafting import (
 )
 
 # The engines that draftbench can start, as commands and records name them.
-STARTED = ("vllm", "llama.cpp", "sglang", "tensorrt-llm")
+STARTED = ("vllm", "llama.cpp", "sglang")
 # The servers that it can measure on.
 DRIVEN = (*STARTED, "openai")
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
@@ -75,8 +75,9 @@ def engine_called(name: str) -> str:
     def letters(text: str) -> str:
         return re.sub(r"[-_. ]", "", text.lower())
 
-    engines = (*DRIVEN, "transformers")
-    return next((engine for engine in engines if letters(engine) == letters(name)), name)
+    return next(
+        (engine for engine in (*ENGINE_RULES, "openai") if letters(engine) == letters(name)), name
+    )
 
 
 def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:

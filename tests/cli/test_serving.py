@@ -39,7 +39,7 @@ ONE = "hint: name one with --engine\n"  # and nothing of --server, which takes n
         ([*SERVER, "--target-quant", "int8"], "--target-quant makes no sense", "leave it out"),
         ([*ENGINE, "--arrivals", "poisson"], "--arrivals cannot be `poisson`", "poisson:2.5"),
         (["--time-scale", 2], "--time-scale without --arrivals log", "leave it out"),
-        (["--engine", "tensorrt-llm", "--replay", "engine"], "with tensorrt", "--replay local"),
+        (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "sglang, openai"),
         ([*ENGINE, "--processes", 2], "--processes makes no sense", "--restarts"),
         ([*ENGINE, "--one-layout"], "--one-layout makes no sense", "built-in decoder"),
         ([*ENGINE, "--audit"], "--audit makes no sense", "measured anyway"),

@@ -11,7 +11,6 @@ import yaml
 
 from draftbench.errors import UsageError
 from draftbench.export.configurations import configure
-from draftbench.models.drafting import Speculation
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Sampling
 
@@ -353,14 +352,6 @@ def test_tensorrt_llm_looks_up_n_grams_of_one_request_alone(setting):
             "is_use_oldest": False,
         },
     }
-
-
-def test_tensorrt_llm_drafts_with_the_model_that_a_file_of_fields_names(setting):
-    """Known fault: it became null, since such a draft has no model of its own."""
-    fields = {"decoding_type": "Eagle3", "max_draft_len": "{k}", "speculative_model": "org/e@v1"}
-    drafting = Speculation("raw", None, 3, raw=fields)
-    asked = setting(drafting=drafting, vocabularies=None, engine="tensorrt-llm")
-    assert tensorrt(asked) == fields | {"max_draft_len": 3}
 
 
 def test_tensorrt_llm_samples_the_draft_where_the_run_did(setting):
