@@ -24,13 +24,11 @@ from draftbench.models.drafting import (
     sglang_flags,
     vllm_fields,
 )
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 # Placeholders are replaced in a word; `${name}` is a variable of some shell.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
-# Requests that an engine takes at once unless a flag allows more: vLLM's default, and what SGLang
-# falls back to as soon as it speculates.
-_VLLM_REQUESTS, _SGLANG_REQUESTS = 256, 48
 # Programs that run a server in another process tree.
 _ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")
 
@@ -179,7 +177,7 @@ def _vllm(start: ServerStart) -> list[str]:
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     if start.context_length is not None:
         words += ["--max-model-len", str(start.context_length)]
-    if start.slots is not None or start.concurrency > _VLLM_REQUESTS:
+    if start.slots is not None or start.concurrency > ENGINE_RULES["vllm"].requests:
         words += ["--max-num-seqs", str(start.concurrency)]
     if (drafts := start.speculation) is not None:
         fields = vllm_fields(drafts)
@@ -204,7 +202,7 @@ def _sglang(start: ServerStart) -> list[str]:
     words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
     if start.context_length is not None:
         words += ["--context-length", str(start.context_length)]
-    if start.slots is not None or start.concurrency > _SGLANG_REQUESTS:
+    if start.slots is not None or start.concurrency > ENGINE_RULES["sglang"].requests:
         words += ["--max-running-requests", str(start.concurrency)]
     return words if start.speculation is None else [*words, *sglang_flags(start.speculation)]
 
