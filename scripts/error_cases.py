@@ -255,7 +255,7 @@ def without_key() -> list[str]:
 BOMB = b'{"num_hidden_layers": 1000000000, "model_type": "llama"}'
 # Of a GGUF file: the number `block_count` 2, and a tensor of one float.
 ONE_OF_TWO_LAYERS = struct.pack(
-    "<QQ Q17sII Q7sIIQ 4x", 1, 1, 17, b"llama.block_count", 4, 2, 7, b"blk.0.w", 0, 0, 0
+    "<QQ Q17sII Q7sIIQ 64x", 1, 1, 17, b"llama.block_count", 4, 2, 7, b"blk.0.w", 0, 0, 0
 )
 WORDS: list[Case] = [
     ("An unknown command", lambda: ["swep"]),

@@ -145,6 +145,7 @@ def gate(
     from draftbench.gate.limits import default_limits, limits_of
     from draftbench.report.terminal.gate import render
 
+    limits_of(max_drop or (), ())  # a misspelt limit is refused before anything is read
     try:
         if old and new:
             first = baseline_of(read(old), candidate, k)

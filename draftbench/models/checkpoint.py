@@ -113,7 +113,7 @@ def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
 
         def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **named: Any) -> Any:
             if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
-                raise UnreadableError("it ends before what its header promises")
+                raise UnreadableError("it is cut off: its header promises more")
             return super()._get(offset, dtype, count, *order, **named)
 
     try:

@@ -136,7 +136,7 @@ def tensor(*shape: int, kind: int, start: int) -> bytes:
 ENDLESS = (1 << 60).to_bytes(8, "little")
 KEY = (1).to_bytes(8, "little") + b"k"
 ARRAY = (9).to_bytes(4, "little")
-SHORT = "ends before what its header promises"
+SHORT = "it is cut off"
 BLOCKS = (17).to_bytes(8, "little") + b"llama.block_count" + (4).to_bytes(4, "little")
 
 
@@ -159,7 +159,7 @@ BLOCKS = (17).to_bytes(8, "little") + b"llama.block_count" + (4).to_bytes(4, "li
         (header(tensor(3, 4, kind=0, start=8) + b"\0" * 50, tensors=1), SHORT),
         # Two blocks of 32 in 4 bits, each 18 bytes.
         (header(tensor(64, kind=2, start=0) + b"\0" * 35, tensors=1), SHORT),
-        (header(tensor(1 << 62, 1 << 62, kind=0, start=1 << 63), tensors=1), "promises|reshape"),
+        (header(tensor(1 << 62, 1 << 62, kind=0, start=1 << 63), tensors=1), "cut off|reshape"),
     ],
 )
 def test_a_gguf_header_must_fit_into_its_file(tmp_path, data, words):
