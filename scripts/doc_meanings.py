@@ -7,14 +7,12 @@ from draftbench.memory import LEVELS
 
 MEANING = {
     "alpha": "acceptance rate α",
-    "batch": "rows decoded at once",
-    "batches": "numbers of rows decoded at once",
+    "concurrency": "how many requests are decoded at once",
     "candidate": "`DRAFT` or `DRAFT:QUANT`",
     "candidates": "one entry per candidate",
     "caveats": "what to keep in mind when reading the figures",
     "command": "the command line, the home directory written as ~",
     "DryRun.prompt_tokens": "of all requests together",
-    "concurrency": "active decoding rows",
     "created": "UTC time at which the run began",
     "device": "cpu, cuda, cuda:N or auto",
     "differences": "of the first candidate against each other, paired by request",
@@ -30,6 +28,7 @@ MEANING = {
     "kv_bytes_per_token": "of the cache, per token",
     "limit": "most output tokens",
     "low": "lower end of the 95% interval",
+    "max_concurrency": "most requests answered at once, with arrivals; null: unknown",
     "message": "what is wrong",
     "metric": "name of the figure",
     "min_speedup": "the speed-up from which speculation was worth having",

@@ -79,7 +79,7 @@ def test_the_file_of_costs_on_the_page_of_formats_can_be_copied(tmp_path):
     copied.write_text(page.partition("```yaml\n")[2].partition("```")[0])
     draft = Candidate("qwen0.5", "int4")
     costs = read_engine_costs(copied, [draft])
-    assert (costs.runner, costs.loads(draft)) == ("llama.cpp b4000, 4-bit GGUF", (1,))
+    assert (costs.runner, costs.concurrencies(draft)) == ("llama.cpp b4000, 4-bit GGUF", (1,))
     # 27.5 tokens a second are 36.4 ms a token.
     assert costs.blocks[draft][1].draft_cost_ratio(0.0).value == pytest.approx(0.021 * 27.5)
 

@@ -237,15 +237,18 @@ def baseline_of(
     assert run.path  # `read` sets it
     texts = RunFolder(run.path).records(PrivateText)
     baseline = make_baseline(run, candidate, k, texts, concurrency)
-    load, rows = baseline.question.concurrency, baseline.active_rows
-    if asked and load not in (None, concurrency):
-        loads = sorted({r.batch for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
-        raise UsageError(
-            f"{candidate} at k = {k} was not measured with {concurrency} requests in flight",
-            hint=f"it was with {', '.join(map(str, loads))}: give one of these with --concurrency",
+    served = baseline.question.concurrency
+    if asked and served not in (None, concurrency):
+        measured = sorted(
+            {r.concurrency for r in run.decodes if (r.candidate, r.k) == (candidate, k)}
         )
-    if asked and load is None and baseline.processes and rows != concurrency:
-        note(f"note: times in this baseline are at concurrency {rows}, not {concurrency}")
+        raise UsageError(
+            f"{candidate} at k = {k} was not measured at concurrency {concurrency}",
+            hint=f"it was at {', '.join(map(str, measured))}: give one of these with --concurrency",
+        )
+    timed = baseline.concurrency
+    if asked and served is None and baseline.processes and timed != concurrency:
+        note(f"note: times in this baseline are at concurrency {timed}, not {concurrency}")
     return baseline
 
 
@@ -300,5 +303,4 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
             f"the baseline cannot be compared: k was {k}, the server drafts {drafted}",
             hint="start the server with the baseline's k, or save a new baseline",
         )
-    load = first.question.concurrency or first.active_rows
-    return baseline_of(run, name, k, concurrency=load)
+    return baseline_of(run, name, k, concurrency=first.concurrency)

@@ -96,14 +96,13 @@ def make_baseline(
     if k < 1:
         raise UsageError(f"k = {k} drafts no token", hint="take k = 1 or more")
     manifest, question = run.manifest, run.manifest.question
-    load: int | None = None
     pairs: Pairs = ()
-    loads = {row.batch for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
-    loads |= {row.batch for row in run.unanswered if (row.candidate, row.k) == (candidate, k)}
-    rows = concurrency if concurrency in loads else min(loads, default=1)
-    if question.engine is not None and loads:
-        load = rows
-        trajectories, rounds, rate = _counted_by_engine(run, candidate, k, load)
+    timed = {row.concurrency for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    timed |= {r.asked_concurrency for r in run.unanswered if (r.candidate, r.k) == (candidate, k)}
+    concurrency = concurrency if concurrency in timed else min(timed, default=1)
+    served = question.engine is not None and bool(timed)
+    if served:
+        trajectories, rounds, rate = _counted_by_engine(run, candidate, k, concurrency)
     else:
         pairs = _replays(run, candidate, k)
         along = CandidateRounds.of(pairs)
@@ -111,7 +110,7 @@ def make_baseline(
         rate = alpha(pairs)
     # An infinite near tie leaves out the check of the target as its own draft, which sweeps make.
     faults = suspected_faults(candidate, pairs, [rounds], math.inf)
-    counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, rows))
+    counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, concurrency))
     # None from the first position on that was never drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
     asked = BaselineQuestion(
@@ -123,14 +122,14 @@ def make_baseline(
         samples=question.samples,
         max_new_tokens=question.max_new_tokens,
     )
-    if load is not None:
+    if served:
         asked = msgspec.structs.replace(
             asked,
-            concurrency=load,
+            concurrency=concurrency,
             arrivals=question.arrivals,
             time_scale=question.time_scale if question.arrivals == "log" else None,
             arrivals_digest=question.arrivals_digest,
-            slots=question.slots,
+            max_concurrency=question.max_concurrency,
         )
     return Baseline(
         schema_version=SCHEMA_VERSION,
@@ -141,25 +140,27 @@ def make_baseline(
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
         faults=(*faults, *_doubled_token(texts)),
-        cost_ratios=tuple(chain.from_iterable(_cost_ratios(run.costs, candidate, rows).values())),
+        cost_ratios=tuple(
+            chain.from_iterable(_cost_ratios(run.costs, candidate, concurrency).values())
+        ),
         requests=tuple(
             sorted(_with_texts(run, candidate, k, counted), key=lambda counts: counts.id)
         ),
         threads=manifest.environment.threads,
-        processes=_by_process(run, candidate, k, rows),
-        active_rows=1 if load is not None else rows,
+        processes=_by_process(run, candidate, k, concurrency),
+        concurrency=concurrency,
         run=manifest.run,
         unanswered={
             row.request: str(row.error)
             for row in run.unanswered
-            if (row.candidate, row.k, row.batch) == (candidate, k, rows)
+            if (row.candidate, row.k, row.asked_concurrency) == (candidate, k, concurrency)
             or row.key not in run.responses
         },
     )
 
 
 def _counted_by_engine(
-    run: Run, candidate: Candidate, k: int, load: int
+    run: Run, candidate: Candidate, k: int, concurrency: int
 ) -> tuple[Sequence[Trajectory], Rounds, Sample | None]:
     """Responses, the rounds that the server counted for each, and α of the tokens that it tried,
     None if it does not report positions.
@@ -167,7 +168,7 @@ def _counted_by_engine(
     Raises:
         UsageError: the server answered nothing, or does not count its rounds.
     """
-    answered = runs_at(run, candidate, k, load)
+    answered = runs_at(run, candidate, k, concurrency)
     if not answered:
         reasons = dict.fromkeys(str(row.error) for row in run.unanswered if row.k == k)
         raise UsageError(
@@ -375,9 +376,9 @@ def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
     return [SuspectedFault(kind=DOUBLED, message=message)]
 
 
-def _speeds(run: Run, candidate: Candidate, k: int, load: int) -> dict[str, DecodingTimes]:
+def _speeds(run: Run, candidate: Candidate, k: int, concurrency: int) -> dict[str, DecodingTimes]:
     """Per request, tokens and seconds at k and without speculation, summed over its repeats."""
-    measured = measurements(run, load).get((candidate, k))
+    measured = measurements(run, concurrency).get((candidate, k))
     if measured is None:
         return {}
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
@@ -404,7 +405,7 @@ def _cost_ratios(
     # By process, for draft and target: the seconds of every visit by context.
     steps: dict[str, tuple[dict[int, list[float]], dict[int, list[float]]]] = {}
     for point in costs:
-        sizes = (point.what, point.batch, point.new_tokens)
+        sizes = (point.what, point.concurrency, point.new_tokens)
         if point.block == str(candidate) and sizes == ("step", rows, 1):
             sides = steps.setdefault(point.process, ({}, {}))
             sides[point.candidate is None][point.context] = _visits(point.seconds)
@@ -421,11 +422,13 @@ def _cost_ratios(
     return ratios
 
 
-def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[ProcessTimes, ...]:
+def _by_process(
+    run: Run, candidate: Candidate, k: int, concurrency: int
+) -> tuple[ProcessTimes, ...]:
     """What each process timed, in the order of their names. On a serving engine, a turn of starts
     counts as a process, and a server that was already running counts as one.
     """
-    ratios = _cost_ratios(run.costs, candidate, load)
+    ratios = _cost_ratios(run.costs, candidate, concurrency)
     costs = {name: round(median(c), 5) for name, c in ratios.items() if c}
     running = {facts.process for facts in run.engines if not facts.started}
     decoded: defaultdict[str, list[Decode]] = defaultdict(list)
@@ -436,7 +439,7 @@ def _by_process(run: Run, candidate: Candidate, k: int, load: int) -> tuple[Proc
     speeds = {}
     for name, rows in decoded.items():
         alone = replace(run, decodes=tuple(rows))
-        measured = measurements(alone, load).get((candidate, k))
+        measured = measurements(alone, concurrency).get((candidate, k))
         if measured is not None and measured.speedup.value:
             speeds[name] = round(measured.speedup.value, 5)
     return tuple(

@@ -23,7 +23,7 @@ SETTLES = 0.9
 
 
 class Configuration(Record, frozen=True):
-    """A candidate at one draft length and one concurrency (active decoding rows)."""
+    """A candidate at one draft length and one concurrency."""
 
     draft: str
     quant: str
@@ -145,8 +145,8 @@ class TextsAtLoad(Record, frozen=True):
     plain_differ: int  # of these
 
 
-class AtLoad(Record, frozen=True):
-    """The answer at one concurrency (active decoding rows). Speed-ups are the leader's.
+class AtConcurrency(Record, frozen=True):
+    """The answer at one concurrency. Speed-ups are the leader's.
 
     Rates are tokens per second of all rows while they decode, times are seconds per output token of
     a request, with its prefills where those were timed. Without speculation they are the same
@@ -310,7 +310,7 @@ class Recommendation(Record, frozen=True):
     drafting_mode: DraftingMode  # greedy, sampled or sampled-temperature-only
     concurrency: int
     objective: Objective  # what candidates were ranked by
-    levels: tuple[AtLoad, ...]  # every concurrency that was asked for
+    levels: tuple[AtConcurrency, ...]  # every concurrency that was asked for
     schedule: tuple[ScheduleEntry, ...]
     crossover: int | None  # largest concurrency that clearly pays; 0: none, None: the largest timed
     break_even: BreakEven | None  # the leader's

@@ -306,7 +306,7 @@ class EngineWorker:
             EngineError: the server drafts differently than its arm should.
             ModelError: its time is up.
         """
-        most, prompts = self.options.in_flight, self.serving.warm_up
+        most, prompts = self.options.max_concurrency, self.serving.warm_up
         asks = [
             Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
             for n in range(2 * most)
@@ -577,7 +577,7 @@ def served_of(
         server=facts.server,
         process=facts.process,
         load=load.kind,
-        concurrency=load.concurrency or max(1, answer.in_flight),
+        concurrency=load.concurrency or max(1, answer.concurrency),
         output_tokens=answer.output_tokens,
         digest=digest,
         first_difference=first,

@@ -34,7 +34,7 @@ def test_prompts_that_the_server_had_read_are_decisive_where_prefills_count(
     plain, drafting = answers(0, **load), answers(1, **load)
     for rows, count in ((plain, 1), (drafting, 3)):
         rows[:count] = [structs.replace(row, cached_tokens=4) for row in rows[:count]]
-    question = {"batches": (load.get("concurrency", 1),)}
+    question = {"concurrency": (load.get("concurrency", 1),)}
     if "load" in load:
         question = {"arrivals": "log"}
     found = caveat_of(run(*answers(0), *plain, *drafting, **question), **options)
@@ -142,7 +142,7 @@ def test_with_costs_from_elsewhere_nothing_is_said_of_this_runs_load_and_times(t
     """Requests came at a quarter of the log's load, from a warm cache, and one answer stalled."""
     file = tmp_path / "costs.yaml"
     passes = "{target_step_s: 0.1, verify: {2: 0.12, 3: 0.13}, drafts: {small: {step_s: 0.01}}}"
-    file.write_text(f"engine: elsewhere 1.0\nbatches: {{1: {passes}}}")
+    file.write_text(f"engine: elsewhere 1.0\nconcurrency: {{1: {passes}}}")
     rows = [
         structs.replace(row, cached_tokens=4)
         for row in (*answers(0, load="open"), *answers(1, load="open"))
