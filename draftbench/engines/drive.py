@@ -121,7 +121,7 @@ class _Drive:
         server, answer = self._server, Answer(ask, sent=self._clock() - self._begun)
         self._flying.add(answer)
         for other in self._flying:
-            other.concurrency = max(other.concurrency, len(self._flying))
+            other.in_flight = max(other.in_flight, len(self._flying))
         try:
             await self._receive(answer)
         except AnswerError as error:

@@ -67,7 +67,7 @@ class Answer:
     finish: str = ""  # stop, length, or the server's own word; empty where it gave none
     prompt_tokens: int = 0
     cached_tokens: int | None = None  # of the prompt, which the server had read before
-    concurrency: int = 0  # most requests in flight while it was
+    in_flight: int = 0  # most requests in flight while it was
     proposed: Sequence[int] | None = None
     accepted: Sequence[int] | None = None
     rounds: int | None = None

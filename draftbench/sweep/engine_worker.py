@@ -577,7 +577,7 @@ def served_of(
         server=facts.server,
         process=facts.process,
         load=load.kind,
-        concurrency=load.concurrency or max(1, answer.concurrency),
+        concurrency=load.concurrency or max(1, answer.in_flight),
         output_tokens=answer.output_tokens,
         digest=digest,
         first_difference=first,

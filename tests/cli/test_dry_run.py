@@ -112,7 +112,9 @@ def on_an_engine(tmp_path, monkeypatch):
 
     def make(arrivals, span, **changes):
         monkeypatch.setattr(dry_run, "_span", lambda prepared: span)
-        options = ServingOptions(engine="vllm", arrivals=arrivals, slots=changes.pop("slots", None))
+        options = ServingOptions(
+            engine="vllm", arrivals=arrivals, max_concurrency=changes.pop("max_concurrency", None)
+        )
         ngram = Candidate(draft="ngram")
         prepared = SimpleNamespace(
             options=SweepOptions(
@@ -153,7 +155,7 @@ def test_servers_are_asked_for_as_long_as_the_log_is(on_an_engine):
 
 def test_a_server_that_requests_wait_for_takes_longer_than_their_arrivals(on_an_engine):
     """400 tokens, two at a time, are 20 s; they arrive in 10."""
-    plan = on_an_engine("poisson:1", 10.0, slots=2)
+    plan = on_an_engine("poisson:1", 10.0, max_concurrency=2)
     assert plan.least_seconds == pytest.approx(3 * 30.1 + 40 + 3 * 20)
 
 

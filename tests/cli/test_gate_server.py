@@ -177,7 +177,7 @@ def test_rounds_are_those_at_the_load_that_the_saved_k_is_the_best_for(
     assert json.loads(file.read_text())["question"]["concurrency"] == load
     named = ["--candidate", "draft", "--k", 4, "--concurrency", 2]
     said = failing(2, "gate", "--save", file, tmp_path / "run", *named)
-    assert "draft at k = 4 was not measured with 2 requests in flight" in said
+    assert "draft at k = 4 was not measured at concurrency 2" in said
     assert "it was with 1, 4" in said
 
 

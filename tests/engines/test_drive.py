@@ -40,7 +40,7 @@ def test_pieces_are_timed_from_when_the_request_was_sent(virtual):
     assert answer.arrivals == pytest.approx([0.3, 0.34, 0.39])
     assert answer.chunks == [1, 3, 2]
     assert answer.tokens == [0, 1, 2, 3, 4, 5]
-    assert (answer.sent, answer.concurrency, answer.error) == (0.0, 1, None)
+    assert (answer.sent, answer.in_flight, answer.error) == (0.0, 1, None)
 
 
 def test_one_at_a_time_the_next_goes_out_when_the_last_ended(virtual):
@@ -55,7 +55,7 @@ def test_a_closed_loop_keeps_its_load_until_the_last_measured_answer(virtual):
     server = virtual([[(5.0, 1)], [(1.0, 1)], [(1.0, 1)], [(1.0, 1)], [(1.5, 1)]])
     answers = list(drive(server, asks(4), concurrency=2, fillers=[filler()]))
     assert [answer.ask.key[0] for answer in answers] == ["r1", "r2", "r3", "r0"]
-    assert [answer.concurrency for answer in answers] == [2, 2, 2, 2]
+    assert [answer.in_flight for answer in answers] == [2, 2, 2, 2]
     assert [sent for sent, prompt in server.seen["sent"] if prompt == [9, 9]] == [3.0, 4.5]
     assert max(server.seen["in_flight"]) == 2
     assert server.seen["now"] == 0
@@ -64,14 +64,14 @@ def test_a_closed_loop_keeps_its_load_until_the_last_measured_answer(virtual):
 def test_fillers_take_the_places_that_too_few_requests_leave(virtual):
     server = virtual([[(1.0, 1)]])
     (answer,) = drive(server, asks(1), concurrency=3, fillers=[filler()])
-    assert answer.concurrency == 3
+    assert answer.in_flight == 3
 
 
 def test_without_fillers_the_load_falls_at_the_end(virtual):
     server = virtual([[(1.0, 1)], [(3.0, 1)]])
     answers = list(drive(server, asks(2), concurrency=2))
     assert len(server.seen["sent"]) == 2
-    assert [answer.concurrency for answer in answers] == [2, 2]
+    assert [answer.in_flight for answer in answers] == [2, 2]
 
 
 def test_an_open_loop_sends_at_the_times_of_arrival_whatever_is_in_flight(virtual):
@@ -80,7 +80,7 @@ def test_an_open_loop_sends_at_the_times_of_arrival_whatever_is_in_flight(virtua
     given = [Ask((f"r{t}", 0), [7, 1], 5, Sampling(), arrival=t) for t in reversed(arrivals)]
     answers = list(drive(server, given))
     assert [answer.sent for answer in answers] == pytest.approx(arrivals)
-    assert [answer.concurrency for answer in answers] == [3, 3, 3, 1]
+    assert [answer.in_flight for answer in answers] == [3, 3, 3, 1]
 
 
 def test_an_answer_that_takes_too_long_is_a_timeout_and_keeps_what_came(virtual):

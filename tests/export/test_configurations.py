@@ -212,7 +212,7 @@ def test_sglang_counts_the_bonus_token_and_names_the_drafts_quantization(setting
 
 @pytest.mark.parametrize(("load", "most"), [(48, None), (49, "49")])
 def test_sglang_is_given_the_measured_load_where_its_own_limit_is_lower(setting, load, most):
-    assert flags(setting(load=load), "sglang").get("--max-running-requests") == most
+    assert flags(setting(concurrency=load), "sglang").get("--max-running-requests") == most
 
 
 def test_llamacpp_after_the_renaming(setting):
@@ -225,9 +225,9 @@ def test_llamacpp_after_the_renaming(setting):
         "--spec-draft-p-min": "0",
         "-np": "1",
     }
-    assert flags(setting(load=16), "llamacpp")["-np"] == "16"
-    assert flags(setting(draft=None, load=16), "llamacpp")["-np"] == "16"
-    assert "-np 16 divides the context" in notes(setting(load=16), "llamacpp")
+    assert flags(setting(concurrency=16), "llamacpp")["-np"] == "16"
+    assert flags(setting(draft=None, concurrency=16), "llamacpp")["-np"] == "16"
+    assert "-np 16 divides the context" in notes(setting(concurrency=16), "llamacpp")
     assert "divides the context" not in notes(setting(), "llamacpp")
     lookup = flags(setting(draft=None), "llamacpp", "after-rename")
     assert lookup["--spec-ngram-simple-size-m"] == "4"

@@ -77,7 +77,7 @@ class FakeServer:
             finish="length",
             prompt_tokens=len(ask.prompt),
             cached_tokens=self.cached,
-            concurrency=1,
+            in_flight=1,
             proposed=[self.k] * rounds if rounds is not None else None,
             accepted=[1] * rounds if rounds is not None else None,
             log_p=[-0.5] * length if ask.log_p else None,

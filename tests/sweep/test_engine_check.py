@@ -286,7 +286,7 @@ def test_how_many_requests_a_running_server_answers_at_once_is_kept_where_they_a
     """Else a run on it would pass for the same load as one on a server with other slots."""
     on = FakeServer(k=4, method="ngram", engine=engine, settings=settings)
     run = served("ngram", on=[on], serving={"arrivals": "poisson:100"}).run
-    assert run.manifest.question.slots == slots
+    assert run.manifest.question.max_concurrency == slots
 
 
 def test_other_settings_of_two_servers_are_a_caveat(served):
