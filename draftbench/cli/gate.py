@@ -265,9 +265,9 @@ def baseline_of(
     assert run.path  # `read` sets it
     texts = RunFolder(run.path).records(PrivateText)
     baseline = make_baseline(run, candidate, k, texts, concurrency)
-    load, rows = baseline.question.concurrency, baseline.active_rows
+    load, rows = baseline.question.concurrency, baseline.concurrency
     if asked and load not in (None, concurrency):
-        loads = sorted({r.batch for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
+        loads = sorted({r.concurrency for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
         raise UsageError(
             f"{candidate} at k = {k} was not measured with {concurrency} requests in flight",
             hint=f"it was with {', '.join(map(str, loads))}: give one of these with --concurrency",
@@ -318,5 +318,5 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
             hint=f"its candidates are {', '.join(measured) or 'none'}; name the draft "
             "that replaces it with --candidate, or gate a run of the same draft and level",
         )
-    load = first.question.concurrency or first.active_rows
+    load = first.question.concurrency or first.concurrency
     return baseline_of(run, name or first.candidate, first.question.k, concurrency=load)

@@ -114,7 +114,7 @@ def measure(baseline: Baseline, new: NewRun, rows: Rows, *, timed: bool) -> tupl
             drafts=(new.draft,) if new.draft else (),
             traffic=rows.query(new.traffic, new.sample),
             ks=(asked.k,),
-            batches=(asked.concurrency or baseline.active_rows,),
+            concurrency=(asked.concurrency or baseline.active_rows,),
             quants=(new.quant or tested.get("draft quant", "none"),),
             target_quant=tested.get("target quant", "none"),
             dtype=tested.get("dtype"),

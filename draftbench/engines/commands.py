@@ -48,7 +48,9 @@ class ServerStart:
     command: str | None = None  # the user's, with placeholders; None: the engine's usual one
     stop_command: str | None = None  # ends what lives outside the process group
     concurrency: int = 1  # requests that it must at least answer at once
-    slots: int | None = None  # requests that it may answer at once; None: the engine's default
+    max_concurrency: int | None = (
+        None  # requests that it may answer at once; None: the engine's default
+    )
     context_length: int | None = None  # tokens of prompt and response; None: the model's
     threads: int | None = None  # of the server, on a CPU; None: as many as it takes
     ready_timeout: float = 900.0  # seconds until it answers
@@ -191,7 +193,7 @@ def _vllm(start: ServerStart) -> list[str]:
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     if start.context_length is not None:
         words += ["--max-model-len", str(start.context_length)]
-    if start.slots is not None or start.concurrency > _VLLM_REQUESTS:
+    if start.max_concurrency is not None or start.concurrency > _VLLM_REQUESTS:
         words += ["--max-num-seqs", str(start.concurrency)]
     if (drafts := start.speculation) is not None:
         fields = vllm_fields(drafts)
@@ -216,7 +218,7 @@ def _sglang(start: ServerStart) -> list[str]:
     words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
     if start.context_length is not None:
         words += ["--context-length", str(start.context_length)]
-    if start.slots is not None or start.concurrency > _SGLANG_REQUESTS:
+    if start.max_concurrency is not None or start.concurrency > _SGLANG_REQUESTS:
         words += ["--max-running-requests", str(start.concurrency)]
     return words if start.speculation is None else [*words, *sglang_flags(start.speculation)]
 
@@ -225,7 +227,11 @@ def _tensorrt_llm(start: ServerStart) -> list[str]:
     words = [start.target]
     if start.context_length is not None:
         words += ["--max_seq_len", str(start.context_length)]
-    return words if start.slots is None else [*words, "--max_batch_size", str(start.slots)]
+    return (
+        words
+        if start.max_concurrency is None
+        else [*words, "--max_batch_size", str(start.max_concurrency)]
+    )
 
 
 def _tensorrt_llm_file(start: ServerStart) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def write(setting: Setting, version: Version) -> Written:
     older = "flags of builds before their renaming in April 2026 (pull request 22397)"
     notes, to_do = [ENGINE_RULES["llama.cpp"].form if renamed else older], []
     words = ["llama-server", "-m", _file(setting.target, setting.target_quant, "target")]
-    more = ["-np", str(setting.load), "--metrics"]  # 4 without -np
+    more = ["-np", str(setting.concurrency), "--metrics"]  # 4 without -np
     notes.append("--metrics counts the rounds that `draftbench gate --server` judges")
     if setting.survival:
         if build < _RATES_BUILD:
@@ -67,10 +67,10 @@ def write(setting: Setting, version: Version) -> Written:
             f"builds before b{_RATES_BUILD} may not start with --spec-synth-rates (pull request "
             "27711, August 2026; b10644 does not)"
         )
-    if setting.load > 1:
+    if setting.concurrency > 1:
         to_do.append(
-            f"add -c N with {setting.load} times a request's tokens, or --kv-unified: "
-            f"-np {setting.load} divides the context among as many requests"
+            f"add -c N with {setting.concurrency} times a request's tokens, or --kv-unified: "
+            f"-np {setting.concurrency} divides the context among as many requests"
         )
     if setting.on_gpu and setting.method != "ngram":
         more += ["-ngl", "99", "-ngld", "99"]

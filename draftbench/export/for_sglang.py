@@ -22,8 +22,8 @@ def write(setting: Setting, version: Version) -> Written:
         words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(setting.survival):.4g}")
     if setting.target_revision:
         words += ["--revision", setting.target_revision]
-    if setting.load > _REQUESTS:
-        words += ["--max-running-requests", str(setting.load)]
+    if setting.concurrency > _REQUESTS:
+        words += ["--max-running-requests", str(setting.concurrency)]
     words += sglang_flags(setting.drafting)
     notes, to_do, mode = [ENGINE_RULES["sglang"].form], [], None
     if setting.method == "ngram":

@@ -147,16 +147,16 @@ def _step_times(prepared: Prepared, target: _Model, models: Mapping[Candidate, _
     options = prepared.options
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
     passes, seconds = 0, 0.0
-    for batch, draft in product(options.batches, models.values()):
-        grid = CostGrid((), max(options.ks), (), (), batch)
-        visits = LEAST_TURNS * _VISIT * (_CONTEXTS if batch == 1 else _CONTEXTS_OF_ROWS)
-        prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if batch == 1 else 0)
+    for concurrency, draft in product(options.concurrency, models.values()):
+        grid = CostGrid((), max(options.ks), (), (), concurrency)
+        visits = LEAST_TURNS * _VISIT * (_CONTEXTS if concurrency == 1 else _CONTEXTS_OF_ROWS)
+        prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if concurrency == 1 else 0)
         timed = [(target, grid.verify_sizes)]
         if draft is not target and draft.step > 0:
             timed.append((draft, _DRAFT_SIZES))
         for model, sizes in timed:
             passes += visits * len(sizes) + prompts
-            seconds += visits * sum(model.one_pass(batch * size) for size in sizes)
+            seconds += visits * sum(model.one_pass(concurrency * size) for size in sizes)
             seconds += prompts * model.reading(prompt)
     passes, seconds = options.processes * passes, options.processes * seconds
     return "step times", f"about {passes} passes of target and draft", seconds
@@ -171,12 +171,12 @@ def _decoding(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Mo
     requests = min(options.measure_requests, len(prepared.prompt_tokens))
     drafts = [draft for candidate, draft in models.items() if options.decodes(candidate)]
     responses, seconds = 0, 0.0
-    for batch, draft in product(options.batches, drafts):
+    for concurrency, draft in product(options.concurrency, drafts):
         # (responses, their tokens), the first batch once more to warm up
-        of_all = requests * repeats_of(requests, batch)
+        of_all = requests * repeats_of(requests, concurrency)
         responses += cells * of_all
-        for rows, tokens in ((of_all, limit), (batch, warm)):
-            seconds += cells * rows * tokens / batch * target.one_pass(batch)
+        for rows, tokens in ((of_all, limit), (concurrency, warm)):
+            seconds += cells * rows * tokens / concurrency * target.one_pass(concurrency)
             seconds += cells * rows * (target.reading(prompt) + draft.reading(prompt))
     responses, seconds = options.processes * responses, options.processes * seconds
     asked = f"{requests} request{'s' * (requests > 1)}"

@@ -39,12 +39,12 @@ def planned(tmp_path):
     ]
 
     def make(candidates=standard, **options):
-        asked = {"drafts": ("small",), "ks": (1, 2, 3), "batches": (1, 4)} | options
+        asked = {"drafts": ("small",), "ks": (1, 2, 3), "concurrency": (1, 4)} | options
         prepared = SimpleNamespace(
             options=SweepOptions("big", traffic=query(tmp_path), **asked),
             candidates=candidates,
             prompt_tokens=[(60, 40)] * 10,
-            manifest=manifest(ks=asked["ks"], batches=asked["batches"], requests=10),
+            manifest=manifest(ks=asked["ks"], concurrency=asked["concurrency"], requests=10),
         )
         sheets = {c.draft: counted(c.draft, 1_000_000_000) for c in candidates}
         sheets = {name: sheets[name] for name in sheets if name not in ("ngram", "self")}
@@ -85,7 +85,7 @@ def test_memory_follows_from_sizes_and_work_is_listed(planned, line):
 )
 def test_every_cell_of_the_largest_batch_has_its_caches(planned, measure, tokens):
     """Two k's and the baseline; where nothing is decoded, step times at two contexts."""
-    plan = planned(measure=measure, batches=(1, 16))
+    plan = planned(measure=measure, concurrency=(1, 16))
     assert plan.memory[0].cache == tokens * 2_000_000
 
 
@@ -195,6 +195,6 @@ def test_in_a_closed_loop_a_server_takes_what_its_answers_take(on_an_engine):
     flight all three answer 160 in a quarter of the time.
     """
     assert on_an_engine("closed", None).least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16)
-    at_four = on_an_engine("closed", None, batches=(1, 4))
+    at_four = on_an_engine("closed", None, concurrency=(1, 4))
     assert at_four.least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16 + 3 * 4)
     assert at_four.work[0].how_much.endswith(f" {400 + 2 * 160 + 3 * 160} tokens written")

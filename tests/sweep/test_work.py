@@ -86,7 +86,7 @@ def test_processes_of_their_own_each_start_and_load_the_target(work):
 
 
 def test_rows_that_step_together_take_longer_and_write_more(work):
-    rows = work(batches=(4,), candidates=(NGRAM,))
+    rows = work(concurrency=(4,), candidates=(NGRAM,))
     # At two lengths over 4, 8, 12 and 16 tokens, and no prompts.
     assert rows["step times"].seconds == pytest.approx(0.1 * 18 * (1.3 + 1.7 + 2.1 + 2.5))
     # 5 requests are decoded 3 times, so that 4 rows are filled 3 times.
