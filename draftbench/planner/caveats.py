@@ -136,8 +136,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         if not leader.decoded:
             short = f"{leader.name} was not measured: treat its speed-up as a prediction"
         yield Caveat("interval", _interval(decided, leader), short=short)
-    others = evaluator.predicted(leader)
-    predicted, expected = leader.estimate(others.decoding if others else None), leader.expected
+    predicted, expected = leader.estimate(evaluator.predicted(leader)), leader.expected
     asked = decided.min_speedup
     if decided.deciding is None:
         few = ""

@@ -38,9 +38,9 @@ from draftbench.planner.cells import (
     Responses,
     asked_ks,
     cells_of,
+    in_seconds,
     promised,
     responses_of,
-    rounds_seconds,
 )
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, reshaped
@@ -97,24 +97,12 @@ class Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
-    """What the other cells predict of a configuration: δ, how much `slower` rounds are than
-    promised, and the draws of log speed-ups over requests alone [1 + draws], of decoding and with
-    both prefills.
-    """
-
-    slower: float
-    decoding: Floats | None
-    end_to_end: Floats | None
-
-
-@dataclass(frozen=True, eq=False)
 class Alternative:
-    """One configuration to choose, with the draws of its log speed-ups [1 + draws], of decoding and
-    with both prefills; None where unknown. `note` says why its costs are unknown or between which
-    loads they lie.
+    """One configuration to choose. `note` says why its costs are unknown or between which loads
+    they lie.
     """
 
+    evaluator: Evaluator
     configuration: Configuration
     responses: Responses
     block: Block | None
@@ -124,8 +112,6 @@ class Alternative:
     memory_bytes: int | None
     requests: int = 0
     equal: float = 0.0
-    decoding: Floats | None = None
-    end_to_end: Floats | None = None
     parts: Parts | None = None
 
     @property
@@ -153,8 +139,13 @@ class Alternative:
         return max(len(self.cells), 1)
 
     def log(self, by: Kind) -> Floats | None:
-        """The draws of a kind."""
-        return self.end_to_end if by == "end_to_end" else self.decoding
+        """The draws of its log speed-up of a kind [1 + draws]; None where unknown."""
+        return self.evaluator.log(self.configuration, by)
+
+    @property
+    def decoding(self) -> Floats | None:
+        """Those of decoding."""
+        return self.log("expected")
 
     def value(self, by: Kind) -> float | None:
         """The expected speed-up of a kind."""
@@ -202,9 +193,9 @@ class Alternative:
         """
         if self.decoding is None or not self.responses.knows(self.k):
             return None
-        rounds, load = self.responses.along.at(self.k), self.configuration.concurrency
-        seconds = rounds_seconds(self.responses, self.block or ROUND, load, rounds)
-        return *seconds, rounds.tokens, self.responses.weights
+        at = self.responses, self.block or ROUND, self.configuration.concurrency
+        (plain, _), (rounds, _) = (in_seconds(*at, k) for k in (None, self.k))
+        return plain, rounds, self.responses.along.at(self.k).tokens, self.responses.weights
 
     def error_with(self, slower: float) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
@@ -316,13 +307,9 @@ class Evaluator:
         """What resampled passes change the promised logarithm of a speed-up to [draws]."""
         responses, block = alternative.responses, alternative.block
         assert block is not None
-        rounds, load = responses.along.at(alternative.k), alternative.configuration.concurrency
-        sides = (
-            block.steps(rounds.tokens, responses.contexts),
-            block.rounds(rounds, responses.contexts, load, responses.weights),
-        )
-        plain, drafted = (block.seconds @ (responses.weights @ points) for points in sides)
-        return np.asarray(np.log(plain / drafted)[1:], np.float64)
+        at = responses, block, alternative.configuration.concurrency
+        (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, alternative.k))
+        return np.asarray(np.log(plain / rounds)[1:], np.float64)
 
     def concurrencies(self) -> tuple[int, ...]:
         """Those that the run asked about; with costs from elsewhere, those timed there."""
@@ -359,42 +346,41 @@ class Evaluator:
     @remembered
     def alternatives(self, load: int) -> tuple[Alternative, ...]:
         """Every candidate at every k that the run asked about, in the order of the run."""
-        here = self.promised(load)
-        columns = {each: at for at, each in enumerate(here.configurations)}
-        decoding, whole = self._logs(load)
-        parts = self._parts(here, whole if self.by == "end_to_end" else decoding)
-        changes = [self._among_drafts(here, each.every) for each in (decoding, whole)]
+        here, parts = self.promised(load), self._parts(load)
         shown = load in (*self.options.concurrency, *self.concurrencies())
         found = []
         for candidate in self.run.candidates:
             if candidate.draft == SELF and not shown:
                 continue
-            block = self._block(candidate, load)
             for k in self._ks_of(candidate, load):
                 configuration = Configuration(candidate.draft, candidate.quant, k, load)
-                at, both = columns.get(configuration), list[Floats | None]([None, None])
-                if at is not None:
-                    both = [
-                        _known(each.every[:, at] + change.get(candidate, 0.0))
-                        for each, change in zip((decoding, whole), changes, strict=True)
-                    ]
+                at = here.columns.get(configuration)
                 found.append(
                     Alternative(
+                        evaluator=self,
                         configuration=configuration,
                         responses=self.responses(candidate),
-                        block=block,
+                        block=self._block(candidate, load),
                         measured=self.measured(load).get((candidate, k)),
                         cells=self._cells.get(configuration, ()),
                         note=self.source.note(candidate, load),
                         memory_bytes=draft_memory(self.run, candidate),
-                        requests=0 if at is None else here.requests[at],
+                        requests=0 if at is None else int(here.requests[at]),
                         equal=0.0 if at is None else float(here.equal[at]),
-                        decoding=both[0],
-                        end_to_end=both[1],
                         parts=None if at is None else parts[at],
                     )
                 )
         return tuple(found)
+
+    @remembered
+    def log(self, configuration: Configuration, by: Kind) -> Floats | None:
+        """The draws of a configuration's log speed-up [1 + draws]; None where unknown."""
+        load = configuration.concurrency
+        at = self.promised(load).columns.get(configuration)
+        if at is None:
+            return None
+        every, change = self._logs(load, by).every[:, at], self._among_drafts(load, by)
+        return _known(every + change.get(configuration.candidate, 0.0))
 
     def _ks_of(self, candidate: Candidate, load: int) -> list[int]:
         """The k's at which anything is known of a candidate."""
@@ -403,46 +389,52 @@ class Evaluator:
         return [k for k in self.ks if reaches(k) or k in decoded]
 
     @remembered
-    def predicted(self, alternative: Alternative) -> Predicted | None:
-        """What the other cells predict of a configuration; None where they say nothing of it."""
+    def slower(self, alternative: Alternative) -> float | None:
+        """δ of a configuration by the other cells: how much longer than promised its rounds take;
+        None where they say nothing of it.
+        """
         own, design = alternative.configuration, self.effects.design
         here = self.promised(own.concurrency)
-        if own not in here.configurations or any(c.promise == "tokens" for c in alternative.cells):
+        if own not in here.columns or any(c.promise == "tokens" for c in alternative.cells):
             return None
         if isinstance(design, EngineDesign) and not design.started_beside(own):
             return None
-        at = here.configurations.index(own)
         left = self.effects.without(lambda each: bool(alternative.cells) and each == own)
-        slower, _ = left.slower(own, float(here.step[at]))
-        longer = np.array([[0.0, slower]])
+        return left.slower(own, float(here.step[here.columns[own]]))[0]
 
-        def log(which: _Logs, prefills: Floats | float) -> Floats | None:
-            sides = np.stack([here.plain[0, at], here.rounds[0, at]]) * np.exp(longer[0]) + prefills
-            log = np.log(sides[0] / sides[1]) + np.append(0.0, which.requests[:, at])
-            return _known(log)
-
-        decoding, whole = self._logs(own.concurrency)
-        return Predicted(slower, log(decoding, 0.0), log(whole, here.prefills[0, at]))
+    def predicted(self, alternative: Alternative, by: Kind = "expected") -> Floats | None:
+        """What the other cells predict of a configuration's log speed-up, with draws over requests
+        alone [1 + draws]; None where unknown.
+        """
+        slower, load = self.slower(alternative), alternative.configuration.concurrency
+        if slower is None:
+            return None
+        here = self.promised(load)
+        at = here.columns[alternative.configuration]
+        sides = np.stack([here.plain[0, at], here.rounds[0, at] * np.exp(slower)])
+        sides += here.prefills[0, at] if by == "end_to_end" else 0.0
+        requests = self._logs(load, by).requests[:, at]
+        return _known(np.log(sides[0] / sides[1]) + np.append(0.0, requests))
 
     def prediction_error(self, alternative: Alternative) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured."""
-        predicted = self.predicted(alternative)
-        return None if predicted is None else alternative.error_with(predicted.slower)
+        slower = self.slower(alternative)
+        return None if slower is None else alternative.error_with(slower)
 
     @remembered
-    def _logs(self, load: int) -> tuple[_Logs, _Logs]:
-        """The log speed-ups of decoding and with both prefills."""
+    def _longer(self, load: int) -> tuple[Floats, Floats, Floats]:
+        here = self.promised(load)
+        return self.effects.longer(here.configurations, here.step)
+
+    @remembered
+    def _logs(self, load: int, by: Kind) -> _Logs:
+        """The log speed-ups of a kind."""
         here = self.promised(load)
         if self.on_engine:  # whose rounds are as long as those of the requests that were answered
             cells = [c for c in self.effects.cells if c.configuration.concurrency == load]
             fewest = min((cell.equal for cell in cells), default=math.inf)
             here = replace(here, equal=np.minimum(here.equal, fewest))
-        longer = self.effects.longer(here.configurations, here.step)
-        decoding = _drawn_logs(here, longer, prefills=False)
-        if not np.isfinite(here.prefills[0]).any():
-            unknown = np.full_like(decoding.requests, np.nan)
-            return decoding, _Logs(decoding.middle * np.nan, unknown, unknown)
-        return decoding, _drawn_logs(here, longer, prefills=True)
+        return _drawn_logs(here, self._longer(load), prefills=by == "end_to_end")
 
     def shown(self, timed: Sequence[Alternative]) -> Floats:
         """The log speed-ups that one more cell of each of some alternatives would show, side by
@@ -454,10 +446,10 @@ class Evaluator:
         beside = 0.0 if self.on_engine else noise * normal(len(noise))
         for each in timed:
             load = each.configuration.concurrency
-            at = self.promised(load).configurations.index(each.configuration)
+            at = self.promised(load).columns[each.configuration]
             passes = self.timing(each) if each.block else np.zeros(PASS_DRAWS)
             passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
-            time = self._logs(load)[0].time[:, at]
+            time = self._logs(load, "expected").time[:, at]
             found.append(time + passes + noise * normal(len(noise)) - beside)
         return np.stack(found, axis=1)
 
@@ -465,10 +457,11 @@ class Evaluator:
     def _block(self, candidate: Candidate, load: int) -> Block | None:
         return between(self.source.blocks.get(candidate, {}), load)
 
-    def _parts(self, here: Promised, logs: _Logs) -> list[Parts | None]:
+    def _parts(self, load: int) -> list[Parts | None]:
         """Of every configuration; of an undecoded one, what a cell of it would leave is the cells'
         part.
         """
+        here, logs = self.promised(load), self._logs(load, self.by)
         chances, grid = self.effects.chances, self.effects.grid
         noise = 2 * float(chances @ [each.noise**2 for each in grid])
         found: list[Parts | None] = []
@@ -483,12 +476,13 @@ class Evaluator:
             )
         return found
 
-    def _among_drafts(self, here: Promised, logs: Floats) -> dict[Candidate, Floats]:
+    @remembered
+    def _among_drafts(self, load: int, by: Kind) -> dict[Candidate, Floats]:
         """What the true speed-ups of drafts being normal, with an unknown spread, says of each
         draft's best k, as what to add to the draws of each [1 + draws].
         """
-        best: dict[Candidate, int] = {}
-        for at, each in enumerate(here.configurations):
+        logs, best = self._logs(load, by).every, dict[Candidate, int]()
+        for at, each in enumerate(self.promised(load).configurations):
             known = each.candidate.draft != SELF and math.isfinite(logs[0, at])
             if known and logs[0, at] > logs[0, best.get(each.candidate, at)] - 1e-12:
                 best[each.candidate] = at

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-import numpy as np
-
 from draftbench.acceptance.candidate_rounds import counted_along, runs_at
 from draftbench.acceptance.definitions import (
     Sample,
@@ -18,8 +16,8 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.intervals import Estimate, estimates
-from draftbench.acceptance.rounds import PositionLaw, expected_rounds
-from draftbench.planner.cells import ROUND, rounds_seconds
+from draftbench.acceptance.rounds import PositionLaw, scaled_rounds
+from draftbench.planner.cells import ROUND
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     Alternative,
@@ -109,21 +107,20 @@ def _evaluation(
     verify = block.verify_ratio(k + 1, responses.context) if block else None
     needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
-    predicted = evaluator.predicted(alternative)
     return Evaluation(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
         k=k,
         draft_cost_ratio=ratio,
         verify_ratio=verify,
-        speedup_predicted=alternative.estimate(predicted.decoding if predicted else None),
+        speedup_predicted=alternative.estimate(evaluator.predicted(alternative)),
         best=best,
         speedup_expected=alternative.expected,
-        speedup_end_to_end=alternative.estimate(predicted.end_to_end if predicted else None),
+        speedup_end_to_end=alternative.estimate(evaluator.predicted(alternative, "end_to_end")),
         prediction_error=evaluator.prediction_error(alternative),
         memory_bytes=alternative.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
-        speedup_end_to_end_expected=alternative.estimate(alternative.end_to_end),
+        speedup_end_to_end_expected=alternative.estimate(alternative.log("end_to_end")),
         requests=alternative.requests,
         requests_served=len({row.request for _, row in _answers(alternative, run)}),
         requests_measured=len(measured.speedup.requests) if measured else 0,
@@ -275,19 +272,14 @@ def break_even(alternative: Alternative) -> BreakEven | None:
     slower = (weights @ plain) / (weights @ rounds) / expected
 
     def pays(scaling: float) -> bool:
-        scaled = [
-            PositionLaw(x.length, x.limit, np.minimum(1.0, scaling * x.accept), x.draftable)
-            for x in laws
-        ]
-        fewer = expected_rounds(scaled, alternative.k)
-        seconds = rounds_seconds(responses, alternative.block or ROUND, load, fewer)
-        without, drafted = (weights @ each for each in seconds)
-        return bool(without >= slower * drafted)
+        fewer = scaled_rounds(laws, alternative.k, scaling)
+        block = alternative.block or ROUND
+        drafted = block.rounds(fewer, responses.contexts, load, weights).seconds
+        return bool(weights @ plain >= slower * (weights @ drafted))
 
     low, high = 0.0, 1.0
     if expected < 1:
-        positive = [float(a) for law in laws for a in law.accept if a > 0]
-        low, high = 1.0, 1 / min(positive, default=1.0)
+        low, high = 1.0, 1 / min((float(a) for x in laws for a in x.accept if a > 0), default=1.0)
         if not pays(high):
             return BreakEven(scaling=None, margin=None)
     while high - low > _PRECISION:

@@ -32,7 +32,6 @@ def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader = decided.leader
-    predicted = evaluator.predicted(leader) if leader else None
     known = any(each.decoding is not None for each in decided.alternatives)
     plain = plain_decoding(evaluator, concurrency)
     # How many requests decoded together is known where their number is constant.
@@ -61,7 +60,7 @@ def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
         choice=configuration_of(decided.choice),
         leader=configuration_of(leader),
         runner_up=configuration_of(decided.runner_up),
-        speedup_predicted=leader.estimate(predicted.decoding) if leader and predicted else None,
+        speedup_predicted=leader.estimate(evaluator.predicted(leader)) if leader else None,
         speedup_measured=estimate(leader.measured.speedup if leader and leader.measured else None),
         speedup_expected=leader.expected if leader else None,
         prediction_error=evaluator.prediction_error(leader) if leader else None,
