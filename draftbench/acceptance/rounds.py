@@ -39,7 +39,7 @@ ModelPairs = Sequence[tuple[Trajectory, Replay]]
 
 # Responses that are computed at once. They have similar lengths, so that one long response does not
 # pad ten thousand short ones.
-_BLOCK = 128
+_BLOCK = 256
 
 
 @dataclass(frozen=True, eq=False)

@@ -377,10 +377,12 @@ class Evaluator:
         """The draws of a configuration's log speed-up [1 + draws]; None where unknown."""
         load = configuration.concurrency
         at = self.promised(load).columns.get(configuration)
-        if at is None:
-            return None
-        every, change = self._logs(load, by).every[:, at], self._among_drafts(load, by)
-        return _known(every + change.get(configuration.candidate, 0.0))
+        return None if at is None else self._every(load, by)[at]
+
+    @remembered
+    def _every(self, load: int, by: Kind) -> list[Floats | None]:
+        every = self._logs(load, by).every + self._among_drafts(load, by)
+        return [_known(log) for log in np.ascontiguousarray(every.T)]
 
     def _ks_of(self, candidate: Candidate, load: int) -> list[int]:
         """The k's at which anything is known of a candidate."""
@@ -476,19 +478,19 @@ class Evaluator:
             )
         return found
 
-    @remembered
-    def _among_drafts(self, load: int, by: Kind) -> dict[Candidate, Floats]:
+    def _among_drafts(self, load: int, by: Kind) -> Floats:
         """What the true speed-ups of drafts being normal, with an unknown spread, says of each
-        draft's best k, as what to add to the draws of each [1 + draws].
+        draft's best k, as what to add to the draws of all its k's [1 + draws, configurations].
         """
         logs, best = self._logs(load, by).every, dict[Candidate, int]()
-        for at, each in enumerate(self.promised(load).configurations):
+        configurations = self.promised(load).configurations
+        for at, each in enumerate(configurations):
             known = each.candidate.draft != SELF and math.isfinite(logs[0, at])
             if known and logs[0, at] > logs[0, best.get(each.candidate, at)] - 1e-12:
                 best[each.candidate] = at
         columns = list(best.values())
         if len(columns) < 2:
-            return {}
+            return np.zeros_like(logs)
         estimates, draws = logs[0, columns], logs[1:, columns]
         count = len(columns)
         error = np.cov(draws.T) + 1e-10 * np.eye(count)
@@ -506,12 +508,14 @@ class Evaluator:
         chances = np.exp(np.array(options) - max(options))
         chances /= chances.sum()
         chosen = generator_of("among drafts").choice(len(chances), p=chances, size=RESAMPLES)
-        moved = np.zeros((RESAMPLES + 1, count))
-        moved[0] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
+        moved = np.zeros((RESAMPLES + 1, count + 1))  # nothing of the control
+        moved[0, :-1] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
         for at, pull in enumerate(pulls):
             rows = np.flatnonzero(chosen == at)
-            moved[1 + rows] = (draws[rows] - estimates) @ kept[at].T + pull @ estimates
-        return dict(zip(best, moved.T, strict=True))
+            moved[1 + rows, :-1] = (draws[rows] - estimates) @ kept[at].T + pull @ estimates
+        drafts = list(best)
+        own = [drafts.index(c.candidate) if c.candidate in best else -1 for c in configurations]
+        return moved[:, own]
 
     @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
@@ -656,6 +660,7 @@ class LoadDecision:
         best = min(losses, key=lambda each: losses[each], default=None)
         if best is None:
             return None
+        sure = self._pays(best)
         near = [each for each in some if losses[each] <= losses[best] + HARDLY_MORE_LOSS]
         least: dict[Candidate, float] = {}
         for each in near:
@@ -663,8 +668,13 @@ class LoadDecision:
 
         def size(each: Alternative) -> tuple[bool, float, float, int, float]:
             memory = math.inf if each.memory_bytes is None else each.memory_bytes
-            less_sure = self._pays(best) and not self._pays(each)
-            return less_sure, memory, least[each.candidate], each.k, losses[each]
+            return (
+                sure and not self._pays(each),
+                memory,
+                least[each.candidate],
+                each.k,
+                losses[each],
+            )
 
         return min(near, key=size)
 

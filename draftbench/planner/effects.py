@@ -206,26 +206,14 @@ class Effects:
         configurations, 2]: the estimate, what draws of requests change it to [draws, ...], and what
         cells leave open [draws, ...].
         """
-        sides = np.stack(
-            [
-                self._matrix([self._row(self.design.plain(each)) for each in configurations]),
-                self._matrix(
-                    [
-                        self._row(self.design.rounds(each, step))
-                        for each, step in zip(configurations, steps.tolist(), strict=True)
-                    ]
-                ),
-            ],
-            axis=1,
-        )
-        offsets = np.array(
-            [
-                [self.design.offset(at_k(each, 0)), self.design.offset(each)]
-                for each in configurations
-            ]
-        )
-        requests = np.tensordot(self.mean, sides, (1, 2)) + offsets.reshape(-1, 2)
-        time = requests[:1] + np.tensordot(self.noise, sides, (1, 2))
+        design, rows, offsets = self.design, list[dict[Effect, float]](), list[float]()
+        for each, step in zip(configurations, steps.tolist(), strict=True):
+            rows += map(self._row, (design.plain(each), design.rounds(each, step)))
+            offsets += design.offset(at_k(each, 0)), design.offset(each)
+        sides = self._matrix(rows).T
+        both = self.mean @ sides + np.array(offsets), self.noise @ sides
+        requests, time = (each.reshape(len(each), len(configurations), 2) for each in both)
+        time = requests[:1] + time
         requests, time = (self.design.monotone(configurations, each) for each in (requests, time))
         return requests[0], requests[1:], time
 

@@ -111,13 +111,9 @@ UNTIMED = exactly({1: 1.0})
 
 def _shares(axis: Ints, wanted: npt.NDArray[Any]) -> Floats:
     """The weights of linear interpolation between the points of an axis [wanted, axis]."""
-    if len(axis) == 1:
-        return np.ones((len(wanted), 1))
-    clamped = np.clip(wanted, axis[0], axis[-1])
-    high = np.clip(np.searchsorted(axis, clamped), 1, len(axis) - 1)
-    share = (clamped - axis[high - 1]) / (axis[high] - axis[high - 1])
-    weights, rows = np.zeros((len(wanted), len(axis))), np.arange(len(wanted))
-    weights[rows, high - 1], weights[rows, high] = 1 - share, share
+    points = np.arange(len(axis))
+    off = np.interp(wanted, axis, points)[:, None] - points
+    weights: Floats = np.maximum(1 - abs(off), 0.0)
     return weights
 
 
