@@ -78,6 +78,7 @@ class Responses:
         contexts = self.contexts.tokens
         return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
 
+    @remembered
     def knows(self, k: int) -> bool:
         """Whether the rounds at k are known; not of an engine that does not report them."""
         return self.along.reaches(k) and bool(np.isfinite(self.along.at(k).target_passes).all())

@@ -43,7 +43,7 @@ from draftbench.planner.cells import (
     responses_of,
 )
 from draftbench.planner.cost_sources import costs_in
-from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, reshaped
+from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, reshaped
 from draftbench.planner.limits import broken_limits, draft_memory
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
@@ -401,8 +401,12 @@ class Evaluator:
             return None
         if isinstance(design, EngineDesign) and not design.started_beside(own):
             return None
-        left = self.effects.without(lambda each: bool(alternative.cells) and each == own)
+        left = self._without(own if alternative.cells else None)
         return left.slower(own, float(here.step[here.columns[own]]))[0]
+
+    @remembered
+    def _without(self, own: Configuration | None) -> Left:
+        return self.effects.without(lambda each: each == own)
 
     def predicted(self, alternative: Alternative, by: Kind = "expected") -> Floats | None:
         """What the other cells predict of a configuration's log speed-up, with draws over requests
