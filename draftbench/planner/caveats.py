@@ -19,12 +19,7 @@ from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_fau
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.cells import beyond_timed
 from draftbench.planner.cost_sources import NO_BASELINE
-from draftbench.planner.decide import (
-    Alternative,
-    Evaluator,
-    LoadDecision,
-    decide,
-)
+from draftbench.planner.decide import Alternative, Evaluator, LoadDecision, decide
 from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.evaluate import why_unknown
 from draftbench.planner.measured import baseline_drift
@@ -186,10 +181,6 @@ def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
     return f"{unknown} ({named or 'nothing was timed'})"
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
 def _interval(decided: LoadDecision, leader: Alternative) -> str:
     """Where the deciding interval comes from: half of what each part alone would give."""
     parts, evaluator = leader.interval_from, decided.evaluator
@@ -311,8 +302,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         yield Caveat("busy-machine", text, decisive=True, short="the machine was busy")
     throttled = sum(state.throttled or 0 for state in run.states)
     if throttled:
-        text = f"cores were throttled for heat {_times(throttled)}: timings are unsteady"
-        yield Caveat("throttled", text)
+        often = "once" if throttled == 1 else f"{throttled} times"
+        yield Caveat("throttled", f"cores were throttled for heat {often}: timings are unsteady")
     yield from _of_stalls(run)
     decodes = run.decodes
     if run.served:  # the baseline is one for all, and a copy stands in the block of each candidate

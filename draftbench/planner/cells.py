@@ -29,7 +29,7 @@ from draftbench.acceptance.definitions import equal_requests
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
 from draftbench.planner.measured import TimedRun, timed_runs
-from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Contexts, Spent, between
+from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Spent, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
 from draftbench.records import Candidate, Trajectory
 from draftbench.remembered import remembered
@@ -58,9 +58,9 @@ class Responses:
         return np.array([float(t.prompt_tokens) for t in self.along.trajectories])
 
     @cached_property
-    def contexts(self) -> Contexts:
-        """Cached tokens half-way through every response."""
-        return Contexts([context_of(t) for t in self.along.trajectories])
+    def contexts(self) -> Floats:
+        """Cached tokens half-way through every response [responses]."""
+        return np.array([context_of(t) for t in self.along.trajectories])
 
     @cached_property
     def weights(self) -> Floats:
@@ -75,7 +75,7 @@ class Responses:
         """The mean context of a decoding step in tokens, each step counting once."""
         lengths = [max(t.output_tokens - 1, 0) for t in self.along.trajectories]
         steps = self.weights * np.array(lengths, dtype=float)
-        contexts = self.contexts.tokens
+        contexts = self.contexts
         return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
 
     @remembered
@@ -252,7 +252,7 @@ def _spent_and_promised(
     tokens = np.array([part.output_tokens - 1.0 for part in parts])
     if block is None:
         return spent, (weights * tokens, np.ones(PASS_DRAWS + 1)), 1.0
-    contexts = Contexts([context_of(each.response) for each in runs])
+    contexts = np.array([context_of(each.response) for each in runs])
     passes = steps = block.steps(np.array([float(len(p.verify_seconds)) for p in parts]), contexts)
     if k:
         passes = block.rounds(counted_rounds(parts), contexts, load, np.ones(len(parts)))
@@ -406,7 +406,7 @@ def asked_ks(run: Run) -> tuple[int, ...]:
 
 def beyond_timed(responses: Responses, block: Block, largest_k: int) -> tuple[str, ...]:
     """In words, the costs that predictions take from outside of what was timed."""
-    contexts, prompts = responses.contexts.tokens, responses.prompts
+    contexts, prompts = responses.contexts, responses.prompts
     longest = min(largest_k + 1, block.longest or largest_k + 1)
     used = (
         ("target passes", block.target, longest, contexts),

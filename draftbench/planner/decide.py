@@ -43,7 +43,7 @@ from draftbench.planner.cells import (
     responses_of,
 )
 from draftbench.planner.cost_sources import costs_in
-from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, reshaped
+from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, at_k, reshaped
 from draftbench.planner.limits import broken_limits, draft_memory
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
@@ -294,14 +294,9 @@ class Evaluator:
             found[cell.configuration] = (*found.get(cell.configuration, ()), cell)
         return found
 
-    def plain_cells(self, candidate: Candidate, load: int) -> tuple[Cell, ...]:
-        """Those of decoding without a draft next to a candidate."""
-        return self._cells.get(Configuration(candidate.draft, candidate.quant, 0, load), ())
-
     def plain_overhead(self, alternative: Alternative) -> float | None:
         """Measured seconds of the baseline's steps over those of their passes."""
-        load = alternative.configuration.concurrency
-        return _over_promised(self.plain_cells(alternative.candidate, load))
+        return _over_promised(self._cells.get(at_k(alternative.configuration, 0), ()))
 
     def timing(self, alternative: Alternative) -> Floats:
         """What resampled passes change the promised logarithm of a speed-up to [draws]."""
@@ -345,14 +340,18 @@ class Evaluator:
 
     @remembered
     def alternatives(self, load: int) -> tuple[Alternative, ...]:
-        """Every candidate at every k that the run asked about, in the order of the run."""
+        """Every candidate at every k that the run asked about and at which anything is known of it,
+        in the order of the run.
+        """
         here, parts = self.promised(load), self._parts(load)
         shown = load in (*self.options.concurrency, *self.concurrencies())
         found = []
         for candidate in self.run.candidates:
             if candidate.draft == SELF and not shown:
                 continue
-            for k in self._ks_of(candidate, load):
+            reaches = self.responses(candidate).along.reaches
+            decoded = {k for of, k in self.measured(load) if of == candidate}
+            for k in (k for k in self.ks if reaches(k) or k in decoded):
                 configuration = Configuration(candidate.draft, candidate.quant, k, load)
                 at = here.columns.get(configuration)
                 found.append(
@@ -383,12 +382,6 @@ class Evaluator:
     def _every(self, load: int, by: Kind) -> list[Floats | None]:
         every = self._logs(load, by).every + self._among_drafts(load, by)
         return [_known(log) for log in np.ascontiguousarray(every.T)]
-
-    def _ks_of(self, candidate: Candidate, load: int) -> list[int]:
-        """The k's at which anything is known of a candidate."""
-        reaches = self.responses(candidate).along.reaches
-        decoded = {k for of, k in self.measured(load) if of == candidate}
-        return [k for k in self.ks if reaches(k) or k in decoded]
 
     @remembered
     def slower(self, alternative: Alternative) -> float | None:
@@ -594,11 +587,6 @@ class LoadDecision:
         """The speed-up that was asked for."""
         return self.evaluator.options.min_speedup
 
-    @property
-    def foreign(self) -> bool:
-        """Whether costs come from elsewhere."""
-        return self.evaluator.foreign
-
     @cached_property
     def considered(self) -> tuple[Alternative, ...]:
         """Those of known speed, without the control."""
@@ -756,11 +744,11 @@ class LoadDecision:
     def settled_by(self) -> Remedy | None:
         """The kind of measuring that would settle an open decision; None where none would."""
         leader, run = self.leader, self.evaluator.run
-        if not (run.has_baseline or self.foreign):
+        if not (run.has_baseline or self.evaluator.foreign):
             return "baseline"
         if self.decision != "inconclusive" or self.impossible or leader is None:
             return None
-        if leader.decoded or self.evaluator.on_engine or self.foreign:
+        if leader.decoded or self.evaluator.on_engine or self.evaluator.foreign:
             return "sample"
         if leader.note:
             return "load"
@@ -790,7 +778,7 @@ class LoadDecision:
         traffic = run.manifest.traffic
         rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
         given = any(not facts.started for facts in run.engines)
-        more = (1, 3, 5) if leader.decoded and not (self.foreign or given) else ()
+        more = (1, 3, 5) if leader.decoded and not (self.evaluator.foreign or given) else ()
         counts = [now, *(count for count in more if count > now)]
 
         def chance(times: float, count: int) -> float:

@@ -93,7 +93,7 @@ def _note_on_costs(decided: LoadDecision) -> str | None:
         c.configuration.candidate == leader.candidate for c in evaluator.effects.cells
     ):
         found.append("corrected by what was decoded there")
-    elif not (decided.foreign or evaluator.effects.cells):
+    elif not (evaluator.foreign or evaluator.effects.cells):
         found.append("from pass timings alone: nothing was decoded")
     return "; ".join(found) or None
 

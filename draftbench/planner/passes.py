@@ -29,10 +29,10 @@ records are as wide as their widest row.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -204,50 +204,30 @@ def _monotone(seconds: Floats, slow_step: object) -> Floats:
     return rising(by_size, -1)
 
 
-class Contexts:
-    """Cached tokens of some responses."""
-
-    def __init__(self, tokens: Sequence[float]) -> None:
-        self.tokens = np.array(tokens, np.float64)
-
-    @remembered
-    def shares(self, timed: tuple[int, ...]) -> Floats:
-        """How much each timed context counts for each response [responses, contexts]."""
-        return _shares(np.array(timed), self.tokens)
-
-
 class Spent:
     """Passes along some responses: of each model how often each size counts, and each context
     [responses, …].
     """
 
-    def __init__(self, contexts: Contexts) -> None:
-        self.contexts = contexts
-        self._parts: list[tuple[Passes, Floats, Floats]] = []
+    def __init__(self, contexts: Floats) -> None:
+        self._contexts, self._parts = contexts, list[tuple[Passes, Floats, Floats]]()
 
     def add(self, passes: Passes, sizes: npt.ArrayLike, times: Floats) -> Spent:
         """So many `times` a pass over each of some sizes [responses, sizes]."""
         by_size = times.reshape(len(times), -1) @ _shares(passes.sizes, np.atleast_1d(sizes))
-        of_contexts = self.contexts.shares(tuple(passes.contexts.tolist()))
-        self._parts.append((passes, by_size, of_contexts))
+        self._parts.append((passes, by_size, _shares(passes.contexts, self._contexts)))
         return self
 
     @property
     def seconds(self) -> Floats:
         """Of every response, by the medians [responses]."""
-        every = (
-            ((by_size @ passes.seconds[0]) * of_contexts).sum(axis=1)
-            for passes, by_size, of_contexts in self._parts
-        )
-        return np.sum(list(every), axis=0)
+        every = [((size @ p.seconds[0]) * context).sum(axis=1) for p, size, context in self._parts]
+        return np.sum(every, axis=0)
 
     def drawn(self, weights: Floats) -> Floats:
         """Of all responses together [1 + draws]."""
-        every = (
-            passes.flat @ (by_size.T @ (weights[:, None] * of_contexts)).ravel()
-            for passes, by_size, of_contexts in self._parts
-        )
-        return np.sum(list(every), axis=0)
+        often = [(p, (size.T * weights) @ context) for p, size, context in self._parts]
+        return np.sum([p.flat @ points.ravel() for p, points in often], axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,11 +246,11 @@ class Block:
     draft_prefill: Passes | None = None
     longest: int | None = None
 
-    def steps(self, tokens: Floats, contexts: Contexts) -> Spent:
+    def steps(self, tokens: Floats, contexts: Floats) -> Spent:
         """Plain decoding of so many tokens along every response [responses]."""
         return Spent(contexts).add(self.target, 1, tokens)
 
-    def rounds(self, rounds: Rounds, contexts: Contexts, batch: int, weights: Floats) -> Spent:
+    def rounds(self, rounds: Rounds, contexts: Floats, batch: int, weights: Floats) -> Spent:
         """The rounds of every response, by the formulas above.
 
         Args:
@@ -381,48 +361,21 @@ def between(timed: Mapping[int, Block], rows: int) -> Block | None:
     around = next(((a, b) for a, b in pairwise(timed) if a < rows < b), None)
     if around is None:
         return None
-    ends = tuple(timed.items())
-
-    def passes(name: str) -> Passes | None:
-        gap = _gap(timed[around[0]], name, around, ends)
-        if gap is None:
-            return None
-        below, above = gap.at_ends
-        straight = np.full_like(below, (rows - around[0]) / (around[1] - around[0]))
-        rise = _bent(gap.tokens, gap.curve, rows * gap.sizes) - below
-        share = np.divide(rise, above - below, out=straight, where=above > below)
-        low, high = gap.seconds
-        seconds = _monotone(low + share * (high - low), gap.slow_step)
-        return Passes(gap.sizes, gap.contexts, seconds, gap.slow_step)
-
-    target, draft, proposal = map(passes, ("target", "draft", "proposal"))
+    first, every = timed[around[0]], tuple(timed.items())
+    along = [_along(first, name, around, every) for name in ("target", "draft", "proposal")]
+    target, draft, proposal = (each and each(rows) for each in along)
     if target is None or (draft is None and proposal is None):
         return None
     longest = min((block.longest for block in timed.values() if block.longest), default=None)
-    first = timed[around[0]]
     return Block(target, draft, proposal, first.prefill, first.draft_prefill, longest)
 
 
-class _Gap(NamedTuple):
-    """What two timed loads say of those between, for one model: `seconds` at both, and where the
-    passes of both lie on the `curve` over tokens.
-    """
-
-    sizes: Ints
-    contexts: Ints
-    seconds: tuple[Floats, Floats]
-    tokens: Ints
-    curve: Floats
-    at_ends: tuple[Floats, Floats]
-    slow_step: tuple[int, float, float] | None
-
-
 @remembered
-def _gap(
+def _along(
     _: Block, name: str, around: tuple[int, int], timed: tuple[tuple[int, Block], ...]
-) -> _Gap | None:
-    """The gap between the load of a block and the next timed one; None where not all loads have
-    such passes, or none of the same size and context.
+) -> Callable[[int], Passes] | None:
+    """Passes of one model by rows between the load of a block and the next timed one; None where
+    not all loads have such passes, or none of the same size and context.
     """
     every: dict[int, Passes | None] = {n: getattr(block, name) for n, block in timed}
     by_rows = {n: each for n, each in every.items() if each}
@@ -433,13 +386,19 @@ def _gap(
     if not (len(sizes) and len(contexts)):
         return None
     grid = [each.ravel() for each in np.broadcast_arrays(sizes[:, None], contexts[None, :])]
-    of_low, of_high = (
-        each.at(*grid).reshape(-1, len(sizes), len(contexts)) for each in (low, high)
-    )
+    shape = -1, len(sizes), len(contexts)
+    fewer, more = (each.at(*grid).reshape(shape) for each in (low, high))
     tokens, curve = _over_tokens(by_rows, contexts)
     below, above = (_bent(tokens, curve, end * sizes) for end in around)
     slow = low.slow_step or high.slow_step
-    return _Gap(sizes, contexts, (of_low, of_high), tokens, curve, (below, above), slow)
+
+    def at(rows: int) -> Passes:
+        share = np.full_like(below, (rows - around[0]) / (around[1] - around[0]))
+        risen = _bent(tokens, curve, rows * sizes) - below
+        np.divide(risen, above - below, out=share, where=above > below)
+        return Passes(sizes, contexts, _monotone(fewer + share * (more - fewer), slow), slow)
+
+    return at
 
 
 def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, Floats]:
