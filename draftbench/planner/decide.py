@@ -660,13 +660,8 @@ class LoadDecision:
 
         def size(each: Alternative) -> tuple[bool, float, float, int, float]:
             memory = math.inf if each.memory_bytes is None else each.memory_bytes
-            return (
-                sure and not self._pays(each),
-                memory,
-                least[each.candidate],
-                each.k,
-                losses[each],
-            )
+            unsure = sure and not self._pays(each)
+            return unsure, memory, least[each.candidate], each.k, losses[each]
 
         return min(near, key=size)
 

@@ -303,9 +303,8 @@ def _crossing(
     turn = 0
     while above - below > 1:
         rise = (of_last - of_before) / (last - before)
-        at = (
-            math.ceil(last - of_last / rise) if rise > 0 and turn < _TURNS else (below + above) // 2
-        )
+        straight = rise > 0 and turn < _TURNS
+        at = math.ceil(last - of_last / rise) if straight else (below + above) // 2
         at = min(max(at, below + 1), above - 1)
         before, of_before, last, of_last = last, of_last, at, gain(low[0] + at * width)
         below, above = (below, at) if of_last >= 0 else (at, above)
