@@ -133,11 +133,6 @@ class Alternative:
         """Whether enough requests were decoded to say how fast it is."""
         return bool(self.cells)
 
-    @property
-    def processes(self) -> int:
-        """In how many processes it was timed, or how often an engine was started with it."""
-        return max(len(self.cells), 1)
-
     def log(self, by: Kind) -> Floats | None:
         """The draws of its log speed-up of a kind [1 + draws]; None where unknown."""
         return self.evaluator.log(self.configuration, by)
@@ -201,17 +196,13 @@ class Alternative:
         """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
         took so much longer than promised.
         """
-        if self.measured is None or not self.measured.speedup.value:
+        measured, promised = self.measured and self.measured.speedup.value, self.promised
+        if not measured or promised is None:
             return None
-        if self.promised is None:
-            return None
-        plain, rounds, _, weights = self.promised
+        *sides, _, weights = promised
         rows = self.measured_rows
-        plain, rounds = (weights[rows] @ seconds[rows] for seconds in (plain, rounds))
-        if not rounds:
-            return None
-        there = float(plain / rounds) * math.exp(-slower)
-        return there / self.measured.speedup.value - 1
+        plain, rounds = (float(weights[rows] @ seconds[rows]) for seconds in sides)
+        return plain / rounds * math.exp(-slower) / measured - 1 if rounds else None
 
     @property
     def round_overhead(self) -> float | None:
@@ -588,12 +579,6 @@ class LoadDecision:
         return self.evaluator.options.min_speedup
 
     @cached_property
-    def considered(self) -> tuple[Alternative, ...]:
-        """Those of known speed, without the control."""
-        known = [a for a in self.alternatives if a.log(self.by) is not None]
-        return tuple(sorted((a for a in known if a.candidate.draft != SELF), key=lambda a: a.name))
-
-    @cached_property
     def breaks(self) -> Mapping[Configuration, tuple[str, ...]]:
         """In words, the limits that alternatives do not keep."""
         options, run = self.evaluator.options, self.evaluator.run
@@ -602,8 +587,11 @@ class LoadDecision:
 
     @cached_property
     def competing(self) -> tuple[Alternative, ...]:
-        """Those of the considered that keep the limits."""
-        return tuple(a for a in self.considered if a.configuration not in self.breaks)
+        """Those of known speed that keep the limits, without the control."""
+        known = [a for a in self.alternatives if a.log(self.by) is not None]
+        drafts = [a for a in known if a.candidate.draft != SELF]
+        kept = (a for a in drafts if a.configuration not in self.breaks)
+        return tuple(sorted(kept, key=lambda a: a.name))
 
     @cached_property
     def _drawn(self) -> Floats:
@@ -762,7 +750,8 @@ class LoadDecision:
         leader, run, deciding = self.leader, self.evaluator.run, self.deciding
         if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
             return None
-        parts, now, asked = leader.parts, leader.processes, self.min_speedup * (1 + TIMING_NOISE)
+        parts, asked = leader.parts, self.min_speedup * (1 + TIMING_NOISE)
+        now = max(len(leader.cells), 1)  # processes, or starts of an engine
         if parts.requests <= 1e-12:
             return None
         distance = math.log(deciding.value / asked)

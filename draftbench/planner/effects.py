@@ -207,10 +207,8 @@ class Left:
     def slower(self, configuration: Configuration, step: float) -> tuple[float, float]:
         """δ of a configuration, with its standard deviation."""
         design, effects = self.effects.design, self.effects
-        plain, rounds = (
-            effects._matrix([effects._row(parts)])[0]
-            for parts in (design.plain(configuration), design.rounds(configuration, step))
-        )
+        both = design.plain(configuration), design.rounds(configuration, step)
+        plain, rounds = effects._matrix([effects._row(parts) for parts in both])
         row = rounds - plain
         offset = design.offset(configuration) - design.offset(at_k(configuration, 0))
         return float(row @ self.mean) + offset, math.sqrt(max(row @ self.covariance @ row, 0.0))

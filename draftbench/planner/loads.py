@@ -20,7 +20,7 @@ from statistics import geometric_mean
 import numpy as np
 
 from draftbench.acceptance.intervals import estimate
-from draftbench.planner.decide import Alternative, Evaluator, LoadDecision
+from draftbench.planner.decide import Evaluator, LoadDecision
 from draftbench.planner.output_check import texts_at
 from draftbench.planner.recommendation import AtLoad, Configuration, ScheduleEntry
 from draftbench.records import Candidate
@@ -57,9 +57,9 @@ def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
         k=decided.k,
-        choice=configuration_of(decided.choice),
-        leader=configuration_of(leader),
-        runner_up=configuration_of(decided.runner_up),
+        choice=decided.choice.configuration if decided.choice else None,
+        leader=leader.configuration if leader else None,
+        runner_up=decided.runner_up.configuration if decided.runner_up else None,
         speedup_predicted=leader.estimate(evaluator.predicted(leader)) if leader else None,
         speedup_measured=estimate(leader.measured.speedup if leader and leader.measured else None),
         speedup_expected=leader.expected if leader else None,
@@ -75,11 +75,6 @@ def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
         plain_range=plain_range,
         texts=texts_at(evaluator.run, concurrency),
     )
-
-
-def configuration_of(alternative: Alternative | None) -> Configuration | None:
-    """An alternative without its figures."""
-    return alternative.configuration if alternative else None
 
 
 def _note_on_costs(decided: LoadDecision) -> str | None:
