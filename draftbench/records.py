@@ -178,12 +178,15 @@ class Numbers(array):  # type: ignore[type-arg]
         return hash(tuple(self))
 
 
-def _pack(record: Record, kind: str, *names: str) -> None:
+def numbers(typecode: str, values: Sequence[float]) -> Numbers:
+    """They, packed; from bytes in half the time that it takes from numbers."""
+    return Numbers(typecode, pack(f"{len(values)}{typecode}", *values))
+
+
+def _pack(record: Record, typecode: str, *names: str) -> None:
     for name in names:
         if (values := getattr(record, name)) is not None:
-            # From bytes in half the time that it takes from numbers.
-            packed = Numbers(kind, pack(f"{len(values)}{kind}", *values))
-            msgspec.structs.force_setattr(record, name, packed)
+            msgspec.structs.force_setattr(record, name, numbers(typecode, values))
 
 
 class Trajectory(OfResponse, Observation, frozen=True):
@@ -240,14 +243,18 @@ class Replay(OfResponse, Observation, frozen=True):
     overlap: Sequence[Amount] | None = None
 
     def __post_init__(self) -> None:
-        _pack(self, "d", "accept", "confidence", "margin", "overlap")
+        self.check_acceptance()
+        _pack(self, "d", "confidence", "margin")
         _pack(self, "q", "rank")
-        positions = len(self.accept)
-        if self.confidence or self.margin or self.rank:
-            _check_lengths(
-                positions, confidence=self.confidence, margin=self.margin, rank=self.rank
-            )
-        _check_lengths(positions, overlap=self.accept if self.overlap is None else self.overlap)
+        lists = {"confidence": self.confidence, "margin": self.margin, "rank": self.rank}
+        if any(lists.values()):
+            _check_lengths(len(self.accept), **lists)
+
+    def check_acceptance(self) -> None:
+        """Pack and check what is known of every token's acceptance."""
+        _pack(self, "d", "accept", "overlap")
+        overlap = self.accept if self.overlap is None else self.overlap
+        _check_lengths(len(self.accept), overlap=overlap)
         if self.mode is DraftingMode.GREEDY and not self.accepts_outright:
             raise ValueError("`accept` is in part between 0 and 1, and drafting was greedy")
 

@@ -125,8 +125,8 @@ def predicted(run: Run, candidate: Candidate, load: int, k: int) -> float | None
     evaluator = Evaluator(run, DecisionOptions())
     every = {(each.candidate, each.k): each for each in evaluator.alternatives(load)}
     found = every.get((candidate, k))
-    others = evaluator.predicted(found) if found else None
-    return math.exp(others.decoding[0]) if others and others.decoding is not None else None
+    log = evaluator.predicted(found) if found else None
+    return None if log is None else math.exp(log[0])
 
 
 def regret(starts: Starts, chosen: int) -> tuple[float, float, float, int]:

@@ -92,7 +92,7 @@ def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -
     together at the `ks` that the run asked for or at others.
     """
     along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
-    replays = [(t, along[t.key]) for t in run.trajectories if t.key in along]
+    replays = [(t, along[key]) for key, t in run.responses.items() if key in along]
     decodes = [row for row in run.decodes if row.candidate == candidate]
     contradicted = contradiction(
         replays,

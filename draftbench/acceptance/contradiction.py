@@ -48,7 +48,8 @@ def contradiction(
         by_position: whether a run can be compared position by position.
         rounded: whether the draft is quantized.
     """
-    replays = {response.key: (response, replay) for response, replay in pairs}
+    decoded = {row.key for row in decodes}
+    replays = {pair[0].key: pair for pair in pairs if pair[0].key in decoded}
     along, in_expectation = [row for row in decodes if row.key in replays], list[Decode]()
     # By request, sample and position, whether it was accepted (1) or rejected (-1) against replay.
     differs: dict[tuple[str, int, int], int] = {}

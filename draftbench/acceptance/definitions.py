@@ -148,8 +148,11 @@ def alpha(pairs: Pairs) -> Sample | None:
     if len(model) < len(pairs):
         return None
     figure, accepted = accepted_by_position(model)
-    columns = np.array([(values.sum(), len(values)) for values in accepted], np.float64)
-    return pooled(figure, [trajectory for trajectory, _ in pairs], columns.reshape(-1, 2))
+    lengths = np.array([len(values) for values in accepted], np.int64)
+    response = np.repeat(np.arange(len(lengths)), lengths)
+    sums = np.bincount(response, np.concatenate(accepted or [np.zeros(0)]), len(lengths))
+    trajectories = [trajectory for trajectory, _ in pairs]
+    return ratio(figure, trajectories, sums.astype(np.float64), lengths.astype(np.float64))
 
 
 def accepted_by_position(pairs: ModelPairs) -> tuple[Figure, list[Floats]]:

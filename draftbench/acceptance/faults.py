@@ -77,14 +77,16 @@ def suspected_faults(
             f"the target rejects its greedy draft of itself at {wrong} of {compared} positions, "
             "near ties not counted"
         )
-    accepted = [np.asarray(replay.accept)[: replay.draftable] for _, replay in model_pairs(pairs)]
-    positions = sum(map(len, accepted))
+    replays = [replay for _, replay in model_pairs(pairs)]
+    positions = sum(min(len(replay.accept), replay.draftable) for replay in replays)
     # NaN where an engine did not report its rounds.
     rounds = [at_k for at_k in rounds if np.isfinite(at_k.rounds).all()]
     fruitless = [poor for at_k in rounds if (poor := _almost_none(at_k)) is not None]
     longest = max(rounds, key=lambda at_k: at_k.k, default=None)
     perfect = longest and _almost_all(longest)
-    if positions >= _MIN_TRIED and not any(np.any(values) for values in accepted):
+    if positions >= _MIN_TRIED and not any(
+        any(replay.accept[: replay.draftable]) for replay in replays
+    ):
         faults[ZERO] = f"not one token in {positions} positions was accepted"
     elif fruitless:
         faults[ONE_TOKEN] = fruitless[0]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ ModelPairs = Sequence[tuple[Trajectory, Replay]]
 
 # Responses that are computed at once. They have similar lengths, so that one long response does not
 # pad ten thousand short ones.
-_BLOCK = 128
+_BLOCK = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +84,8 @@ class HazardLaw:
 
 
 ResponseLaw = PositionLaw | StartLaw | HazardLaw
+# The arrays of `Rounds` by k, of laws of one kind.
+_CountsOf = Callable[[Sequence[Any], Sequence[int]], dict[int, dict[str, Floats]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +142,11 @@ def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
     return rounds_at_each(laws, (k,))[k]
 
 
+def scaled_rounds(laws: Sequence[PositionLaw], k: int, scaling: float) -> Rounds:
+    """`expected_rounds` with every probability of acceptance so many times as large, at most 1."""
+    return _rounds_at_each(laws, (k,), partial(_position_counts, scaling=scaling))[k]
+
+
 def rounds_at_each(laws: Sequence[ResponseLaw], ks: Sequence[int]) -> dict[int, Rounds]:
     """Expected rounds of every response at each draft length; exact for acceptances of 0 and 1.
 
@@ -149,7 +156,12 @@ def rounds_at_each(laws: Sequence[ResponseLaw], ks: Sequence[int]) -> dict[int, 
     Raises:
         ValueError: a k is beyond a lookup window or the hazards.
     """
-    counts_of = _COUNTS[type(laws[0])]
+    return _rounds_at_each(laws, ks, _COUNTS[type(laws[0])])
+
+
+def _rounds_at_each(
+    laws: Sequence[Any], ks: Sequence[int], counts_of: _CountsOf
+) -> dict[int, Rounds]:
     blocks = list(_blocks(laws))
     counts = [counts_of([laws[row] for row in rows], ks) for rows in blocks]
     order = np.argsort(np.concatenate(blocks))
@@ -218,7 +230,7 @@ class _Positions:
     reach: Floats
 
     @classmethod
-    def of(cls, laws: Sequence[PositionLaw], most: int) -> _Positions:
+    def of(cls, laws: Sequence[PositionLaw], most: int, scaling: float) -> _Positions:
         """Up to `most` tokens of a round."""
         length = np.array([law.length for law in laws])
         positions = max(int(length.max()), 2)
@@ -226,6 +238,8 @@ class _Positions:
         for row, law in zip(rows, laws, strict=True):
             row[1 : law.drafted + 1] = law.accept[: law.drafted]
         accept = np.ascontiguousarray(rows.T)
+        if scaling != 1:
+            accept = np.minimum(1.0, scaling * accept)
         reach = np.ones((most + 1, positions, len(laws)))
         for t in range(most):
             np.multiply(reach[t], accept[t : t + positions], out=reach[t + 1])
@@ -246,7 +260,7 @@ class _Positions:
 
 
 def _position_counts(
-    laws: Sequence[PositionLaw], ks: Sequence[int]
+    laws: Sequence[PositionLaw], ks: Sequence[int], scaling: float = 1.0
 ) -> dict[int, dict[str, Floats]]:
     """The arrays of `Rounds`, by k.
 
@@ -254,7 +268,7 @@ def _position_counts(
     position near the end, and how many of those accept all k, says what is otherwise there; and
     there a round stops untried once it has accepted all that can be drafted.
     """
-    along = _Positions.of(laws, max(ks) + 1)
+    along = _Positions.of(laws, max(ks) + 1, scaling)
     length, last, reach = along.length, along.last, along.reach
     starts = {k: along.starts(k) for k in ks}
     end, column = np.minimum(length, last + 1), np.arange(len(laws))
@@ -399,13 +413,11 @@ def _by_draft_length(rounds: Floats, lengths: Ints, k: int) -> Floats:
 
 def _counts_by(
     chain_of: Callable[[Sequence[Any], int], _Chain],
-) -> Callable[[Sequence[Any], Sequence[int]], dict[int, dict[str, Floats]]]:
+) -> _CountsOf:
     return lambda laws, ks: {k: _counts(chain_of(laws, k), k) for k in ks}
 
 
-_COUNTS: Mapping[
-    type[ResponseLaw], Callable[[Sequence[Any], Sequence[int]], dict[int, dict[str, Floats]]]
-] = {
+_COUNTS: Mapping[type[ResponseLaw], _CountsOf] = {
     PositionLaw: _position_counts,
     StartLaw: _counts_by(_start_chain),
     HazardLaw: _counts_by(_hazard_chain),

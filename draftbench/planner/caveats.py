@@ -19,12 +19,7 @@ from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_fau
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.cells import beyond_timed
 from draftbench.planner.cost_sources import NO_BASELINE
-from draftbench.planner.decide import (
-    Alternative,
-    DecisionAt,
-    Evaluator,
-    decide,
-)
+from draftbench.planner.decide import Alternative, DecisionAt, Evaluator, decide
 from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.evaluate import why_unknown
 from draftbench.planner.measured import baseline_drift
@@ -136,8 +131,7 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         if not leader.decoded:
             short = f"{leader.name} was not measured: treat its speed-up as a prediction"
         yield Caveat("interval", _interval(decided, leader), short=short)
-    others = evaluator.predicted(leader)
-    predicted, expected = leader.estimate(others.decoding if others else None), leader.expected
+    predicted, expected = leader.estimate(evaluator.predicted(leader)), leader.expected
     asked = decided.min_speedup
     if decided.deciding is None:
         few = ""
@@ -185,10 +179,6 @@ def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
             whys[failed[each.candidate]].append(str(each.candidate))
     named = "; ".join(f"{', '.join(names)}: {why}" for why, names in whys.items())
     return f"{unknown} ({named or 'nothing was timed'})"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _interval(decided: DecisionAt, leader: Alternative) -> str:
@@ -312,8 +302,8 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         yield Caveat("busy-machine", text, decisive=True, short="the machine was busy")
     throttled = sum(state.throttled or 0 for state in run.states)
     if throttled:
-        text = f"cores were throttled for heat {_times(throttled)}: timings are unsteady"
-        yield Caveat("throttled", text)
+        often = "once" if throttled == 1 else f"{throttled} times"
+        yield Caveat("throttled", f"cores were throttled for heat {often}: timings are unsteady")
     yield from _of_stalls(run)
     decodes = run.decodes
     if run.served:  # the baseline is one for all, and a copy stands in the block of each candidate

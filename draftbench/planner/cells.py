@@ -27,9 +27,9 @@ import numpy.typing as npt
 from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
 from draftbench.acceptance.definitions import equal_requests
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
-from draftbench.acceptance.rounds import Floats, Rounds, counted_rounds
+from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
 from draftbench.planner.measured import TimedRun, timed_runs
-from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, between
+from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Spent, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
 from draftbench.records import Candidate, Trajectory
 from draftbench.remembered import remembered
@@ -78,6 +78,7 @@ class Responses:
         contexts = self.contexts
         return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
 
+    @remembered
     def knows(self, k: int) -> bool:
         """Whether the rounds at k are known; not of an engine that does not report them."""
         return self.along.reaches(k) and bool(np.isfinite(self.along.at(k).target_passes).all())
@@ -101,9 +102,12 @@ class DrawnRequests:
         generator = generator_of("requests")
         return generator.standard_exponential((RESAMPLES, len(self.names)))
 
-    def column(self, requests: Iterable[str], values: Floats) -> Floats:
+    def rows(self, requests: Iterable[str]) -> Ints:
+        """Where each of some requests is among all."""
+        return np.array([self._row[name] for name in requests], np.int64)
+
+    def column(self, rows: Ints, values: Floats) -> Floats:
         """The sums of values by request [requests]."""
-        rows = [self._row[name] for name in requests]
         return np.bincount(rows, values, len(self.names)).astype(np.float64)
 
     def sums(self, columns: Sequence[Floats], factors: Sequence[Floats]) -> Floats:
@@ -118,11 +122,10 @@ class DrawnRequests:
         return found
 
 
-def _seconds(points: Floats, block: Block, weights: Floats) -> tuple[Floats, Floats]:
+def _seconds(spent: Spent, weights: Floats) -> tuple[Floats, Floats]:
     """Seconds of every response, and by what factor drawn passes change their sum [1 + draws]."""
-    seconds = block.seconds
-    drawn = seconds @ (weights @ points)
-    return points @ seconds[0], drawn / (drawn[0] or 1.0)
+    drawn = spent.drawn(weights)
+    return spent.seconds, drawn / (drawn[0] or 1.0)
 
 
 class Cell(NamedTuple):
@@ -184,8 +187,8 @@ def cells_of(
                 spent, promised, step = _spent_and_promised(runs, k, block, concurrency)
                 if not (spent.sum() > 0 and promised[0].sum() > 0):
                     continue
-                names, once = [each.row.request for each in runs], np.ones(PASS_DRAWS + 1)
-                columns += [drawn.column(names, each) for each in (spent, promised[0])]
+                rows, once = drawn.rows(each.row.request for each in runs), np.ones(PASS_DRAWS + 1)
+                columns += [drawn.column(rows, each) for each in (spent, promised[0])]
                 factors += [once, promised[1]]
                 place = fmean(places[each.row.process] for each in runs)
                 equal = equal_requests(columns[-2])
@@ -250,11 +253,11 @@ def _spent_and_promised(
     if block is None:
         return spent, (weights * tokens, np.ones(PASS_DRAWS + 1)), 1.0
     contexts = np.array([context_of(each.response) for each in runs])
-    points = steps = block.steps(np.array([float(len(p.verify_seconds)) for p in parts]), contexts)
+    passes = steps = block.steps(np.array([float(len(p.verify_seconds)) for p in parts]), contexts)
     if k:
-        points = block.rounds(counted_rounds(parts), contexts, concurrency, np.ones(len(parts)))
-    seconds, factor = _seconds(points, block, weights)
-    step = float((steps @ block.seconds[0]).sum() / (seconds.sum() or 1.0))
+        passes = block.rounds(counted_rounds(parts), contexts, concurrency, np.ones(len(parts)))
+    seconds, factor = _seconds(passes, weights)
+    step = float(steps.seconds.sum() / (seconds.sum() or 1.0))
     return spent, (weights * seconds, factor), step
 
 
@@ -275,24 +278,33 @@ class Promised:
     tokens: Floats
     responses: Floats
     equal: Floats
-    requests: list[int]
+    requests: Ints
+
+    @cached_property
+    def columns(self) -> dict[Configuration, int]:
+        """Where each configuration is."""
+        return {each: at for at, each in enumerate(self.configurations)}
 
 
 @remembered
-def rounds_seconds(
-    responses: Responses, block: Block, concurrency: int, rounds: Rounds
+def in_seconds(
+    responses: Responses, block: Block, concurrency: int, k: int | None
 ) -> tuple[Floats, Floats]:
-    """Seconds of every response that passes promise, without a draft and with it [responses]."""
-    weights, contexts = responses.weights, responses.contexts
-    points = block.rounds(rounds, contexts, concurrency, weights)
-    return block.steps(rounds.tokens, contexts) @ block.seconds[0], points @ block.seconds[0]
+    """Seconds of every response that passes promise at a k, None: without a draft, and by what
+    factor drawn passes change their sum [1 + draws].
+    """
+    along, contexts, weights = responses.along, responses.contexts, responses.weights
+    if k is None:
+        tokens = [max(t.output_tokens - 1.0, 0.0) for t in along.trajectories]
+        return _seconds(block.steps(np.array(tokens), contexts), weights)
+    return _seconds(block.rounds(along.at(k), contexts, concurrency, weights), weights)
 
 
 def promised(
     run: Run,
     every: Sequence[tuple[Responses, Block | None]],
     concurrency: int,
-    ks: Sequence[int],
+    asked: Sequence[int],
     decoded: Mapping[Configuration, Sequence[TimedRun]],
     drawn: DrawnRequests,
     *,
@@ -305,72 +317,69 @@ def promised(
         decoded: the runs of what was decoded where neither passes nor rounds are known.
         foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
     """
-    columns, factors, found = list[Floats](), list[Floats](), list[Configuration]()
-    once, unknown = np.ones(PASS_DRAWS + 1), np.full(len(drawn.names), np.nan)
-    requests, weighed = list[int](), list[float]()
+    columns, factors = list[Floats](), list[Floats]()
+    once = np.ones(PASS_DRAWS + 1)
 
-    def add(names: Sequence[str], parts: Iterable[tuple[Floats, Floats]]) -> None:
-        for values, factor in parts:
-            columns.append(drawn.column(names, values))
-            factors.append(factor)
-        requests.append(len(set(names)))
+    def add(column: Floats, factor: Floats = once) -> int:
+        columns.append(column)
+        factors.append(factor)
+        return len(columns) - 1
 
+    found, counts = list[Configuration](), list[tuple[float, ...]]()
+    sides, nowhere = list[tuple[int, ...]](), add(np.full(len(drawn.names), np.nan))
     for responses, block in every:
-        candidate, weights = responses.candidate, responses.weights
-        names = [t.request for t in responses.along.trajectories]
+        candidate, weights, passes = responses.candidate, responses.weights, block or ROUND
+        rows = drawn.rows(t.request for t in responses.along.trajectories)
+        requests = len(set(rows.tolist()))
+        longest = math.inf if block is None or block.longest is None else block.longest - 1
+        ks = [k for k in asked if k <= longest and responses.knows(k)]
+        if not ks:
+            continue
         prefills = block.prefills(responses.prompts) if block else None
-        known = prefills is not None or foreign
-        answered = {} if known else _answered_prefills(run, responses, concurrency, drawn)
-        plain = None
-        for k in filter(responses.knows, ks):
-            if block is not None and k + 1 > (block.longest or k + 1):
-                continue
-            passes, rounds = block or ROUND, responses.along.at(k)
-            if plain is None:
-                plain = _seconds(passes.steps(rounds.tokens, responses.contexts), passes, weights)
-            points = passes.rounds(rounds, responses.contexts, concurrency, weights)
-            seconds, factor = _seconds(points, passes, weights)
-            count = (rounds.tokens, rounds.target_passes)
-            add(names, [(weights * plain[0], plain[1]), (weights * seconds, factor)])
-            columns += [drawn.column(names, weights * each) for each in count]
-            if prefills is not None:
-                columns += [drawn.column(names, weights * each) for each in prefills.T]
-            elif answered:
-                nearest = min(filter(None, answered), key=lambda other: (abs(other - k), other))
-                columns += [answered[0], answered[nearest]]
-            else:
-                columns += [unknown, unknown]
-            factors += [once] * 4
-            weighed.append(float(weights.sum()))
+        answered: Mapping[int, int] = {}
+        if prefills is not None:
+            answered = {
+                k: add(drawn.column(rows, weights * side)) for k, side in enumerate(prefills.T)
+            }
+        elif not foreign:
+            of_answers = _answered_prefills(run, responses, concurrency, drawn)
+            answered = {k: add(column) for k, column in of_answers.items()}
+        seconds, factor = in_seconds(responses, passes, concurrency, None)
+        plain = add(drawn.column(rows, weights * seconds), factor)
+        for k in ks:
+            seconds, factor = in_seconds(responses, passes, concurrency, k)
+            column, at_k = drawn.column(rows, weights * seconds), responses.along.at(k)
+            nearest = min(
+                filter(None, answered), key=lambda other: (abs(other - k), other), default=0
+            )
+            before = answered.get(0, nowhere), answered.get(nearest, nowhere)
+            sides.append((plain, add(column, factor), *before))
+            of_k = [float(weights @ each) for each in (at_k.tokens, at_k.target_passes)]
+            counts.append((*of_k, weights.sum(), equal_requests(column), requests))
             found.append(Configuration(candidate.draft, candidate.quant, k, concurrency))
     for configuration, runs in decoded.items():
-        names = [each.row.request for each in runs]
+        rows = drawn.rows(each.row.request for each in runs)
         spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
         # By its tokens alone: the same without a draft and with it.
-        add(names, [(spent, once)] * 2)
-        columns += [columns[-1], columns[-1], unknown, unknown]
-        factors += [once] * 4
-        weighed.append(0.0)
+        at, total = add(column := drawn.column(rows, spent)), spent.sum()
+        sides.append((at, at, nowhere, nowhere))
+        counts.append((total, total, 0.0, equal_requests(column), len(set(rows.tolist()))))
         found.append(configuration)
-    if not found:
-        none = np.zeros((RESAMPLES + 1, 0))
-        prefills = np.zeros((*none.shape, 2))
-        return Promised([], none, none, prefills, none[0], none[0], none[0], none[0], [])
+    plain_, rounds_, *both = np.array(sides, np.int64).reshape(-1, 4).T
+    tokens, passes_, weighed, equal, requests_ = np.array(counts).reshape(-1, 5).T
     sums = drawn.sums(columns, factors)
-    plain_, rounds_, tokens, passes_, *both = (sums[:, at::6] for at in range(6))
     with np.errstate(invalid="ignore", divide="ignore"):
-        step = (plain_[0] / tokens[0]) / (rounds_[0] / passes_[0])
-    equal = np.array([equal_requests(columns[at]) for at in range(1, len(columns), 6)])
+        step = (sums[0, plain_] / tokens) / (sums[0, rounds_] / passes_)
     return Promised(
         configurations=found,
-        plain=plain_,
-        rounds=rounds_,
-        prefills=np.stack(both, axis=-1),
+        plain=sums[:, plain_],
+        rounds=sums[:, rounds_],
+        prefills=sums[:, np.stack(both, axis=-1)],
         step=step,
-        tokens=tokens[0],
-        responses=np.array(weighed),
+        tokens=tokens,
+        responses=weighed,
         equal=equal,
-        requests=requests,
+        requests=requests_.astype(np.int64),
     )
 
 
@@ -386,7 +395,7 @@ def _answered_prefills(
         often = Counter(row.request for row in own)
         weights = np.array([run.responses[row.key].weight / often[row.request] for row in own])
         seconds = weights * [row.prefills for row in own] * responses.weights.sum() / weights.sum()
-        found[k] = drawn.column([row.request for row in own], seconds)
+        found[k] = drawn.column(drawn.rows(row.request for row in own), seconds)
     return found if 0 in found and len(found) > 1 else {}
 
 

@@ -20,7 +20,7 @@ from statistics import geometric_mean
 import numpy as np
 
 from draftbench.acceptance.intervals import estimate
-from draftbench.planner.decide import Alternative, DecisionAt, Evaluator
+from draftbench.planner.decide import DecisionAt, Evaluator
 from draftbench.planner.output_check import texts_at
 from draftbench.planner.recommendation import AtConcurrency, Configuration, ScheduleEntry
 from draftbench.records import Candidate
@@ -32,7 +32,6 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader = decided.leader
-    predicted = evaluator.predicted(leader) if leader else None
     known = any(each.decoding is not None for each in decided.alternatives)
     plain = plain_decoding(evaluator, concurrency)
     # How many requests decoded together is known where their number is constant.
@@ -58,10 +57,10 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
         k=decided.k,
-        choice=configuration_of(decided.choice),
-        leader=configuration_of(leader),
-        runner_up=configuration_of(decided.runner_up),
-        speedup_predicted=leader.estimate(predicted.decoding) if leader and predicted else None,
+        choice=decided.choice.configuration if decided.choice else None,
+        leader=leader.configuration if leader else None,
+        runner_up=decided.runner_up.configuration if decided.runner_up else None,
+        speedup_predicted=leader.estimate(evaluator.predicted(leader)) if leader else None,
         speedup_measured=estimate(leader.measured.speedup if leader and leader.measured else None),
         speedup_expected=leader.expected if leader else None,
         prediction_error=evaluator.prediction_error(leader) if leader else None,
@@ -78,11 +77,6 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     )
 
 
-def configuration_of(alternative: Alternative | None) -> Configuration | None:
-    """An alternative without its figures."""
-    return alternative.configuration if alternative else None
-
-
 def _note_on_costs(decided: DecisionAt) -> str | None:
     """What to know of the leader's costs, or without a leader of all."""
     leader, evaluator = decided.leader, decided.evaluator
@@ -94,7 +88,7 @@ def _note_on_costs(decided: DecisionAt) -> str | None:
         c.configuration.candidate == leader.candidate for c in evaluator.effects.cells
     ):
         found.append("corrected by what was decoded there")
-    elif not (decided.foreign or evaluator.effects.cells):
+    elif not (evaluator.foreign or evaluator.effects.cells):
         found.append("from pass timings alone: nothing was decoded")
     return "; ".join(found) or None
 

@@ -38,12 +38,12 @@ from draftbench.planner.cells import (
     Responses,
     asked_ks,
     cells_of,
+    in_seconds,
     promised,
     responses_of,
-    rounds_seconds,
 )
 from draftbench.planner.cost_sources import costs_in
-from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, reshaped
+from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, at_k, reshaped
 from draftbench.planner.limits import broken_limits, draft_memory
 from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
@@ -97,24 +97,12 @@ class Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
-    """What the other cells predict of a configuration: δ, how much `slower` rounds are than
-    promised, and the draws of log speed-ups over requests alone [1 + draws], of decoding and with
-    both prefills.
-    """
-
-    slower: float
-    decoding: Floats | None
-    end_to_end: Floats | None
-
-
-@dataclass(frozen=True, eq=False)
 class Alternative:
-    """One configuration to choose, with the draws of its log speed-ups [1 + draws], of decoding and
-    with both prefills; None where unknown. `note` says why its costs are unknown or between which
-    loads they lie.
+    """One configuration to choose. `note` says why its costs are unknown or between which loads
+    they lie.
     """
 
+    evaluator: Evaluator
     configuration: Configuration
     responses: Responses
     block: Block | None
@@ -124,8 +112,6 @@ class Alternative:
     memory_bytes: int | None
     requests: int = 0
     equal: float = 0.0
-    decoding: Floats | None = None
-    end_to_end: Floats | None = None
     parts: Parts | None = None
 
     @property
@@ -147,14 +133,14 @@ class Alternative:
         """Whether enough requests were decoded to say how fast it is."""
         return bool(self.cells)
 
-    @property
-    def processes(self) -> int:
-        """In how many processes it was timed, or how often an engine was started with it."""
-        return max(len(self.cells), 1)
-
     def log(self, by: Kind) -> Floats | None:
-        """The draws of a kind."""
-        return self.end_to_end if by == "end_to_end" else self.decoding
+        """The draws of its log speed-up of a kind [1 + draws]; None where unknown."""
+        return self.evaluator.log(self.configuration, by)
+
+    @property
+    def decoding(self) -> Floats | None:
+        """Those of decoding."""
+        return self.log("expected")
 
     def value(self, by: Kind) -> float | None:
         """The expected speed-up of a kind."""
@@ -202,25 +188,21 @@ class Alternative:
         """
         if self.decoding is None or not self.responses.knows(self.k):
             return None
-        rounds, concurrency = self.responses.along.at(self.k), self.configuration.concurrency
-        seconds = rounds_seconds(self.responses, self.block or ROUND, concurrency, rounds)
-        return *seconds, rounds.tokens, self.responses.weights
+        at = self.responses, self.block or ROUND, self.configuration.concurrency
+        (plain, _), (rounds, _) = (in_seconds(*at, k) for k in (None, self.k))
+        return plain, rounds, self.responses.along.at(self.k).tokens, self.responses.weights
 
     def error_with(self, slower: float) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
         took so much longer than promised.
         """
-        if self.measured is None or not self.measured.speedup.value:
+        measured, promised = self.measured and self.measured.speedup.value, self.promised
+        if not measured or promised is None:
             return None
-        if self.promised is None:
-            return None
-        plain, rounds, _, weights = self.promised
+        *sides, _, weights = promised
         rows = self.measured_rows
-        plain, rounds = (weights[rows] @ seconds[rows] for seconds in (plain, rounds))
-        if not rounds:
-            return None
-        there = float(plain / rounds) * math.exp(-slower)
-        return there / self.measured.speedup.value - 1
+        plain, rounds = (float(weights[rows] @ seconds[rows]) for seconds in sides)
+        return plain / rounds * math.exp(-slower) / measured - 1 if rounds else None
 
     @property
     def round_overhead(self) -> float | None:
@@ -307,29 +289,17 @@ class Evaluator:
             found[cell.configuration] = (*found.get(cell.configuration, ()), cell)
         return found
 
-    def plain_cells(self, candidate: Candidate, concurrency: int) -> tuple[Cell, ...]:
-        """Those of decoding without a draft next to a candidate."""
-        return self._cells.get(Configuration(candidate.draft, candidate.quant, 0, concurrency), ())
-
     def plain_overhead(self, alternative: Alternative) -> float | None:
         """Measured seconds of the baseline's steps over those of their passes."""
-        concurrency = alternative.configuration.concurrency
-        return _over_promised(self.plain_cells(alternative.candidate, concurrency))
+        return _over_promised(self._cells.get(at_k(alternative.configuration, 0), ()))
 
     def timing(self, alternative: Alternative) -> Floats:
         """What resampled passes change the promised logarithm of a speed-up to [draws]."""
         responses, block = alternative.responses, alternative.block
         assert block is not None
-        rounds, concurrency = (
-            responses.along.at(alternative.k),
-            alternative.configuration.concurrency,
-        )
-        sides = (
-            block.steps(rounds.tokens, responses.contexts),
-            block.rounds(rounds, responses.contexts, concurrency, responses.weights),
-        )
-        plain, drafted = (block.seconds @ (responses.weights @ points) for points in sides)
-        return np.asarray(np.log(plain / drafted)[1:], np.float64)
+        at = responses, block, alternative.configuration.concurrency
+        (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, alternative.k))
+        return np.asarray(np.log(plain / rounds)[1:], np.float64)
 
     def concurrencies(self) -> tuple[int, ...]:
         """Those that the run asked about; with costs from elsewhere, those timed there."""
@@ -369,91 +339,100 @@ class Evaluator:
 
     @remembered
     def alternatives(self, concurrency: int) -> tuple[Alternative, ...]:
-        """Every candidate at every k that the run asked about, in the order of the run."""
-        here = self.promised(concurrency)
-        columns = {each: at for at, each in enumerate(here.configurations)}
-        decoding, whole = self._logs(concurrency)
-        parts = self._parts(here, whole if self.by == "end_to_end" else decoding)
-        changes = [self._among_drafts(here, each.every) for each in (decoding, whole)]
+        """Every candidate at every k that the run asked about and at which anything is known of it,
+        in the order of the run.
+        """
+        here, parts = self.promised(concurrency), self._parts(concurrency)
         shown = concurrency in (*self.options.concurrency, *self.concurrencies())
         found = []
         for candidate in self.run.candidates:
             if candidate.draft == SELF and not shown:
                 continue
-            block = self._block(candidate, concurrency)
-            for k in self._ks_of(candidate, concurrency):
+            reaches = self.responses(candidate).along.reaches
+            decoded = {k for of, k in self.measured(concurrency) if of == candidate}
+            for k in (k for k in self.ks if reaches(k) or k in decoded):
                 configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
-                at, both = columns.get(configuration), list[Floats | None]([None, None])
-                if at is not None:
-                    both = [
-                        _known(each.every[:, at] + change.get(candidate, 0.0))
-                        for each, change in zip((decoding, whole), changes, strict=True)
-                    ]
+                at = here.columns.get(configuration)
                 found.append(
                     Alternative(
+                        evaluator=self,
                         configuration=configuration,
                         responses=self.responses(candidate),
-                        block=block,
+                        block=self._block(candidate, concurrency),
                         measured=self.measured(concurrency).get((candidate, k)),
                         cells=self._cells.get(configuration, ()),
                         note=self.source.note(candidate, concurrency),
                         memory_bytes=draft_memory(self.run, candidate),
-                        requests=0 if at is None else here.requests[at],
+                        requests=0 if at is None else int(here.requests[at]),
                         equal=0.0 if at is None else float(here.equal[at]),
-                        decoding=both[0],
-                        end_to_end=both[1],
                         parts=None if at is None else parts[at],
                     )
                 )
         return tuple(found)
 
-    def _ks_of(self, candidate: Candidate, concurrency: int) -> list[int]:
-        """The k's at which anything is known of a candidate."""
-        reaches = self.responses(candidate).along.reaches
-        decoded = {k for of, k in self.measured(concurrency) if of == candidate}
-        return [k for k in self.ks if reaches(k) or k in decoded]
+    @remembered
+    def log(self, configuration: Configuration, by: Kind) -> Floats | None:
+        """The draws of a configuration's log speed-up [1 + draws]; None where unknown."""
+        concurrency = configuration.concurrency
+        at = self.promised(concurrency).columns.get(configuration)
+        return None if at is None else self._every(concurrency, by)[at]
 
     @remembered
-    def predicted(self, alternative: Alternative) -> Predicted | None:
-        """What the other cells predict of a configuration; None where they say nothing of it."""
+    def _every(self, concurrency: int, by: Kind) -> list[Floats | None]:
+        every = self._logs(concurrency, by).every + self._among_drafts(concurrency, by)
+        return [_known(log) for log in np.ascontiguousarray(every.T)]
+
+    @remembered
+    def slower(self, alternative: Alternative) -> float | None:
+        """δ of a configuration by the other cells: how much longer than promised its rounds take;
+        None where they say nothing of it.
+        """
         own, design = alternative.configuration, self.effects.design
         here = self.promised(own.concurrency)
-        if own not in here.configurations or any(c.promise == "tokens" for c in alternative.cells):
+        if own not in here.columns or any(c.promise == "tokens" for c in alternative.cells):
             return None
         if isinstance(design, EngineDesign) and not design.started_beside(own):
             return None
-        at = here.configurations.index(own)
-        left = self.effects.without(lambda each: bool(alternative.cells) and each == own)
-        slower, _ = left.slower(own, float(here.step[at]))
-        longer = np.array([[0.0, slower]])
+        left = self._without(own if alternative.cells else None)
+        return left.slower(own, float(here.step[here.columns[own]]))[0]
 
-        def log(which: _Logs, prefills: Floats | float) -> Floats | None:
-            sides = np.stack([here.plain[0, at], here.rounds[0, at]]) * np.exp(longer[0]) + prefills
-            log = np.log(sides[0] / sides[1]) + np.append(0.0, which.requests[:, at])
-            return _known(log)
+    @remembered
+    def _without(self, own: Configuration | None) -> Left:
+        return self.effects.without(lambda each: each == own)
 
-        decoding, whole = self._logs(own.concurrency)
-        return Predicted(slower, log(decoding, 0.0), log(whole, here.prefills[0, at]))
+    def predicted(self, alternative: Alternative, by: Kind = "expected") -> Floats | None:
+        """What the other cells predict of a configuration's log speed-up, with draws over requests
+        alone [1 + draws]; None where unknown.
+        """
+        slower, concurrency = self.slower(alternative), alternative.configuration.concurrency
+        if slower is None:
+            return None
+        here = self.promised(concurrency)
+        at = here.columns[alternative.configuration]
+        sides = np.stack([here.plain[0, at], here.rounds[0, at] * np.exp(slower)])
+        sides += here.prefills[0, at] if by == "end_to_end" else 0.0
+        requests = self._logs(concurrency, by).requests[:, at]
+        return _known(np.log(sides[0] / sides[1]) + np.append(0.0, requests))
 
     def prediction_error(self, alternative: Alternative) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured."""
-        predicted = self.predicted(alternative)
-        return None if predicted is None else alternative.error_with(predicted.slower)
+        slower = self.slower(alternative)
+        return None if slower is None else alternative.error_with(slower)
 
     @remembered
-    def _logs(self, concurrency: int) -> tuple[_Logs, _Logs]:
-        """The log speed-ups of decoding and with both prefills."""
+    def _longer(self, concurrency: int) -> tuple[Floats, Floats, Floats]:
+        here = self.promised(concurrency)
+        return self.effects.longer(here.configurations, here.step)
+
+    @remembered
+    def _logs(self, concurrency: int, by: Kind) -> _Logs:
+        """The log speed-ups of a kind."""
         here = self.promised(concurrency)
         if self.on_engine:  # whose rounds are as long as those of the requests that were answered
             cells = [c for c in self.effects.cells if c.configuration.concurrency == concurrency]
             fewest = min((cell.equal for cell in cells), default=math.inf)
             here = replace(here, equal=np.minimum(here.equal, fewest))
-        longer = self.effects.longer(here.configurations, here.step)
-        decoding = _drawn_logs(here, longer, prefills=False)
-        if not np.isfinite(here.prefills[0]).any():
-            unknown = np.full_like(decoding.requests, np.nan)
-            return decoding, _Logs(decoding.middle * np.nan, unknown, unknown)
-        return decoding, _drawn_logs(here, longer, prefills=True)
+        return _drawn_logs(here, self._longer(concurrency), prefills=by == "end_to_end")
 
     def shown(self, timed: Sequence[Alternative]) -> Floats:
         """The log speed-ups that one more cell of each of some alternatives would show, side by
@@ -465,10 +444,10 @@ class Evaluator:
         beside = 0.0 if self.on_engine else noise * normal(len(noise))
         for each in timed:
             concurrency = each.configuration.concurrency
-            at = self.promised(concurrency).configurations.index(each.configuration)
+            at = self.promised(concurrency).columns[each.configuration]
             passes = self.timing(each) if each.block else np.zeros(PASS_DRAWS)
             passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
-            time = self._logs(concurrency)[0].time[:, at]
+            time = self._logs(concurrency, "expected").time[:, at]
             found.append(time + passes + noise * normal(len(noise)) - beside)
         return np.stack(found, axis=1)
 
@@ -476,10 +455,11 @@ class Evaluator:
     def _block(self, candidate: Candidate, concurrency: int) -> Block | None:
         return between(self.source.blocks.get(candidate, {}), concurrency)
 
-    def _parts(self, here: Promised, logs: _Logs) -> list[Parts | None]:
+    def _parts(self, concurrency: int) -> list[Parts | None]:
         """Of every configuration; of an undecoded one, what a cell of it would leave is the cells'
         part.
         """
+        here, logs = self.promised(concurrency), self._logs(concurrency, self.by)
         chances, grid = self.effects.chances, self.effects.grid
         noise = 2 * float(chances @ [each.noise**2 for each in grid])
         found: list[Parts | None] = []
@@ -494,18 +474,19 @@ class Evaluator:
             )
         return found
 
-    def _among_drafts(self, here: Promised, logs: Floats) -> dict[Candidate, Floats]:
+    def _among_drafts(self, concurrency: int, by: Kind) -> Floats:
         """What the true speed-ups of drafts being normal, with an unknown spread, says of each
-        draft's best k, as what to add to the draws of each [1 + draws].
+        draft's best k, as what to add to the draws of all its k's [1 + draws, configurations].
         """
-        best: dict[Candidate, int] = {}
-        for at, each in enumerate(here.configurations):
+        logs, best = self._logs(concurrency, by).every, dict[Candidate, int]()
+        configurations = self.promised(concurrency).configurations
+        for at, each in enumerate(configurations):
             known = each.candidate.draft != SELF and math.isfinite(logs[0, at])
             if known and logs[0, at] > logs[0, best.get(each.candidate, at)] - 1e-12:
                 best[each.candidate] = at
         columns = list(best.values())
         if len(columns) < 2:
-            return {}
+            return np.zeros_like(logs)
         estimates, draws = logs[0, columns], logs[1:, columns]
         count = len(columns)
         error = np.cov(draws.T) + 1e-10 * np.eye(count)
@@ -523,12 +504,14 @@ class Evaluator:
         chances = np.exp(np.array(options) - max(options))
         chances /= chances.sum()
         chosen = generator_of("among drafts").choice(len(chances), p=chances, size=RESAMPLES)
-        moved = np.zeros((RESAMPLES + 1, count))
-        moved[0] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
+        moved = np.zeros((RESAMPLES + 1, count + 1))  # nothing of the control
+        moved[0, :-1] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
         for at, pull in enumerate(pulls):
             rows = np.flatnonzero(chosen == at)
-            moved[1 + rows] = (draws[rows] - estimates) @ kept[at].T + pull @ estimates
-        return dict(zip(best, moved.T, strict=True))
+            moved[1 + rows, :-1] = (draws[rows] - estimates) @ kept[at].T + pull @ estimates
+        drafts = list(best)
+        own = [drafts.index(c.candidate) if c.candidate in best else -1 for c in configurations]
+        return moved[:, own]
 
     @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
@@ -601,17 +584,6 @@ class DecisionAt:
         """The speed-up that was asked for."""
         return self.evaluator.options.min_speedup
 
-    @property
-    def foreign(self) -> bool:
-        """Whether costs come from elsewhere."""
-        return self.evaluator.foreign
-
-    @cached_property
-    def considered(self) -> tuple[Alternative, ...]:
-        """Those of known speed, without the control."""
-        known = [a for a in self.alternatives if a.log(self.by) is not None]
-        return tuple(sorted((a for a in known if a.candidate.draft != SELF), key=lambda a: a.name))
-
     @cached_property
     def breaks(self) -> Mapping[Configuration, tuple[str, ...]]:
         """In words, the limits that alternatives do not keep."""
@@ -621,8 +593,11 @@ class DecisionAt:
 
     @cached_property
     def competing(self) -> tuple[Alternative, ...]:
-        """Those of the considered that keep the limits."""
-        return tuple(a for a in self.considered if a.configuration not in self.breaks)
+        """Those of known speed that keep the limits, without the control."""
+        known = [a for a in self.alternatives if a.log(self.by) is not None]
+        drafts = [a for a in known if a.candidate.draft != SELF]
+        kept = (a for a in drafts if a.configuration not in self.breaks)
+        return tuple(sorted(kept, key=lambda a: a.name))
 
     @cached_property
     def _drawn(self) -> Floats:
@@ -671,6 +646,7 @@ class DecisionAt:
         best = min(losses, key=lambda each: losses[each], default=None)
         if best is None:
             return None
+        sure = self._pays(best)
         near = [each for each in some if losses[each] <= losses[best] + HARDLY_MORE_LOSS]
         least: dict[Candidate, float] = {}
         for each in near:
@@ -678,8 +654,8 @@ class DecisionAt:
 
         def size(each: Alternative) -> tuple[bool, float, float, int, float]:
             memory = math.inf if each.memory_bytes is None else each.memory_bytes
-            less_sure = self._pays(best) and not self._pays(each)
-            return less_sure, memory, least[each.candidate], each.k, losses[each]
+            unsure = sure and not self._pays(each)
+            return unsure, memory, least[each.candidate], each.k, losses[each]
 
         return min(near, key=size)
 
@@ -757,11 +733,11 @@ class DecisionAt:
     def settled_by(self) -> Remedy | None:
         """The kind of measuring that would settle an open decision; None where none would."""
         leader, run = self.leader, self.evaluator.run
-        if not (run.has_baseline or self.foreign):
+        if not (run.has_baseline or self.evaluator.foreign):
             return "baseline"
         if self.decision != "inconclusive" or self.impossible or leader is None:
             return None
-        if leader.decoded or self.evaluator.on_engine or self.foreign:
+        if leader.decoded or self.evaluator.on_engine or self.evaluator.foreign:
             return "sample"
         if leader.note:
             return "load"
@@ -780,7 +756,8 @@ class DecisionAt:
         leader, run, deciding = self.leader, self.evaluator.run, self.deciding
         if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
             return None
-        parts, now, asked = leader.parts, leader.processes, self.min_speedup * (1 + TIMING_NOISE)
+        parts, asked = leader.parts, self.min_speedup * (1 + TIMING_NOISE)
+        now = max(len(leader.cells), 1)  # processes, or starts of an engine
         if parts.requests <= 1e-12:
             return None
         distance = math.log(deciding.value / asked)
@@ -791,7 +768,7 @@ class DecisionAt:
         traffic = run.manifest.traffic
         rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
         given = any(not facts.started for facts in run.engines)
-        more = (1, 3, 5) if leader.decoded and not (self.foreign or given) else ()
+        more = (1, 3, 5) if leader.decoded and not (self.evaluator.foreign or given) else ()
         counts = [now, *(count for count in more if count > now)]
 
         def chance(times: float, count: int) -> float:

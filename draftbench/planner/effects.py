@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints
@@ -60,41 +61,6 @@ class Part(NamedTuple):
     effect: Effect
     sd: float
     value: float
-
-
-class Design(Protocol):
-    """Of what effects the time of cells and configurations consists.
-
-    `noises` and `spreads` are the grid; effects whose name begins with one of `scaled` are times
-    the spread, those of `noisy` times the noise.
-    """
-
-    noises: Floats
-    spreads: tuple[float, ...]
-    usual: float
-    freedom: float
-    scaled: tuple[str, ...]
-    noisy: tuple[str, ...]
-
-    def cell(self, cell: Cell) -> Iterator[Part]:
-        """Those of a cell, without its offset."""
-        ...
-
-    def offset(self, configuration: Configuration) -> float:
-        """A first guess of the logarithm of its cells, so that effects are small."""
-        ...
-
-    def plain(self, configuration: Configuration) -> Iterator[Part]:
-        """Those of decoding without a draft next to a configuration."""
-        ...
-
-    def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
-        """Those of decoding with it; `step` is the share of a target step in a round's passes."""
-        ...
-
-    def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
-        """Drawn logarithms [draws, configurations, 2] that keep what is known of their order."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,15 +139,15 @@ class Effects:
         found: Floats = chances / chances.sum()
         return found
 
-    def gain(self, given: _Given) -> Floats:
-        """By how much the cells move the effects [effects, cells]."""
-        gain: Floats = (given.prior[:, None] ** 2 * self.z.T) @ given.inverse
-        return gain
-
-    def left(self, given: _Given) -> Floats:
-        """The covariance of the effects that cells leave [effects, effects]."""
-        left: Floats = np.diag(given.prior**2) - self.gain(given) @ (self.z * given.prior**2)
-        return left
+    def _learned(
+        self, given: _Given, inverse: Floats, kept: npt.NDArray[np.bool_]
+    ) -> tuple[Floats, Floats]:
+        """By how much some cells move the effects [effects, cells], and the covariance of the
+        effects that they leave [effects, effects].
+        """
+        z, variances = self.z[kept], given.prior**2
+        gain = (variances[:, None] * z.T) @ inverse
+        return gain, np.diag(variances) - gain @ (z * variances)
 
     def _draw(self) -> None:
         shares = (generator_of("grid").permutation(RESAMPLES) + 0.5) / RESAMPLES
@@ -191,13 +157,13 @@ class Effects:
         self.mean, self.noise = np.zeros((RESAMPLES + 1, count)), np.zeros((RESAMPLES, count))
         normal = generator_of("effects").standard_normal((RESAMPLES, count))
         likely = np.flatnonzero(self.chances).tolist()
-        gains = {number: self.gain(self.grid[number]) for number in likely}
-        self.mean[:] = sum(self.chances[n] * (gain @ self.y[0]) for n, gain in gains.items())
-        for number, gain in gains.items():
+        every, grid = np.ones(len(self.cells), dtype=bool), self.grid
+        learned = {n: self._learned(grid[n], grid[n].inverse, every) for n in likely}
+        self.mean[:] = sum(self.chances[n] * (gain @ self.y[0]) for n, (gain, _) in learned.items())
+        for number, (gain, left) in learned.items():
             rows = np.flatnonzero(self.given == number)
             self.mean[1 + rows] += (self.y[1 + rows] - self.y[0]) @ gain.T
-            left = normal[rows] @ root(self.left(self.grid[number])).T
-            self.noise[rows] = gain @ self.y[0] - self.mean[0] + left
+            self.noise[rows] = gain @ self.y[0] - self.mean[0] + normal[rows] @ root(left).T
 
     def longer(
         self, configurations: Sequence[Configuration], steps: Floats
@@ -206,26 +172,14 @@ class Effects:
         configurations, 2]: the estimate, what draws of requests change it to [draws, ...], and what
         cells leave open [draws, ...].
         """
-        sides = np.stack(
-            [
-                self._matrix([self._row(self.design.plain(each)) for each in configurations]),
-                self._matrix(
-                    [
-                        self._row(self.design.rounds(each, step))
-                        for each, step in zip(configurations, steps.tolist(), strict=True)
-                    ]
-                ),
-            ],
-            axis=1,
-        )
-        offsets = np.array(
-            [
-                [self.design.offset(at_k(each, 0)), self.design.offset(each)]
-                for each in configurations
-            ]
-        )
-        requests = np.tensordot(self.mean, sides, (1, 2)) + offsets.reshape(-1, 2)
-        time = requests[:1] + np.tensordot(self.noise, sides, (1, 2))
+        design, rows, offsets = self.design, list[dict[Effect, float]](), list[float]()
+        for each, step in zip(configurations, steps.tolist(), strict=True):
+            rows += map(self._row, (design.plain(each), design.rounds(each, step)))
+            offsets += design.offset(at_k(each, 0)), design.offset(each)
+        sides = self._matrix(rows).T
+        both = self.mean @ sides + np.array(offsets), self.noise @ sides
+        requests, time = (each.reshape(len(each), len(configurations), 2) for each in both)
+        time = requests[:1] + time
         requests, time = (self.design.monotone(configurations, each) for each in (requests, time))
         return requests[0], requests[1:], time
 
@@ -237,8 +191,7 @@ class Effects:
         kept = np.array([not left_out(cell.configuration) for cell in self.cells], dtype=bool)
         z = self.z[kept]
         covariance = (z * given.prior**2) @ z.T + given.noise**2 * np.eye(len(z))
-        gain = (given.prior[:, None] ** 2 * z.T) @ np.linalg.inv(covariance)
-        left = np.diag(given.prior**2) - gain @ (z * given.prior**2)
+        gain, left = self._learned(given, np.linalg.inv(covariance), kept)
         return Left(self, gain @ self.y[0, kept], left, given.noise)
 
 
@@ -254,10 +207,8 @@ class Left:
     def slower(self, configuration: Configuration, step: float) -> tuple[float, float]:
         """δ of a configuration, with its standard deviation."""
         design, effects = self.effects.design, self.effects
-        plain, rounds = (
-            effects._matrix([effects._row(parts)])[0]
-            for parts in (design.plain(configuration), design.rounds(configuration, step))
-        )
+        both = design.plain(configuration), design.rounds(configuration, step)
+        plain, rounds = effects._matrix([effects._row(parts) for parts in both])
         row = rounds - plain
         offset = design.offset(configuration) - design.offset(at_k(configuration, 0))
         return float(row @ self.mean) + offset, math.sqrt(max(row @ self.covariance @ row, 0.0))
@@ -286,7 +237,11 @@ def reshaped(one: Floats, other: Floats) -> Floats:
 
 
 class BuiltInDesign:
-    """Cells of the built-in decoder; every process decodes without a draft next to each."""
+    """Cells of the built-in decoder; every process decodes without a draft next to each.
+
+    `noises` and `spreads` are the grid; effects whose name begins with one of `scaled` are times
+    the spread, those of `noisy` times the noise.
+    """
 
     noises: Floats = np.geomspace(0.003, 0.12, 14)
     spreads: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
@@ -308,15 +263,18 @@ class BuiltInDesign:
                 self.processes[of].append(cell.process)
 
     def offset(self, configuration: Configuration) -> float:
+        """A first guess of the logarithm of its cells, so that effects are small."""
         return self._offsets.get(at_k(configuration, 0), 0.0)
 
     def cell(self, cell: Cell) -> Iterator[Part]:
+        """The effects of a cell, without its offset."""
         own = cell.configuration
         yield Part(("plain", own.candidate, own.concurrency, cell.process), FREE, 1.0)
         if own.k:
             yield from self._slower(own, cell.step)
 
     def plain(self, configuration: Configuration) -> Iterator[Part]:
+        """Those of decoding without a draft next to a configuration."""
         for concurrency, weight in around(configuration.concurrency, self.concurrencies):
             names = self.processes.get((configuration.candidate, concurrency), [])
             for name in names:
@@ -324,6 +282,7 @@ class BuiltInDesign:
                 yield Part(effect, FREE, weight / len(names))
 
     def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
+        """Those of decoding with it; `step` is the share of a target step in a round's passes."""
         yield from self.plain(configuration)
         yield from self._slower(configuration, step)
 
@@ -469,6 +428,9 @@ class EngineDesign:
                 if above is not None and following is not None:
                     found[:, at, 1] = np.minimum(found[:, at, 1], found[:, above, 1])
         return found
+
+
+Design = BuiltInDesign | EngineDesign
 
 
 def _first_line(step: float, by_k: Mapping[int, Sequence[float]], largest: int) -> _Line:

@@ -4,10 +4,9 @@ chosen. Also how far predictions were off, and how much acceptance may fall.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from statistics import median
-
-import numpy as np
 
 from draftbench.acceptance.candidate_rounds import counted_along, runs_at
 from draftbench.acceptance.definitions import (
@@ -18,8 +17,8 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.intervals import Estimate, estimates
-from draftbench.acceptance.rounds import PositionLaw, expected_rounds
-from draftbench.planner.cells import ROUND, rounds_seconds
+from draftbench.acceptance.rounds import PositionLaw, scaled_rounds
+from draftbench.planner.cells import ROUND
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     Alternative,
@@ -37,6 +36,8 @@ from draftbench.records import SELF, Decode, Trajectory
 from draftbench.run_folder.run import Run
 
 _PRECISION = 1e-3
+# A line through two points finds it sooner than halves do, or where that bends much not at all.
+_TURNS = 8
 
 
 def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
@@ -109,21 +110,20 @@ def _evaluation(
     verify = block.verify_ratio(k + 1, responses.context) if block else None
     needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
-    predicted = evaluator.predicted(alternative)
     return Evaluation(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
         k=k,
         draft_cost_ratio=ratio,
         verify_ratio=verify,
-        speedup_predicted=alternative.estimate(predicted.decoding if predicted else None),
+        speedup_predicted=alternative.estimate(evaluator.predicted(alternative)),
         best=best,
         speedup_expected=alternative.expected,
-        speedup_end_to_end=alternative.estimate(predicted.end_to_end if predicted else None),
+        speedup_end_to_end=alternative.estimate(evaluator.predicted(alternative, "end_to_end")),
         prediction_error=evaluator.prediction_error(alternative),
         memory_bytes=alternative.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
-        speedup_end_to_end_expected=alternative.estimate(alternative.end_to_end),
+        speedup_end_to_end_expected=alternative.estimate(alternative.log("end_to_end")),
         requests=alternative.requests,
         requests_served=len({row.request for _, row in _answers(alternative, run)}),
         requests_measured=len(measured.speedup.requests) if measured else 0,
@@ -274,23 +274,39 @@ def break_even(alternative: Alternative) -> BreakEven | None:
     plain, rounds, _, weights = promised
     slower = (weights @ plain) / (weights @ rounds) / expected
 
-    def pays(scaling: float) -> bool:
-        scaled = [
-            PositionLaw(x.length, x.limit, np.minimum(1.0, scaling * x.accept), x.draftable)
-            for x in laws
-        ]
-        fewer = expected_rounds(scaled, alternative.k)
-        seconds = rounds_seconds(responses, alternative.block or ROUND, concurrency, fewer)
-        without, drafted = (weights @ each for each in seconds)
-        return bool(without >= slower * drafted)
+    def gain(scaling: float) -> float:
+        fewer = scaled_rounds(laws, alternative.k, scaling)
+        block = alternative.block or ROUND
+        drafted = block.rounds(fewer, responses.contexts, concurrency, weights).seconds
+        return float(weights @ plain / (slower * (weights @ drafted))) - 1
 
-    low, high = 0.0, 1.0
+    # Without acceptance about as many rounds as tokens: a first guess of the line to 0.
+    low, high = (0.0, expected / (alternative.tokens_per_round or 1.0) - 1), (1.0, expected - 1)
     if expected < 1:
-        positive = [float(a) for law in laws for a in law.accept if a > 0]
-        low, high = 1.0, 1 / min(positive, default=1.0)
-        if not pays(high):
+        most = 1 / min((float(a) for x in laws for a in x.accept if a > 0), default=1.0)
+        low, high = high, (most, gain(most))
+        if high[1] < 0:
             return BreakEven(scaling=None, margin=None)
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        low, high = (low, middle) if pays(middle) else (middle, high)
-    return BreakEven(scaling=high, margin=1 - high)
+    scaling = _crossing(gain, low, high)
+    return BreakEven(scaling=scaling, margin=1 - scaling)
+
+
+def _crossing(
+    gain: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]
+) -> float:
+    """Where a rising gain first is not negative, of steps of halves of the way between two points
+    to `_PRECISION`: the line through the last two points says where to look next.
+    """
+    steps = 2 ** math.ceil(math.log2(max((high[0] - low[0]) / _PRECISION, 1)))
+    width, below, above = (high[0] - low[0]) / steps, 0, steps
+    (last, of_last), (before, of_before) = (steps, high[1]), (0, low[1])
+    turn = 0
+    while above - below > 1:
+        rise = (of_last - of_before) / (last - before)
+        straight = rise > 0 and turn < _TURNS
+        at = math.ceil(last - of_last / rise) if straight else (below + above) // 2
+        at = min(max(at, below + 1), above - 1)
+        before, of_before, last, of_last = last, of_last, at, gain(low[0] + at * width)
+        below, above = (below, at) if of_last >= 0 else (at, above)
+        turn += 1
+    return low[0] + above * width

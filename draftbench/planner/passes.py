@@ -29,7 +29,7 @@ records are as wide as their widest row.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -40,6 +40,7 @@ import numpy.typing as npt
 from draftbench.acceptance.intervals import Estimate, generator_of, quantiles, widening
 from draftbench.acceptance.rounds import Floats, Ints, Rounds
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # How often visits are resampled.
@@ -66,14 +67,6 @@ class Passes:
     # Where a pass over one token takes clearly longer than one over several, at every context:
     # their number, and the seconds of both passes at the middle context.
     slow_step: tuple[int, float, float] | None = None
-
-    def points(self, sizes: npt.ArrayLike, context: Floats, times: Floats) -> Floats:
-        """How often each point counts in so many `times` a pass over each of some `sizes` [sizes]
-        along every response [responses, sizes] → [responses, points].
-        """
-        by_size = times.reshape(len(context), -1) @ _shares(self.sizes, np.atleast_1d(sizes))
-        every = by_size[:, :, None] * _shares(self.contexts, context)[:, None, :]
-        return every.reshape(len(context), -1)
 
     def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
         """Seconds of one pass by linear interpolation [1 + draws, n]."""
@@ -118,13 +111,9 @@ UNTIMED = exactly({1: 1.0})
 
 def _shares(axis: Ints, wanted: npt.NDArray[Any]) -> Floats:
     """The weights of linear interpolation between the points of an axis [wanted, axis]."""
-    if len(axis) == 1:
-        return np.ones((len(wanted), 1))
-    clamped = np.clip(wanted, axis[0], axis[-1])
-    high = np.clip(np.searchsorted(axis, clamped), 1, len(axis) - 1)
-    share = (clamped - axis[high - 1]) / (axis[high] - axis[high - 1])
-    weights, rows = np.zeros((len(wanted), len(axis))), np.arange(len(wanted))
-    weights[rows, high - 1], weights[rows, high] = 1 - share, share
+    points = np.arange(len(axis))
+    off = np.interp(wanted, axis, points)[:, None] - points
+    weights: Floats = np.maximum(1 - abs(off), 0.0)
     return weights
 
 
@@ -215,6 +204,32 @@ def _monotone(seconds: Floats, slow_step: object) -> Floats:
     return rising(by_size, -1)
 
 
+class Spent:
+    """Passes along some responses: of each model how often each size counts, and each context
+    [responses, …].
+    """
+
+    def __init__(self, contexts: Floats) -> None:
+        self._contexts, self._parts = contexts, list[tuple[Passes, Floats, Floats]]()
+
+    def add(self, passes: Passes, sizes: npt.ArrayLike, times: Floats) -> Spent:
+        """So many `times` a pass over each of some sizes [responses, sizes]."""
+        by_size = times.reshape(len(times), -1) @ _shares(passes.sizes, np.atleast_1d(sizes))
+        self._parts.append((passes, by_size, _shares(passes.contexts, self._contexts)))
+        return self
+
+    @property
+    def seconds(self) -> Floats:
+        """Of every response, by the medians [responses]."""
+        every = [((size @ p.seconds[0]) * context).sum(axis=1) for p, size, context in self._parts]
+        return np.sum(every, axis=0)
+
+    def drawn(self, weights: Floats) -> Floats:
+        """Of all responses together [1 + draws]."""
+        often = [(p, (size.T * weights) @ context) for p, size, context in self._parts]
+        return np.sum([p.flat @ points.ravel() for p, points in often], axis=0)
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """The timed passes of one candidate and of the target beside it, at one number of rows.
@@ -231,43 +246,34 @@ class Block:
     draft_prefill: Passes | None = None
     longest: int | None = None
 
-    @property
-    def seconds(self) -> Floats:
-        """Of every point of the target, then of the draft [1 + draws, points]."""
-        parts = [each.flat for each in (self.target, self.draft or self.proposal) if each]
-        return np.concatenate(parts, axis=1)
+    def steps(self, tokens: Floats, contexts: Floats) -> Spent:
+        """Plain decoding of so many tokens along every response [responses]."""
+        return Spent(contexts).add(self.target, 1, tokens)
 
-    def steps(self, tokens: Floats, context: Floats) -> Floats:
-        """How often each point counts in plain decoding of so many tokens [responses, points]."""
-        own, drafting = self.target.points(1, context, tokens), self.draft or self.proposal
-        none = np.zeros((len(own), drafting.flat.shape[1] if drafting else 0))
-        return np.concatenate([own, none], axis=1)
-
-    def rounds(self, rounds: Rounds, context: Floats, concurrency: int, weights: Floats) -> Floats:
-        """How often each point counts in the rounds of every response, by the formulas above
-        [responses, points].
+    def rounds(self, rounds: Rounds, contexts: Floats, concurrency: int, weights: Floats) -> Spent:
+        """The rounds of every response, by the formulas above.
 
         Args:
-            context: cached tokens of each response.
             weights: how often each response occurs in the traffic, for the other rows of the pass.
         """
         every, widths = rounds.by_draft_length.sum(axis=1), np.arange(rounds.k + 1)
+        spent = Spent(contexts)
         if concurrency == 1:
-            parts = [self.target.points(1 + widths, context, rounds.by_draft_length)]
+            spent.add(self.target, 1 + widths, rounds.by_draft_length)
             full = rounds.after_full[:, 1:].sum(axis=1)
             first, drafted = 2.0, np.stack([rounds.proposed - full, full], axis=1)
         else:
             lengths = weights @ rounds.by_draft_length
             shares = lengths / (lengths.sum() or 1.0)
-            parts = [self.target.points(1 + shares @ widths, context, every)]
+            spent.add(self.target, 1 + shares @ widths, every)
             some = 1 - np.cumsum(shares)[:-1] ** concurrency
             first = 1 + (weights @ rounds.after_full[:, 1:]).sum() / (lengths.sum() or 1.0)
             drafted = every[:, None] * [some[1:].sum(), some[0]]
         if self.proposal is not None:
-            parts.append(self.proposal.points(1, context, every))
+            spent.add(self.proposal, 1, every)
         elif self.draft is not None:
-            parts.append(self.draft.points([1.0, first], context, drafted))
-        return np.concatenate(parts, axis=1)
+            spent.add(self.draft, [1.0, first], drafted)
+        return spent
 
     def prefills(self, prompts: Floats) -> Floats | None:
         """Seconds of prefill [responses, 2], without and with speculation, where both models read
@@ -357,37 +363,44 @@ def between(timed: Mapping[int, Block], rows: int) -> Block | None:
     around = next(((a, b) for a, b in pairwise(timed) if a < rows < b), None)
     if around is None:
         return None
-    bend = generator_of("bend").random(PASS_DRAWS + 1)
-    bend[0] = 0.5
-
-    def passes(name: str) -> Passes | None:
-        every: dict[int, Passes | None] = {n: getattr(block, name) for n, block in timed.items()}
-        by_rows = {n: each for n, each in every.items() if each}
-        if len(by_rows) < len(every):
-            return None
-        low, high = (by_rows[end] for end in around)
-        sizes, contexts = _common(low.sizes, high.sizes), _common(low.contexts, high.contexts)
-        if not (len(sizes) and len(contexts)):
-            return None
-        grid = [each.ravel() for each in np.broadcast_arrays(sizes[:, None], contexts[None, :])]
-        ends = [each.at(*grid).reshape(-1, len(sizes), len(contexts)) for each in (low, high)]
-        tokens, curve = _over_tokens(by_rows, contexts)
-        at_ends, here = [end * sizes for end in around], rows * sizes
-        below, middle, above = (
-            _bent(tokens, curve, n, bend) for n in (at_ends[0], here, at_ends[1])
-        )
-        straight = np.full_like(middle, (rows - around[0]) / (around[1] - around[0]))
-        share = np.divide(middle - below, above - below, out=straight, where=above > below)
-        slow = low.slow_step or high.slow_step
-        seconds = _monotone(ends[0] + share * (ends[1] - ends[0]), slow)
-        return Passes(sizes, contexts, seconds, slow)
-
-    target, draft, proposal = map(passes, ("target", "draft", "proposal"))
+    first, every = timed[around[0]], tuple(timed.items())
+    along = [_along(first, name, around, every) for name in ("target", "draft", "proposal")]
+    target, draft, proposal = (each and each(rows) for each in along)
     if target is None or (draft is None and proposal is None):
         return None
     longest = min((block.longest for block in timed.values() if block.longest), default=None)
-    first = timed[around[0]]
     return Block(target, draft, proposal, first.prefill, first.draft_prefill, longest)
+
+
+@remembered
+def _along(
+    _: Block, name: str, around: tuple[int, int], timed: tuple[tuple[int, Block], ...]
+) -> Callable[[int], Passes] | None:
+    """Passes of one model by rows between the load of a block and the next timed one; None where
+    not all loads have such passes, or none of the same size and context.
+    """
+    every: dict[int, Passes | None] = {n: getattr(block, name) for n, block in timed}
+    by_rows = {n: each for n, each in every.items() if each}
+    if len(by_rows) < len(every):
+        return None
+    low, high = (by_rows[end] for end in around)
+    sizes, contexts = _common(low.sizes, high.sizes), _common(low.contexts, high.contexts)
+    if not (len(sizes) and len(contexts)):
+        return None
+    grid = [each.ravel() for each in np.broadcast_arrays(sizes[:, None], contexts[None, :])]
+    shape = -1, len(sizes), len(contexts)
+    fewer, more = (each.at(*grid).reshape(shape) for each in (low, high))
+    tokens, curve = _over_tokens(by_rows, contexts)
+    below, above = (_bent(tokens, curve, end * sizes) for end in around)
+    slow = low.slow_step or high.slow_step
+
+    def at(rows: int) -> Passes:
+        share = np.full_like(below, (rows - around[0]) / (around[1] - around[0]))
+        risen = _bent(tokens, curve, rows * sizes) - below
+        np.divide(risen, above - below, out=share, where=above > below)
+        return Passes(sizes, contexts, _monotone(fewer + share * (more - fewer), slow), slow)
+
+    return at
 
 
 def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, Floats]:
@@ -405,10 +418,12 @@ def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, F
     return tokens, rising(total / often[:, None], 1)
 
 
-def _bent(tokens: Ints, curve: Floats, wanted: Ints, bend: Floats) -> Floats:
-    """The curve at some tokens; `bend` [draws] is 0 for the least, 1 for the most that it may be:
-    the nearer of the two slopes to the line sets how far from it.
+def _bent(tokens: Ints, curve: Floats, wanted: Ints) -> Floats:
+    """The curve at some tokens, with a drawn bend from 0 for the least to 1 for the most that it
+    may be: the nearer of the two slopes to the line sets how far from it.
     """
+    bend = generator_of("bend").random(PASS_DRAWS + 1)
+    bend[0] = 0.5
     if len(tokens) == 1:
         return np.repeat(curve, len(wanted), axis=1)
     last = len(tokens) - 2

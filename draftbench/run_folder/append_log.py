@@ -86,15 +86,22 @@ def _end_of_lines(descriptor: int) -> int:
     return 0
 
 
-def read_lines(path: Path, kind: Any) -> Iterator[Any]:
+def new_digest() -> hashlib.blake2b:
+    """Of a file's lines."""
+    return hashlib.blake2b(digest_size=16)
+
+
+def read_lines(path: Path, kind: Any, digest: hashlib.blake2b | None = None) -> Iterator[Any]:
     """Yield the records of a file, which are of one kind, in the order in which they were appended;
-    none where there is no file.
+    none where there is no file. A `digest` is updated by every line.
 
     Raises:
         RunFolderError: it cannot be read, or a line holds something else; names file and line.
     """
     decoder = msgspec.json.Decoder(kind | list[kind])
     for number, line in enumerate(_whole_lines(path), start=1):
+        if digest:
+            digest.update(line)
         try:
             content = decoder.decode(json_without_controls(line))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -106,7 +113,7 @@ def read_lines(path: Path, kind: Any) -> Iterator[Any]:
 
 def seal_of(path: Path) -> Seal:
     """How many records a file holds, and a hash of its lines."""
-    digest, records = hashlib.blake2b(digest_size=16), 0
+    digest, records = new_digest(), 0
     for line in _whole_lines(path):
         digest.update(line)
         records += line.count(b'{"kind":')  # with which each begins; in a text it is escaped

@@ -21,8 +21,14 @@ from typing import TypeVar, get_args
 import msgspec
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Candidate, OfResponse, Record, to_json
-from draftbench.run_folder.append_log import append_line, cannot_write, read_lines, seal_of
+from draftbench.records import AnyObservation, Candidate, OfResponse, Record, Replay, to_json
+from draftbench.run_folder.append_log import (
+    append_line,
+    cannot_write,
+    new_digest,
+    read_lines,
+    seal_of,
+)
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Manifest,
@@ -32,6 +38,7 @@ from draftbench.run_folder.manifest import (
     differing_question,
     refuse_other_schema,
 )
+from draftbench.run_folder.unread import UnreadReplay
 from draftbench.safe_files import (
     UnreadableError,
     json_without_controls,
@@ -137,37 +144,29 @@ class RunFolder:
         """Whether the private part was deleted."""
         return not (self.path / PRIVATE).is_dir()
 
-    def observations(self) -> list[AnyObservation]:
-        """All observations, by kind, in the order in which they were made."""
-        return [record for kind in get_args(AnyObservation) for record in self.records(kind)]
+    def observations(self, *, resumes: bool = False) -> list[AnyObservation]:
+        """All observations, by kind, in the order in which they were made.
+
+        Raises:
+            RunFolderError: they cannot be read, or are not those with which the last sweep ended;
+                who `resumes` measures again what is missing.
+        """
+        found, sealed = list[AnyObservation](), self.manifest.sealed
+        for kind in get_args(AnyObservation):
+            file, digest = _file(self.path, kind), new_digest()
+            unread = sealed is not None and kind is Replay
+            found += read_lines(file, UnreadReplay if unread else kind, digest)
+            if sealed is not None:
+                wrote = sealed.get(file.name, Seal())
+                if digest.hexdigest() != wrote.digest:
+                    _refuse_altered(file, wrote, resumes=resumes)
+        return found
 
     def records(self, kind: type[R]) -> Iterator[R]:
         """All records of one kind, in the order in which they were made; of a private kind none
         where the private part was deleted.
         """
         return read_lines(_file(self.path, kind), kind)
-
-    def refuse_altered(self, *, resumes: bool = False) -> None:
-        """Raise a RunFolderError where observations are not those with which the last sweep ended;
-        who `resumes` measures again what is missing.
-        """
-        if self.manifest.sealed is None:
-            return
-        for kind in get_args(AnyObservation):
-            file = _file(self.path, kind)
-            wrote, held = self.manifest.sealed.get(file.name, Seal()), seal_of(file)
-            missing = held.records < wrote.records
-            if held == wrote or (missing and resumes):
-                continue
-            what = "was changed after the sweep ended"
-            hint = "copy the whole run folder again, or sweep again with another --out"
-            if missing:
-                what = f"holds {held.records} of the {wrote.records} records that the sweep wrote"
-                hint = (
-                    "copy the whole run folder again; or repeat the command that made it, which "
-                    "measures again what is missing"
-                )
-            raise RunFolderError(f"`{file}` {what}", hint=hint)
 
     def writer(self) -> RunWriter:
         return RunWriter(self.path)
@@ -253,6 +252,23 @@ def _begin(path: Path, manifest: Manifest) -> None:
 
 def _write_manifest(path: Path, manifest: Manifest) -> None:
     write_whole(path / MANIFEST, to_json(manifest).encode(), path / TEMPORARY)
+
+
+def _refuse_altered(file: Path, wrote: Seal, *, resumes: bool) -> None:
+    """Raise a RunFolderError where a file does not hold what the last sweep wrote."""
+    held = seal_of(file)
+    missing = held.records < wrote.records
+    if held == wrote or (missing and resumes):
+        return
+    what = "was changed after the sweep ended"
+    hint = "copy the whole run folder again, or sweep again with another --out"
+    if missing:
+        what = f"holds {held.records} of the {wrote.records} records that the sweep wrote"
+        hint = (
+            "copy the whole run folder again; or repeat the command that made it, which "
+            "measures again what is missing"
+        )
+    raise RunFolderError(f"`{file}` {what}", hint=hint)
 
 
 def _file(path: Path, kind: type[Record]) -> Path:

@@ -117,7 +117,6 @@ def read_run(folder: RunFolder) -> Run:
             measurement that does not fit its response or what the run asked.
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
-    folder.refuse_altered()
     for row in (*run.replays, *run.decodes, *run.served, *run.partial):
         check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
@@ -153,7 +152,7 @@ def check_that_it_fits(
             if not (row.accepted and row.decode_seconds):
                 wrong = "has no rounds, or they took no time"
     if wrong is not None:
-        kind = type(row).__name__.lower()
+        kind = row.__struct_config__.tag
         raise RunFolderError(
             f"`{folder.path}/observations/{kind}.jsonl`: the {kind} of request `{row.request}` "
             f"{wrong}",

@@ -96,7 +96,7 @@ class Measured:
         measured = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
         texts = {text.key: text for text in folder.records(PrivateText)}
-        for record in folder.observations():
+        for record in folder.observations(resumes=True):
             if not isinstance(record, Trajectory):
                 measured.add([record])
                 continue
@@ -104,7 +104,6 @@ class Measured:
                 text = texts[record.key]
                 response = ScoredResponse.kept(prompts[record.request], text, record)
                 measured.responses[response.key] = response
-        folder.refuse_altered(resumes=True)
         for along in measured.replays.values():
             for key in along.keys() & measured.responses.keys():
                 check_that_it_fits(along[key], measured.responses[key].trajectory, folder)

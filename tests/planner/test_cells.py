@@ -91,7 +91,7 @@ def test_prompt_lookup_pays_one_proposal_a_round_whatever_it_finds(scene):
 
 
 def test_end_to_end_adds_both_prefills(timed):
-    assert alternative(timed, 2).end_to_end is None
+    assert alternative(timed, 2).log("end_to_end") is None
     timed.prefills(2.0, 0.5)
     found = alternative(timed, 2).value("end_to_end")
     assert found == pytest.approx((8 + 2) / (4.1 + 2.5))
@@ -100,7 +100,7 @@ def test_end_to_end_adds_both_prefills(timed):
 def test_without_costs_the_rounds_are_still_known(scene):
     scene.requests(2, ALL)
     found = alternative(scene, 2)
-    assert (found.decoding, found.end_to_end) == (None, None)
+    assert (found.decoding, found.log("end_to_end")) == (None, None)
     assert found.responses.along.at(2).accepted.tolist() == [5, 5]
 
 

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SMALL
 
+from draftbench.planner import evaluate
 from draftbench.planner.decide import Evaluator
 from draftbench.planner.evaluate import break_even
 from draftbench.planner.options import DecisionOptions
@@ -61,3 +62,25 @@ def test_prompt_lookup_and_unknown_costs_have_none(scene):
     run = scene.observed(1)
     for candidate in (NGRAM, SMALL):
         assert of_run(run, candidate) is None
+
+
+@pytest.mark.parametrize(
+    ("gain", "ends", "first"),
+    [
+        (lambda s: s**3 - 0.2, (0.0, 1.0), 599 / 1024),  # 0.5848: 598.8 of 1,024
+        (lambda s: 0.1 * s - 0.05, (0.0, 1.0), 512 / 1024),
+        (lambda s: min(s, 1.5) - 1.25, (1.0, 9.0), 1.25),  # flat from 1.5 on
+        (lambda s: s - 0.0001, (0.0, 1.0), 1 / 1024),
+        (lambda s: s - 0.9999, (0.0, 1.0), 1.0),
+    ],
+)
+def test_where_speculation_breaks_even_is_found_to_a_thousandth_by_few_looks(gain, ends, first):
+    looks = []
+
+    def looked(scaling):
+        looks.append(scaling)
+        return gain(scaling)
+
+    low, high = ((end, gain(end)) for end in ends)
+    assert evaluate._crossing(looked, low, high) == first
+    assert len(looks) < 10  # halves: 10 and 13

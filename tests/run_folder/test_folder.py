@@ -260,10 +260,10 @@ def line(request):
 )
 def test_what_is_missing_or_was_changed_since_a_sweep_ended_is_refused(ended, left, words):
     path = ended / "observations" / "trajectory.jsonl"
-    RunFolder(ended).refuse_altered()
+    RunFolder(ended).observations()
     path.write_bytes(left(path.read_bytes()))
     with pytest.raises(RunFolderError, match=rf"trajectory\.jsonl` {words}") as caught:
-        RunFolder(ended).refuse_altered()
+        RunFolder(ended).observations()
     assert caught.value.hint.startswith("copy the whole run folder again")
 
 
@@ -271,19 +271,19 @@ def test_a_file_that_is_gone_or_new_since_a_sweep_ended_is_refused(ended):
     path = ended / "observations" / "trajectory.jsonl"
     path.rename(ended / "elsewhere")
     with pytest.raises(RunFolderError, match="holds 0 of the 3 records"):
-        RunFolder(ended).refuse_altered()
-    RunFolder(ended).refuse_altered(resumes=True)  # it will measure them again
+        RunFolder(ended).observations()
+    RunFolder(ended).observations(resumes=True)  # it will measure them again
     (ended / "elsewhere").rename(path)
     (ended / "observations" / "failure.jsonl").write_bytes(
         msgspec.json.encode(failure("small", "slow")) + b"\n"
     )
     with pytest.raises(RunFolderError, match=r"failure\.jsonl` was changed after the sweep ended"):
-        RunFolder(ended).refuse_altered(resumes=True)
+        RunFolder(ended).observations(resumes=True)
 
 
 def test_texts_may_be_deleted_after_a_sweep_ended(ended):
     RunFolder(ended).redact()
-    RunFolder(ended).refuse_altered()
+    RunFolder(ended).observations()
 
 
 def test_a_run_in_which_a_sweep_is_under_way_is_read_as_far_as_it_is_written(ended):
@@ -291,10 +291,10 @@ def test_a_run_in_which_a_sweep_is_under_way_is_read_as_far_as_it_is_written(end
     with folder.writer() as writer:
         folder.note_sweep(folder.manifest, (SMALL,))
         writer.append([trajectory("d")])
-    RunFolder(ended).refuse_altered()
+    RunFolder(ended).observations()
     path = ended / "observations" / "trajectory.jsonl"
     path.write_bytes(path.read_bytes()[:-1])
-    RunFolder(ended).refuse_altered()
+    RunFolder(ended).observations()
 
 
 def test_a_run_that_is_being_written_is_not_redacted(folder):
