@@ -1,7 +1,7 @@
 """Finds the routed experts of a mixture, and counts those that a pass reads.
 
-transformers holds the experts of a layer stacked in one tensor each, [experts, …], in a module whose
-class is named after them, and hands it the experts of every token.
+transformers stacks the experts of a layer in tensors [experts, …] of a module whose class is named
+after them, and hands that module the experts of every token.
 """
 
 from __future__ import annotations

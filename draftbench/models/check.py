@@ -35,9 +35,9 @@ from draftbench.models.compatibility import (
     writing_obstacle,
 )
 from draftbench.models.engine_rules import engine_answers
-from draftbench.models.own_draft import own_draft_of
 from draftbench.models.heads import check_head
 from draftbench.models.mixture import mixture_of
+from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import (
     format_of,
     missing_packages,

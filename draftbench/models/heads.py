@@ -1,5 +1,5 @@
-"""Decides from configurations whether a head can draft for a target: EAGLE-3 and DFlash heads, which
-are checkpoints of their own, and the layers that a target carries (`mtp`).
+"""Decides from configurations whether a head can draft for a target: EAGLE-3 and DFlash heads,
+which are checkpoints of their own, and the layers that a target carries (`mtp`).
 
 A head reads the target's states, so it must have the target's width, layers and vocabulary. Its
 config.json is in the format of speculators, or that of the head's authors.

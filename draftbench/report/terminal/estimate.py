@@ -57,8 +57,9 @@ def render(table: FormulaTable, style: str, width: int) -> str:
     ]
     if table.verify_ratio:
         notes.append(
-            f"v = {table.verify_ratio:g} for every k. It grows with k, most in mixtures of experts, "
-            "so that long drafts look better than they are: give it for each, --verify-ratio V,…"
+            f"v = {table.verify_ratio:g} for every k. It grows with k, most in mixtures of "
+            "experts, so that long drafts look better than they are: give it for each, "
+            "--verify-ratio V,…"
         )
     v = [] if table.verify_ratio else ["v(k+1)"]
     head = ["", "k", *v, "tokens/round", "speed-up ×", "break-even α", "with 1+c ×"]
