@@ -35,7 +35,7 @@ def estimate(
     """Predict the speed-up by formula, from an acceptance rate and a draft cost ratio.
 
     draftbench estimate --alpha 0.75 --draft-cost 0.05
-    draftbench estimate --alpha 0.75 --draft-cost 0.05 --verify-ratio 1.1,1.2,1.4 --k 1-3
+    draftbench estimate --alpha .7 --draft-cost .1 --verify-ratio 1.1,1.3 --k 1-2
     """
     from draftbench.planner.formula import formula_table
     from draftbench.report.terminal.estimate import render
