@@ -102,9 +102,7 @@ def seeing(embedded, tmp_path):
     return folder
 
 
-def test_a_target_that_reads_images_can_work_on_an_engine_alone(
-    command, embedded, seeing, tmp_path
-):
+def test_what_reads_images_is_a_target_of_engines_alone(command, embedded, seeing, tmp_path):
     outcome = command("check", "--target", seeing, "--drafts", embedded / "draft")
     assert (outcome.code, outcome.err) == (0, "")
     said = " ".join(outcome.out.split())
