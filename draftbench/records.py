@@ -367,7 +367,8 @@ class CostPoint(Observation, frozen=True):
     `candidate` None is the target. `what` is "step" (pass and token choice), "prefill" (`context`
     0, `new_tokens` the prompt) or "proposal" (prompt lookup: all of a round's tokens at once).
     Points of one `block` (a candidate's name) were timed in turn with each other, so that drift of
-    the machine does not change their ratios.
+    the machine does not change their ratios. `experts_read` are the different experts that a step
+    of a mixture reads in each of its layers, on average, counted in such a pass.
     """
 
     candidate: Candidate | None
@@ -379,9 +380,30 @@ class CostPoint(Observation, frozen=True):
     block: str
     runner: str
     process: str
+    experts_read: Amount | None = None
 
     def __post_init__(self) -> None:
         _check_times(seconds=self.seconds)
+
+
+class Mixture(Record, frozen=True):
+    """The routed experts of a model that sends each token to a few of them."""
+
+    experts: Positive  # E, of a layer that has them
+    per_token: Positive  # K, that a token is sent to in such a layer
+    layers: Positive  # that have them
+    parameters: Positive  # of all experts in all layers
+
+    def most_read(self, tokens: int) -> float:
+        """The experts of a layer that a pass over so many tokens reads if each token's are chosen
+        independently and evenly, E(1 - (1 - K/E)^n): an upper bound, since neighbours share some.
+        """
+        return self.experts * (1 - (1 - self.per_token / self.experts) ** tokens)
+
+    @property
+    def idle(self) -> float:
+        """The share of the experts' weights that a single token does not read."""
+        return 1 - self.per_token / self.experts
 
 
 class ModelFacts(Observation, frozen=True):
@@ -394,7 +416,7 @@ class ModelFacts(Observation, frozen=True):
     chat template, by name, which `fingerprint` covers together with the weights.
     `second_layout_bytes` are those of weights that a CPU holds twice, the second time packed for
     passes over several tokens. `least_rows` are those to which it pads a product over fewer, which
-    takes less time there.
+    takes less time there. `mixture` None is a model whose every weight each token reads.
     """
 
     candidate: Candidate | None
@@ -414,6 +436,13 @@ class ModelFacts(Observation, frozen=True):
     parts: dict[str, str] = {}
     second_layout_bytes: Count = 0
     least_rows: Positive = 1
+    mixture: Mixture | None = None
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that one token uses: of a mixture, a few experts'."""
+        idle = self.mixture.idle * self.mixture.parameters if self.mixture else 0
+        return self.parameters - round(idle)
 
 
 # Settings of a server that follow from how it drafts, by the names that engines give them.

@@ -18,6 +18,8 @@ from draftbench.cli.flags import (
 )
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import UsageError
+from draftbench.models.drafting import parsed
+from draftbench.records import SELF
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
@@ -49,19 +51,27 @@ def check(
     draftbench check --target ./big --drafts ./small --traffic prod.jsonl
     draftbench check --target ./big --drafts ./small --memory 24GB
     """
-    for name in ("ngram", "self"):
-        if name in drafts:
-            raise UsageError(
-                f"`{name}` is not a model that can be checked",
-                hint="it works with every target; leave it out",
-            )
+    methods = {name: parsed(name)[0] for name in drafts}
+    for name, method in methods.items():
+        if name == SELF or method == "ngram":
+            hint = "it works with every target; leave it out"
+        elif method == "suffix":
+            hint = "vLLM drafts so for every target; leave it out"
+        elif method == "raw":
+            hint = "only the engine knows whether it can draft so; name its draft or head itself"
+        else:
+            continue
+        raise UsageError(f"`{name}` is not a model that can be checked", hint=hint)
     from draftbench.models.check import check_models, memory_here
     from draftbench.models.source import ModelSource, Trust
     from draftbench.report.terminal.check import render
 
     source, *models = (
-        ModelSource(name, Trust(remote_code=trust_remote_code)) for name in (target, *drafts)
+        ModelSource(name, Trust(remote_code=trust_remote_code))
+        for name in (target, *drafts)
+        if methods.get(name, "draft-model") == "draft-model"
     )
+    heads = [name for name, method in methods.items() if method != "draft-model"]
     for model in (source, *models):
         if model.on_hub:
             note(
@@ -69,9 +79,12 @@ def check(
                 "model hub unless they are cached"
             )
     tokens = None if traffic is None else _tokens(source, traffic, sample)
-    answer = check_models(source, models, memory or memory_here(), tokens)
+    answer = check_models(source, models, memory or memory_here(), tokens, heads=heads)
     output.write(render(answer, output.style, width(), everything=everything))
-    return 1 if any(pair.obstacles for pair in answer.pairs) else 0
+    obstacles = [each.obstacles for each in answer.pairs] + [
+        each.obstacles for each in answer.heads
+    ]
+    return 1 if any(obstacles) else 0
 
 
 def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:

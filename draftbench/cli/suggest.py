@@ -64,6 +64,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     if drafts:
         from draftbench.models.check import check_models
     parameters: int | None = None
+    active: int | None = None
     proposals = []
     for row in rows:
         draft = drafts.get(row.draft) if row.draft else None
@@ -80,19 +81,19 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
             proposals.append(SuggestedDraft(pairing=row, unchecked=why))
             continue
         (pair,) = found.pairs
-        parameters = found.target.parameters
+        parameters, active = found.target.parameters, found.target.active_parameters
         proposals.append(
             SuggestedDraft(
                 pairing=row,
                 parameters=pair.draft.parameters,
-                share=pair.draft.parameters / parameters,
+                share=pair.draft.active_parameters / active,
                 same_tokens=pair.facts.vocabulary.all_tokens.same_id,
                 obstacles=pair.obstacles,
                 caveats=pair.caveats,
             )
         )
     name = source.name if rows else source.spec
-    return Suggestion(name, parameters, tuple(proposals), own)
+    return Suggestion(name, parameters, tuple(proposals), own, active)
 
 
 def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:

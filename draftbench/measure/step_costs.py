@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.routing import counted_experts, expert_layers
 from draftbench.decoder.runner import KVCache, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import LoadedCandidate
@@ -96,6 +97,7 @@ class _Point:
     work: Callable[[], object]
     seconds: list[float] = field(default_factory=list)
     passes: int = 1  # passes that `work` makes
+    experts_read: float | None = None  # by one of them, in a layer
 
     def record(self, block: Candidate, process: str) -> CostPoint:
         return CostPoint(
@@ -108,6 +110,7 @@ class _Point:
             block=str(block),
             runner=self.runner,
             process=process,
+            experts_read=self.experts_read,
         )
 
 
@@ -171,7 +174,8 @@ def _passes(
             every = candidate is None
             once = partial(_step, runner, tokens, cache, context, [size] * rows, every)
             work = partial(_repeated, once, passes)
-            yield _Point(candidate, "step", size, context, rows, name, work, passes=passes)
+            read = _experts_read(runner, once)
+            yield _Point(candidate, "step", size, context, rows, name, work, [], passes, read)
     for length in grid.prompts:
         if length <= runner.context_length:
             tokens = torch.tensor(grid.tokens(0, length), device=runner.device)
@@ -185,6 +189,17 @@ def _step(
     for row in range(len(counts)):
         cache.rewind(row, context)
     return best(runner.forward(tokens, cache, every=every, counts=counts))
+
+
+def _experts_read(runner: Runner, once: Callable[[], Tensor]) -> float | None:
+    """The different experts that a pass reads in a layer, on average; None of a model without, or
+    whose choice cannot be seen.
+    """
+    if not (layers := expert_layers(runner.modules())):
+        return None
+    with counted_experts(layers) as counts:
+        once()
+    return sum(counts) / len(layers) if counts else None
 
 
 def _repeated(once: Callable[[], Tensor], passes: int) -> None:

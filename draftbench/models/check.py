@@ -6,7 +6,7 @@ known for every architecture that transformers can build.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,7 +18,14 @@ from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
 from draftbench.decoder.quantized_linear import int4_copy_dtype
-from draftbench.memory import CGROUP, LEVELS, fits_level, kv_bytes_per_token, matrix_bytes
+from draftbench.memory import (
+    CGROUP,
+    LEVELS,
+    fits_level,
+    format_size,
+    kv_bytes_per_token,
+    matrix_bytes,
+)
 from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import (
     caveats_of,
@@ -28,11 +35,21 @@ from draftbench.models.compatibility import (
     writing_obstacle,
 )
 from draftbench.models.engine_rules import engine_answers
+from draftbench.models.heads import check_head
+from draftbench.models.mixture import mixture_of
 from draftbench.models.own_draft import own_draft_of
-from draftbench.models.prequantized import format_of, missing_packages, stored_bytes, stored_level
+from draftbench.models.prequantized import (
+    format_of,
+    missing_packages,
+    stored_bytes,
+    stored_expert_bytes,
+    stored_level,
+)
 from draftbench.models.quantize import level_table
 from draftbench.models.source import ModelSource
 
+# Tokens of a verification pass whose experts are counted: k + 1 at k = 1, 3 and 7.
+_VERIFIED = (2, 4, 8)
 # Types by the names that engines give them.
 _ENGINE_TYPES = {
     "half": torch.float16,
@@ -49,6 +66,7 @@ def check_models(
     memory_bytes: int,
     traffic: Mapping[int, float] | None = None,
     dtype: torch.dtype | None = None,
+    heads: Sequence[str] = (),
 ) -> CheckResult:
     """Check every draft with the target.
 
@@ -56,27 +74,39 @@ def check_models(
         memory_bytes: the memory that target and draft share.
         traffic: how often each of the target's tokens occurs in the traffic.
         dtype: the type that both run in (default: each in its checkpoint's).
+        heads: what drafts with the target's own states, as `--drafts` names it.
 
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded, or is no language model's, or a
             configuration asks for fewer layers than the files hold.
     """
     ours, our_obstacles, our_caveats = _examined(target, dtype)
+    if target.multimodal:
+        our_caveats.append(
+            f"{target.name} reads images too, so that only serving engines run it: measure it with "
+            "`draftbench sweep --engine`, with text"
+        )
+    if ours.mixture:
+        times = [f"{ours.most_read(tokens):.2g}" for tokens in _VERIFIED]
+        our_caveats.append(
+            f"verifying reads more experts than a step does: {_listed(map(str, _VERIFIED))} tokens "
+            f"at most {_listed(times)} times the bytes of one, if each token's are chosen "
+            "independently"
+        )
     pairs = []
     for source in drafts:
         theirs, obstacles, caveats = _examined(source, dtype)
         facts = pair_facts(target, source, traffic)
         refusal = refusal_of(facts)
         obstacles = [*([refusal] if refusal else []), *our_obstacles, *obstacles]
+        if source.multimodal:
+            obstacles.append(f"`{source.name}` reads images too: a draft must be a text model")
         if min(ours.weight_bytes.values()) + min(theirs.weight_bytes.values()) > memory_bytes:
             obstacles.append("the weights of both do not fit the memory at any quantization")
         caveats = [*caveats_of(facts), *our_caveats, *caveats]
         if ours.family != theirs.family:
             caveats.append(f"another family: {theirs.family} for {ours.family}")
-        if theirs.parameters >= ours.parameters:
-            caveats.append(
-                "the draft is not smaller than the target: drafting costs more than it saves"
-            )
+        caveats += _of_reading(ours, theirs)
         stored = stored_level(target), stored_level(source)
         pairs.append(
             PairSheet(
@@ -93,7 +123,8 @@ def check_models(
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table(device_of(None))
     own_draft = own_draft_of(target.raw_config)
-    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft)
+    sheets = tuple(check_head(target, own_draft, head) for head in heads)
+    return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, sheets)
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
@@ -133,7 +164,7 @@ def _examined(
     computes = stored_format is not None and stored_format.computes
     if other := writing_obstacle(source):
         obstacles.append(other)
-    else:
+    elif not source.multimodal:
         source.check_weights()
     if stateful := rewind_obstacle(skeleton):
         obstacles.append(f"`{source.name}` cannot speculate: {stateful}")
@@ -155,23 +186,57 @@ def _examined(
         level: _held(skeleton, level, dtype, on_cpu=on_cpu, in_16_bits=in_16_bits)
         for level in LEVELS
     }
-    weight_bytes, second = ({level: two[at] for level, two in held.items()} for at in (0, 1))
+    weight_bytes, second, read = (
+        {level: each[at] for level, each in held.items()} for at in (0, 1, 2)
+    )
+    parameters, mixture = skeleton.num_parameters(), mixture_of(skeleton)
+    active, experts = parameters, 0
+    if mixture is not None:
+        active -= round(mixture.idle * mixture.parameters)
+        experts = mixture.parameters * dtype.itemsize
     if stored is not None:
-        weight_bytes = dict.fromkeys(LEVELS, stored_bytes(source) or weight_bytes["none"])
+        files = stored_bytes(source) or weight_bytes["none"]
+        if mixture is not None:
+            experts = stored_expert_bytes(source) or round(files * mixture.parameters / parameters)
+        # What is no expert's is taken to be stored in as many bits for tables as for layers.
+        shares = {level: read[level] / weight_bytes[level] for level in LEVELS}
+        read = {level: round(shares[level] * (files - experts)) + experts for level in LEVELS}
+        weight_bytes = dict.fromkeys(LEVELS, files)
         second = dict.fromkeys(LEVELS, 0 if computes else second["none"])
+    if mixture is not None:
+        read = {level: count - round(mixture.idle * experts) for level, count in read.items()}
     sheet = ModelSheet(
         name=source.name,
         family=text.model_type,
         layers=text.num_hidden_layers,
         width=text.hidden_size,
         dtype=str(dtype).removeprefix("torch."),
-        parameters=skeleton.num_parameters(),
+        parameters=parameters,
+        active_parameters=active,
         weight_bytes=weight_bytes,
+        read_bytes=read,
         second_layout_bytes=second,
         kv_bytes_per_token=kv_bytes_per_token(text, dtype.itemsize),
         context=context_length_of(source),
+        mixture=mixture,
+        expert_bytes=experts,
     )
     return sheet, obstacles, caveats
+
+
+def _of_reading(target: ModelSheet, draft: ModelSheet) -> Iterator[str]:
+    """Caveats of what steps read; times follow bytes only roughly, so none of them is a verdict."""
+    ours, theirs = target.read_at("none"), draft.read_at("none")
+    words = f"the draft reads {format_size(theirs)} a step, the target {format_size(ours)}"
+    if theirs >= ours:
+        yield f"{words}: a draft step will hardly take less time, and then nothing is gained"
+    elif target.mixture or draft.mixture:
+        yield words
+
+
+def _listed(words: Iterable[str]) -> str:
+    *some, last = words
+    return f"{', '.join(some)} and {last}"
 
 
 def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
@@ -194,15 +259,16 @@ def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
 
 def _held(
     skeleton: Any, level: str, dtype: torch.dtype, *, on_cpu: bool, in_16_bits: bool
-) -> tuple[int, int]:
-    """Bytes of all weights at a level, and of what a CPU holds besides in a second layout.
+) -> tuple[int, int, int]:
+    """Bytes of all weights at a level, of what a CPU holds besides in a second layout, and of those
+    that a token may read: all but tables, and what only images go through.
 
     A tied head shares the embedding's memory only if it is held in rows: packed or quantized it is
     a separate matrix. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.
     """
     total = dtype.itemsize * sum(p.numel() for p in skeleton.parameters())
     copy = int4_copy_dtype().itemsize if on_cpu and level == "int4" else 0
-    second, halves = 0, in_16_bits and not llama_obstacle(skeleton)
+    second, shared = 0, False
     for outputs, inputs, tied in _multiplied(skeleton):
         weights = outputs * inputs
         layout = layout_on_cpu(weights, dtype, in_16_bits) if on_cpu else None
@@ -215,9 +281,16 @@ def _held(
         elif layout == TWICE:
             second += held
         total += held - (dtype.itemsize * weights if rows or not tied else 0)
-        halves = halves and not (rows and tied)
-    table = skeleton.get_input_embeddings().weight.numel()
-    return total - (dtype.itemsize - torch.float16.itemsize) * table * halves, second
+        shared = shared or (rows and tied)
+    table, width = skeleton.get_input_embeddings().weight, dtype.itemsize
+    if in_16_bits and not shared and not llama_obstacle(skeleton):
+        width = torch.float16.itemsize
+    total -= (dtype.itemsize - width) * table.numel()
+    text = {*skeleton.get_decoder().parameters(), skeleton.get_output_embeddings().weight}
+    lookups = {m.weight for m in skeleton.modules() if isinstance(m, torch.nn.Embedding)}
+    unread = ({*skeleton.parameters()} - text | lookups) - {table}
+    read = total - dtype.itemsize * sum(weight.numel() for weight in unread)
+    return total, second, read - width * table.numel() * (not shared)
 
 
 def _rooms(

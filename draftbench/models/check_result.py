@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from draftbench.records import Mixture
+
 Standing = Literal["accepts", "with an option", "refuses"]
 
 
@@ -74,7 +76,9 @@ class ModelSheet(msgspec.Struct, frozen=True):
     `weight_bytes` are by quantization level: the linear layers at that level with their scales, all
     else as in the checkpoint. A tied output head counts once where it shares the embedding's
     memory, and twice where it is quantized or a CPU packs it. A checkpoint that is stored quantized
-    takes the same at all levels; the level that it is stored at is not listed.
+    takes the same at all levels; the level that it is stored at is not listed. `read_bytes` are
+    those of them that a pass over one token reads: a few experts of a mixture, no table that tokens
+    are looked up in, nothing that only images go through.
     `second_layout_bytes` are at most those of the weights that draftbench holds twice on a CPU, by
     the same levels.
     """
@@ -85,14 +89,31 @@ class ModelSheet(msgspec.Struct, frozen=True):
     width: int  # hidden size
     dtype: str
     parameters: int
+    active_parameters: int  # that one token uses: of a mixture, a few experts'
     weight_bytes: dict[str, int]
+    read_bytes: dict[str, int]
     second_layout_bytes: dict[str, int]
     kv_bytes_per_token: int
     context: int | None  # tokens; None is no limit
+    mixture: Mixture | None = None  # its routed experts; None: it has none
+    expert_bytes: int = 0  # of all routed experts
 
     def bytes_at(self, level: str) -> int:
         """Bytes of the weights at a level, which may be that of a checkpoint stored quantized."""
         return self.weight_bytes.get(level, self.weight_bytes["none"])
+
+    def read_at(self, level: str) -> int:
+        """Bytes that a pass over one token reads at a level, which may be that of such a checkpoint
+        too.
+        """
+        return self.read_bytes.get(level, self.read_bytes["none"])
+
+    def most_read(self, tokens: int) -> float:
+        """Bytes that a pass over so many tokens reads, over those of one token, at most."""
+        if self.mixture is None:
+            return 1.0
+        more = self.mixture.most_read(tokens) - self.mixture.per_token
+        return 1 + more / self.mixture.experts * self.expert_bytes / self.read_bytes["none"]
 
     def second_layout_at(self, level: str) -> int:
         """Bytes of the second layout at a level, which may be that of such a checkpoint too."""
@@ -138,6 +159,16 @@ class PairSheet(msgspec.Struct, frozen=True):
     engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: one of the two writes no text
 
 
+class HeadSheet(msgspec.Struct, frozen=True):
+    """A head that drafts from the target's own states, or the layers that the target carries."""
+
+    name: str  # as `--drafts` names it
+    method: str  # eagle3, dflash or mtp
+    obstacles: tuple[str, ...]  # why it cannot draft for the target; empty: it can
+    caveats: tuple[str, ...]
+    engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: there is no such head
+
+
 class LevelRow(msgspec.Struct, frozen=True):
     """A quantization level on one device."""
 
@@ -158,3 +189,4 @@ class CheckResult(msgspec.Struct, frozen=True):
     pairs: tuple[PairSheet, ...]  # one entry per pair
     levels: tuple[LevelRow, ...] = ()  # the quantization levels on this device
     own_draft: OwnDraft | None = None  # what the target carries itself
+    heads: tuple[HeadSheet, ...] = ()  # one entry per head that was named

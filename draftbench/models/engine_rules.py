@@ -122,23 +122,24 @@ def refusal_by_size(engine: EngineRules, target: int, draft: int) -> str | None:
     return None
 
 
-def _vllm_option(facts: PairFacts, special: bool) -> str:
-    fields = vllm_fields(_drafting(facts.draft), translated=special)
-    return f"--speculative-config '{json.dumps(fields, separators=(',', ':'))}'"
+def drafting_option(engine: str, drafts: Speculation, *, translated: bool = False) -> str:
+    """What to pass to an engine that is started, so that it drafts in this way."""
+    if engine == "vllm":
+        fields = vllm_fields(drafts, translated=translated)
+        return f"--speculative-config '{json.dumps(fields, separators=(',', ':'))}'"
+    if engine == "tensorrt-llm":
+        fields = tensorrt_llm_fields(drafts)
+        words = ", ".join(f"{name}: {value}" for name, value in fields.items())
+        return f"speculative_config: {{{words}}}"
+    return shlex.join(llama_cpp_flags(drafts) if engine == "llama.cpp" else sglang_flags(drafts))
 
 
 def _llama_cpp_option(facts: PairFacts, special: bool) -> str:
-    option = shlex.join(llama_cpp_flags(_drafting(f"{facts.draft}.gguf")))
+    option = drafting_option("llama.cpp", _drafting(f"{facts.draft}.gguf"))
     if special:
         bos = facts.target_tokenizer.ids["bos_token"]
         option += f" --override-kv tokenizer.ggml.bos_token_id=int:{bos}"
     return option
-
-
-def _tensorrt_llm_option(facts: PairFacts, special: bool) -> str:
-    fields = tensorrt_llm_fields(_drafting(facts.draft))
-    words = ", ".join(f"{name}: {value}" for name, value in fields.items())
-    return f"speculative_config: {{{words}}}"
 
 
 def _drafting(draft: str) -> Speculation:
@@ -214,7 +215,9 @@ ENGINE_RULES = {
             ("other_word", "with an option", "equal vocab_size is all it checks, but {}"),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
-        option=_vllm_option,
+        option=lambda facts, special: drafting_option(
+            "vllm", _drafting(facts.draft), translated=special
+        ),
         sampling="vLLM samples by the checkpoint's generation_config.json",
         short_context="from 0.33 on it cuts the server's context to the draft's, {} tokens "
         "(target: {})",
@@ -253,7 +256,7 @@ ENGINE_RULES = {
             ("other_vocabulary", "refuses", "it needs the same tokens in both, and {}"),
             ("always", "accepts", "the same vocabulary in both"),
         ),
-        option=lambda facts, special: shlex.join(sglang_flags(_drafting(facts.draft))),
+        option=lambda facts, special: drafting_option("sglang", _drafting(facts.draft)),
         sampling="SGLang samples by the checkpoint's generation_config.json",
         short_context="it keeps drafting beyond the draft's context of {} tokens, up to the "
         "target's {}",
@@ -318,7 +321,7 @@ ENGINE_RULES = {
             ),
             ("always", "accepts", "same tokenizer"),
         ),
-        option=_tensorrt_llm_option,
+        option=lambda facts, special: drafting_option("tensorrt-llm", _drafting(facts.draft)),
         sampling=None,
         short_context="try a request beyond the draft's context of {} tokens, which was not tested "
         "(target: {})",

@@ -88,6 +88,19 @@ def stored_bytes(source: ModelSource) -> int | None:
     return sum(file.stat().st_size for file in files) or None
 
 
+def stored_expert_bytes(source: ModelSource) -> int | None:
+    """Bytes of the routed experts in the weight files; None where they are on a hub."""
+    if not source.local:
+        return None
+    if source.spec.endswith(".gguf"):
+        from gguf import GGUFReader
+
+        tensors = GGUFReader(Path(source.spec).expanduser()).tensors
+        return sum(int(tensor.n_bytes) for tensor in tensors if "_exps." in tensor.name)
+    stored = source.stored_tensors().items()
+    return sum(t.nbytes for name, t in stored if t is not None and ".experts." in name)
+
+
 class StoredLinear(nn.Module):
     """Wraps a layer with stored weights that a library made.
 

@@ -26,11 +26,13 @@ from draftbench.decoder.linear import (
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
 from draftbench.decoder.quantized_linear import INT4_ALONE, KERNELS, kernel_of
+from draftbench.decoder.routing import STACKED
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean
 from draftbench.memory import LEVELS, kv_bytes_per_token, memory_left
 from draftbench.models.check_result import LevelRow
 from draftbench.models.levels import LEVEL_FACTS
+from draftbench.models.mixture import mixture_of
 from draftbench.models.prequantized import (
     StoredLinear,
     format_of,
@@ -54,8 +56,6 @@ _ONCE = (
 )
 ONE_LAYOUT = f"{_ONCE} a pass over several tokens then took up to 1.7 steps instead of 1.2"
 ONE_LAYOUT_INT4 = f"{_ONCE} a pass over five tokens then took 1.4, a prompt 2 times as long"
-# Dimensions of a tensor with the weights of all experts of a layer.
-_STACKED = 3
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         model = source.load(build.dtype, _where_loaded(source, build))
     else:
         model, layers = load_stored(source, stored, build.dtype, build.device)
+    mixture = mixture_of(model)
     obstacle = rewind_obstacle(model)
     if obstacle:
         raise ModelError(
@@ -191,6 +192,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         quant=level if draft is None else build.level,
         dtype=str(build.dtype).removeprefix("torch."),
         parameters=parameters,
+        mixture=mixture,
         weight_bytes=weight_bytes,
         second_layout_bytes=second_layout_bytes,
         least_rows=least,
@@ -248,7 +250,7 @@ def _copy_from_file(model: nn.Module) -> None:
     for module in model.modules():
         if not isinstance(module, nn.Linear):
             for weight in module.parameters(recurse=False):
-                if weight.device.type == "cpu" and weight.dim() < _STACKED:
+                if weight.device.type == "cpu" and weight.dim() < STACKED:
                     weight.data = weight.data.clone()
 
 
@@ -368,7 +370,7 @@ def _counted(runner: Runner) -> tuple[int, int, float]:
     """
     others = list(runner.tensors())
     shared = {tensor.data_ptr(): tensor.nbytes for tensor in others}
-    multiplied = sum(tensor.numel() for tensor in others if tensor.ndim >= _STACKED)
+    multiplied = sum(tensor.numel() for tensor in others if tensor.ndim >= STACKED)
     unshared = second = quantized = 0
     for layer in linears(runner):
         size = layer.in_features * layer.out_features

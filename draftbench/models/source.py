@@ -155,15 +155,14 @@ class ModelSource:
         """The model that the configuration describes, without storage.
 
         Raises:
-            ModelError: transformers knows no causal language model of this kind.
+            ModelError: transformers knows no language model of this kind.
         """
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+        auto = AutoModelForImageTextToText if self.multimodal else AutoModelForCausalLM
         try:
             with torch.device("meta"):
-                return AutoModelForCausalLM.from_config(
-                    self.config, trust_remote_code=self.trust.remote_code
-                )
+                return auto.from_config(self.config, trust_remote_code=self.trust.remote_code)
         # Anyone may have written the configuration, and code that builds from it raises anything.
         except Exception as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
@@ -175,21 +174,50 @@ class ModelSource:
                 hint="target and draft must be causal language models that transformers knows",
             ) from error
 
+    @cached_property
+    def multimodal(self) -> bool:
+        """Whether transformers builds it only together with what reads images."""
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+        kind = type(self.config)
+        alone, together = (
+            auto._model_mapping.get(kind, None) is not None
+            for auto in (AutoModelForCausalLM, AutoModelForImageTextToText)
+        )
+        return together and not alone
+
+    def stored_tensors(self) -> dict[str, torch.Tensor | None]:
+        """The tensors of its files by name, without storage; None where a file is not here.
+
+        Raises:
+            ModelError: a file is missing or cut.
+        """
+
+        def headers(where: str, **options: Any) -> dict[str, torch.Tensor | None]:
+            return _stored_tensors(self._folder(), complete=self.local and not self.trust.pickle)
+
+        stored: dict[str, torch.Tensor | None] = self._load("weights", headers)
+        return stored
+
     def check_weights(self) -> None:
         """Refuse weights that cannot be loaded, by the headers of their files; reads none. Of a
         quantized checkpoint and of a hub model, whose files come later, only names are compared.
 
         Raises:
-            ModelError: a file is missing or cut, or its tensors are not those of the configuration.
+            ModelError: a file is missing or cut, its tensors are not those of the configuration, or
+                it reads images too, which no runner here does.
         """
-
-        def headers(where: str, **options: Any) -> dict[str, Any]:
-            return _stored_tensors(self._folder(), complete=self.local and not self.trust.pickle)
 
         def without_storage(where: str, **options: Any) -> Any:
             return type(skeleton).from_pretrained(None, config=self.config, **options)
 
-        stored = self._load("weights", headers)
+        if self.multimodal:
+            raise ModelError(
+                f"`{self.name}` ({self.config.model_type}) reads images too, and draftbench's own "
+                "decoder does not run such models",
+                hint="measure it on a serving engine, with text: `draftbench sweep --engine vllm`",
+            )
+        stored = self.stored_tensors()
         if self.trust.remote_code and "auto_map" in self.raw_config:
             return  # its own code runs where the model is loaded, which may be another process
         skeleton = self.skeleton

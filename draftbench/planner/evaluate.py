@@ -5,8 +5,11 @@ chosen. Also how far predictions were off, and how much acceptance may fall.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from statistics import median
+from statistics import mean, median
+
+import numpy as np
 
 from draftbench.acceptance.candidate_rounds import counted_along, runs_at
 from draftbench.acceptance.definitions import (
@@ -110,6 +113,7 @@ def _evaluation(
     verify = block.verify_ratio(k + 1, responses.context) if block else None
     needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
+    counted, most = _experts_read(alternative, evaluator.source.run)
     return Evaluation(
         draft=alternative.candidate.draft,
         quant=alternative.candidate.quant,
@@ -135,9 +139,34 @@ def _evaluation(
         break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
         interval_from=alternative.interval_from,
+        experts_read=counted,
+        experts_read_at_most=most,
         concurrency=configuration.concurrency,
         **figures,
     )
+
+
+def _experts_read(alternative: Alternative, timed: Run | None) -> tuple[float | None, float | None]:
+    """The target's experts that the timed passes over k + 1 tokens read in a layer, and at most;
+    between timed sizes on a straight line.
+    """
+    facts = timed.facts_of(None) if timed else None
+    if timed is None or facts is None or facts.mixture is None:
+        return None, None
+    concurrency, tokens = alternative.configuration.concurrency, alternative.k + 1
+    counts = defaultdict[int, list[float]](list)
+    for point in timed.costs:
+        if (
+            point.experts_read is not None
+            and point.candidate is None
+            and (point.block, point.concurrency) == (str(alternative.candidate), concurrency)
+        ):
+            counts[point.new_tokens].append(point.experts_read)
+    sizes = sorted(counts)
+    if not sizes:
+        return None, None
+    counted = float(np.interp(tokens, sizes, [mean(counts[size]) for size in sizes]))
+    return counted, facts.mixture.most_read(concurrency * tokens)
 
 
 def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:

@@ -10,12 +10,13 @@ tokens costs v steps instead of 1,
 
     speed-up = (1 - α^(k+1)) / (1 - α) / (k·c + v)
 
-with one v for every k: `verify`, 1 in the paper.
+`verify`, 1 in the paper. It grows with k, most of all where the target is a mixture of experts,
+whose further tokens read further experts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -42,11 +43,17 @@ def speedup(alpha: float, k: int, cost: float, *, verify: float = 1.0) -> float:
     return expected_tokens(alpha, k) / (k * cost + verify) if k else 1.0
 
 
-def best_k(alpha: float, cost: float, ks: Sequence[int] = _KS, *, verify: float = 1.0) -> int:
+def best_k(
+    alpha: float, cost: float, ks: Sequence[int] = _KS, *, verify: Mapping[int, float] | None = None
+) -> int:
     """The k of 0 and `ks` with the highest speed-up, the smallest of equals; 0 says: do not
     speculate.
+
+    Args:
+        verify: v(k + 1) by k, 1 where it has none.
     """
-    return max((0, *sorted(ks)), key=lambda k: speedup(alpha, k, cost, verify=verify))
+    at = verify or {}
+    return max((0, *sorted(ks)), key=lambda k: speedup(alpha, k, cost, verify=at.get(k, 1.0)))
 
 
 def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | None:
@@ -72,6 +79,7 @@ class FormulaRow(msgspec.Struct, frozen=True):
     """
 
     k: int
+    verify_ratio: float  # v(k+1)
     tokens_per_round: float
     speedup: float  # S
     break_even_alpha: float | None  # α from which this k pays
@@ -85,7 +93,7 @@ class FormulaTable(msgspec.Struct, frozen=True):
 
     alpha: float
     draft_cost_ratio: float  # c, per draft token
-    verify_ratio: float  # v(k+1)
+    verify_ratio: float | None  # v, where one is taken for every k
     best_k: int  # 0: none of the rows pays
     best_speedup: float  # S at that k
     best_break_even_alpha: float | None  # α from which it pays
@@ -100,27 +108,44 @@ class FormulaTable(msgspec.Struct, frozen=True):
 
 
 def formula_table(
-    alpha: float, cost: float, ks: Sequence[int], *, verify: float = 1.0
+    alpha: float, cost: float, ks: Sequence[int], verify: Sequence[float] = (1.0,)
 ) -> FormulaTable:
-    """Everything that the closed form says of one α and c."""
-    best, anywhere = (best_k(alpha, cost, among, verify=verify) for among in (ks, _KS))
-    reached, possible = (speedup(alpha, k, cost, verify=verify) for k in (best, anywhere))
+    """Everything that the closed form says of one α and c.
+
+    Args:
+        verify: v(k + 1) for each of `ks`, or one for every k.
+
+    Raises:
+        UsageError: there are neither as many as `ks` nor one.
+    """
+    one = verify[0] if len(verify) == 1 else None
+    for ratio in verify:
+        _check(alpha, 1, cost, ratio)
+    if one is None and len(verify) != len(ks):
+        raise UsageError(
+            f"{len(verify)} verify ratios do not fit {len(ks)} draft lengths",
+            hint=f"give one for each k, for example with `--k 1-{len(verify)}`",
+        )
+    at = dict.fromkeys((*_KS, *ks), verify[0]) if one else dict(zip(ks, verify, strict=True))
+    best, anywhere = (best_k(alpha, cost, among, verify=at) for among in (ks, sorted(at)))
+    reached, possible = (speedup(alpha, k, cost, verify=at.get(k, 1.0)) for k in (best, anywhere))
     return FormulaTable(
         alpha=alpha,
         draft_cost_ratio=cost,
-        verify_ratio=verify,
+        verify_ratio=one,
         best_k=best,
         best_speedup=reached,
-        best_break_even_alpha=break_even_alpha(best, cost, verify=verify) if best else None,
+        best_break_even_alpha=break_even_alpha(best, cost, verify=at[best]) if best else None,
         faster_k=anywhere if possible > reached else None,
         faster_speedup=possible if possible > reached else None,
         rows=tuple(
             FormulaRow(
                 k=k,
+                verify_ratio=at[k],
                 tokens_per_round=expected_tokens(alpha, k),
-                speedup=speedup(alpha, k, cost, verify=verify),
-                break_even_alpha=break_even_alpha(k, cost, verify=verify),
-                speedup_if_cost_were_the_whole_pass=expected_tokens(alpha, k) / (cost + verify),
+                speedup=speedup(alpha, k, cost, verify=at[k]),
+                break_even_alpha=break_even_alpha(k, cost, verify=at[k]),
+                speedup_if_cost_were_the_whole_pass=expected_tokens(alpha, k) / (cost + at[k]),
             )
             for k in ks
         ),

@@ -39,8 +39,9 @@ class KnownPairing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SuggestedDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A row held against the models themselves.
 
-    `share` is the draft's part of the target's parameters. `obstacles` say why the pair cannot
-    work, `caveats` what to know where it does. `unchecked` says why neither was looked at.
+    `share` is the draft's part of the target's active parameters, of a mixture those that one token
+    uses. `obstacles` say why the pair cannot work, `caveats` what to know where it does.
+    `unchecked` says why neither was looked at.
     """
 
     pairing: KnownPairing  # the row of the table
@@ -59,6 +60,7 @@ class Suggestion(msgspec.Struct, frozen=True):
     parameters: int | None
     proposals: tuple[SuggestedDraft, ...]  # one entry per pairing
     own_draft: OwnDraft | None = None  # what the target carries itself
+    active_parameters: int | None = None  # that one token uses: of a mixture, a few experts'
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

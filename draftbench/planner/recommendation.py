@@ -90,6 +90,8 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
     interval_from: IntervalParts | None = None  # of the speed-up that candidates are ranked by
+    experts_read: float | None = None  # by a target pass over k+1 tokens in a layer, counted
+    experts_read_at_most: float | None = None  # if each token's were chosen independently
     requests: int = 0  # along whose responses its rounds are known
     requests_served: int = 0  # that a serving engine answered at this k, with a baseline or none
 

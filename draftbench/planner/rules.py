@@ -55,12 +55,13 @@ def _of_slow_drafts(
                 source=f"{_GUIDE}; gianlucamazza/xllama pull request 202 (α 43%: 0.81×)",
             )
     target, facts = run.facts_of(None), run.facts_of(draft.candidate)
-    size = facts.parameters / target.parameters if target and facts else None
+    size = facts.active_parameters / target.active_parameters if target and facts else None
+    active = "active " * any(each.mixture is not None for each in (target, facts) if each)
     if size is not None and not 1 / 50 <= size <= 1 / 10:
         yield Advice(
             rule="size-ratio",
-            sentence=f"{draft.candidate} has {size:.1%} of the target's parameters; usual drafts "
-            "are 10 to 30 times smaller than the target",
+            sentence=f"{draft.candidate} has {size:.1%} of the target's {active}parameters; usual "
+            "drafts are 10 to 30 times smaller than the target",
             reason="a larger draft costs too much of a target step, a much smaller one is rejected "
             "too often",
             source=_GUIDE,

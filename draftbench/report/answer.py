@@ -48,6 +48,8 @@ _LEGEND = {
     "included.",
     "c": "c: time of a draft step / target step.",
     "v(k+1)": "v(k+1): time of a verification pass / target step.",
+    "experts": "experts: of a layer of the target, that a verification pass reads, as counted / at "
+    "most, if each token's were chosen independently.",
     "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
     "interval includes the uncertainty of that time.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
@@ -327,22 +329,28 @@ def speed_ups(answer: Recommendation) -> Section:
 
 
 def _every_figure(answer: Recommendation) -> Section:
-    fields = {
-        "α": "alpha",
-        "τ": "mean_accepted_length",
-        "c": "draft_cost_ratio",
-        "v(k+1)": "verify_ratio",
-        "predicted ×": "speedup_predicted",
-        "measured ×": "speedup_measured",
-        "expected ×": "speedup_expected",
+    fields: dict[str, Callable[[Evaluation], Cell]] = {
+        "α": attrgetter("alpha"),
+        "τ": attrgetter("mean_accepted_length"),
+        "c": attrgetter("draft_cost_ratio"),
+        "v(k+1)": attrgetter("verify_ratio"),
+        "experts": _experts,
+        "predicted ×": attrgetter("speedup_predicted"),
+        "measured ×": attrgetter("speedup_measured"),
+        "expected ×": attrgetter("speedup_expected"),
     }
-    head, rows = _best_of_each(answer, {name: attrgetter(f) for name, f in fields.items()})
+    head, rows = _best_of_each(answer, fields)
     legend = " ".join(
         _PREDICTED_ONLY if column == "expected ×" and answer.costs_from else meaning
         for column, meaning in _LEGEND.items()
         if column in head
     )
     return Section("Candidates at their best k", head, rows, [legend], names=3)
+
+
+def _experts(each: Evaluation) -> str | None:
+    counted, most = each.experts_read, each.experts_read_at_most
+    return None if counted is None or most is None else f"{counted:.3g} / {most:.3g}"
 
 
 def _interval_parts(answer: Recommendation) -> Section:

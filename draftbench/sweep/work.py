@@ -115,7 +115,7 @@ def seconds_of(
 
 
 def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
-    step = sheet.bytes_at(level) / speed.reading + sheet.layers * speed.layer
+    step = sheet.read_at(level) / speed.reading + sheet.layers * speed.layer
     return _Model(step, sheet.parameters / speed.loading, speed.token)
 
 

@@ -70,6 +70,51 @@ def test_drafts_that_are_no_models(failing, words, name):
     assert "works with every target" in failing(2, *words, "--drafts", name)
 
 
+def test_drafts_that_only_an_engine_can_judge(failing, words):
+    assert "vLLM drafts so" in failing(2, *words, "--drafts", "suffix")
+    assert "only the engine knows" in failing(2, *words, "--drafts", "spec:a.json")
+
+
+def test_a_head_that_does_not_fit_exits_1_beside_a_draft_that_does(command, words, tmp_path):
+    (tmp_path / "config.json").write_text(
+        '{"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 128, "vocab_size": 2048}'
+    )
+    outcome = command(*words, "--drafts", f"mtp,eagle3:{tmp_path}")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert "mtp as a head of target: cannot work\n" in outcome.out
+    assert "it reads states of width 128, and the target's have 256" in outcome.out
+    assert "draft as the draft of target: can work\n" in outcome.out
+
+
+@pytest.fixture
+def seeing(embedded, tmp_path):
+    """A vision-language model with the vocabulary of the embedded target."""
+    from transformers import AutoTokenizer, Qwen2_5_VLConfig
+
+    text = {"vocab_size": 2048, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64}
+    text |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 512}
+    images = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64}
+    folder = tmp_path / "seeing"
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=images)
+    config.architectures = ["Qwen2_5_VLForConditionalGeneration"]
+    config.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(embedded / "target").save_pretrained(folder)
+    return folder
+
+
+def test_what_reads_images_is_a_target_of_engines_alone(command, embedded, seeing, tmp_path):
+    outcome = command("check", "--target", seeing, "--drafts", embedded / "draft")
+    assert (outcome.code, outcome.err) == (0, "")
+    said = " ".join(outcome.out.split())
+    assert "seeing reads images too, so that only serving engines run it" in said
+    sweep = ["sweep", "--target", seeing, "--drafts", embedded / "draft", "--dry-run"]
+    sweep += ["--traffic", "suite:completion", "--out", tmp_path / "run"]
+    assert command(*sweep, "--engine", "vllm").code == 0
+    drafting = command("check", "--target", embedded / "target", "--drafts", seeing)
+    assert drafting.code == 1
+    assert "`seeing` reads images too: a draft must be a text model" in drafting.out
+
+
 def test_a_damaged_configuration(failing, words, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama", ')
     assert "cannot load the configuration" in failing(2, *words, "--drafts", tmp_path)

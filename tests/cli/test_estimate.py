@@ -51,6 +51,15 @@ def test_the_verify_ratio_reaches_the_formula(command):
     assert command("estimate", *words).out.startswith("Do not speculate: no k is faster")
 
 
+def test_one_verify_ratio_for_every_k_is_said_to_be_one(command):
+    out = command("estimate", *FORMULA).out
+    assert "v = 1 for every k. It grows with k" in out
+    by_k = command("estimate", *FORMULA, "--verify-ratio", "1.1,1.3,1.6", "--k", "1-3").out
+    assert "for every k" not in by_k
+    # (1 + 0.75 + 0.5625) / (0.1 + 1.3)
+    assert "→  2     1.3          2.31        1.65" in by_k
+
+
 def test_every_format_says_that_nothing_was_measured(command):
     for style in ("table", "json", "markdown"):
         outcome = command("estimate", *FORMULA, "--format", style)
@@ -66,6 +75,8 @@ def test_every_format_says_that_nothing_was_measured(command):
         (["--alpha", "nan", "--draft-cost", "0.1"], "not a probability"),
         (["--alpha", "0.7", "--draft-cost", "-1"], "draft cost ratio"),
         ([*FORMULA, "--verify-ratio", "0"], "verify ratio"),
+        ([*FORMULA, "--verify-ratio", "1.1,x"], "not numbers between commas"),
+        ([*FORMULA, "--verify-ratio", "1.1,1.2"], "`--k 1-2`"),
         ([*FORMULA, "--k", "0-4"], "--k"),
     ],
 )

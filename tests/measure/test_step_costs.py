@@ -8,7 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 from scripted import ScriptedClock, TimedRunner
+from transformers import AutoModelForCausalLM, MixtralConfig
 
+from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.runner import HostClock
 from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.step_costs import CostGrid, grid_for, time_steps
 from draftbench.records import Candidate, DraftingMode
@@ -172,3 +175,25 @@ def test_costs_are_timed_where_the_traffic_is(make):
     assert grid_for(responses, ks=(2, 4), room=15, concurrency=1).contexts == (3, 5, 10)
     several = grid_for(responses, ks=(2, 4), room=100, concurrency=8)
     assert (several.contexts, several.prompts, several.concurrency) == ((3, 13), (), 8)
+
+
+def test_passes_of_a_mixture_are_counted_with_the_experts_that_they_read(bench, small):
+    """Two layers of 4 experts, of which each token is sent to 2; nothing of a model without any."""
+    small_mixture = {
+        "vocab_size": 2,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "num_local_experts": 4,
+    }
+    model = AutoModelForCausalLM.from_config(MixtralConfig(**small_mixture)).eval()
+    target = TransformersRunner(model, "none")
+    mixed = replace(bench, target=target, clock=HostClock())
+    points = time_steps(LoadedCandidate(DRAFT, target, mixed), ONE_POINT, always)
+    read = {p.new_tokens: p.experts_read for p in points if p.what == "step"}
+    assert read[1] == 2
+    assert 2 <= read[2] <= 4
+    assert {p.experts_read for p in points if p.what != "step"} == {None}
+    assert {p.experts_read for p in time_steps(small, ONE_POINT, always)} == {None}

@@ -113,9 +113,20 @@ def test_verifying_is_added_to_the_price_of_a_round():
 
 def test_a_dear_verification_leaves_nothing_to_gain():
     assert best_k(0.5, 0.1) > 0
-    assert best_k(0.5, 0.1, verify=2.0) == 0
+    assert best_k(0.5, 0.1, verify=dict.fromkeys(range(1, 65), 2.0)) == 0
     assert break_even_alpha(1, 0.1, verify=2.0) is None
     assert speedup(0.5, 0, 0.1, verify=2.0) == 1  # plain decoding pays neither
+
+
+def test_each_draft_length_has_its_own_verification():
+    """By hand at α = 0.5, c = 0.1: 1.5 / (0.1 + 1.1), 1.75 / (0.2 + 1.55), 1.875 / (0.3 + 1.7)."""
+    found = formula_table(0.5, 0.1, (1, 2, 3), (1.1, 1.55, 1.7))
+    assert [row.speedup for row in found.rows] == pytest.approx([1.25, 1, 0.9375])
+    assert (found.verify_ratio, found.best_k, found.faster_k) == (None, 1, None)
+    # With one v for all, longer drafts than those of the table are looked at too.
+    assert formula_table(0.9, 0.0, (1, 2), (1.1,)).faster_k == 64
+    with pytest.raises(UsageError, match="2 verify ratios do not fit 3 draft lengths"):
+        formula_table(0.5, 0.1, (1, 2, 3), (1.1, 1.2))
 
 
 def test_the_table_marks_where_one_plus_c_would_mislead():

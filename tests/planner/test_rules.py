@@ -11,7 +11,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.rules import rules_of_thumb
-from draftbench.records import Candidate
+from draftbench.records import Candidate, Mixture
 
 
 def near(value, half=0.01):
@@ -32,11 +32,12 @@ def rules(scene):
         more=(),
         concurrency=(1,),
         asked=None,
+        mixture=None,
         **figures,
     ):
         draft = Candidate(draft=names[1])
         scene.requests(2, ALL, draft)
-        scene.facts(None, parameters=int(sizes[0]))
+        scene.facts(None, parameters=int(sizes[0]), mixture=mixture)
         scene.facts(draft.draft, parameters=int(sizes[1]))
         for each in concurrency:
             scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, draft, concurrency=each)
@@ -131,6 +132,17 @@ def test_many_requests_at_once_are_warned_of_until_they_were_measured(rules, sce
     assert "measured up to concurrency 1;" in asked
     scene.records.clear()
     assert "many-requests-at-once" not in rules(decision="speculate", concurrency=(1, 32), **PAYS)
+
+
+def test_a_mixture_is_as_large_as_what_one_token_uses_of_it(rules, scene):
+    """By hand, of 70 B, 64 in experts of which 1 of 8 is read: 6 + 8 B; 1.2 of them are 8.6 %."""
+    mixture = Mixture(experts=8, per_token=1, layers=1, parameters=64 * 10**9)
+    assert "1.7% of the target's parameters" in rules(decision="speculate")["size-ratio"]
+    scene.records.clear()
+    assert "size-ratio" not in rules(mixture=mixture)
+    scene.records.clear()
+    found = rules(sizes=(70e9, 7e9), mixture=mixture)["size-ratio"]
+    assert "50.0% of the target's active parameters" in found
 
 
 def test_prompt_lookup_gets_no_advice_on_drafts(rules):

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
 from draftbench.memory import format_size
-from draftbench.models.check_result import CheckResult, Overlap, OwnDraft, PairSheet
+from draftbench.models.check_result import (
+    CheckResult,
+    EngineAnswer,
+    HeadSheet,
+    ModelSheet,
+    Overlap,
+    OwnDraft,
+    PairSheet,
+)
 from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, counted, parameters, render_sections, shortened
 
@@ -19,12 +30,15 @@ def render(answer: CheckResult, style: str, width: int, *, everything: bool = Fa
     if style == "json":
         return to_json(answer)
     carried = own_draft_section(answer.target.name, answer.own_draft)
+    heads = [_head(answer, head, everything=everything) for head in answer.heads]
     if everything:
         parts = [part for pair in answer.pairs for part in _every_part(answer, pair)]
-        return render_sections([*carried, *parts, _sizes(answer), _levels(answer)], style, width)
-    one = len(answer.pairs) == 1
-    sections = _one(answer, answer.pairs[0]) if one else [_several(answer)]
-    return render_sections([*carried, *sections], style, width, "--all")
+        sections = [*carried, *heads, *parts, _sizes(answer), _levels(answer)]
+        return render_sections(sections, style, width)
+    sections = _one(answer, answer.pairs[0]) if len(answer.pairs) == 1 else []
+    if len(answer.pairs) > 1:
+        sections = [_several(answer)]
+    return render_sections([*carried, *heads, *sections], style, width, "--all")
 
 
 def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
@@ -39,6 +53,13 @@ def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
         note += f" Not used in such a model by {', '.join(carried.unused)}."
     code = [f"{engine}: {option}" for engine, option in carried.options.items()]
     return [Section(f"{shortened(target, _NAME)} carries its own draft", notes=[note], code=code)]
+
+
+def _head(answer: CheckResult, head: HeadSheet, *, everything: bool) -> Section:
+    title = f"{head.name} as a head of {answer.target.name}: {_can_work(head.obstacles)}"
+    notes = [*head.obstacles, *head.caveats, *_engines(head.engines)]
+    options = [f"{engine.engine}: {engine.option}" for engine in head.engines if engine.option]
+    return Section(title, notes=notes, code=options if everything else [])
 
 
 def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
@@ -57,12 +78,12 @@ def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
     return [
         verdict,
         Section("Differences", ["", "target", "draft"], differing, notes),
-        Section("Engines, by their own rules", notes=[*_engines(pair), _MORE]),
+        Section("Engines, by their own rules", notes=[*_engines(pair.engines), _MORE]),
     ]
 
 
 def _several(answer: CheckResult) -> Section:
-    rows, notes = [], []
+    rows, of_text = [], defaultdict[str, list[str]](list)
     for pair in answer.pairs:
         name = shortened(pair.draft.name, _NAME)
         taking = [engine for engine in pair.engines if engine.standing != "refuses"]
@@ -72,13 +93,17 @@ def _several(answer: CheckResult) -> Section:
             [
                 name,
                 "no" if pair.obstacles else "yes",
-                parameters(pair.draft.parameters),
+                _size(pair.draft),
                 _share(pair.facts.vocabulary.all_tokens.same_id),
                 "all" if every else ", ".join(starred) or "none",
             ]
         )
-        for text in (pair.obstacles or pair.caveats)[:1]:
-            notes.append(text if f"`{pair.draft.name}`" in text else f"{name}: {text}")
+        for text in (*pair.obstacles, *pair.caveats):
+            of_text[text].append("" if f"`{pair.draft.name}`" in text else name)
+    notes = [
+        text if names == [""] or len(names) == len(rows) > 1 else f"{', '.join(names)}: {text}"
+        for text, names in of_text.items()
+    ]
     if any(e.standing == "with an option" for pair in answer.pairs for e in pair.engines):
         notes.append("* only with an option of that engine.")
     working = sum(not pair.obstacles for pair in answer.pairs)
@@ -99,7 +124,7 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
         Section("Side by side", ["", "target", "draft"], _side_by_side(answer, pair), notes, code),
     ]
     if pair.engines:
-        rules = [*_engines(pair), _LENGTH]
+        rules = [*_engines(pair.engines), _LENGTH]
         parts.append(Section("Engines, by their own rules", notes=rules, code=options))
     if pair.rooms:
         rows = [
@@ -124,9 +149,12 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
 
 
 def _verdict(draft: str, target: str, pair: PairSheet) -> Section:
-    words = "cannot work" if pair.obstacles else "can work"
-    title = f"{draft} as the draft of {target}: {words}"
+    title = f"{draft} as the draft of {target}: {_can_work(pair.obstacles)}"
     return Section(title, notes=[*pair.obstacles, *pair.caveats])
+
+
+def _can_work(obstacles: Sequence[str]) -> str:
+    return "cannot work" if obstacles else "can work"
 
 
 def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
@@ -151,6 +179,12 @@ def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
         ["family", *(model.family for model in models)],
         ["layers × width", *(f"{model.layers} × {model.width}" for model in models)],
         ["context", *contexts],
+        ["weights read a step", *(format_size(model.read_at("none")) for model in models)],
+        *(
+            [["experts of a token", *map(_experts, models)]]
+            if any(m.mixture for m in models)
+            else []
+        ),
         ["rows of vocabulary", f"{sizes.target_rows:,}", f"{sizes.draft_rows:,}"],
         ["tokens of vocabulary", f"{sizes.target_tokens:,}", f"{sizes.draft_tokens:,}"],
         ["kind of tokenizer", target.kind, draft.kind],
@@ -158,6 +192,16 @@ def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
         ["adds bos token", *("yes" if side.adds_bos else "no" for side in tokenizers)],
         ["has a chat template", *("yes" if side.has_template else "no" for side in tokenizers)],
     ]
+
+
+def _experts(model: ModelSheet) -> str:
+    mixture = model.mixture
+    return f"{mixture.per_token} of {mixture.experts}" if mixture else "no mixture"
+
+
+def _size(model: ModelSheet) -> str:
+    active = f", {parameters(model.active_parameters)} active" if model.mixture else ""
+    return parameters(model.parameters) + active
 
 
 def _tokens(answer: CheckResult, pair: PairSheet) -> list[str]:
@@ -170,11 +214,11 @@ def _tokens(answer: CheckResult, pair: PairSheet) -> list[str]:
     return notes
 
 
-def _engines(pair: PairSheet) -> list[str]:
+def _engines(engines: Sequence[EngineAnswer]) -> list[str]:
     words = {"with an option": "accepts with an option"}
     return [
         f"{each.engine} {words.get(each.standing, each.standing)}: {each.reason}"
-        for each in pair.engines
+        for each in engines
     ]
 
 
@@ -184,7 +228,7 @@ def _sizes(answer: CheckResult) -> Section:
     rows = [
         [
             sheet.name,
-            parameters(sheet.parameters),
+            _size(sheet),
             sheet.dtype,
             *(format_size(sheet.weight_bytes[level]) for level in levels),
             format_size(sheet.kv_bytes_per_token),

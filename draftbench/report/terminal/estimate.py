@@ -19,6 +19,7 @@ def render(table: FormulaTable, style: str, width: int) -> str:
         [
             "→" if row.k == table.best_k else "",
             str(row.k),
+            *([] if table.verify_ratio else [f"{row.verify_ratio:g}"]),
             f"{row.tokens_per_round:.2f}",
             f"{row.speedup:.2f}",
             "–" if row.break_even_alpha is None else f"{row.break_even_alpha:.2f}",
@@ -27,7 +28,13 @@ def render(table: FormulaTable, style: str, width: int) -> str:
         for row in table.rows
     ]
     given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
-    given += "" if table.verify_ratio == 1 else f", v = {table.verify_ratio:g}"
+    given += (
+        ""
+        if table.verify_ratio == 1
+        else f", v = {table.verify_ratio:g}"
+        if table.verify_ratio
+        else ", v by k"
+    )
     none = "None of these k is" if table.faster_k else "Do not speculate: no k is"
     title = f"{none} faster than decoding without a draft ({given})"
     if table.best_k:
@@ -48,6 +55,13 @@ def render(table: FormulaTable, style: str, width: int) -> str:
         f"Estimated: {BASIS}.",
         "speed-up = (1 + α + … + α^k) / (k·c + v), with c per draft token.",
     ]
-    head = ["", "k", "tokens/round", "speed-up ×", "break-even α", "with 1+c ×"]
+    if table.verify_ratio:
+        notes.append(
+            f"v = {table.verify_ratio:g} for every k. It grows with k, most in mixtures of "
+            "experts, so that long drafts look better than they are: give it for each, "
+            "--verify-ratio V,…"
+        )
+    v = [] if table.verify_ratio else ["v(k+1)"]
+    head = ["", "k", *v, "tokens/round", "speed-up ×", "break-even α", "with 1+c ×"]
     section = Section(title, head, rows, notes)
     return render_sections([section], style, width)

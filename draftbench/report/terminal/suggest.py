@@ -22,6 +22,8 @@ def render(answer: Suggestion, style: str, width: int) -> str:
     section = Section(f"No known draft for {answer.target}", notes=[_UNKNOWN])
     if answer.proposals:
         size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
+        if answer.active_parameters != answer.parameters and answer.active_parameters:
+            size += f", {parameters(answer.active_parameters)} active"
         head = ["draft", "size", "of the target", "same tokens", "vocabulary"]
         rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
         title = f"Drafts used with {answer.target}{size}"

@@ -12,6 +12,7 @@ from draftbench.models.check_result import (
     PairSheet,
     Room,
 )
+from draftbench.records import Mixture
 from draftbench.report.terminal.check import render
 
 LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
@@ -73,6 +74,26 @@ def test_several_drafts_are_a_row_each():
     assert "small yes 10 M all all" in lines
     assert "other no 10 M 50.00% none" in lines
     assert "`other` cannot draft for `big`: too few tokens" in lines
+
+
+def test_each_of_several_drafts_keeps_all_its_caveats_and_shared_ones_are_said_once():
+    one = replace(pair("a"), caveats=("shared by both", "a alone", "and more"))
+    other = replace(pair("b"), caveats=("shared by both", "b alone"))
+    lines = render(answer(one, other), "table", 88).splitlines()
+    assert [line.strip() for line in lines if line.startswith("  ")][:4] == [
+        "shared by both", "a: a alone", "a: and more", "b: b alone",
+    ]  # fmt: skip
+
+
+def test_a_mixture_shows_what_a_step_reads_of_it():
+    mixture = Mixture(experts=8, per_token=2, layers=2, parameters=4_000_000)
+    small = replace(
+        pair("small"), draft=sheet("small", active_parameters=7_000_000, mixture=mixture)
+    )
+    text = " ".join(render(answer(small), "table", 88).split())
+    assert "experts of a token no mixture 2 of 8" in text
+    assert "10 M, 7 M active" in render(answer(small), "table", 88, everything=True)
+    assert "experts" not in render(answer(pair("b")), "table", 88, everything=True)
 
 
 def test_everything_has_templates_sizes_memory_and_options():

@@ -1,0 +1,113 @@
+"""Decides from configurations whether a head can draft for a target: EAGLE-3 and DFlash heads,
+which are checkpoints of their own, and the layers that a target carries (`mtp`).
+
+A head reads the target's states, so it must have the target's width, layers and vocabulary. Its
+config.json is in the format of speculators, or that of the head's authors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
+from draftbench.models.drafting import METHODS, Method, Speculation, parsed
+from draftbench.models.engine_rules import ENGINE_RULES, drafting_option
+from draftbench.models.source import ModelSource
+
+_LAYER_IDS = ("eagle_aux_hidden_state_layer_ids", "target_layer_ids", "aux_hidden_state_layer_ids")
+
+
+def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> HeadSheet:
+    """Whether what `--drafts` names so can draft for the target, and which engines know it.
+
+    Raises:
+        ModelError: its configuration cannot be loaded.
+    """
+    method, model = parsed(head)
+    if method == "mtp":
+        missing = f"`{target.name}` carries no layers that draft for it"
+        return HeadSheet(
+            name=head,
+            method=method,
+            obstacles=() if own_draft else (missing,),
+            caveats=(),
+            engines=tuple(_of_own_draft(own_draft)) if own_draft else (),
+        )
+    raw = ModelSource(model, target.trust).raw_config
+    return HeadSheet(
+        name=head,
+        method=method,
+        obstacles=tuple(_obstacles(raw, method, target)),
+        caveats=tuple(_caveats(raw, method, target)),
+        engines=tuple(_engines(method, model)),
+    )
+
+
+def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
+    """Why a head with this config.json cannot read the target's states or write its tokens."""
+    named = [raw.get("speculators_model_type"), *(raw.get("architectures") or ())]
+    words = " ".join(str(name).lower() for name in named if name)
+    if method not in words:
+        yield f"its config.json is not that of a head for {method}" + f" (it says {words})" * bool(
+            words
+        )
+        return
+    text, own = target.config.get_text_config(), _layer(raw)
+    width = raw.get("target_hidden_size") or own.get("hidden_size")
+    if width not in (None, text.hidden_size):
+        yield f"it reads states of width {width}, and the target's have {text.hidden_size}"
+    layers, ids = text.num_hidden_layers, _layer_ids(raw)
+    made_for = raw.get("num_target_layers")
+    if made_for not in (None, layers):
+        yield f"it was made for {made_for} layers, and the target has {layers}"
+    elif max(ids, default=0) > layers:
+        yield f"it reads the target's layer {max(ids)}, and the target has {layers}"
+    rows = own.get("vocab_size")
+    if rows not in (None, text.vocab_size):
+        yield f"its vocabulary has {rows} rows, and the target's {text.vocab_size}"
+
+
+def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
+    drafted, rows = raw.get("draft_vocab_size"), target.config.get_text_config().vocab_size
+    if isinstance(drafted, int) and drafted < rows:
+        yield f"it proposes {drafted} of the target's {rows} tokens, and never the others"
+    verifier = (raw.get("speculators_config") or {}).get("verifier") or {}
+    trained_for = str(verifier.get("name_or_path") or "").rpartition("/")[2]
+    if trained_for and trained_for.lower() != target.name.lower():
+        yield f"it was trained for {trained_for}"
+    ids = _layer_ids(raw)
+    if ids != sorted(ids):
+        yield f"vLLM sorts the layers that it reads ({ids}), and then it drafts badly"
+    if "speculators_model_type" in raw and method == "eagle3" and "norm_before_residual" not in raw:
+        yield "it does not say norm_before_residual, which vLLM takes for true, speculators for not"
+
+
+def _layer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where the sizes of a head's own layer stand."""
+    return raw.get("transformer_layer_config") or raw
+
+
+def _layer_ids(raw: Mapping[str, Any]) -> list[int]:
+    """The target's layers that a head reads; empty where its engine's default holds."""
+    parts = [raw, *(raw.get(part) or {} for part in ("eagle_config", "dflash_config"))]
+    found = (part[name] for part in parts for name in _LAYER_IDS if part.get(name))
+    return list(next(found, ()))
+
+
+def _engines(method: Method, model: str) -> Iterator[EngineAnswer]:
+    for engine, rules in ENGINE_RULES.items():
+        if method not in METHODS.get(engine, ()):
+            yield EngineAnswer(rules.name, "refuses", f"it is not known to draft by {method}", None)
+            continue
+        converted = rules.converts and not model.endswith(".gguf")
+        option = drafting_option(engine, Speculation(method, model + ".gguf" * converted, 1))
+        reason = f"as a .gguf file of architecture {method}" if rules.converts else f"by {method}"
+        yield EngineAnswer(rules.name, "accepts", reason, option)
+
+
+def _of_own_draft(own_draft: OwnDraft) -> Iterator[EngineAnswer]:
+    for name, option in own_draft.options.items():
+        yield EngineAnswer(name, "accepts", own_draft.why, option)
+    for name in own_draft.unused:
+        yield EngineAnswer(name, "refuses", "it does not use them in such a model", None)

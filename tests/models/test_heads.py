@@ -1,0 +1,110 @@
+"""Heads, held against the target by their configurations alone."""
+
+import json
+
+import pytest
+from transformers import LlamaConfig
+
+from draftbench.models.check import check_models
+from draftbench.models.heads import check_head
+from draftbench.models.source import ModelSource
+
+# A Llama of 8 layers and width 64 with 300 words.
+LAYER = {"model_type": "llama", "hidden_size": 64, "vocab_size": 300, "num_hidden_layers": 1}
+SPECULATORS = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "draft_vocab_size": 300,
+    "norm_before_residual": True,
+    "transformer_layer_config": LAYER,
+    "eagle_aux_hidden_state_layer_ids": [2, 4, 5],
+}
+AUTHORS = {**LAYER, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 300}
+DFLASH = {
+    **LAYER, "architectures": ["DFlashDraftModel"], "num_target_layers": 8,
+    "dflash_config": {"target_layer_ids": [1, 3, 6]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def target(workshop):
+    return workshop.source("target", num_hidden_layers=8)
+
+
+@pytest.fixture
+def head_of(target, tmp_path):
+    def made(config, method="eagle3"):
+        folder = tmp_path / "head"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        return check_head(target, None, f"{method}:{folder}")
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("config", "method"), [(SPECULATORS, "eagle3"), (AUTHORS, "eagle3"), (DFLASH, "dflash")]
+)
+def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(head_of, config, method):
+    head = head_of(config, method)
+    assert (head.method, head.obstacles, head.caveats) == (method, (), ())
+    standings = {answer.engine: answer.standing for answer in head.engines}
+    known = "accepts" if method == "eagle3" else "refuses"
+    assert standings == {
+        **dict.fromkeys(("vLLM", "SGLang", "llama.cpp"), "accepts"),
+        "TensorRT-LLM": known,
+        "transformers": "refuses",
+    }
+    (option,) = [answer.option for answer in head.engines if answer.engine == "vLLM"]
+    assert f'{{"method":"{method}","model":"' in option
+
+
+@pytest.mark.parametrize(
+    ("changed", "obstacle"),
+    [
+        ({"target_hidden_size": 32}, "reads states of width 32, and the target's have 64"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 9]}, "layer 9, and the target has 8"),
+        (
+            {"transformer_layer_config": {**LAYER, "vocab_size": 400}},
+            "its vocabulary has 400 rows, and the target's 300",
+        ),
+        ({"speculators_model_type": "dflash", "architectures": ["Other"]}, "not that of a head"),
+    ],
+)
+def test_a_head_for_another_width_depth_or_vocabulary_cannot_work(head_of, changed, obstacle):
+    (found,) = head_of(SPECULATORS | changed).obstacles
+    assert obstacle in found
+
+
+def test_what_a_head_lacks_or_leaves_open_is_said(head_of):
+    verifier = {"verifier": {"name_or_path": "org/Another-8B"}}
+    changed = {"draft_vocab_size": 200, "eagle_aux_hidden_state_layer_ids": [5, 2, 4]}
+    open_ = {k: v for k, v in SPECULATORS.items() if k != "norm_before_residual"}
+    caveats = head_of({**open_, **changed, "speculators_config": verifier}).caveats
+    assert [text.split(",")[0] for text in caveats] == [
+        "it proposes 200 of the target's 300 tokens",
+        "it was trained for Another-8B",
+        "vLLM sorts the layers that it reads ([5",
+        "it does not say norm_before_residual",
+    ]
+
+
+def test_a_model_is_no_head(head_of):
+    (found,) = head_of(LlamaConfig(architectures=["LlamaForCausalLM"]).to_dict()).obstacles
+    assert found == ("its config.json is not that of a head for eagle3 (it says llamaforcausallm)")
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_mtp_needs_layers_that_the_target_carries(target, monkeypatch, layers):
+    monkeypatch.setattr(ModelSource, "check_weights", lambda self: None)
+    config = json.loads((target._path / "config.json").read_text())
+    (target._path / "config.json").write_text(
+        json.dumps(config | {"num_nextn_predict_layers": layers})
+    )
+    (head,) = check_models(target, [], 1 << 40, heads=["mtp"]).heads
+    if not layers:
+        assert head.obstacles == ("`target` carries no layers that draft for it",)
+        assert head.engines == ()
+    else:
+        assert head.obstacles == ()
+        assert "llama.cpp" in [e.engine for e in head.engines if e.standing == "accepts"]
