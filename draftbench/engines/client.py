@@ -79,7 +79,7 @@ class AnswerError(EngineError):
         super().__init__(
             f"{reason}: {said}" if said else reason,
             hint=hint,
-            kept=f"{reason}: {known}" if known else reason,
+            safe_message=f"{reason}: {known}" if known else reason,
         )
         self.fault = fault
         self.status = status  # of HTTP, where that says no

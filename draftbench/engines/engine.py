@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -30,7 +30,7 @@ from draftbench.engines.client import (
 from draftbench.engines.counters import Counters, read_counters
 from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.records import Key, Sampling
+from draftbench.records import Key, Sampling, Served
 
 Id = Annotated[int, Meta(ge=0, lt=2**31)]
 # What can be measured of a server without token ids.
@@ -53,9 +53,7 @@ class Ask:
 @dataclass(eq=False)
 class Answer:
     """An answer, filled by `Server.read` as it comes in; with `error` set, what came until then.
-
-    Rounds one by one in `proposed` and `accepted` where the server tells them, else their sums. An
-    engine may count tokens past the end of the response.
+    What is not private is recorded under the same names (`served`).
     """
 
     ask: Ask
@@ -89,6 +87,22 @@ class Answer:
     @property
     def output_tokens(self) -> int:
         return sum(self.chunks)
+
+    def served(self, *, concurrency: int | None, **of: Any) -> Served:
+        """Its record; `of` says which server answered what. A `concurrency` of None: the request
+        was sent at its time of arrival.
+        """
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        told |= {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
+        request, sample = self.ask.key
+        told |= {"request": request, "sample": sample, "output_tokens": self.output_tokens}
+        told |= {"load": "closed" if concurrency else "open"}
+        told |= {"concurrency": concurrency or max(1, self.in_flight), **of}
+        return Served(**{name: told[name] for name in RECORDED})
+
+
+# What a record holds of an answer, and of the server that gave it.
+RECORDED = [name for name in Served.__struct_fields__ if name != "tie"]
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
             # Not its last lines: a server that was asked may have logged a prompt.
             ended = f"; {start.engine} ended ({how}), its log is {runner.log}"
             raise EngineError(
-                error.message + ended, hint=error.hint, kept=error.kept + ended
+                error.message + ended, hint=error.hint, safe_message=error.safe_message + ended
             ) from error
     finally:
         runner.end()
@@ -138,7 +138,7 @@ def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: f
             command, assigns, _ = runner.launch.words[0].partition("=")
             raise EngineError(
                 f"cannot run `{command}{'=…' if assigns else ''}`: {runner.refused}",
-                kept=f"cannot run the command of {start.engine}: {runner.refused}",
+                safe_message=f"cannot run the command of {start.engine}: {runner.refused}",
                 hint="--engine-command names the command that starts the server; {args} in it "
                 "stands for draftbench's flags",
             )
@@ -152,14 +152,14 @@ def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: f
             raise EngineError(
                 ended + runner.last_words(),
                 hint=f"its whole log is {runner.log}; {runner.advice()}",
-                kept=ended,
+                safe_message=ended,
             )
         if time.monotonic() - begun > start.ready_timeout:
             late = f"{start.engine} did not answer within {start.ready_timeout:g} s"
             raise EngineError(
                 late + runner.last_words(),
                 hint=f"a longer --ready-timeout waits for it; its whole log is {runner.log}",
-                kept=late,
+                safe_message=late,
             )
 
 

@@ -2,7 +2,7 @@
 yet.
 """
 
-from draftbench.sweep.engine_preparation import prepare_serving
+from draftbench.sweep.engine_prepare import prepare_serving
 from draftbench.sweep.grid import run
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.preparation import Prepared, prepare_models

@@ -71,7 +71,7 @@ def describe(error: Exception) -> tuple[str, str]:
         reason = f"out of memory: {words}" if words else "out of memory"
         return reason, "a smaller draft or quantization may fit"
     if isinstance(error, DraftbenchError):
-        message = error.kept if isinstance(error, EngineError) else error.message
+        message = error.safe_message if isinstance(error, EngineError) else error.message
         return message, error.hint
     if words:
         return words, "the same command tries this candidate again"

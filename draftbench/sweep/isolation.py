@@ -27,7 +27,7 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Measured
+from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Keep, Worker
 
 _LOOK_SECONDS = 5.0
@@ -141,7 +141,7 @@ def _work(
     parent: Any = _Parent(pipe)  # keeps and watches
     try:
         set_threads(prepared.manifest.environment.threads)
-        worker = Worker(prepared, Measured.read(prepared, folder), parent.keep, parent)
+        worker = Worker(prepared, SweepState.read(prepared, folder), parent.keep, parent)
         parent.begin()
         parent.done(worker.attempt(candidate) if candidate else None)
     except DraftbenchError as error:

@@ -47,7 +47,7 @@ from draftbench.run_folder.manifest import (
     environment,
     portable,
 )
-from draftbench.sweep.engine_arms import Serving
+from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
@@ -58,7 +58,7 @@ DEFAULT_LIMIT = 256
 class PromptMaker(Protocol):
     """Makes token ids of requests: `measure.prompts.TextSide`, or a server."""
 
-    def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None: ...
+    def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None: ...
 
     def answer(self, request: Request) -> list[int]: ...
 
@@ -93,11 +93,11 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
     device = device_of(options.device)
-    asked = environment_threads()
-    threads = set_threads(options.threads or asked)
+    usual = environment_threads()
+    threads = set_threads(options.threads or usual)
     watcher.note(f"device: {device_words(device)}", always=True)
-    if options.threads is None and asked:
-        watcher.note(f"CPU threads: {asked}, from OMP_NUM_THREADS; --threads sets another number")
+    if options.threads is None and usual:
+        watcher.note(f"CPU threads: {usual}, from OMP_NUM_THREADS; --threads sets another number")
     build = Build(
         dtype_of(options.dtype, device),
         options.target_quant,
@@ -176,7 +176,7 @@ def manifest_of(
             measure_requests=options.measure_requests,
             controls=options.controls,
             sample=options.traffic.sample,
-            processes=options.turns,
+            processes=options.repeats,
         ),
         specs={name: portable(spec) for name, spec in specs.items()},
     )
@@ -239,7 +239,6 @@ def render(
     Args:
         context: tokens that the target reads.
     """
-    longest = options.max_new_tokens or context
     prompts: list[Prompt] = []
     dropped: Counter[str] = Counter()
     for request in traffic.requests:
@@ -249,9 +248,9 @@ def render(
         sampling = request.sampling
         if options.temperature is not None:
             sampling = msgspec.structs.replace(sampling, temperature=options.temperature)
-        limit = request.max_tokens or options.max_new_tokens or DEFAULT_LIMIT
-        asked = msgspec.structs.replace(request, sampling=sampling, max_tokens=limit)
-        prompt = text.prompt(asked, longest, context)
+        limits = filter(None, (request.max_tokens, options.max_new_tokens))
+        sampled = msgspec.structs.replace(request, sampling=sampling)
+        prompt = text.prompt(sampled, min(limits, default=DEFAULT_LIMIT), context)
         if prompt is None:
             dropped["longer than the target's context"] += 1
             continue

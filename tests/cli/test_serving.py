@@ -21,7 +21,7 @@ from draftbench.errors import EngineError
 from draftbench.records import Candidate
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_check, engine_preparation, engine_worker
+from draftbench.sweep import engine_ask, engine_check, engine_prepare
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
@@ -173,7 +173,7 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
     def refused(url, engine, **_):
         raise EngineError("cannot reach http://spec", hint="see whether the server runs")
 
-    monkeypatch.setattr(engine_preparation, "connect", refused)
+    monkeypatch.setattr(engine_prepare, "connect", refused)
     assert "cannot reach" in failing(2, "sweep", *SERVER, "--drafts", "ngram", *TRAFFIC)
 
 
@@ -189,7 +189,7 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
 )
 def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, complaint):
     servers = {"http://spec": spec, "http://plain": plain}
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     assert re.search(complaint, failing(2, "sweep", *SERVER, *words, *TRAFFIC))
@@ -201,7 +201,7 @@ def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedde
             return Counters(rounds=0, drafted=0, kept=0)
 
     served = Silent(method="draft-simple")
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: served)
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: served)
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--tokenizer", embedded / "target"]
     assert "set to draft (draft-simple) and drafts nothing" in failing(
@@ -214,7 +214,7 @@ def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
         def tokenize(self, text):
             return [1, 2, 3]
 
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: Telling(k=4))
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: Telling(k=4))
     words = ["--tokenizer", embedded / "target"]
     assert "is not the server's" in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
 
@@ -222,13 +222,13 @@ def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
 def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_target(
     command, monkeypatch, embedded, tmp_path
 ):
-    for module in (engine_check, engine_worker):
+    for module in (engine_check, engine_ask):
         monkeypatch.setattr(module, "drive", fake_drive)
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, "--temperature", 0]
     said = "the server calls its model other: it is taken to be target"
     for model, expected in (("org/other", True), ("org/target", False)):
         served = FakeServer(model=model)
-        monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: served)  # noqa: B023
+        monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: served)  # noqa: B023
         outcome = command("sweep", *SERVER, *words, "--out", tmp_path / model.replace("/", "-"))
         assert outcome.code == 0, outcome.err
         assert (said in outcome.err) is expected
@@ -237,8 +237,8 @@ def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_targe
 def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, monkeypatch, embedded, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(embedded / "target" / name, tmp_path / name)
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: FakeServer(k=4))
-    for module in (engine_check, engine_worker):
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: FakeServer(k=4))
+    for module in (engine_check, engine_ask):
         monkeypatch.setattr(module, "drive", fake_drive)
     words = ["--tokenizer", tmp_path, "--drafts", "ngram", "--out", tmp_path / "run"]
     outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--temperature", 0)
@@ -249,9 +249,9 @@ def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, monkeypatch, e
 def engine(monkeypatch):
     """vLLM in this process."""
     fake = FakeEngine()
-    monkeypatch.setattr(engine_worker, "started", fake.started)
-    monkeypatch.setattr(engine_worker, "connect", fake.connect)
-    monkeypatch.setattr(engine_worker, "drive", fake_drive)
+    monkeypatch.setattr(engine_ask, "started", fake.started)
+    monkeypatch.setattr(engine_ask, "connect", fake.connect)
+    monkeypatch.setattr(engine_ask, "drive", fake_drive)
     return fake
 
 
@@ -397,7 +397,7 @@ def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
     rows = ({"prompt": f"one two {at}", "timestamp": at} for at in (0, 60, 600))
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--tokenizer", embedded / "target", "--traffic", log, "--max-new-tokens", 4]
     words += ["--arrivals", "log", "--dry-run", *(["--baseline-server", "http://plain"] * baseline)]
@@ -461,7 +461,7 @@ def test_a_dry_run_counts_the_bytes_that_the_engine_will_hold(
 
 def test_a_dry_run_of_servers_that_run_starts_none(command, monkeypatch, embedded):
     servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--dry-run")

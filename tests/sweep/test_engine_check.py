@@ -1,4 +1,4 @@
-"""A server is what it should be: the one that the run was begun on, drafting as its arm should."""
+"""A server is what it should be: the one that the run was begun on, drafting as it was asked to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, EngineFacts, Failure, Served
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
-from draftbench.sweep import engine_arms
+from draftbench.sweep import engine_servers
 from draftbench.traffic import TrafficQuery
 
 LOOKUP = Candidate(draft="ngram")
@@ -133,7 +133,7 @@ def test_a_model_that_is_replaced_between_two_starts_ends_the_sweep(served, smal
     engine = FakeEngine(lambda start, n: other_weights(target) if n == 1 else None)
     with pytest.raises(RunFolderError, match="the target changed"):
         served("ngram", on=engine, target=str(target), measure="all", ks=(2,))
-    assert engine.arms == [0]
+    assert engine.ks == [0]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_run_is_not_continued_with_other_threads_of_its_servers(
     have; the hint resumes it.
     """
     sweep = {"measure": "all", "ks": (2, 4)}
-    monkeypatch.setattr(engine_arms, "server_threads", lambda: usual)
+    monkeypatch.setattr(engine_servers, "server_threads", lambda: usual)
     folder = served("ngram", threads=begun, **sweep).folder
     log = folder.path / "observations" / "served.jsonl"
     lines = log.read_text().splitlines(keepends=True)
@@ -216,7 +216,7 @@ def test_a_run_is_not_continued_with_other_threads_of_its_servers(
     hint = f"give --threads {begun}, as" if begun else "leave --threads out, as"
     assert caught.value.hint.startswith(hint)
     assert engine.starts == []
-    assert served("ngram", threads=begun, **sweep).engine.arms == [4]
+    assert served("ngram", threads=begun, **sweep).engine.ks == [4]
 
 
 @pytest.mark.parametrize(("told", "kept"), [(None, False), (True, True), (False, False)])
@@ -458,7 +458,7 @@ def test_an_arm_that_proposes_nothing_at_all_is_a_failure(served, small, tells):
     kept = [row for row in found.folder.records(Served) if row.k]
     assert [row.error for row in kept] == [None, None, "other drafting", "other drafting"]
     again = served(draft, measure="all", ks=(2,), controls=False)
-    assert (again.engine.arms, again.run.failures) == ([2], ())
+    assert (again.engine.ks, again.run.failures) == ([2], ())
     assert len(rows_of(again.run, 2)) == 2
 
 
