@@ -1,8 +1,7 @@
-"""What every serving engine is asked and answers: the interface that `vllm.py`, `llama_cpp.py` and
-the others implement.
+"""The interface to every serving engine, which `vllm.py`, `llama_cpp.py` and the others implement.
 
 A length means what it means in the built-in decoder: the token that ended a response is counted,
-and is the last of its ids. Rounds are kept as the engine counts them.
+and is the last of its ids. Rounds are recorded as the engine counts them.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class ServerFacts:
 
 
 class Server(ABC):
-    """One server that answers.
+    """A server that answers.
 
     Every method raises `EngineError` where the server does not answer as it should, or this kind of
     engine cannot do it at all.
@@ -202,7 +201,7 @@ class Server(ABC):
         return self.http.run(self.count())
 
     async def count(self) -> Counters:
-        """`counters`, awaited in the loop; all None where the server shows none."""
+        """`counters` for the event loop; all None where the server shows none."""
         with unless_refused():
             return read_counters(await self.http.page("/metrics"))
         return Counters()
@@ -244,8 +243,8 @@ def one_token(
     **fields: Any,
 ) -> S:
     """A greedy answer of one token, not streamed. Raises: AnswerError."""
-    asked = Ask(("", 0), prompt, 1, Sampling(seed=0))
-    body = server.body(asked) | fields | {"stream": False}
+    ask = Ask(("", 0), prompt, 1, Sampling(seed=0))
+    body = server.body(ask) | fields | {"stream": False}
     body.pop("stream_options", None)
     return _without_error(server.http.json(server.route, body, type=kind, most=most))
 
@@ -290,8 +289,8 @@ class TokenServer(Server):
         return self.http.json("/tokenize", body, type=Tokens).tokens
 
     def other_positions(self) -> AnswerError:
-        """For `best_tokens` to raise."""
-        return garbage(f"{self.url} scored other positions than were asked")
+        """The error of `best_tokens` where the answer has other positions."""
+        return garbage(f"{self.url} scored other positions than it was sent")
 
 
 def accepted_at_least(histogram: Sequence[int]) -> list[int]:

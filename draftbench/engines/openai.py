@@ -186,7 +186,7 @@ class OpenAi(Server):
         return answer
 
     def _card(self) -> ModelCard:
-        """What the server's list of models says of the one that is asked."""
+        """What the server's list of models says of its model."""
         cards = self.http.json("/v1/models", type=ModelList).data
         return next(
             (card for card in cards if card.id == self.model), ModelCard(id=self.model or "")

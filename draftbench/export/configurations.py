@@ -202,10 +202,10 @@ def _to_send(plan: ServePlan) -> str:
     """The sampling that requests must ask for to be sampled as they were measured."""
     if plan.mixed:
         return "send every request's temperature, top-k, top-p and min-p, as measured"
-    asked = plan.sampling
-    if asked.temperature == 0:
+    sampling = plan.sampling
+    if sampling.temperature == 0:
         return "send temperature 0 with every request, as measured"
-    cuts = (("top-k", asked.top_k), ("top-p", asked.top_p), ("min-p", asked.min_p))
+    cuts = (("top-k", sampling.top_k), ("top-p", sampling.top_p), ("min-p", sampling.min_p))
     words = [f"no {name}" if value is None else f"{name} {value:g}" for name, value in cuts]
-    sent = ", ".join([f"temperature {asked.temperature:g}", *words])
+    sent = ", ".join([f"temperature {sampling.temperature:g}", *words])
     return f"send {sent} with every request, as measured"

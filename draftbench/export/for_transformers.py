@@ -57,12 +57,12 @@ def _from_pretrained(name: str, revision: str | None) -> str:
 
 def _generation(plan: ServePlan) -> list[str]:
     """The traffic's sampling and longest response, as keys and values in Python."""
-    asked = plan.sampling
-    settings: dict[str, object] = {"do_sample": asked.temperature > 0}
-    if asked.temperature > 0:
-        settings["temperature"] = asked.temperature
-        settings["top_k"] = asked.top_k or 0
-        settings["top_p"] = 1.0 if asked.top_p is None else asked.top_p
-        settings["min_p"] = asked.min_p or 0.0
+    sampling = plan.sampling
+    settings: dict[str, object] = {"do_sample": sampling.temperature > 0}
+    if sampling.temperature > 0:
+        settings["temperature"] = sampling.temperature
+        settings["top_k"] = sampling.top_k or 0
+        settings["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
+        settings["min_p"] = sampling.min_p or 0.0
     settings |= {"repetition_penalty": 1.0, "max_new_tokens": plan.limit}
     return [f'"{name}": {value!r}' for name, value in settings.items()]

@@ -144,8 +144,8 @@ class EngineWorker:
             )
 
     def attempt(self, candidate: Candidate) -> Failure | None:
-        """In the first repeat replay a candidate, then ask the servers that draft with it. A failure
-        of this candidate alone is returned, not raised.
+        """Replay a candidate (in the first repeat), and ask the servers that draft with it. What is
+        wrong with this candidate alone is returned, not raised.
 
         Raises:
             DraftbenchError: the run folder cannot be written.

@@ -308,7 +308,7 @@ def check_drafting(
 def other_drafting(config: ServerConfig, what: str) -> EngineError:
     """A server that drafts otherwise than asked."""
     return EngineError(
-        f"the server was asked as `{config}`, and {what}",
+        f"the server was meant to run as `{config}`, but {what}",
         hint="check the speculation flags in its command and --engine-args; these answers are "
         "stored but not counted",
     )

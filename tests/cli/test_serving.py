@@ -198,7 +198,7 @@ def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, c
 def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedded):
     class Silent(FakeServer):
         def counters(self):
-            return Counters(rounds=0, drafted=0, kept=0)
+            return Counters(rounds=0, drafted=0, accepted=0)
 
     served = Silent(method="draft-simple")
     monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: served)

@@ -47,8 +47,8 @@ def pieces(text, tokens):
 
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED])
 def test_a_logged_response_gives_the_records_of_a_generated_one(text, make, sampling):
-    request = make.request(sampling=sampling, max_tokens=7)
-    prompt = text.prompt(request, 64, 512)
+    request = make.request(sampling=sampling)
+    prompt = text.prompt(request, 7, 512)
     target = author(text, prompt, WRITTEN)
     ((tokens, finish),) = generate([(prompt, 0)], target, text, HostClock())
     logged_too = msgspec.structs.replace(request, response=text.tokenizer.decode(tokens))

@@ -358,12 +358,12 @@ def answers_of(folder):
 def test_a_server_without_a_draft_that_says_that_it_drafts_is_refused(
     served, tmp_path, says, words
 ):
-    with pytest.raises(EngineError, match=f"asked as `without a draft`, and {words}"):
+    with pytest.raises(EngineError, match=f"meant to run as `without a draft`, but {words}"):
         served("ngram", on=FakeEngine(lambda *_: FakeServer(says=says)), measure="all", ks=(2,))
     folder = RunFolder(tmp_path / "run")
     (failed,) = folder.records(Failure)
     assert (failed.candidate, failed.stage) == (None, "serve")
-    assert failed.reason.startswith("the server was asked as `without a draft`")
+    assert failed.reason.startswith("the server was meant to run as `without a draft`")
     assert "--engine-args" in failed.hint
     assert list(folder.records(Served)) == []
 
@@ -389,7 +389,7 @@ def test_a_server_without_a_draft_whose_answers_were_drafted_measures_nothing(
 ):
     """Nor do the answers that it gave before it was found out."""
     engine = FakeEngine(lambda *_: Betraying(after=after))
-    with pytest.raises(EngineError, match="asked as `without a draft`, and it drafted"):
+    with pytest.raises(EngineError, match="meant to run as `without a draft`, but it drafted"):
         served("ngram", on=engine, measure="all", ks=(2,))
     folder = RunFolder(tmp_path / "run")
     errors = [row.error for row in folder.records(Served)]
@@ -418,7 +418,7 @@ def test_an_arm_that_drafts_otherwise_than_asked_is_a_failure(served, server, wo
     found = served("ngram", on=engine, measure="all", ks=(2,))
     (failed,) = found.run.failures
     assert (failed.candidate, failed.stage) == (LOOKUP, "serve")
-    assert failed.reason == f"the server was asked as `ngram: k = 2`, and {words}"
+    assert failed.reason == f"the server was meant to run as `ngram: k = 2`, but {words}"
     assert rows_of(found.run, 2) == []
     assert [row for row in found.run.decodes if row.k] == []
 
@@ -428,7 +428,7 @@ def test_an_arm_with_another_draft_model_is_a_failure(served, small):
     engine = FakeEngine(lambda start, n: foreign if start.speculation else None)
     draft = str(small.models / "draft")
     run = served(draft, on=engine, measure="all", ks=(2,), controls=False).run
-    assert [failed.reason.partition(", and ")[2] for failed in run.failures] == [
+    assert [failed.reason.partition(", but ")[2] for failed in run.failures] == [
         "it says that it drafts with foreign"
     ]
 
@@ -453,7 +453,7 @@ def test_an_arm_that_proposes_nothing_at_all_is_a_failure(served, small, tells):
     engine = FakeEngine(lambda *_: Silent(tells=tells))
     found = served(draft, on=engine, measure="all", ks=(2,), controls=False)
     (failed,) = found.run.failures
-    assert failed.reason.endswith("`draft: k = 2`, and it drafted nothing")
+    assert failed.reason.endswith("`draft: k = 2`, but it drafted nothing")
     assert rows_of(found.run, 2) == []
     kept = [row for row in found.folder.records(Served) if row.k]
     assert [row.error for row in kept] == [None, None, "other drafting", "other drafting"]
