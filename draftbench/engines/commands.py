@@ -27,7 +27,7 @@ from draftbench.models.drafting import (
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
-# Placeholders are replaced in a word; `${name}` is a variable of some shell.
+# `{name}` is a placeholder, `${name}` a variable of some shell.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 # Programs that run a server in another process tree.
 _ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")

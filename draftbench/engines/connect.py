@@ -47,7 +47,7 @@ def connect(
         except AnswerError as error:
             if error.fault is not Fault.REFUSED or engine is None or error.status in NO_ENTRY:
                 raise
-            cards = []  # a proxy may pass the engine's own routes alone
+            cards = []  # a proxy may pass only the engine's own routes
         owners = {_OWNERS[card.owned_by] for card in cards if card.owned_by in _OWNERS}
         owner = owners.pop() if len(owners) == 1 else None
         if engine not in (None, "openai", owner) and owner is not None:

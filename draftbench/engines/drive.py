@@ -86,7 +86,7 @@ class _Drive:
                 return
             for ask in padding:
                 if (await self._answer(ask)).error is not None:
-                    return  # asking again at once would only meet it again
+                    return  # the next would only fail too
 
         if asks:
             async with asyncio.TaskGroup() as rows:
@@ -132,7 +132,7 @@ class _Drive:
             answer.error, answer.status, answer.reason = error.fault, error.status, error.message
         self._flying.remove(answer)
         if answer.error is None:
-            if not answer.arrivals:  # nothing but an end
+            if not answer.arrivals:  # it ended without a token
                 answer.arrivals, answer.chunks = [self._since(answer)], [0]
             if answer.stated not in (None, answer.count):  # it wrote tokens without their ids
                 answer.count, answer.tokens = answer.stated, None

@@ -163,16 +163,16 @@ class Server(ABC):
         """Take in one event of the stream.
 
         Raises:
-            AnswerError: the server says that it failed, or something that it cannot mean.
+            AnswerError: the server says that it failed, or what no such server says.
         """
 
     async def settle(self, answer: Answer) -> None:  # noqa: B027
-        """Complete an answer that has come in, untimed."""
+        """Complete an answer after it has come in, which is not timed."""
 
     @abstractmethod
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        """Send prompts, and raise an EngineError where the server read another id, or one has two
-        beginning-of-sequence tokens.
+        """Send prompts, and raise an EngineError where the server read other ids, or where one
+        begins with two beginning-of-sequence tokens.
         """
 
     def tokenize(self, text: str) -> list[int]:
@@ -226,7 +226,7 @@ def event_of(data: bytes, kind: type[S], answer: Answer) -> S | None:
     """An event of a stream, decoded; None for the mark that ends it.
 
     Raises:
-        AnswerError: the server says that it failed, or something that it cannot mean.
+        AnswerError: the server says that it failed, or what no such server says.
     """
     if data == b"[DONE]":
         answer.ended = True

@@ -197,7 +197,7 @@ class LlamaCpp(Server):
                 continue
             text = self.http.json("/detokenize", {"tokens": list(prompt)}, type=Detokenized).content
             read = text if answer.prompt is None else answer.prompt
-            # It leaves out spaces before punctuation in the one, and not in the other.
+            # Only one of the two has the spaces before punctuation.
             same = read.replace(" ", "") == text.replace(" ", "")
             if answer.tokens_evaluated != len(prompt) or not same:
                 raise other_ids()

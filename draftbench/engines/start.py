@@ -31,7 +31,7 @@ from draftbench.errors import EngineError
 from draftbench.run_folder.manifest import cores_here
 
 HOST = "127.0.0.1"
-# Which of its two model runners vLLM takes, and so which match its prompt lookup proposes.
+# By this variable vLLM takes one of its two model runners, which look up prompts differently.
 MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 GRACE_SECONDS = 10.0  # between asking a server to end and killing it
 LAST_LINES = 15
@@ -176,7 +176,7 @@ def _listens(port: int) -> bool:
 
 
 class _Guardian:
-    """The process that runs a server, and the pipe whose end is the server's."""
+    """The process that runs a server, and the pipe whose closing stops it."""
 
     def __init__(self, run: Launch, folder: Path, engine: str) -> None:
         self.launch = run
@@ -255,7 +255,7 @@ class _Guardian:
         """The last lines of the server's log, safe to print and without secrets."""
         secrets, lines = self.launch.added | secrets_of(self._environment), self._logged()
         last = lines[-LAST_LINES:]
-        # A failure in a process of the server's is followed by those of the others.
+        # When one of the server's processes fails, the others fail after it.
         errors = (line for line in lines if _ERROR.search(line) and not _NO_ERROR.search(line))
         cause = next(errors, None)
         shown = last if cause is None or cause in last else [cause, "…", *last]

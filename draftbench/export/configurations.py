@@ -1,4 +1,4 @@
-"""A setting → an engine's configuration: chooses the engine's writer, and adds what every engine
+"""A plan → an engine's configuration: chooses the engine's writer, and adds what every engine
 needs (refusals, quantization, sampling, revisions, paths).
 """
 
@@ -138,7 +138,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
 
 
 def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
-    """Raise a UsageError if the engine cannot serve the setting in any version."""
+    """Raise a UsageError if no version of the engine can serve the plan."""
     sizes, drafts, measured_on = plan.vocabularies, plan.drafting, plan.engine
     if sizes and (refusal := refusal_by_size(rules, *sizes)):
         raise UsageError(

@@ -1,6 +1,4 @@
-"""What a user asked → a run folder. `prepare` needs no weights, `run` measures what is not measured
-yet.
-"""
+"""Options → a run folder: `prepare` checks them without weights, `run` measures what is missing."""
 
 from draftbench.sweep.engine_prepare import prepare_serving
 from draftbench.sweep.grid import run
@@ -11,7 +9,7 @@ __all__ = ["Prepared", "SweepOptions", "Watcher", "prepare", "run"]
 
 
 def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
-    """Read traffic and check what is asked for, on the built-in decoder or on a serving engine.
+    """Read the traffic and check the options, for the built-in decoder or for a serving engine.
 
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.

@@ -363,9 +363,9 @@ class EngineWorker:
             lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
             if lost >= MOST_LOST:
                 raise EngineError(
-                    f"the server does not answer any more ({answer.error}: {answer.reason})",
+                    f"the server stopped answering ({answer.error}: {answer.reason})",
                     hint="what it answered is kept; the same command asks for the rest",
-                    safe_message=f"the server does not answer any more ({answer.error})",
+                    safe_message=f"the server stopped answering ({answer.error})",
                 )
         return wrong
 

@@ -202,7 +202,7 @@ def find_drafting(
                 hint="switch its metrics on (llama-server: --metrics)",
             )
         if not stated:
-            how += "; it does not say how many, these are the most that it was seen to draft"
+            how += "; it does not say how many, this is the most it was seen to draft"
     elif facts.method is not None or drafted is not None:
         raise EngineError(
             f"the server at {server.url} does not draft",
@@ -210,12 +210,12 @@ def find_drafting(
         )
     elif given_k is None:
         raise EngineError(
-            f"the server at {server.url} does not tell whether it drafts",
-            hint="say how many tokens a round with --k N: then its speed is measured; of its "
-            "acceptance nothing will be known",
+            f"the server at {server.url} does not say whether it drafts",
+            hint="say how many tokens a round with --k N: then its speed is measured, but not its "
+            "acceptance",
         )
     else:
-        k, how = given_k, f"({method}), by --k: it does not tell"
+        k, how = given_k, f"({method}), by --k: it does not say"
     watcher.note(f"the server drafts {k} tokens a round {how}")
     name = LOOKUP
     if method != "ngram":

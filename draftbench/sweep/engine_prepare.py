@@ -105,8 +105,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     sent, rows = len(prompts) * options.samples, traffic.rows
     if engine_options.arrivals == "log" and sent < rows:
         watcher.note(
-            f"{sent} answers of the log's {rows} rows are asked for at their times: "
-            f"{sent / rows:.0%} of its load (--time-scale {rows / sent:.3g} makes up for it)",
+            f"{sent} requests are sent for the log's {rows} rows: {sent / rows:.0%} of its load "
+            f"(--time-scale {rows / sent:.3g} makes up for it)",
             always=True,
         )
     arrivals = None
@@ -420,7 +420,7 @@ def target_of(
         if spec:
             _ = source.tokenizer  # where nothing can be read, the reason
         raise EngineError(
-            "neither the server nor its model says how many tokens it reads",
+            "neither the server nor its model states a context length",
             hint="give --tokenizer a folder of the target that holds config.json too",
         )
     if not spec:

@@ -1,8 +1,8 @@
 """Measures a prepared sweep into a run folder, one candidate after the other. Prints nothing.
 
 What an interrupted run of the same question measured is not measured again; where a candidate is
-complete its weights are not even loaded. A failure is recorded, tried again by the next run, and
-taken back once the candidate goes through.
+complete its weights are not even loaded. A candidate that failed is tried again by the next run,
+and its failure is cleared once it succeeds.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     with folder.writer() as writer:
 
         def keep(records: Sequence[Observation], private: Private = ()) -> None:
-            """Write what was measured. Texts come before their records: a kill between both leaves
-            texts without records, and those are made again.
+            """Write what was measured. Texts come before their records: a kill between the two
+            leaves texts without records, which are made again.
             """
             if private:
                 writer.append(private)
@@ -74,8 +74,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             worker = Worker(prepared, state, keep, watcher)
         failed: set[Candidate] = set()
         repeats = prepared.options.repeats
-        # All candidates once, then all once more, backwards every second time: what the machine
-        # does in the meantime meets all of them.
+        # All candidates once, then again in reverse order and so on: drift of the machine then
+        # affects all of them alike.
         for repeat in range(repeats):
             if repeat > 0:
                 left = SweepState.read(prepared, folder).left()[:: -1 if repeat % 2 else 1]
@@ -90,7 +90,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
                     watcher.note(f"{candidate} failed: {failure.reason}")
                     keep([failure])
                     failed.add(candidate)
-                # Those of earlier runs do not hold any more.
+                # Failures of earlier runs no longer hold.
                 elif repeat + 1 == repeats and candidate in state.failures.keys() - failed:
                     del state.failures[candidate]
                     gone = Failure(

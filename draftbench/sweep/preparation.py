@@ -65,7 +65,7 @@ class PromptMaker(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sweep that passed every check that needs no weights. Drafts and caveats are by the names
+    """A sweep that passed every check that needs no weights; `drafts` and `caveats` by the names
     that the run gives the drafts.
     """
 
@@ -121,7 +121,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         watcher.note(f"{spec} is fetched from the model hub unless it is cached")
     check_writes(target)
     target.check_weights()
-    # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
+    # Prompts first, so that a fault of the target is not blamed on its drafts.
     context = context_length_of(target)
     if context is None:
         raise ModelError(
@@ -190,7 +190,7 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     for spec in options.drafts:
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
-        # A folder may be called as what only an engine drafts by.
+        # A folder may have the name of a method that only engines have.
         reserved = is_model and (name == SELF or parsed(name)[0] != "draft-model")
         taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
@@ -301,8 +301,8 @@ def check_drafts(
     specs: Mapping[str, str],
     check: Callable[[ModelSource], tuple[str, ...]],
 ) -> CheckedDrafts:
-    """Which drafts can be measured at which levels, before any weights load: a stored level is a
-    draft's only one. `check` returns a draft model's caveats, or refuses it.
+    """Which drafts can be measured at which levels, before any weights load: a checkpoint that
+    is stored at a level has no other. `check` returns a draft model's caveats, or refuses it.
     """
     checked = CheckedDrafts()
     for name, spec in specs.items():
@@ -316,7 +316,7 @@ def check_drafts(
                 source.check_weights()
             if stored := stored_level(source):
                 levels = (stored,)
-        # Configurations and tokenizers are read by code that raises what it likes.
+        # Whatever a checkpoint's own code raises, the other drafts are measured.
         except Exception as error:
             checked.refusals.append(known_error(f"the draft {name}", error))
             stage = "pair" if isinstance(error, PairError) else "load"

@@ -1,7 +1,7 @@
 """What a sweep has measured so far, and which steps are left.
 
-It is read from the run folder once, when the sweep begins, and kept in memory while it lasts: what
-was measured of a candidate says at which k's the next are worth decoding.
+It is read from the run folder when the sweep begins, and kept in memory while it lasts: at which
+k's a candidate is worth decoding follows from what was measured before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from draftbench.sweep.preparation import Prepared
 
 
 class Replaying(NamedTuple):
-    """Replay the groups in which any response is not replayed."""
+    """Replay the groups in which a response is not replayed yet."""
 
     groups: list[list[ScoredResponse]]
 
@@ -48,8 +48,8 @@ class Timing(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """Decode some responses without a draft and at some k's, at a batch size; with one row, not
-    those that are `done` in as many processes as asked for.
+    """Decode some responses without a draft and at some k's, at a batch size; with one row, without
+    those that are `done`.
     """
 
     batch: int
@@ -108,8 +108,8 @@ class SweepState:
         return candidate in self.timed_models or bool(self.replays.get(candidate))
 
     def least_rows(self, candidate: Candidate | None) -> int | None:
-        """To how many rows its products are padded since it was first loaded: a second timing could
-        choose otherwise, and the sums would round otherwise.
+        """The rows to which its products were padded when it was first loaded: a second timing could
+        choose another number, with which sums round differently.
         """
         facts = self.facts.get(candidate)
         return facts[-1].least_rows if facts else None
@@ -125,7 +125,7 @@ class SweepState:
         ]
 
     def add(self, records: Iterable[Observation]) -> None:
-        """Take note of observations; a response is put into `responses` with its tokens."""
+        """Take note of observations; who has a response's tokens puts it into `responses`."""
         for record in records:
             match record:
                 case Replay() | LookupReplay():
@@ -179,7 +179,7 @@ class SweepState:
         return [group for group in drafted if group]
 
     def left(self) -> tuple[Candidate, ...]:
-        """The candidates of which something is left to measure, or whose failure stands."""
+        """The candidates that are not completely measured, or whose failure stands."""
         candidates, serving = self.prepared.candidates, self.prepared.serving
         if self.unanswered() or not self.drafted():
             return candidates
@@ -202,18 +202,18 @@ class SweepState:
         return tuple(c for c in candidates if c in self.failures or not whole(c))
 
     def steps(self, candidate: Candidate) -> Iterator[Replaying | Timing | Decoding]:
-        """The steps that are left of a candidate in one process, in order. Take each before asking
-        for the next: at which k's to decode follows from it.
+        """The steps left for a candidate in one process, in order. Take each before asking for the
+        next: at which k's to decode follows from it.
         """
         along = self.replays.get(candidate, {})
         missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
         serving = self.prepared.serving
         if missing and (serving is None or serving.replays(candidate)):
             yield Replaying(missing)
-        if serving is not None:  # `sessions` has the rest
+        if serving is not None:  # its servers are in `sessions`
             return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
-        # The seconds of a simulated level say nothing about it.
+        # The speed of a simulated level says nothing about the level.
         if self.prepared.options.measure == "replay" or not all(f.has_kernel for f in loaded):
             return
         trajectories = [response.trajectory for response in self.responses.values()]

@@ -100,7 +100,7 @@ class Worker:
             loaded = self._load(candidate)
             stage = "measure"
             self._measure(loaded)
-        # A model's code and its libraries raise what they like; none of it ends the sweep.
+        # Whatever a model's code and its libraries raise, the sweep continues.
         except Exception as error:
             if isinstance(error, DraftbenchError) and not isinstance(error, ModelError):
                 raise
@@ -199,7 +199,7 @@ class Worker:
         """Report `done` finished units between two pieces of work, and look at the time.
 
         Raises:
-            ModelError: the candidate's time is over.
+            ModelError: the candidate's time is up.
         """
         if done > 0:
             self.watcher.advance(done)
@@ -216,18 +216,18 @@ class Worker:
         """Keep a model's facts once.
 
         Raises:
-            ModelError: it was measured with other kernels before, which take another time and round
-                differently.
+            ModelError: it was measured with other kernels before, which differ in speed and
+                rounding.
         """
-        candidate, kept = facts.candidate, self.state.facts.get(facts.candidate, [])
-        before = kept[-1].runner if kept and self.state.used(candidate) else None
+        candidate, recorded = facts.candidate, self.state.facts.get(facts.candidate, [])
+        before = recorded[-1].runner if recorded and self.state.used(candidate) else None
         if before not in (None, facts.runner):
             who = f"the draft `{candidate.draft}`" if candidate else "the target"
             raise ModelError(
                 f"{who} runs as `{facts.runner}` now and was measured as `{before}`",
                 hint="give it the memory and the options that it had, or use another --out",
             )
-        if facts not in kept:
+        if facts not in recorded:
             self._keep([facts])
 
 

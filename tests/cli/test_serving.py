@@ -274,14 +274,14 @@ def test_a_server_that_dies_leaves_exit_code_1_and_the_command_to_resume(
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
     outcome = command("sweep", *words, "--sample", 6, "--out", tmp_path / "run")
     assert outcome.code == 1
-    assert "does not answer any more" in outcome.err
+    assert "stopped answering" in outcome.err
     assert "resume with: draftbench sweep" in outcome.err
 
 
 def test_a_plain_server_that_dies_at_the_end_is_named_and_asked_again(
     command, engine, embedded, tmp_path
 ):
-    """The third server is the plain one that closes the turn."""
+    """The third server is the plain one that closes the repeat."""
     engine.make = lambda start, n: FakeServer(lives=lives[n - 1])
     lives = [10**6, 10**6, 3]
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
@@ -385,7 +385,7 @@ def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, e
     assert 3 * 1800 + 3 * 30 < plan["least_seconds"] < 3 * 1800 + 3 * 30 + 10
     assert plan["least_starts"] == 3
     said = command("sweep", *words, "--sample", 2, "--dry-run").err
-    assert "2 answers of the log's 3 rows are asked for at their times: 67% of its load" in said
+    assert "2 requests are sent for the log's 3 rows: 67% of its load" in said
 
 
 @pytest.mark.parametrize(("baseline", "visits"), [(False, 1), (True, 2)])
@@ -543,7 +543,7 @@ def test_a_server_that_reports_no_drafting_has_a_speed_and_no_acceptance(
 
 def test_of_a_black_box_the_user_says_how_much_it_drafts(failing, black_boxes, tmp_path):
     told = failing(2, *black_boxes, "--out", tmp_path / "run")
-    assert "does not tell whether it drafts" in told
+    assert "does not say whether it drafts" in told
     assert "with --k N" in told
 
 

@@ -1,4 +1,4 @@
-"""Settings as engines get them, and a small run folder made by hand."""
+"""What engines are to serve, and a small run folder made by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from draftbench.run_folder.folder import RunFolder
 
 @pytest.fixture
 def plan():
-    """A greedy Qwen pair at k = 4; changes by keyword, of the setting or of how it drafts. Without
+    """A greedy Qwen pair at k = 4; changes by keyword, of the plan or of how it drafts. Without
     a draft it looks up n-grams of 5 to 2 tokens.
     """
 

@@ -72,7 +72,7 @@ def test_loads_that_are_undecided_are_one_range(answer, steps, words):
     assert schedule_of(answer(*steps), 5)[1] == (f"the run is undecided {words} is kept",)
 
 
-def test_a_setting_carries_the_schedule_of_its_run(run, answer):
+def test_a_plan_carries_the_schedule_of_its_run(run, answer):
     plan = serve_plan(answer((1, 6), (8, 0)), run)
     assert plan.schedule == ((1, 7, 6), (8, 8, 0))
     assert plan.longest == 6

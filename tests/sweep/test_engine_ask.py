@@ -93,8 +93,8 @@ def test_each_load_is_asked_of_every_arm(served):
             assert len(rows_of(run, k, repeat, concurrency=concurrency)) == 2
 
 
-def test_starts_are_repeated_in_turns_between_starts_of_the_plain_server(served):
-    """Backwards every second time, so that none is always late in its turn."""
+def test_starts_are_repeated_between_starts_of_the_plain_server(served):
+    """Backwards every second time, so that none is always late."""
     found = served(measure="all", ks=(2, 4), serving={"restarts": 3})
     draft, ngram = [("draft", 2), ("draft", 4)], [("ngram", 2), ("ngram", 4)]
     back = [*ngram[::-1], *draft[::-1]]
@@ -135,7 +135,7 @@ def killed_at(start):
     return FakeEngine(make)
 
 
-def test_a_sweep_that_was_killed_in_its_second_turn_goes_on_there(served, small):
+def test_a_sweep_that_was_killed_in_its_second_repeat_goes_on_there(served, small):
     sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 3}, "controls": False}
     engine = killed_at(6)  # 0, 2, 4, 0, 4 and the second start at 2
     with pytest.raises(Killed):
@@ -149,8 +149,8 @@ def test_a_sweep_that_was_killed_in_its_second_turn_goes_on_there(served, small)
     assert served("ngram", on=FakeEngine(), **sweep).engine.ks == []
 
 
-def test_a_turn_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch):
-    """What is worth one more start after a break is started in the turn that goes on."""
+def test_a_repeat_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch):
+    """What is worth one more start after a break is started in the repeat that goes on."""
     wanted = [2]
     monkeypatch.setattr(resume, "next_start", lambda *_: wanted[-1])
     sweep = {"ks": (2, 4), "serving": {"restarts": 2}, "controls": False}
@@ -162,7 +162,7 @@ def test_a_turn_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch
     assert [len(rows_of(found.run, 4, repeat)) for repeat in (0, 1)] == [0, 2]
 
 
-def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_turn(served):
+def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_repeat(served):
     def make(start, number):
         if start.speculation and start.speculation.method == "draft-model":
             raise EngineError("vllm ended before it answered: no kernel image", hint="see its log")
@@ -176,8 +176,8 @@ def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_turn(
     assert again.run.failures == ()
 
 
-def test_a_server_that_died_costs_the_start_of_its_turn(served):
-    """What it did not answer is made up for by the next run, not by the next turn."""
+def test_a_server_that_died_costs_the_start_of_its_repeat(served):
+    """What it did not answer is made up for by the next run, not by the next repeat."""
     engine = FakeEngine(lambda start, number: FakeServer(lives=0) if number == 2 else None)
     sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 2}}
     found = served("ngram", on=engine, **sweep)
@@ -188,7 +188,7 @@ def test_a_server_that_died_costs_the_start_of_its_turn(served):
     assert again.run.unanswered == again.run.failures == ()
 
 
-def test_a_plain_server_that_does_not_start_again_ends_its_turn_alone(served):
+def test_a_plain_server_that_does_not_start_again_ends_its_repeat_alone(served):
     def make(start, number):
         if number == 3:
             raise EngineError("vllm ended before it answered", hint="see its log")
@@ -374,7 +374,7 @@ def test_a_server_that_dies_costs_what_it_had_still_to_answer(served):
     assert len(rows_of(found.run, 8)) == 5
     (failed,) = found.run.failures
     assert (failed.candidate, failed.stage) == (LOOKUP, "serve")
-    assert "does not answer any more" in failed.reason
+    assert "stopped answering" in failed.reason
     again = served("ngram", measure="all", ks=(2, 4, 8), requests=5, measure_requests=5)
     assert again.engine.ks == [4]
     assert again.run.failures == ()
@@ -647,7 +647,7 @@ def test_what_a_server_says_is_shown_and_not_recorded(served, small, fault):
     many = {"requests": 3, "measure_requests": 3}
     found = served("ngram", on=engine, measure="all", ks=(2,), **many)
     assert [failure.reason for failure in found.run.failures] == [
-        f"the server does not answer any more ({fault.value})"
+        f"the server stopped answering ({fault.value})"
     ]
     assert any("my secret" in note for note in small.notes)
     for path in (found.folder.path / "observations").iterdir():
