@@ -148,7 +148,7 @@ def serve_plan(
         schedule, undecided = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
-    settings = Counter(
+    samplings = Counter(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
     )
@@ -160,8 +160,8 @@ def serve_plan(
         vocabularies=both and (both[0].vocab_size, both[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
         target_revision=served_revision,
-        sampling=settings.most_common(1)[0][0] if settings else Sampling(),
-        mixed=len(settings) > 1,
+        sampling=samplings.most_common(1)[0][0] if samplings else Sampling(),
+        mixed=len(samplings) > 1,
         limit=max((t.limit for t in run.trajectories), default=128),
         contexts=both and (both[0].context_length, both[1].context_length),
         load=question.slots

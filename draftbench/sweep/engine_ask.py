@@ -229,7 +229,7 @@ class EngineWorker:
                     sent[session.config] += len(samples)
                     wrong[session.config] += self._ask(session, load, samples)
                 for session in sessions:
-                    self._look_back(session, load)
+                    self._check_answers(session, load)
             plain = next((s.server for s in sessions if s.config.k == 0), None)
             if plain is not None:
                 self._judge(plain)
@@ -369,7 +369,7 @@ class EngineWorker:
                 )
         return wrong
 
-    def _look_back(self, session: Session, load: Load) -> None:
+    def _check_answers(self, session: Session, load: Load) -> None:
         """Note that prompts were in the server's cache, since it read them faster than usual. Raise
         an EngineError where a server that should draft proposed nothing.
         """

@@ -43,7 +43,7 @@ class IsolatedWorker:
 
     def __init__(self, prepared: Prepared, folder: RunFolder, keep: Keep, watcher: Watcher) -> None:
         self.folder, self.keep, self.watcher = folder, keep, watcher
-        # Without the configurations and tokenizers read so far: a checkpoint's code does not pickle.
+        # Without configurations and tokenizers read so far: a checkpoint's code does not pickle.
         trust = prepared.options.trust
         self.prepared = replace(
             prepared,

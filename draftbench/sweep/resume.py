@@ -108,8 +108,8 @@ class SweepState:
         return candidate in self.timed_models or bool(self.replays.get(candidate))
 
     def least_rows(self, candidate: Candidate | None) -> int | None:
-        """The rows to which its products were padded when it was first loaded: a second timing could
-        choose another number, with which sums round differently.
+        """The rows to which its products were padded when it was first loaded: a second timing
+        could choose another number, with which sums round differently.
         """
         facts = self.facts.get(candidate)
         return facts[-1].least_rows if facts else None
