@@ -58,7 +58,6 @@ from draftbench.records import (
     Observation,
     Replay,
     Sampling,
-    Served,
     Trajectory,
 )
 from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
@@ -542,18 +541,29 @@ class EngineWorker:
                 yield [replay]
 
     def _judge(self, plain: Server) -> None:
-        """Record of each answer that differs from its response whether that is a near tie."""
+        """Record of each answer that differs from its response whether that is a near tie: the
+        plain server's two best tokens there are no further apart than its number type explains, or
+        than where its second answer differs from its first. Without log-probabilities it stays open.
+        """
         left = [
-            row
+            (row, (row.key, row.first_difference))
             for (_, load), answers in self.state.answers.items()
             if load == ALONE
             for row in answers.values()
             if row.first_difference is not None and row.tie is None
         ]
-        if left:
+        margins: dict[tuple[Key, int], float] = {}
+        for key, at in dict.fromkeys(where for _, where in left):
+            response = self.state.responses[key]
+            with contextlib.suppress(EngineError):
+                margin = plain.margin([*response.prompt.tokens, *response.tokens[:at]])
+                if margin is not None:
+                    margins[key, at] = margin
+        known = [(row, margins[where]) for row, where in left if where in margins]
+        if known:
             exact = NEAR_TIE_MARGIN.get(self._dtype(), NEAR_TIE_MARGIN["bfloat16"])
-            if judged := near_ties(left, self.state.responses, plain, exact):
-                self._keep(judged)
+            most = max([exact, *(margin for row, margin in known if row.candidate is None)])
+            self._keep([msgspec.structs.replace(row, tie=m <= most) for row, m in known])
 
     def _dtype(self) -> str:
         """The type that the servers compute in, as they or else the user say. Empty: unknown."""
@@ -636,32 +646,3 @@ def response_of(answer: Answer, sample: PromptSample, digest: str) -> ScoredResp
     )
     log_p = array("d", [round(value, 5) for value in answer.log_p or ()])
     return ScoredResponse(prompt, array("i", tokens), trajectory, log_p)
-
-
-def near_ties(
-    different: Sequence[Served],
-    responses: Mapping[Key, ScoredResponse],
-    plain: Server,
-    exact: float,
-) -> list[Served]:
-    """Each of these answers, which differ from their responses, with whether the difference is a
-    near tie: the plain server's two best tokens there are no further apart than `exact`, or than
-    where its second answer differs from its first. Answers are left out where the server gives no
-    log-probabilities.
-    """
-    margins: dict[tuple[Key, int], float] = {}
-    for row in different:
-        at, response = row.first_difference or 0, responses[row.key]
-        if (row.key, at) in margins:
-            continue
-        with contextlib.suppress(EngineError):
-            margin = plain.margin([*response.prompt.tokens, *response.tokens[:at]])
-            if margin is not None:
-                margins[row.key, at] = margin
-    known = [
-        (row, margins[where])
-        for row in different
-        if (where := (row.key, row.first_difference or 0)) in margins
-    ]
-    threshold = max([exact, *(margin for row, margin in known if row.candidate is None)])
-    return [msgspec.structs.replace(row, tie=margin <= threshold) for row, margin in known]
