@@ -543,7 +543,7 @@ class EngineWorker:
     def _judge(self, plain: Server) -> None:
         """Record of each answer that differs from its response whether that is a near tie: the
         plain server's two best tokens there are no further apart than its number type explains, or
-        than where its second answer differs from its first. Without log-probabilities it stays open.
+        than where its second answer differs from its first. Unknown without log-probabilities.
         """
         left = [
             (row, (row.key, row.first_difference))
