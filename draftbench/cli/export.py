@@ -72,7 +72,7 @@ def export(
     draftbench export --engine sglang --about
     """
     from draftbench.export.configurations import configure, known_engine
-    from draftbench.export.setting import setting_of
+    from draftbench.export.serve_plan import serve_plan
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import (
         SCREEN_COLUMNS,
@@ -94,7 +94,7 @@ def export(
     options = decision.options(observed)
     answer = recommend(observed, options)
     wanted = None if candidate is None else candidate_named(observed, candidate)
-    setting = setting_of(
+    plan = serve_plan(
         answer,
         observed,
         candidate=wanted,
@@ -103,7 +103,7 @@ def export(
         anyway=anyway,
         synthetic=synthetic,
     )
-    configuration = configure(setting, engine, engine_version)
+    configuration = configure(plan, engine, engine_version)
     output.write(configuration.text)
     if configuration.command:
         piped = output.output == "-"
@@ -114,7 +114,7 @@ def export(
         note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))
     costs = options.costs.caveats if options.costs else ()
     # That the costs were not measured in this run is said first.
-    remarks = (*costs[:1], *configuration.to_do, *configuration.notes, *costs[1:])
+    remarks = (*costs[:1], *configuration.to_do, *costs[1:])
     urgent = len(costs[:1]) + len(configuration.to_do[:SHOWN])
     shown = remarks if everything else remarks[:urgent]
     for remark in shown:

@@ -29,7 +29,7 @@ from draftbench.engines.engine import (
     accepted_at_least,
     margin_of,
 )
-from draftbench.engines.openai import NOTHING_ADDED, OpenAi, OpenAiEvent, Version
+from draftbench.engines.openai import OpenAi, OpenAiEvent
 
 _TOLD = re.compile(
     r"\b(dtype|max_seq_len|tensor_parallel_size|pipeline_parallel_size|data_parallel_size"
@@ -40,6 +40,10 @@ _SPECULATION = re.compile(
     r"[^)]*?num_spec_tokens=(\d{1,3})"
 )
 _CACHING = re.compile(r'enable_prefix_caching="(True|False)"')
+
+
+class Version(msgspec.Struct):
+    version: str
 
 
 class VllmServerInfo(msgspec.Struct):
@@ -53,8 +57,10 @@ class Vllm(TokenServer, OpenAi):
     flush_route = "/reset_prefix_cache"  # in developer mode
 
     def body(self, ask: Ask) -> dict[str, Any]:
-        body = super().body(ask) | NOTHING_ADDED
-        # No other request's prefix has such a salt.
+        body = super().body(ask)
+        # Nothing is to be added to the ids of a prompt or an answer.
+        body |= {"add_special_tokens": False, "ignore_eos": False, "min_tokens": 0}
+        # With a salt of its own it shares no prefix with another request.
         body |= {"return_token_ids": True, "cache_salt": secrets.token_hex(16)}
         if ask.log_p:
             body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
@@ -107,7 +113,7 @@ class Vllm(TokenServer, OpenAi):
         return self.one_token(prompt).choices[0].prompt_token_ids
 
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
-        # The token after all but the last id is written, so that a full context can be scored.
+        # The last position is learnt from a written token, so that a full context can be scored.
         most = (1 << 20) + len(ids) * 1024
         choice = self.one_token(ids[:-1], most=most, prompt_logprobs=1).choices[0]
         scored = [stated or {} for stated in choice.prompt_logprobs or ()][start:]

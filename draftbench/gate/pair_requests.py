@@ -12,7 +12,7 @@ from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import TIMED, Limit
 from draftbench.records import NUMBER_TYPES
 from draftbench.run_folder.key import VARIABLE
-from draftbench.run_folder.manifest import setting
+from draftbench.run_folder.manifest import flag_name
 
 # Requests that the new run lacks may be those on which it failed, so most must be there.
 MIN_OVERLAP = 0.8
@@ -41,8 +41,8 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
             raise _another_question(field, value, now[field])
     # What was not answered was asked for all the same.
     asked = {counts.id: counts.sampling for counts in old.requests if counts.id in new.unanswered}
-    check_requests(old, asked | {counts.id: counts.sampling for counts in new.requests})
-    check_target(old, new.tested)
+    _check_requests(old, asked | {counts.id: counts.sampling for counts in new.requests})
+    _check_target(old, new.tested)
     for metric in (limit.metric for limit in limits if limit.metric in TIMED):
         for fact in ("machine", "target runner"):
             there, here = old.tested.get(fact), new.tested.get(fact)
@@ -92,19 +92,9 @@ def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     return {name: [pair for pair in pairs if pair[0].segment == name] for name in names}
 
 
-def check_key(old: Baseline, key_id: str) -> None:
-    """Refuse a run whose request hashes were made with another key.
-
-    Raises:
-        IncomparableError: no request could be paired.
-    """
-    if key_id != old.question.key_id:
-        raise _another_question("key_id", old.question.key_id, key_id)
-
-
-def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
-    """Refuse a run over other requests, before anything is measured; `sampling` has the label of
-    each request's sampling by its hash.
+def _check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
+    """Refuse a run over other requests; `sampling` has the label of each request's sampling by its
+    hash.
 
     Raises:
         IncomparableError: other traffic, or another sampling.
@@ -128,7 +118,7 @@ def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
         )
 
 
-def check_target(old: Baseline, tested: Mapping[str, str]) -> None:
+def _check_target(old: Baseline, tested: Mapping[str, str]) -> None:
     """Refuse a target that is held in another number type or quantization, as far as it is known.
 
     Raises:
@@ -161,7 +151,7 @@ def _another_question(field: str, before: object, now: object) -> IncomparableEr
         "`hex:` and the content of ~/.config/draftbench/key there",
         "metric_version": "save the baseline again with this draftbench",
     }
-    name = setting(field)
+    name = flag_name(field)
     if field in ("metric_version", "definition of α"):  # set by no flag
         name = field.replace("_", " ")
     return IncomparableError(

@@ -36,7 +36,6 @@ class ServingOptions:
     restarts: int = 1
     replay: str = "local"  # or engine: the engine serves the draft
     dtype: str | None = None  # that the user's server computes in, where it does not tell
-    drafts_with: str | None = None  # the draft's name, if the user's server reports none
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class SweepOptions:
         return self.measure == "all" or candidate.draft != SELF or SELF in self.drafts
 
     @property
-    def turns(self) -> int:
+    def repeats(self) -> int:
         """How often all candidates are measured: each time in another process, or by another start
         of every server.
         """
@@ -108,7 +107,7 @@ class Watcher(Protocol):
         """So many units of the stage are done at once."""
         ...
 
-    def kept(self, records: Sequence[Observation]) -> None:
+    def recorded(self, records: Sequence[Observation]) -> None:
         """Observations were just written to the run folder; nothing is timed meanwhile."""
         ...
 
