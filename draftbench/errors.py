@@ -38,16 +38,16 @@ class PairError(ModelError):
 
 
 class EngineError(UsageError):
-    """A serving engine that does not start, answer or do what was asked of it. `kept` is what may
-    be recorded of the message: not what the engine said, which may quote a request.
+    """A serving engine that does not start, answer or do what was asked of it. `safe_message` is
+    what may be recorded of the message: not what the engine said, which may quote a request.
     """
 
     # Whether the server is at fault, so that the same command may go through later.
     unanswered = False
 
-    def __init__(self, message: str, *, hint: str, kept: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str, safe_message: str | None = None) -> None:
         super().__init__(message, hint=hint)
-        self.kept = message if kept is None else kept
+        self.safe_message = message if safe_message is None else safe_message
 
 
 class RunFolderError(UsageError):

@@ -456,12 +456,12 @@ OF_TARGET = (*NUMBER_TYPES, "weights")
 
 
 class EngineFacts(Observation, frozen=True):
-    """One start of a serving engine, or one visit to a running server, with what it reports about
-    itself. `candidate` None and `k` 0 is a server that does not speculate, a candidate at 0 one
-    that serves the draft alone, to replay it.
+    """One start of a serving engine, or one session with a running server, with what it reports
+    about itself. `candidate` None and `k` 0 is a server that does not speculate, a candidate at 0
+    one that serves the draft alone, to replay it.
 
     `started` is whether draftbench started it. `command` shows what the user added without values;
-    the whole command is private. `process` names the visit: servers that took turns share it.
+    the whole command is private. `process` names the session: servers that took turns share it.
     """
 
     server: str  # id of this start

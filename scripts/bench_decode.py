@@ -188,7 +188,8 @@ class Ours:
 
     def _prompt(self, request, is_code, tokens):
         greedy = msgspec.structs.replace(request, sampling=Sampling(), stop=())
-        prompt = self.text.prompt(greedy, tokens, self.target.context_length)
+        limit = min(tokens, request.max_tokens or tokens)
+        prompt = self.text.prompt(greedy, limit, self.target.context_length)
         return [] if prompt is None else [(prompt, is_code)]
 
 

@@ -48,7 +48,8 @@ def greedy_prompts(options, text, context):
     prompts = []
     for request in load(query).requests:
         plain = msgspec.structs.replace(request, sampling=Sampling(), stop=())
-        prompt = text.prompt(plain, options.max_new_tokens, context)
+        limits = filter(None, (request.max_tokens, options.max_new_tokens))
+        prompt = text.prompt(plain, min(limits), context)
         if prompt is not None and prompt.limit >= 16 and len(prompts) < options.requests:
             prompts.append(prompt)
     return prompts

@@ -464,7 +464,7 @@ ENGINES: list[Case] = [
     ("A server that breaks off its first answer", lambda: answered("half")),
     ("A server that leads to another host", lambda: answered("redirect")),
     ("A server without speculation beside a baseline", lambda: beside_plain("vllm", k=0)),
-    ("A server that does not tell whether it drafts", lambda: beside_plain("openai", k=4)),
+    ("A server that does not say whether it drafts", lambda: beside_plain("openai", k=4)),
     ("Two servers of different models", lambda: beside_plain("vllm", k=4, model="org/other")),
     ("More in flight than a server answers at a time", lambda: beside_plain(
         "llama.cpp", "--concurrency", "4", k=4)),

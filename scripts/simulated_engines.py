@@ -18,7 +18,7 @@ from simulated_runs import DRAFT_PREFILL, PREFILL, Scenario, World, manifest, re
 from draftbench.planner.what_to_measure import next_start
 from draftbench.records import AnyObservation, DraftingMode, Served, Trajectory
 from draftbench.run_folder.run import Run, run_of, to_decode
-from draftbench.sweep.engine_arms import CANDIDATES_BETWEEN
+from draftbench.sweep.engine_servers import CANDIDATES_BETWEEN
 
 
 @dataclass(frozen=True)

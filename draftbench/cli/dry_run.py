@@ -15,13 +15,7 @@ from draftbench.models.source import ModelSource
 from draftbench.records import SELF, Candidate
 from draftbench.report.terminal.dry_run import DryRun
 from draftbench.sweep import Prepared
-from draftbench.sweep.engine_arms import (
-    ALONE,
-    arrival_times,
-    loads_of,
-    plain_starts,
-    startable,
-)
+from draftbench.sweep.engine_servers import ALONE, arrival_times
 from draftbench.sweep.work import DeviceSpeed, seconds_of, speed_of
 
 # From the command that starts a server to its first answer, without reading the weights, on two
@@ -168,8 +162,8 @@ def _span(prepared: Prepared) -> float | None:
     if prepared.serving is None or prepared.serving.options.arrivals == "closed":
         return None
     pairs = product(prepared.prompts, range(prepared.options.samples))
-    asked = [PromptSample(prompt, sample) for prompt, sample in pairs]
-    return max(arrival_times(asked, prepared.options).values())
+    samples = [PromptSample(prompt, sample) for prompt, sample in pairs]
+    return max(arrival_times(samples, prepared.options).values())
 
 
 def _start_seconds(prepared: Prepared) -> float:
@@ -198,17 +192,17 @@ def _starts(
         first = [each for each in visit if each[1] > 1]  # at 1 it has written the responses
     else:
         visit = first = [(written, options.max_concurrency)]
-    if all(load == ALONE for load in loads_of(serving, options, serving.writer)):
+    if all(load == ALONE for load in serving.loads(serving.writer)):
         first = []
 
-    turns, speculates = options.turns, options.measure in ("best", "all")
-    plain = 0 if serving.server else 1 + turns * len(plain_starts(serving, options, 0))
-    ks = [len(startable(serving, options, candidate)) for candidate in started]
+    repeats, speculates = options.repeats, options.measure in ("best", "all")
+    plain = 0 if serving.server else 1 + repeats * len(serving.plain_starts(0))
+    ks = [len(serving.ks(candidate)) for candidate in started]
     # At least the smallest k and the largest of each draft, from which the others are predicted.
     fewest = [min(2, count) for count in ks] if options.measure == "best" else ks
 
     def of(drafting: int, *, least: bool = False) -> tuple[int, float | None]:
-        starts = plain + drafting * turns * speculates
+        starts = plain + drafting * repeats * speculates
         others = max(starts - 1, 0)
         if serving.server is not None:  # the server that drafts and its baseline, once each
             others = 2 if serving.baseline and speculates else 0

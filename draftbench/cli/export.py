@@ -72,7 +72,7 @@ def export(
     draftbench export --engine sglang --about
     """
     from draftbench.export.configurations import configure, known_engine
-    from draftbench.export.setting import setting_of
+    from draftbench.export.serve_plan import serve_plan
     from draftbench.planner.recommend import recommend
     from draftbench.report.terminal.text import (
         SCREEN_COLUMNS,
@@ -94,7 +94,7 @@ def export(
     options = decision.options(observed)
     answer = recommend(observed, options)
     wanted = None if candidate is None else candidate_named(observed, candidate)
-    setting = setting_of(
+    plan = serve_plan(
         answer,
         observed,
         candidate=wanted,
@@ -103,7 +103,7 @@ def export(
         anyway=anyway,
         synthetic=synthetic,
     )
-    configuration = configure(setting, engine, engine_version)
+    configuration = configure(plan, engine, engine_version)
     output.write(configuration.text)
     if configuration.command:
         piped = output.output == "-"

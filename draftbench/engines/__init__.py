@@ -1,1 +1,1 @@
-"""Serving engines behind HTTP: how each is started, what it is asked, and how it is driven."""
+"""Serving engines behind HTTP: how each is started, what it can be asked, and how it is driven."""

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Fault(StrEnum):
-    """What can go wrong with one request."""
+    """What can go wrong with a request."""
 
     UNREACHABLE = "unreachable"  # no connection, or it broke before the answer began
     REFUSED = "refused"  # an HTTP status that says no
@@ -65,7 +65,7 @@ class Limits:
 
 class AnswerError(EngineError):
     """A request that was not answered as it should be. The message shows what the server `said`;
-    only known phrases of that are recorded, since it may quote a prompt.
+    of that only known phrases are recorded, since it may quote a prompt.
     """
 
     unanswered = True
@@ -79,7 +79,7 @@ class AnswerError(EngineError):
         super().__init__(
             f"{reason}: {said}" if said else reason,
             hint=hint,
-            kept=f"{reason}: {known}" if known else reason,
+            safe_message=f"{reason}: {known}" if known else reason,
         )
         self.fault = fault
         self.status = status  # of HTTP, where that says no
@@ -188,7 +188,7 @@ class Http:
                 if size > most:
                     raise AnswerError(
                         Fault.TOO_LARGE,
-                        "the answer is far longer than what was asked for",
+                        "the answer is far longer than its limit",
                         hint="see what runs at this address",
                     )
                 yield event.data.encode(errors="replace")
@@ -223,7 +223,7 @@ class Http:
                 hint="see whether the server still works, or allow it more time",
             ) from error
         except httpx2.SSEError as error:
-            raise garbage(f"{url} answers with something else than a stream of events") from error
+            raise garbage(f"{url} answers with something other than a stream of events") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             if not begun:
                 raise self._unreachable(str(error)) from error
@@ -268,7 +268,7 @@ class Http:
 
 @contextlib.contextmanager
 def unless_refused() -> Iterator[None]:
-    """Ignore a refusal, since not every server has the route that was asked."""
+    """Ignore a refusal: not every server has every route."""
     try:
         yield
     except AnswerError as error:
@@ -281,7 +281,7 @@ def decoded(raw: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=type)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        reason = "the server answers something that such a server does not"
+        reason = "the server answers something that no such server does"
         raise garbage(reason, str(error)) from error
 
 
@@ -305,7 +305,7 @@ def other_ids() -> AnswerError:
 
 
 def failure(message: object) -> AnswerError:
-    """An error that a server reports inside an answer."""
+    """An error that a server reports within an answer."""
     return AnswerError(
         Fault.FAILED, "the server says", hint="see the server's log", said=str(message)
     )

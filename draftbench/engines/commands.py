@@ -27,7 +27,7 @@ from draftbench.models.drafting import (
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
-# Placeholders are replaced in a word; `${name}` is a variable of some shell.
+# `{name}` is a placeholder, `${name}` a variable of some shell.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 # Programs that run a server in another process tree.
 _ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")
@@ -92,7 +92,15 @@ def launch(start: ServerStart, host: str, port: int) -> Launch:
                 hint=f"give --mode {modes}",
             )
     words = [*engine.flags(start), "--host", host, "--port", str(port)]
-    added, given = _user_args(start, engine), start.command
+    added, given = _split("--engine-args", start.args), start.command
+    for word in added:
+        name = word.partition("=")[0]
+        # vLLM takes `--speculative-config.method` too.
+        if name.replace("_", "-").partition(".")[0] in engine.taken:
+            raise UsageError(
+                f"--engine-args cannot hold {name}: draftbench sets it",
+                hint="leave it out; drafts and draft lengths are --drafts and --k",
+            )
     values = {"model": start.target, "host": host, "port": str(port), "python": sys.executable}
     command, form = (
         _filled("--engine-command", text or engine.command, values, [*own, *more])
@@ -111,28 +119,10 @@ def launch(start: ServerStart, host: str, port: int) -> Launch:
         environment["OMP_NUM_THREADS"] = str(start.threads)
         # Otherwise vLLM chooses which cores its threads are bound to.
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-    may_survive = runs_elsewhere(start.command) and not stop
-    values_added = values_of([*_split("--engine-command", given or ""), *added])
+    given_words = _split("--engine-command", given or "")
+    elsewhere = bool(given_words) and Path(given_words[0]).name in _ELSEWHERE
+    may_survive, values_added = elsewhere and not stop, values_of([*given_words, *added])
     return Launch(tuple(command), tuple(form), values_added, tuple(stop), environment, may_survive)
-
-
-def runs_elsewhere(command: str | None) -> bool:
-    """Whether a command starts the server in a container or elsewhere. Raises: UsageError."""
-    words = _split("--engine-command", command or "")
-    return bool(words) and Path(words[0]).name in _ELSEWHERE
-
-
-def _user_args(start: ServerStart, engine: _Program) -> list[str]:
-    words = _split("--engine-args", start.args)
-    for word in words:
-        name = word.partition("=")[0]
-        # vLLM takes `--speculative-config.method` too.
-        if name.replace("_", "-").partition(".")[0] in engine.taken:
-            raise UsageError(
-                f"--engine-args cannot hold {name}: draftbench sets it",
-                hint="leave it out; drafts and draft lengths are --drafts and --k",
-            )
-    return words
 
 
 def _filled(

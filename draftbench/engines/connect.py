@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import httpx2
 
 from draftbench.engines.client import NO_ENTRY, AnswerError, Fault, Http, Limits
 from draftbench.engines.engine import Server
 from draftbench.engines.llama_cpp import LlamaCpp
-from draftbench.engines.openai import ModelCard, ModelList, OpenAi
+from draftbench.engines.openai import ModelList, OpenAi
 from draftbench.engines.secrets import on_one_line
 from draftbench.engines.sglang import Sglang
 from draftbench.engines.vllm import Vllm
@@ -37,36 +39,29 @@ def connect(
             f"unknown engine `{on_one_line(engine)}`",
             hint=did_you_mean(engine, KINDS, f"choose one of {', '.join(KINDS)}"),
         )
-    http = Http(url, limits=limits, transport=transport)
-    try:
-        return _identified(http, engine, target)
-    except BaseException:
-        http.close()
-        raise
-
-
-def _identified(http: Http, engine: str | None, target: str | None) -> Server:
-    try:
-        cards = http.json("/v1/models", type=ModelList).data
-    except AnswerError as error:
-        if error.fault is not Fault.REFUSED or engine is None or error.status in NO_ENTRY:
-            raise
-        cards = []  # a proxy may pass the engine's own routes alone
-    owners = {_OWNERS[card.owned_by] for card in cards if card.owned_by in _OWNERS}
-    owner = owners.pop() if len(owners) == 1 else None
-    if engine not in (None, "openai", owner) and owner is not None:
-        raise EngineError(
-            f"{http.url} is a server of kind `{owner}`, not `{engine}`",
-            hint="leave --engine out, or give the other address",
-        )
-    return KINDS[engine or owner or "openai"](http, _chosen(http.url, cards, target))
-
-
-def _chosen(url: str, cards: list[ModelCard], target: str | None) -> str | None:
-    names = [card.id for card in cards if not card.parent]
-    if len(names) < 2 or target in names:
-        return target if target in names else next(iter(names), None)
-    listed = ", ".join(f"`{on_one_line(name, most=100)}`" for name in names[:5])
-    raise EngineError(
-        f"{url} serves {len(names)} models", hint=f"name one of them with --target: {listed}"
-    )
+    with contextlib.ExitStack() as unless_connected:
+        http = Http(url, limits=limits, transport=transport)
+        unless_connected.callback(http.close)
+        try:
+            cards = http.json("/v1/models", type=ModelList).data
+        except AnswerError as error:
+            if error.fault is not Fault.REFUSED or engine is None or error.status in NO_ENTRY:
+                raise
+            cards = []  # a proxy may pass only the engine's own routes
+        owners = {_OWNERS[card.owned_by] for card in cards if card.owned_by in _OWNERS}
+        owner = owners.pop() if len(owners) == 1 else None
+        if engine not in (None, "openai", owner) and owner is not None:
+            raise EngineError(
+                f"{http.url} is a server of kind `{owner}`, not `{engine}`",
+                hint="leave --engine out, or give the other address",
+            )
+        models = [card.id for card in cards if not card.parent]
+        if len(models) > 1 and target not in models:
+            listed = ", ".join(f"`{on_one_line(name, most=100)}`" for name in models[:5])
+            raise EngineError(
+                f"{http.url} serves {len(models)} models",
+                hint=f"name one of them with --target: {listed}",
+            )
+        model = target if target in models else next(iter(models), None)
+        unless_connected.pop_all()
+    return KINDS[engine or owner or "openai"](http, model)

@@ -1,7 +1,7 @@
 """A server's Prometheus page → `Counters`.
 
 vLLM and llama-server use the same names with different prefixes; SGLang counts passes of the
-target. llama-server leaves cached tokens out of its prompt tokens.
+target.
 """
 
 from __future__ import annotations
@@ -22,14 +22,7 @@ _BY_POSITION = "spec_decode_num_accepted_tokens_per_pos_total"
 _NAMES = {
     "rounds": ("spec_decode_num_drafts_total", "spec_verify_calls_total"),
     "drafted": ("spec_decode_num_draft_tokens_total",),
-    "kept": ("spec_decode_num_accepted_tokens_total",),
-    "generated": ("generation_tokens_total", "tokens_predicted_total"),
-    "prompt_tokens": ("prompt_tokens_total",),
-    "cached_tokens": (
-        "prompt_tokens_cached_total",
-        "cached_tokens_total",
-        "prefix_cache_hits_total",
-    ),
+    "accepted": ("spec_decode_num_accepted_tokens_total",),
 }
 
 
@@ -39,11 +32,8 @@ class Counters:
 
     rounds: int | None = None  # that had drafts
     drafted: int | None = None
-    kept: int | None = None
+    accepted: int | None = None
     by_position: tuple[int, ...] | None = None  # tokens accepted at each draft position
-    generated: int | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None  # of the prompts, which had been read before
 
     def since(self, before: Counters) -> Counters:
         """What was counted since `before`; None where a counter fell, as after a restart."""
@@ -54,7 +44,7 @@ class Counters:
 
         positions = None
         # llama-server names the positions from the first draft on.
-        then = () if before.by_position is None and before.kept == 0 else before.by_position
+        then = () if before.by_position is None and before.accepted == 0 else before.by_position
         if self.by_position is not None and then is not None:
             pairs = tuple(zip_longest(self.by_position, then, fillvalue=0))
             if all(now >= then for now, then in pairs):

@@ -8,12 +8,12 @@ many are in flight. Nothing is retried: an error is an answer too.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import cycle, pairwise
 from typing import Any
 
 from draftbench.engines.client import AnswerError, Fault, garbage
@@ -64,7 +64,7 @@ def drive(
 
 
 class _Drive:
-    """One drive of a server, in the event loop."""
+    """The requests of one `drive`, in the event loop."""
 
     def __init__(self, server: Server, answers: queue.SimpleQueue[Any]) -> None:
         self._server, self._answers = server, answers
@@ -74,7 +74,7 @@ class _Drive:
 
     async def closed(self, asks: Sequence[Ask], concurrency: int, fillers: Sequence[Ask]) -> None:
         waiting, left, all_ended = iter(asks), len(asks), asyncio.Event()
-        padding = itertools.cycle(fillers)
+        padding = cycle(fillers)
 
         async def row() -> None:
             nonlocal left
@@ -86,7 +86,7 @@ class _Drive:
                 return
             for ask in padding:
                 if (await self._answer(ask)).error is not None:
-                    return  # asking again at once would only meet it again
+                    return  # the next would only fail too
 
         if asks:
             async with asyncio.TaskGroup() as rows:
@@ -106,7 +106,11 @@ class _Drive:
         around = alone and self._server.counts_around
         before = await self._count() if around else None
         answer = await self._answer(ask)
-        _check_rounds(answer)
+        if what := impossible_rounds(answer, answer.output_tokens):
+            answer.proposed = answer.accepted = answer.by_position = None
+            answer.rounds = answer.drafted = answer.kept = None
+            answer.reason = answer.reason or f"the server counts {what}"
+            answer.error = answer.error or Fault.GARBAGE
         if before is not None:
             answer = _with_counts(answer, (await self._count()).since(before))
         self._answers.put(answer)
@@ -128,11 +132,13 @@ class _Drive:
             answer.error, answer.status, answer.reason = error.fault, error.status, error.message
         self._flying.remove(answer)
         if answer.error is None:
-            if not answer.arrivals:  # nothing but an end
+            if not answer.arrivals:  # it ended without a token
                 answer.arrivals, answer.chunks = [self._since(answer)], [0]
             if answer.stated not in (None, answer.count):  # it wrote tokens without their ids
                 answer.count, answer.tokens = answer.stated, None
-                answer.chunks = _spread(answer.count, len(answer.chunks))
+                pieces = len(answer.chunks)  # evenly, as the server gives only their sum
+                ends = [answer.count * at // pieces for at in range(pieces + 1)]
+                answer.chunks = [end - begin for begin, end in pairwise(ends)]
             try:
                 await server.settle(answer)
             except AnswerError:
@@ -157,7 +163,7 @@ class _Drive:
                     answer.arrivals.append(arrival)
                     answer.chunks.append(new)
                 if max(answer.count, answer.stated or 0) > ask.limit:
-                    raise garbage("the server wrote more tokens than were asked for")
+                    raise garbage("the server wrote more tokens than its limit")
                 if answer.ended:
                     break
         if not answer.ended and (server.returns_ids or not answer.finish):
@@ -170,31 +176,16 @@ class _Drive:
         return self._clock() - self._begun - answer.sent
 
 
-def _check_rounds(answer: Answer) -> None:
-    """Remove rounds that this answer cannot have had, and mark it as garbage."""
-    if what := impossible_rounds(answer, answer.output_tokens):
-        answer.proposed = answer.accepted = answer.by_position = None
-        answer.rounds = answer.drafted = answer.kept = None
-        answer.reason = answer.reason or f"the server counts {what}"
-        answer.error = answer.error or Fault.GARBAGE
-
-
 def _with_counts(answer: Answer, counted: Counters) -> Answer:
     """The answer with rounds and positions from the server's counters, unless these differ from
     the answer's sums: then they hold another client's requests too.
     """
-    drafted, kept = answer.drafted or 0, answer.kept or 0
-    if counted.by_position is None or (counted.drafted, counted.kept) != (drafted, kept):
+    drafted, accepted, by_position = answer.drafted or 0, answer.kept or 0, counted.by_position
+    if by_position is None or (counted.drafted, counted.accepted) != (drafted, accepted):
         return answer
-    if sum(counted.by_position) != kept:
+    if sum(by_position) != accepted:
         return answer
     whole = replace(
-        answer, rounds=counted.rounds, drafted=drafted, kept=kept, by_position=counted.by_position
+        answer, rounds=counted.rounds, drafted=drafted, kept=accepted, by_position=by_position
     )
     return answer if impossible_rounds(whole, whole.output_tokens) else whole
-
-
-def _spread(tokens: int, pieces: int) -> list[int]:
-    """Tokens of each piece, spread evenly, where the server gives only their sum."""
-    ends = [tokens * (i + 1) // pieces for i in range(pieces)]
-    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]

@@ -1,15 +1,14 @@
-"""What every serving engine is asked and answers: the interface that `vllm.py`, `llama_cpp.py` and
-the others implement.
+"""The interface to every serving engine, which `vllm.py`, `llama_cpp.py` and the others implement.
 
 A length means what it means in the built-in decoder: the token that ended a response is counted,
-and is the last of its ids. Rounds are kept as the engine counts them.
+and is the last of its ids. Rounds are recorded as the engine counts them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -30,7 +29,7 @@ from draftbench.engines.client import (
 from draftbench.engines.counters import Counters, read_counters
 from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.records import Key, Sampling
+from draftbench.records import Key, Sampling, Served
 
 Id = Annotated[int, Meta(ge=0, lt=2**31)]
 # What can be measured of a server without token ids.
@@ -53,9 +52,7 @@ class Ask:
 @dataclass(eq=False)
 class Answer:
     """An answer, filled by `Server.read` as it comes in; with `error` set, what came until then.
-
-    Rounds one by one in `proposed` and `accepted` where the server tells them, else their sums. An
-    engine may count tokens past the end of the response.
+    What is not private is recorded under the same names (`served`).
     """
 
     ask: Ask
@@ -90,6 +87,22 @@ class Answer:
     def output_tokens(self) -> int:
         return sum(self.chunks)
 
+    def served(self, *, concurrency: int | None, **of: Any) -> Served:
+        """Its record; `of` says which server answered what. A `concurrency` of None: the request
+        was sent at its time of arrival.
+        """
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        told |= {name: tuple(value) for name, value in told.items() if isinstance(value, list)}
+        request, sample = self.ask.key
+        told |= {"request": request, "sample": sample, "output_tokens": self.output_tokens}
+        told |= {"load": "closed" if concurrency else "open"}
+        told |= {"concurrency": concurrency or max(1, self.in_flight), **of}
+        return Served(**{name: told[name] for name in RECORDED})
+
+
+# What a record holds of an answer, and of the server that gave it.
+RECORDED = [name for name in Served.__struct_fields__ if name != "tie"]
+
 
 @dataclass(frozen=True)
 class ServerFacts:
@@ -113,7 +126,7 @@ class ServerFacts:
 
 
 class Server(ABC):
-    """One server that answers.
+    """A server that answers.
 
     Every method raises `EngineError` where the server does not answer as it should, or this kind of
     engine cannot do it at all.
@@ -150,16 +163,16 @@ class Server(ABC):
         """Take in one event of the stream.
 
         Raises:
-            AnswerError: the server says that it failed, or something that it cannot mean.
+            AnswerError: the server says that it failed, or what no such server says.
         """
 
     async def settle(self, answer: Answer) -> None:  # noqa: B027
-        """Complete an answer that has come in, untimed."""
+        """Complete an answer after it has come in, which is not timed."""
 
     @abstractmethod
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
-        """Send prompts, and raise an EngineError where the server read another id, or one has two
-        beginning-of-sequence tokens.
+        """Send prompts, and raise an EngineError where the server read other ids, or where one
+        begins with two beginning-of-sequence tokens.
         """
 
     def tokenize(self, text: str) -> list[int]:
@@ -188,7 +201,7 @@ class Server(ABC):
         return self.http.run(self.count())
 
     async def count(self) -> Counters:
-        """`counters`, awaited in the loop; all None where the server shows none."""
+        """`counters` for the event loop; all None where the server shows none."""
         with unless_refused():
             return read_counters(await self.http.page("/metrics"))
         return Counters()
@@ -213,7 +226,7 @@ def event_of(data: bytes, kind: type[S], answer: Answer) -> S | None:
     """An event of a stream, decoded; None for the mark that ends it.
 
     Raises:
-        AnswerError: the server says that it failed, or something that it cannot mean.
+        AnswerError: the server says that it failed, or what no such server says.
     """
     if data == b"[DONE]":
         answer.ended = True
@@ -230,8 +243,8 @@ def one_token(
     **fields: Any,
 ) -> S:
     """A greedy answer of one token, not streamed. Raises: AnswerError."""
-    asked = Ask(("", 0), prompt, 1, Sampling(seed=0))
-    body = server.body(asked) | fields | {"stream": False}
+    ask = Ask(("", 0), prompt, 1, Sampling(seed=0))
+    body = server.body(ask) | fields | {"stream": False}
     body.pop("stream_options", None)
     return _without_error(server.http.json(server.route, body, type=kind, most=most))
 
@@ -276,8 +289,8 @@ class TokenServer(Server):
         return self.http.json("/tokenize", body, type=Tokens).tokens
 
     def other_positions(self) -> AnswerError:
-        """For `best_tokens` to raise."""
-        return garbage(f"{self.url} scored other positions than were asked")
+        """The error of `best_tokens` where the answer has other positions."""
+        return garbage(f"{self.url} scored other positions than it was sent")
 
 
 def accepted_at_least(histogram: Sequence[int]) -> list[int]:

@@ -34,26 +34,26 @@ def main() -> None:
         line = pipe.readline()
     if not line:
         return
-    asked = json.loads(line)
+    order = json.loads(line)
     _adopt_orphans()
     try:
         server = subprocess.Popen(
-            asked["command"], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+            order["command"], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
         )
     except OSError as error:
         _report(f"failed {error.strerror or error}")
         return
     _report(f"started {server.pid}")
     try:
-        code = _wait(server.pid, asked["parent"], wakes)
+        code = _wait(server.pid, order["parent"], wakes)
         if code is not None:
             _report(f"exited {code}")
     finally:
-        _end(server.pid, asked["grace"])
-        if asked["stop"]:
+        _end(server.pid, order["grace"])
+        if order["stop"]:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run(
-                    asked["stop"], stdin=subprocess.DEVNULL, stdout=2, timeout=STOP_SECONDS
+                    order["stop"], stdin=subprocess.DEVNULL, stdout=2, timeout=STOP_SECONDS
                 )
 
 

@@ -19,14 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from draftbench.engines.client import garbage, other_ids
-from draftbench.engines.counters import Counters
 from draftbench.engines.engine import (
     Answer,
     Ask,
@@ -199,7 +197,7 @@ class LlamaCpp(Server):
                 continue
             text = self.http.json("/detokenize", {"tokens": list(prompt)}, type=Detokenized).content
             read = text if answer.prompt is None else answer.prompt
-            # It leaves out spaces before punctuation in the one, and not in the other.
+            # Only one of the two has the spaces before punctuation.
             same = read.replace(" ", "") == text.replace(" ", "")
             if answer.tokens_evaluated != len(prompt) or not same:
                 raise other_ids()
@@ -216,9 +214,3 @@ class LlamaCpp(Server):
     def margin(self, ids: Sequence[int]) -> float | None:
         stated = one_token(self, ids, LlamaCppEvent, n_probs=2).completion_probabilities
         return margin_of(t.logprob for t in (stated[0].top_logprobs or ())) if stated else None
-
-    async def count(self) -> Counters:
-        counted = await super().count()
-        if counted.prompt_tokens is None or counted.cached_tokens is None:
-            return counted
-        return replace(counted, prompt_tokens=counted.prompt_tokens + counted.cached_tokens)

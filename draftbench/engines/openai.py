@@ -139,26 +139,23 @@ class OpenAi(Server):
     def take(self, event: OpenAiEvent, answer: Answer) -> None:
         """Take in one decoded event."""
         for choice in event.choices[:1]:
-            self._take_choice(choice, answer)
+            answer.text += choice.text or ""
+            answer.finish = choice.finish_reason or answer.finish
+            if choice.prompt_token_ids is not None:
+                check_prompt(choice.prompt_token_ids, answer.ask.prompt)
+            if not self.returns_ids:
+                answer.tokens = None
+            elif choice.token_ids is not None and answer.tokens is not None:
+                answer.tokens += choice.token_ids
+                answer.count += len(choice.token_ids)
+            logged = choice.logprobs.token_logprobs if choice.logprobs else ()
+            if answer.log_p is not None:
+                answer.log_p += [value for value in logged if value is not None]
         if event.usage is not None and event.usage.completion_tokens is not None:
             answer.stated = event.usage.completion_tokens
             answer.prompt_tokens = event.usage.prompt_tokens
             if details := event.usage.prompt_tokens_details:
                 answer.cached_tokens = details.cached_tokens
-
-    def _take_choice(self, choice: Choice, answer: Answer) -> None:
-        answer.text += choice.text or ""
-        answer.finish = choice.finish_reason or answer.finish
-        if choice.prompt_token_ids is not None:
-            check_prompt(choice.prompt_token_ids, answer.ask.prompt)
-        if not self.returns_ids:
-            answer.tokens = None
-        elif choice.token_ids is not None and answer.tokens is not None:
-            answer.tokens += choice.token_ids
-            answer.count += len(choice.token_ids)
-        logged = choice.logprobs.token_logprobs if choice.logprobs else ()
-        if answer.log_p is not None:
-            answer.log_p += [value for value in logged if value is not None]
 
     def echo(self, prompts: Sequence[Sequence[int] | str]) -> None:
         """Ask for one token each, to learn whether the server takes every sampling field. Which ids
@@ -186,7 +183,7 @@ class OpenAi(Server):
         return answer
 
     def _card(self) -> ModelCard:
-        """What the server's list of models says of the one that is asked."""
+        """What the server's list of models says of its model."""
         cards = self.http.json("/v1/models", type=ModelList).data
         return next(
             (card for card in cards if card.id == self.model), ModelCard(id=self.model or "")

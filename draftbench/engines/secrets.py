@@ -1,8 +1,8 @@
 """Hides secrets in command lines, environments and texts of servers.
 
-What a user adds to the start of a server is kept outside of the private part by its form alone,
-whatever it says: no list of names knows every secret. Only what is printed, and kept nowhere, goes
-by what looks like one.
+Of what a user adds to the start of a server only the form is recorded outside the private part,
+whatever it says: no list of names knows every secret. What is only printed is searched for what
+looks like one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HIDDEN, VALUE = "***", "…"
 
 # The flags whose values are what a user adds to the start of a server.
 _STARTS = ("--engine-command", "--engine-args", "--engine-stop-command")
-# Flags of programs that run another one with a variable.
+# Flags by which a program sets a variable for the one that it runs.
 _SETS = ("-e", "--env", "-x", "--export")
 # An assignment, as a shell or `env` takes it; padding of base64 assigns nothing.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=[^=]")
@@ -44,8 +44,8 @@ _SHORTEST = 6
 def form_of(words: Sequence[str]) -> list[str]:
     """A user's command line without its values: the names of flags and variables, and placeholders.
 
-    A flag of one dash may have its value behind it, so that only its first letter counts. What
-    follows a flag is its value, except behind those that set a variable.
+    A flag with one dash may have its value attached, so that only its first letter is kept. What
+    follows a flag is its value, except after those that set a variable.
     """
     form: list[str] = []
     for before, word in pairwise(("", *words)):
@@ -78,7 +78,7 @@ def values_of(words: Sequence[str]) -> frozenset[str]:
 
 
 def without_values(command: str) -> str:
-    """A command of draftbench, with the form alone of what it adds to the start of a server."""
+    """A draftbench command, with only the form of what it adds to the start of a server."""
     words: list[str] = []
     for word in shlex.split(command):
         flag, equals, value = word.partition("=")

@@ -68,12 +68,10 @@ class SglangServerInfo(msgspec.Struct):
     version: str | None = None
     model_path: str | None = None
     context_length: Count | None = None
-    max_req_input_len: Count | None = None
     max_running_requests: Count | None = None
     disable_radix_cache: bool | None = None
     speculative_algorithm: str | None = None
     speculative_draft_model_path: str | None = None
-    speculative_num_steps: Count | None = None
     speculative_eagle_topk: Count | None = None
     speculative_num_draft_tokens: Count | None = None
     dtype: str | None = None
@@ -148,27 +146,25 @@ class Sglang(TokenServer):
 
     def facts(self) -> ServerFacts:
         stated = self.http.json("/server_info", type=SglangServerInfo)
-        names = (
+        names = [
             "dtype",
             "quantization",
             "tp_size",
             "max_running_requests",
             "speculative_eagle_topk",
-        )
+        ]
         settings = {n: str(v) for n in names if (v := getattr(stated, n))}
         if stated.model_path:
             settings["weights"] = PurePath(stated.model_path).name
         if stated.speculative_draft_model_path:
             settings["speculative_model"] = stated.speculative_draft_model_path
-        drafting = stated.speculative_num_draft_tokens
+        drafting, no_cache = stated.speculative_num_draft_tokens, stated.disable_radix_cache
         return ServerFacts(
             engine=self.engine,
             version=stated.version,
             model=self.model or stated.model_path,
             context_length=stated.context_length,
-            prefix_cache=None
-            if stated.disable_radix_cache is None
-            else not stated.disable_radix_cache,
+            prefix_cache=None if no_cache is None else not no_cache,
             method=stated.speculative_algorithm or "none",
             k=drafting - 1 if drafting and stated.speculative_algorithm else 0,
             settings=settings,

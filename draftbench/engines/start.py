@@ -31,9 +31,9 @@ from draftbench.errors import EngineError
 from draftbench.run_folder.manifest import cores_here
 
 HOST = "127.0.0.1"
-# Which of its two model runners vLLM takes, and so which match its prompt lookup proposes.
+# By this variable vLLM takes one of its two model runners, which look up prompts differently.
 MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-GRACE_SECONDS = 10.0  # until a server that was asked to end is killed
+GRACE_SECONDS = 10.0  # between asking a server to end and killing it
 LAST_LINES = 15
 _POLL_SECONDS = 0.2
 _LOG_BYTES = 64 << 10  # of its end that are read
@@ -58,7 +58,7 @@ class Running:
     url: str
     command: str  # of what the user added without the values
     whole_command: str  # private
-    settings: dict[str, str]  # what its command line does not show
+    settings: dict[str, str]  # of its environment, which its command line does not show
     ready_seconds: float
     log: Path
     may_survive: bool  # a killed draftbench: there is no stop command
@@ -80,6 +80,9 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
     """
     port = _free_port()
     run = launch(start, HOST, port)
+    environment = {} if start.threads is None else {"threads": str(start.threads)}
+    if start.engine == "vllm":
+        environment[MODEL_RUNNER] = os.environ.get(MODEL_RUNNER, "unset")
     begun = time.monotonic()
     runner = _Guardian(run, log_folder, start.engine)
     try:
@@ -89,7 +92,7 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
             url=f"http://{HOST}:{port}",
             command=shlex.join(run.form),
             whole_command=shlex.join(run.words),
-            settings=_settings(start),
+            settings=environment,
             ready_seconds=time.monotonic() - begun,
             log=runner.log,
             may_survive=run.may_survive,
@@ -100,10 +103,10 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
         except EngineError as error:
             if (how := runner.ended(_POLL_SECONDS)) is None:
                 raise
-            # Not its last lines: a server that was asked may have logged a prompt.
+            # Not its last lines: a server that has been sent prompts may have logged one.
             ended = f"; {start.engine} ended ({how}), its log is {runner.log}"
             raise EngineError(
-                error.message + ended, hint=error.hint, kept=error.kept + ended
+                error.message + ended, hint=error.hint, safe_message=error.safe_message + ended
             ) from error
     finally:
         runner.end()
@@ -115,14 +118,6 @@ def server_threads() -> int | None:
     """
     cores = cores_here()
     return max(1, cores - 1) if cores <= _FEW_CORES else None
-
-
-def _settings(start: ServerStart) -> dict[str, str]:
-    """What changes how a server works and stands in the environment, not on its command line."""
-    settings = {} if start.threads is None else {"threads": str(start.threads)}
-    if start.engine == "vllm":
-        settings[MODEL_RUNNER] = os.environ.get(MODEL_RUNNER, "unset")
-    return settings
 
 
 def _free_port() -> int:
@@ -138,7 +133,7 @@ def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: f
             command, assigns, _ = runner.launch.words[0].partition("=")
             raise EngineError(
                 f"cannot run `{command}{'=…' if assigns else ''}`: {runner.refused}",
-                kept=f"cannot run the command of {start.engine}: {runner.refused}",
+                safe_message=f"cannot run the command of {start.engine}: {runner.refused}",
                 hint="--engine-command names the command that starts the server; {args} in it "
                 "stands for draftbench's flags",
             )
@@ -152,14 +147,14 @@ def _wait_until_ready(runner: _Guardian, start: ServerStart, port: int, begun: f
             raise EngineError(
                 ended + runner.last_words(),
                 hint=f"its whole log is {runner.log}; {runner.advice()}",
-                kept=ended,
+                safe_message=ended,
             )
         if time.monotonic() - begun > start.ready_timeout:
             late = f"{start.engine} did not answer within {start.ready_timeout:g} s"
             raise EngineError(
                 late + runner.last_words(),
                 hint=f"a longer --ready-timeout waits for it; its whole log is {runner.log}",
-                kept=late,
+                safe_message=late,
             )
 
 
@@ -181,7 +176,7 @@ def _listens(port: int) -> bool:
 
 
 class _Guardian:
-    """The process that runs a server, and the pipe whose end is the server's."""
+    """The process that runs a server, and the pipe whose closing stops it."""
 
     def __init__(self, run: Launch, folder: Path, engine: str) -> None:
         self.launch = run
@@ -202,14 +197,14 @@ class _Guardian:
             )
         finally:
             os.close(log)
-        asked = {
+        order = {
             "command": run.words,
             "stop": run.stop,
             "grace": GRACE_SECONDS,
             "parent": os.getpid(),
         }
         with contextlib.suppress(BrokenPipeError):
-            self._stdin.write(f"{json.dumps(asked)}\n".encode())
+            self._stdin.write(f"{json.dumps(order)}\n".encode())
             self._stdin.flush()
 
     @property
@@ -219,7 +214,7 @@ class _Guardian:
 
     def ended(self, wait: float = 0.0) -> str | None:
         """How the server ended; None if it still runs after `wait` seconds."""
-        # Asked first: what a guardian that is gone wrote is then all in the pipe.
+        # First, so that all that a guardian wrote before it was gone is in the pipe.
         gone = self._process.poll() is not None
         self._listen(wait)
         for line in self._heard.splitlines():
@@ -229,7 +224,9 @@ class _Guardian:
             elif kind == "failed":
                 self.refused = rest
             elif kind == "exited":
-                return f"exit code {rest}" if int(rest) >= 0 else _signal_name(-int(rest))
+                with contextlib.suppress(ValueError):  # no number of a signal
+                    return signal.Signals(-int(rest)).name
+                return f"exit code {rest}"
         return "the process that guards it is gone" if gone else None
 
     def _listen(self, wait: float) -> None:
@@ -258,7 +255,7 @@ class _Guardian:
         """The last lines of the server's log, safe to print and without secrets."""
         secrets, lines = self.launch.added | secrets_of(self._environment), self._logged()
         last = lines[-LAST_LINES:]
-        # A failure in a process of the server's is followed by those of the others.
+        # When one of the server's processes fails, the others fail after it.
         errors = (line for line in lines if _ERROR.search(line) and not _NO_ERROR.search(line))
         cause = next(errors, None)
         shown = last if cause is None or cause in last else [cause, "…", *last]
@@ -281,10 +278,3 @@ class _Guardian:
                 os.killpg(self._group, signal.SIGKILL)
         if self._process.stdout is not None:
             self._process.stdout.close()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

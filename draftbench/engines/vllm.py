@@ -58,9 +58,9 @@ class Vllm(TokenServer, OpenAi):
 
     def body(self, ask: Ask) -> dict[str, Any]:
         body = super().body(ask)
-        # What it would add to a prompt or an answer of ids.
+        # Nothing is to be added to the ids of a prompt or an answer.
         body |= {"add_special_tokens": False, "ignore_eos": False, "min_tokens": 0}
-        # No other request's prefix has such a salt.
+        # With a salt of its own it shares no prefix with another request.
         body |= {"return_token_ids": True, "cache_salt": secrets.token_hex(16)}
         if ask.log_p:
             body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
@@ -113,7 +113,7 @@ class Vllm(TokenServer, OpenAi):
         return self.one_token(prompt).choices[0].prompt_token_ids
 
     def best_tokens(self, ids: Sequence[int], start: int) -> list[int]:
-        # The token after all but the last id is written, so that a full context can be scored.
+        # The last position is learnt from a written token, so that a full context can be scored.
         most = (1 << 20) + len(ids) * 1024
         choice = self.one_token(ids[:-1], most=most, prompt_logprobs=1).choices[0]
         scored = [stated or {} for stated in choice.prompt_logprobs or ()][start:]

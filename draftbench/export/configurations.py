@@ -1,4 +1,4 @@
-"""A setting → an engine's configuration: chooses the engine's writer, and adds what every engine
+"""A plan → an engine's configuration: chooses the engine's writer, and adds what every engine
 needs (refusals, quantization, sampling, revisions, paths).
 """
 
@@ -16,7 +16,7 @@ from draftbench.export import (
     for_transformers,
     for_vllm,
 )
-from draftbench.export.setting import Setting
+from draftbench.export.serve_plan import ServePlan
 from draftbench.export.written import Version, Written, version_of
 from draftbench.models.drafting import METHODS, check_method
 from draftbench.models.engine_rules import (
@@ -28,7 +28,7 @@ from draftbench.models.engine_rules import (
 )
 from draftbench.models.levels import level_facts, made_by
 
-_WRITERS: dict[str, Callable[[Setting, Version], Written]] = {
+_WRITERS: dict[str, Callable[[ServePlan, Version], Written]] = {
     "vllm": for_vllm.write,
     "sglang": for_sglang.write,
     "llama.cpp": for_llama_cpp.write,
@@ -72,7 +72,7 @@ def known_engine(name: str) -> str:
     return engine
 
 
-def configure(setting: Setting, engine: str, version: str | None = None) -> EngineConfiguration:
+def configure(plan: ServePlan, engine: str, version: str | None = None) -> EngineConfiguration:
     """The configuration for an engine in a version (default: the newest known).
 
     Raises:
@@ -82,70 +82,70 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     rules = ENGINE_RULES[engine]
     build = for_llama_cpp.build_of if engine == "llama.cpp" else version_of
     number = build(version)
-    _check(setting, engine, rules)
-    written = _WRITERS[engine](setting, number)
+    _check(plan, engine, rules)
+    written = _WRITERS[engine](plan, number)
     name = rules.name
     if version is not None and version not in for_llama_cpp.RENAMING:
         name += f" {version}"
-    differences = list(setting.differences)
-    made = setting.quant == "none" or made_by(engine, setting.quant)
-    if setting.draft is not None and not rules.converts and not made:
-        form = level_facts(setting.quant).checkpoint or setting.quant
+    differences = list(plan.differences)
+    made = plan.quant == "none" or made_by(engine, plan.quant)
+    if plan.draft is not None and not rules.converts and not made:
+        form = level_facts(plan.quant).checkpoint or plan.quant
         form = f"{'an' if form.startswith('8') else 'a'} {form}"
         differences.append(
-            f"{rules.name} cannot quantize to {setting.quant} while loading, as the run did: make "
+            f"{rules.name} cannot quantize to {plan.quant} while loading, as the run did: make "
             f"{form} checkpoint of the draft (llm-compressor, GPTQ or AWQ), name it with --draft "
             "and measure it; an unquantized draft is not the one recommended"
         )
     to_do = [*differences]
-    if setting.provisional:
-        to_do.append(f"the run's answer is provisional: {setting.provisional}")
-    to_do += _of_gguf(setting, rules)
+    if plan.provisional:
+        to_do.append(f"the run's answer is provisional: {plan.provisional}")
+    to_do += _of_gguf(plan, rules)
     if rules.sampling is not None:
-        to_do.append(f"{_to_send(setting)}; otherwise {rules.sampling}")
-    if setting.schedule and not written.scheduled:
+        to_do.append(f"{_to_send(plan)}; otherwise {rules.sampling}")
+    if plan.schedule and not written.scheduled:
         steps = ", ".join(
             f"{k} at {first if first == last else f'{first}–{last}'}"
-            for first, last, k in setting.schedule
+            for first, last, k in plan.schedule
         )
         to_do.append(
-            f"{name} takes one draft length, here k = {setting.k}; the best by concurrent "
+            f"{name} takes one draft length, here k = {plan.k}; the best by concurrent "
             f"requests: {steps}. --concurrency N exports the best for N"
         )
-    if setting.target_quant != "none":
-        to_do.append(f"serve the target at {setting.target_quant}, as it was measured")
+    if plan.target_quant != "none":
+        to_do.append(f"serve the target at {plan.target_quant}, as it was measured")
     pinned = (
-        ("target", setting.target, setting.target_revision),
-        ("draft", setting.draft, setting.draft_revision),
+        ("target", plan.target, plan.target_revision),
+        ("draft", plan.draft, plan.draft_revision),
     )
     to_do += [
         f"serve `{model}@{revision}`, the revision that was measured"
         for side, model, revision in pinned
         if revision and side not in rules.pins
     ]
-    if setting.contexts and (cut := shorter_context(rules, *setting.contexts)):
+    if plan.contexts and (cut := shorter_context(rules, *plan.contexts)):
         to_do.append(f"{rules.name}: {cut}")
-    if setting.sampled and written.mode not in (None, setting.mode):
+    if plan.sampled and written.mode not in (None, plan.mode):
         to_do.append(
-            f"{name} drafts in the mode `{written.mode}`, and the run measured `{setting.mode}`: "
+            f"{name} drafts in the mode `{written.mode}`, and the run measured `{plan.mode}`: "
             "above temperature 0 acceptance will differ, so measure again there"
         )
-    to_do += [*written.to_do, *_of_paths(setting, engine), *setting.undecided]
+    to_do += [*written.to_do, *_of_paths(plan, engine), *plan.undecided]
     text = written.text
     if engine != "vllm":  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])
     return EngineConfiguration(text, written.command, tuple(to_do))
 
 
-def _check(setting: Setting, engine: str, rules: EngineRules) -> None:
-    """Raise a UsageError if the engine cannot serve the setting in any version."""
-    sizes, drafts, measured_on = setting.vocabularies, setting.drafting, setting.engine
+def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
+    """Raise a UsageError if no version of the engine can serve the plan."""
+    sizes, drafts, measured_on = plan.vocabularies, plan.drafting, plan.engine
     if sizes and (refusal := refusal_by_size(rules, *sizes)):
         raise UsageError(
             f"{rules.name} refuses this pair: {refusal}",
             hint="`draftbench check` says which engines take it",
         )
-    if setting.survival and not rules.synthetic:
+    if plan.survival and not rules.synthetic:
         can = ", ".join(name for name, each in ENGINE_RULES.items() if each.synthetic)
         raise UsageError(
             f"{rules.name} plays back no measured acceptance",
@@ -166,9 +166,9 @@ def _check(setting: Setting, engine: str, rules: EngineRules) -> None:
     check_method(engine, drafts)
 
 
-def _of_gguf(setting: Setting, rules: EngineRules) -> Iterator[str]:
+def _of_gguf(plan: ServePlan, rules: EngineRules) -> Iterator[str]:
     """What to do about .gguf files that the engine does not load, or only in part."""
-    models = {"--target": setting.target, "--draft": setting.draft or ""}
+    models = {"--target": plan.target, "--draft": plan.draft or ""}
     files = {flag: name for flag, name in models.items() if name.endswith(".gguf")}
     if files and rules.gguf:
         names = " and ".join(f"`{name}`" for name in files.values())
@@ -179,15 +179,15 @@ def _of_gguf(setting: Setting, rules: EngineRules) -> Iterator[str]:
         )
 
 
-def _of_paths(setting: Setting, engine: str) -> Iterator[str]:
+def _of_paths(plan: ServePlan, engine: str) -> Iterator[str]:
     """What to do about paths of the run, which other machines may not have. llama.cpp is given only
     those of .gguf files.
     """
-    models = {"--target": setting.target, "--draft": setting.draft or ""}
+    models = {"--target": plan.target, "--draft": plan.draft or ""}
     local = {
         flag: name
         for flag, name in models.items()
-        if flag not in setting.given
+        if flag not in plan.given
         and (name in (".", "..") or name.startswith(("~", "/", "./", "../")))
         and (engine != "llama.cpp" or name.endswith(".gguf"))
     }
@@ -198,14 +198,14 @@ def _of_paths(setting: Setting, engine: str) -> Iterator[str]:
         yield f"{names} {paths} on the machine that measured: give the server's with {flags}"
 
 
-def _to_send(setting: Setting) -> str:
+def _to_send(plan: ServePlan) -> str:
     """The sampling that requests must ask for to be sampled as they were measured."""
-    if setting.mixed:
+    if plan.mixed:
         return "send every request's temperature, top-k, top-p and min-p, as measured"
-    asked = setting.sampling
-    if asked.temperature == 0:
+    sampling = plan.sampling
+    if sampling.temperature == 0:
         return "send temperature 0 with every request, as measured"
-    cuts = (("top-k", asked.top_k), ("top-p", asked.top_p), ("min-p", asked.min_p))
+    cuts = (("top-k", sampling.top_k), ("top-p", sampling.top_p), ("min-p", sampling.min_p))
     words = [f"no {name}" if value is None else f"{name} {value:g}" for name, value in cuts]
-    sent = ", ".join([f"temperature {asked.temperature:g}", *words])
+    sent = ", ".join([f"temperature {sampling.temperature:g}", *words])
     return f"send {sent} with every request, as measured"

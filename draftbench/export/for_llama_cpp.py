@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 
 from draftbench.errors import UsageError
-from draftbench.export.setting import Setting
+from draftbench.export.serve_plan import ServePlan
 from draftbench.export.written import NEWEST, Version, Written, other_lookup, too_old
 from draftbench.hub import short_name
 from draftbench.models.drafting import Speculation, llama_cpp_flags, too_short
@@ -45,7 +45,7 @@ def build_of(text: str | None) -> Version:
     return RENAMING[text]
 
 
-def write(setting: Setting, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> Written:
     """The command for one build.
 
     Raises:
@@ -54,52 +54,52 @@ def write(setting: Setting, version: Version) -> Written:
     build, _ = version
     renamed = build >= _NEW_BUILD
     to_do: list[str] = []
-    words = ["llama-server", "-m", _file(setting.target, setting.target_quant, "target")]
-    more = ["-np", str(setting.concurrency), "--metrics"]  # 4 without -np
-    if setting.survival:
+    words = ["llama-server", "-m", _file(plan.target, plan.target_quant, "target")]
+    more = ["-np", str(plan.concurrency), "--metrics"]  # 4 without -np
+    if plan.survival:
         if build < _RATES_BUILD:
             raise too_old("llama.cpp", f"b{_RATES_BUILD}", "acceptance to play back")
-        more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
-    if setting.concurrency > 1:
+        more += ["--spec-synth-rates", ",".join(map(str, plan.survival))]
+    if plan.concurrency > 1:
         to_do.append(
-            f"add -c N with {setting.concurrency} times a request's tokens, or --kv-unified: "
-            f"-np {setting.concurrency} divides the context among as many requests"
+            f"add -c N with {plan.concurrency} times a request's tokens, or --kv-unified: "
+            f"-np {plan.concurrency} divides the context among as many requests"
         )
-    if setting.on_gpu and setting.method != "ngram":
+    if plan.on_gpu and plan.method != "ngram":
         more += ["-ngl", "99", "-ngld", "99"]
-    drafting, mode = setting.drafting, None
-    if setting.method == "ngram":
-        _of_lookup(setting, to_do)
-    elif setting.method == "draft-model":
-        drafting, mode = _of_draft_model(setting, build, to_do)
+    drafting, mode = plan.drafting, None
+    if plan.method == "ngram":
+        _of_lookup(plan, to_do)
+    elif plan.method == "draft-model":
+        drafting, mode = _of_draft_model(plan, build, to_do)
     elif not renamed:
         raise too_old("llama.cpp", f"b{_NEW_BUILD}", "flags as the run started it with")
     flags = llama_cpp_flags(drafting)
     if not renamed:
-        flags = _as_before_renaming(flags, setting)
+        flags = _as_before_renaming(flags, plan)
     return Written(shlex.join([*words, *flags, *more]), mode, to_do=to_do)
 
 
-def _of_lookup(setting: Setting, to_do: list[str]) -> None:
-    longest, shortest = setting.lookup
+def _of_lookup(plan: ServePlan, to_do: list[str]) -> None:
+    longest, shortest = plan.lookup
     lengths = ""
-    if longest > shortest and setting.engine != "llama.cpp":
+    if longest > shortest and plan.engine != "llama.cpp":
         lengths = f"looks up n-grams of {shortest} tokens alone, the run of up to {longest}"
-    to_do += other_lookup(setting, "llama.cpp", lengths=lengths)
-    if setting.k < shortest:
-        to_do.append(f"{too_short(shortest)}: with k = {setting.k} it drafts nothing")
-    if not setting.target.endswith(".gguf"):
+    to_do += other_lookup(plan, "llama.cpp", lengths=lengths)
+    if plan.k < shortest:
+        to_do.append(f"{too_short(shortest)}: with k = {plan.k} it drafts nothing")
+    if not plan.target.endswith(".gguf"):
         to_do.append(_CONVERT.format("model to a GGUF file of this name"))
 
 
 def _of_draft_model(
-    setting: Setting, build: int, to_do: list[str]
+    plan: ServePlan, build: int, to_do: list[str]
 ) -> tuple[Speculation, DraftingMode]:
     """How llama.cpp drafts with a file of the draft, and in which mode."""
-    draft = setting.draft or ""
+    draft = plan.draft or ""
     mode = DraftingMode.GREEDY
     # When llama.cpp samples drafts, it uses a request's temperature and seed, not top-k or top-p.
-    if setting.mode is not DraftingMode.GREEDY and build >= _SAMPLING_BUILD:
+    if plan.mode is not DraftingMode.GREEDY and build >= _SAMPLING_BUILD:
         mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
         to_do.append(
             "measure acceptance there: it draws from the draft's ten best tokens only, so fewer "
@@ -109,19 +109,19 @@ def _of_draft_model(
             f"builds before b{_SAMPLING_BUILD} (October 2026) do not start with "
             "--spec-draft-sampling: --engine-version after-rename writes for them"
         )
-    if not setting.target.endswith(".gguf") or not draft.endswith(".gguf"):
+    if not plan.target.endswith(".gguf") or not draft.endswith(".gguf"):
         to_do.append(_CONVERT.format("models to GGUF files of these names"))
-    for quant in dict.fromkeys((setting.quant, setting.target_quant)):
+    for quant in dict.fromkeys((plan.quant, plan.target_quant)):
         if arguments := level_facts(quant).llama_quantize:
             to_do.append(f"nearest to {quant} is `llama-quantize {arguments}`")
-    file = _file(draft, setting.quant, "draft")
-    return replace(setting.drafting, model=file, mode=mode), mode
+    file = _file(draft, plan.quant, "draft")
+    return replace(plan.drafting, model=file, mode=mode), mode
 
 
-def _as_before_renaming(flags: list[str], setting: Setting) -> list[str]:
+def _as_before_renaming(flags: list[str], plan: ServePlan) -> list[str]:
     """The flags of builds up to April 2026."""
-    k = str(setting.k)
-    if setting.method == "ngram":
+    k = str(plan.k)
+    if plan.method == "ngram":
         return [*(word.replace("-simple-size", "-size") for word in flags), "--draft-max", k]
     return [*flags[:2], "--draft-max", k, "--draft-min", "0", "--draft-p-min", "0"]
 

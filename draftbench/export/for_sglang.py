@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from draftbench.export.setting import Setting
+from draftbench.export.serve_plan import ServePlan
 from draftbench.export.written import Version, Written
 from draftbench.models.drafting import sglang_flags
 from draftbench.models.engine_rules import ENGINE_RULES
@@ -12,26 +12,26 @@ from draftbench.models.levels import level_facts, made_by
 from draftbench.records import DraftingMode
 
 
-def write(setting: Setting, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> Written:
     """The command, the same for every version."""
-    words = ["python", "-m", "sglang.launch_server", "--model-path", setting.target]
-    if setting.survival:  # the length includes the target's token
-        words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(setting.survival):.4g}")
-    if setting.target_revision:
-        words += ["--revision", setting.target_revision]
-    if setting.concurrency > ENGINE_RULES["sglang"].requests:
-        words += ["--max-running-requests", str(setting.concurrency)]
-    words += sglang_flags(setting.drafting)
+    words = ["python", "-m", "sglang.launch_server", "--model-path", plan.target]
+    if plan.survival:  # the length includes the target's token
+        words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(plan.survival):.4g}")
+    if plan.target_revision:
+        words += ["--revision", plan.target_revision]
+    if plan.concurrency > ENGINE_RULES["sglang"].requests:
+        words += ["--max-running-requests", str(plan.concurrency)]
+    words += sglang_flags(plan.drafting)
     to_do: list[str] = []
     mode = None
-    if setting.method == "ngram":
+    if plan.method == "ngram":
         to_do.append(
             "SGLang looks up n-grams in the texts of all requests, and the run in those of one: "
             "measure acceptance there"
         )
-    elif setting.method == "draft-model":
+    elif plan.method == "draft-model":
         mode = DraftingMode.GREEDY
-        if level_facts(setting.quant).checkpoint and not made_by("sglang", setting.quant):
+        if level_facts(plan.quant).checkpoint and not made_by("sglang", plan.quant):
             to_do.append(
                 "with that checkpoint write its method, for example `awq`, in place of `unquant`"
             )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 
-from draftbench.export.setting import Setting
+from draftbench.export.serve_plan import ServePlan
 from draftbench.export.written import Version, Written, down_to_one, other_lookup, too_old
 from draftbench.models.drafting import tensorrt_llm_fields
 from draftbench.records import DraftingMode
 
 
-def write(setting: Setting, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> Written:
     """The configuration for one version.
 
     Raises:
@@ -19,12 +19,12 @@ def write(setting: Setting, version: Version) -> Written:
     import yaml
 
     to_do: list[str] = []
-    older, steps = version < (1, 3), setting.schedule
-    if older and setting.method not in ("draft-model", "ngram"):
+    older, steps = version < (1, 3), plan.schedule
+    if older and plan.method not in ("draft-model", "ngram"):
         raise too_old("TensorRT-LLM", "1.3", "fields as the run started it with")
     # `max_draft_len` is the longest length, and must be that of the smallest batch.
-    scheduled = bool(steps) and steps[0][2] == setting.longest
-    fields = tensorrt_llm_fields(setting.drafting_at(setting.longest if scheduled else setting.k))
+    scheduled = bool(steps) and steps[0][2] == plan.longest
+    fields = tensorrt_llm_fields(plan.drafting_at(plan.longest if scheduled else plan.k))
     model = fields.pop("speculative_model", None)
     if scheduled:
         # Keys are the largest batch of each length, before 1.3 the smallest (pull request 10860).
@@ -35,11 +35,11 @@ def write(setting: Setting, version: Version) -> Written:
                 "Draft_Target drafts one token there"
             )
     if model is not None:
-        fields["speculative_model"] = setting.draft
+        fields["speculative_model"] = plan.draft
     mode = None
-    if setting.method == "ngram":
-        to_do += other_lookup(setting, "TensorRT-LLM", lengths=down_to_one(setting))
-    elif setting.method == "draft-model":
+    if plan.method == "ngram":
+        to_do += other_lookup(plan, "TensorRT-LLM", lengths=down_to_one(plan))
+    elif plan.method == "draft-model":
         mode = DraftingMode.GREEDY
         if older:
             fields["decoding_type"] = "DraftTarget"
@@ -51,18 +51,18 @@ def write(setting: Setting, version: Version) -> Written:
                 "use_rejection_sampling (July 2026, pull request 15775) needs FlashInfer, and "
                 "works with neither guided decoding nor context parallelism"
             )
-        if setting.sizes:
+        if plan.sizes:
             to_do.append(
-                f"run `draftbench check`: the vocabularies have {setting.sizes} entries, and "
+                f"run `draftbench check`: the vocabularies have {plan.sizes} entries, and "
                 "TensorRT-LLM does not check that their ids agree"
             )
     document: dict[str, object] = {}
-    if setting.target_revision:
-        document["revision"] = setting.target_revision
+    if plan.target_revision:
+        document["revision"] = plan.target_revision
     # A draft model is part of the target's graph from 1.3 on.
-    if older or setting.method == "ngram":
+    if older or plan.method == "ngram":
         document["disable_overlap_scheduler"] = True
     document["speculative_config"] = fields
     text = yaml.safe_dump(document, sort_keys=False).rstrip("\n")
-    command = f"trtllm-serve {shlex.quote(setting.target)} --config FILE"
+    command = f"trtllm-serve {shlex.quote(plan.target)} --config FILE"
     return Written(text, mode, scheduled, command, to_do)

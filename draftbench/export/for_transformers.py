@@ -4,43 +4,43 @@ default it would change from round to round.
 
 from __future__ import annotations
 
-from draftbench.export.setting import Setting
+from draftbench.export.serve_plan import ServePlan
 from draftbench.export.written import Version, Written, down_to_one, other_lookup
 from draftbench.models.drafting import transformers_arguments
 from draftbench.records import DraftingMode
 
 
-def write(setting: Setting, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> Written:
     """The snippet, the same for every version."""
-    to_do = ["set each request's sampling: the most frequent is written"] if setting.mixed else []
-    loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
-    target = _from_pretrained(setting.target, setting.target_revision)
+    to_do = ["set each request's sampling: the most frequent is written"] if plan.mixed else []
+    loading = 'dtype="auto", device_map="cuda"' if plan.on_gpu else 'dtype="auto"'
+    target = _from_pretrained(plan.target, plan.target_revision)
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
         f"tokenizer = AutoTokenizer.from_pretrained({target})",
         f"target = AutoModelForCausalLM.from_pretrained({target}, {loading})",
     ]
-    if setting.draft is None:
+    if plan.draft is None:
         mode = None
-        longest = setting.lookup.longest
-        arguments = f"prompt_lookup_num_tokens={setting.k}, max_matching_ngram_size={longest}"
-        to_do += other_lookup(setting, "transformers", first=True, lengths=down_to_one(setting))
+        longest = plan.lookup.longest
+        arguments = f"prompt_lookup_num_tokens={plan.k}, max_matching_ngram_size={longest}"
+        to_do += other_lookup(plan, "transformers", first=True, lengths=down_to_one(plan))
     else:
         mode = DraftingMode.SAMPLED
-        draft = _from_pretrained(setting.draft, setting.draft_revision)
+        draft = _from_pretrained(plan.draft, plan.draft_revision)
         lines += [
             f"draft = AutoModelForCausalLM.from_pretrained({draft}, {loading})",
-            f"draft.generation_config.num_assistant_tokens = {setting.k}",
+            f"draft.generation_config.num_assistant_tokens = {plan.k}",
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
-        arguments = transformers_arguments(two_tokenizers=setting.sizes is not None)
-        if setting.sizes:
+        arguments = transformers_arguments(two_tokenizers=plan.sizes is not None)
+        if plan.sizes:
             lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
     lines += [
         # The checkpoint's generation_config would decide what is not written here.
-        f"settings = {{{', '.join(_generation(setting))}}}",
+        f"settings = {{{', '.join(_generation(plan))}}}",
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
         f"output = target.generate(**inputs, **settings, {arguments})",
     ]
@@ -55,14 +55,14 @@ def _from_pretrained(name: str, revision: str | None) -> str:
     return f"{name!r}, revision={revision!r}" if revision else repr(name)
 
 
-def _generation(setting: Setting) -> list[str]:
+def _generation(plan: ServePlan) -> list[str]:
     """The traffic's sampling and longest response, as keys and values in Python."""
-    asked = setting.sampling
-    settings: dict[str, object] = {"do_sample": asked.temperature > 0}
-    if asked.temperature > 0:
-        settings["temperature"] = asked.temperature
-        settings["top_k"] = asked.top_k or 0
-        settings["top_p"] = 1.0 if asked.top_p is None else asked.top_p
-        settings["min_p"] = asked.min_p or 0.0
-    settings |= {"repetition_penalty": 1.0, "max_new_tokens": setting.limit}
+    sampling = plan.sampling
+    settings: dict[str, object] = {"do_sample": sampling.temperature > 0}
+    if sampling.temperature > 0:
+        settings["temperature"] = sampling.temperature
+        settings["top_k"] = sampling.top_k or 0
+        settings["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
+        settings["min_p"] = sampling.min_p or 0.0
+    settings |= {"repetition_penalty": 1.0, "max_new_tokens": plan.limit}
     return [f'"{name}": {value!r}' for name, value in settings.items()]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftbench.errors import UsageError
-from draftbench.export.setting import Setting
+from draftbench.export.serve_plan import ServePlan
 from draftbench.records import DraftingMode
 
 Version = tuple[int, int]
@@ -46,19 +46,19 @@ def too_old(engine: str, oldest: str, feature: str) -> UsageError:
 
 
 def other_lookup(
-    setting: Setting, engine: str, *, first: bool = False, lengths: str = ""
+    plan: ServePlan, engine: str, *, first: bool = False, lengths: str = ""
 ) -> list[str]:
     """What to do where an engine's prompt lookup takes the first match where the run took the last,
     or the other way round, or n-grams of other `lengths`.
     """
-    takes, took = ("first" if each else "last" for each in (first, setting.first_match))
+    takes, took = ("first" if each else "last" for each in (first, plan.first_match))
     differs = [lengths] if lengths else []
     if takes != took:
         differs.append(f"takes the {takes} match in the prompt, the run the {took}")
     return [f"{engine} {' and '.join(differs)}: measure acceptance there"] if differs else []
 
 
-def down_to_one(setting: Setting) -> str:
+def down_to_one(plan: ServePlan) -> str:
     """How an engine that looks up n-grams down to one token differs from the run; may be empty."""
-    shortest = setting.lookup.shortest
+    shortest = plan.lookup.shortest
     return f"looks up n-grams down to one token, the run down to {shortest}" * (shortest > 1)

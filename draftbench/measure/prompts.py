@@ -34,10 +34,10 @@ class Prompt:
 
 
 def fitted(
-    request: Request, tokens: Sequence[int], longest: int, context_length: int
+    request: Request, tokens: Sequence[int], limit: int, context_length: int
 ) -> Prompt | None:
-    """The prompt of a request with these token ids; None if the context has no room for them and
-    one token of response.
+    """The prompt of a request with these token ids, and a response of at most `limit` tokens or
+    what the context has room for; None if that is not even one.
     """
     room = context_length - len(tokens)
     if not tokens or room < 1:
@@ -45,7 +45,7 @@ def fitted(
     settings = msgspec.structs.replace(
         request, prompt=None, messages=None, tools=None, template={}, response=None
     )
-    return Prompt(settings, array("i", tokens), min(request.max_tokens or longest, longest, room))
+    return Prompt(settings, array("i", tokens), min(limit, room))
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class TextSide:
     def _renderer(self) -> Renderer:
         return Renderer(self.tokenizer, self.source.name)
 
-    def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None:
+    def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None:
         """The prompt of one request; None if it and one token of response do not fit the context.
 
         Args:
-            longest: most tokens of a response, even if the request allows more.
+            limit: most tokens of a response.
 
         Raises:
             TrafficError, ModelError: the tokenizer or its template refuses it, or does not end.
@@ -84,7 +84,7 @@ class TextSide:
                 f"{request.source} is a chat, and `{self.source.name}` has no chat template",
                 hint=self.template_hint,
             )
-        return fitted(request, self._renderer.tokens(request), longest, context_length)
+        return fitted(request, self._renderer.tokens(request), limit, context_length)
 
     def answer(self, request: Request) -> list[int]:
         """The logged answer as the target's tokens.

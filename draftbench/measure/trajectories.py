@@ -119,7 +119,7 @@ class ScoredResponse:
         return len(self.prompt.tokens) + len(self.tokens)
 
     @classmethod
-    def kept(cls, prompt: Prompt, text: PrivateText, trajectory: Trajectory) -> ScoredResponse:
+    def recorded(cls, prompt: Prompt, text: PrivateText, trajectory: Trajectory) -> ScoredResponse:
         """The response that a run folder kept."""
         tokens, log_p = array("i", text.tokens), array("d", text.log_p)
         return cls(prompt, tokens, trajectory, log_p, text.expected_log_p)

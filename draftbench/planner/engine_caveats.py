@@ -52,7 +52,7 @@ def _of_two_servers(run: Run) -> Iterator[Caveat]:
     """The user's servers, with and without speculation, as far as both report their settings."""
     given = [facts for facts in run.engines if not facts.started]
     plain, drafting = (
-        [_settings(facts) for facts in given if (facts.candidate is None) is without]
+        [_shared_settings(facts) for facts in given if (facts.candidate is None) is without]
         for without in (True, False)
     )
     if not plain or not drafting:
@@ -70,7 +70,7 @@ def _of_two_servers(run: Run) -> Iterator[Caveat]:
         )
 
 
-def _settings(facts: EngineFacts) -> dict[str, str]:
+def _shared_settings(facts: EngineFacts) -> dict[str, str]:
     """The settings that servers which are compared should have in common."""
     limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
     shared = {name: str(value) for name, value in limits.items() if value is not None}

@@ -33,7 +33,7 @@ STYLE = files("draftbench.report").joinpath("page.css").read_text(encoding="utf-
 # variable, which has another value in dark mode.
 COLOURS = dict(re.findall(r"--(\w+): (#\w+);", STYLE.partition("@media")[0]))
 _VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
-_SETTINGS: dict[Any, Any] = {
+_STYLE: dict[Any, Any] = {
     # Names come from files: neither `$` nor `\` in them is a formula.
     "text.parse_math": False,
     "text.usetex": False,
@@ -256,6 +256,6 @@ def _styled() -> Iterator[None]:
     """
     import matplotlib
 
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(Glyph|Matplotlib currently)")
         yield

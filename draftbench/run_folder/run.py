@@ -47,7 +47,7 @@ class Run:
     """Everything that a run measured; `path` is its folder, where it was read from one.
 
     An engine's answers are in `served`, and as decoding runs among the `decodes` too. `partial` are
-    answers of visits that were cut short, which no figure uses.
+    answers of sessions that were cut short, which no figure uses.
     """
 
     manifest: Manifest

@@ -31,17 +31,18 @@ Round = tuple[int, int]
 def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
     """The answers without those of servers that drafted differently from what was asked.
 
-    Where requests were sent at their times of arrival, only the last visit counts that asked for
+    Where requests were sent at their times of arrival, only the last session counts that asked for
     every response: after an interruption the load was lower.
     """
     drafted_as_asked = [row for row in rows if row.error != OTHER_DRAFTING]
-    visits = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
+    sessions = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
     for row in drafted_as_asked:
         if row.load == "open":
-            visits[row.candidate, row.k, row.repeat][row.server].add(row.key)
+            sessions[row.candidate, row.k, row.repeat][row.server].add(row.key)
     whole = set[str]()
-    for asked in visits.values():
-        whole.update([server for server, keys in asked.items() if keys.issuperset(responses)][-1:])
+    for by_server in sessions.values():
+        complete = [server for server, keys in by_server.items() if keys.issuperset(responses)]
+        whole.update(complete[-1:])
     return [row for row in drafted_as_asked if row.load != "open" or row.server in whole]
 
 

@@ -1,8 +1,6 @@
-"""What a user asked → a run folder. `prepare` needs no weights, `run` measures what is not measured
-yet.
-"""
+"""Options → a run folder: `prepare` checks them without weights, `run` measures what is missing."""
 
-from draftbench.sweep.engine_preparation import prepare_serving
+from draftbench.sweep.engine_prepare import prepare_serving
 from draftbench.sweep.grid import run
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.preparation import Prepared, prepare_models
@@ -11,7 +9,7 @@ __all__ = ["Prepared", "SweepOptions", "Watcher", "prepare", "run"]
 
 
 def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
-    """Read traffic and check what is asked for, on the built-in decoder or on a serving engine.
+    """Read the traffic and check the options, for the built-in decoder or for a serving engine.
 
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.

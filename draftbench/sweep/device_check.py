@@ -1,6 +1,6 @@
 """Tries what works on a device: the first thing to run on a new kind of machine.
 
-Everything is tried in turn; what fails or cannot be tried is a line like the others.
+What fails or cannot be tried is reported like everything else.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterat
 def _tried(what: str, attempt: Callable[[], tuple[str, bool | None]]) -> Finding:
     try:
         return Finding(what, *attempt())
-    # A device that does not work raises what it likes; that is what this is for.
+    # A device that does not work may raise anything.
     except Exception as error:
         reason = error.message if isinstance(error, DraftbenchError) else describe(error)[0]
         return Finding(what, reason, False)
@@ -82,7 +82,7 @@ def _tried(what: str, attempt: Callable[[], tuple[str, bool | None]]) -> Finding
 
 @torch.inference_mode()
 def _by_chunks(device: str) -> tuple[str, bool | None]:
-    """A token's attention to many keys, by chunks, against the kernel that takes them all."""
+    """One token's attention to many keys: in chunks, against all of them at once."""
     if device == "cpu":
         return "not tried: only a GPU takes keys by chunks", None
     like = torch.zeros((), dtype=default_dtype(device), device=device)

@@ -1,5 +1,5 @@
 """Whether a server is what it should be: the engine, version, model and settings that the run was
-begun on, and drafting as its arm should, by its own description and its answers' counts.
+begun on, and drafting as it was asked to, by its own description and by its answers' counts.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from draftbench.records import (
     Served,
 )
 from draftbench.run_folder.manifest import portable
-from draftbench.sweep.engine_arms import Arm, Serving
+from draftbench.sweep.engine_servers import ServerConfig, Serving
 from draftbench.sweep.failures import changed_model
-from draftbench.sweep.options import SweepOptions, Watcher
+from draftbench.sweep.options import Watcher
 
 _PROBES, _PROBED_TOKENS = 5, 48
 # Parts of a server's name for its method of drafting, the more specific ones first, and the methods
@@ -54,7 +54,7 @@ _ROOM = 4
 
 def facts_of(
     described: ServerFacts,
-    arm: Arm,
+    config: ServerConfig,
     server: str,
     process: str,
     running: Running | None = None,
@@ -70,8 +70,8 @@ def facts_of(
         engine=described.engine,
         version=described.version,
         model=described.model and portable(described.model),
-        candidate=arm.candidate,
-        k=arm.k,
+        candidate=config.candidate,
+        k=config.k,
         started=running is not None,
         command=portable(running.command) if running else None,
         settings={**described.settings, **(running.settings if running else {})},
@@ -82,56 +82,44 @@ def facts_of(
     )
 
 
-def refuse_another(recorded: Iterable[EngineFacts], facts: EngineFacts) -> None:
-    """Raise a RunFolderError where the run was measured on a different engine, version or model, or
-    this arm with different settings, or where settings differ that all starts share. Servers that
-    replay a draft are not compared: they serve that draft.
-    """
-    for before in recorded:
-        if any(either.candidate is not None and either.k == 0 for either in (before, facts)):
-            continue
-        for what in ("engine", "version", "model"):
-            _refuse(what, getattr(before, what), getattr(facts, what))
-        both = before.settings.keys() & facts.settings.keys()
-        if before.started and facts.started:
-            for name in sorted(both - DRAFTING_SETTINGS):
-                _refuse(name, before.settings[name], facts.settings[name])
-            if None not in (before.context_length, facts.context_length):
-                _refuse("context length", str(before.context_length), str(facts.context_length))
-        if (before.candidate, before.k) != (facts.candidate, facts.k):
-            continue
-        for name in sorted(both):
-            _refuse(name, before.settings[name], facts.settings[name])
-        if before.prefix_cache is not None and facts.prefix_cache is not None:
-            switch = {True: "on", False: "off"}
-            _refuse("prefix cache", switch[before.prefix_cache], switch[facts.prefix_cache])
-
-
-def refuse_other_threads(recorded: Iterable[EngineFacts], threads: int | None, here: int) -> None:
-    """Raise a RunFolderError where servers were started with a different number of threads; None is
-    the engine's default. `here` are this process's, which --threads sets together with theirs.
-    """
-    for before in (facts.settings.get("threads") for facts in recorded if facts.started):
-        now = None if threads is None else str(threads)
-        if before != now:
-            again = f"give --threads {before}" if before == str(here) else "leave --threads out"
-            raise RunFolderError(
-                f"the servers of this run were started with {before or 'all'} threads each, and "
-                f"would now be with {now or 'all'}",
-                hint=f"{again}, as when it was begun, or take another --out",
-            )
-
-
 def files_of(target: str, drafter: Speculation | None) -> dict[str, str]:
     """Hashes of the models that a server is started with, if they are on this machine."""
-    named = {"target": target, "draft": drafter.model if drafter else None}
-    sources = {role: ModelSource(spec) for role, spec in named.items() if spec}
+    specs = {"target": target, "draft": drafter.model if drafter else None}
+    sources = {role: ModelSource(spec) for role, spec in specs.items() if spec}
     return {role: source.fingerprint() for role, source in sources.items() if source.local}
 
 
-def refuse_other_files(
-    recorded: Iterable[EngineFacts], serving: Serving, options: SweepOptions
-) -> None:
+def refuse_changes(recorded: Sequence[EngineFacts], serving: Serving, threads_here: int) -> None:
+    """Raise a RunFolderError where the user's server, the models' files or the threads of servers
+    are not those that the run was measured with; `threads_here` are this process's, which --threads
+    sets together with the servers'.
+    """
+    if serving.facts is not None:
+        config = serving.drafting or ServerConfig(None, 0)
+        running = [facts for facts in recorded if not facts.started]
+        drafted = [facts for facts in running if facts.candidate is not None]
+        # Beside a baseline the server that drafts may not have been asked yet.
+        for before in drafted or (running if serving.baseline is None else ()):
+            _refuse("draft", _drafting(before), _drafting(config))
+        refuse_another(recorded, facts_of(serving.facts, config, "", ""))
+    threads = None if serving.threads is None else str(serving.threads)
+    for begun in (facts.settings.get("threads") for facts in recorded if facts.started):
+        if begun != threads:
+            same = begun == str(threads_here)
+            again = f"give --threads {begun}" if same else "leave --threads out"
+            raise RunFolderError(
+                f"the servers of this run were started with {begun or 'all'} threads each, and "
+                f"would now be with {threads or 'all'}",
+                hint=f"{again}, as when it was begun, or take another --out",
+            )
+    refuse_other_files(recorded, serving)
+
+
+def _drafting(of: EngineFacts | ServerConfig) -> str:
+    return "none" if of.candidate is None else f"{of.candidate} at k = {of.k}"
+
+
+def refuse_other_files(recorded: Iterable[EngineFacts], serving: Serving) -> None:
     """Raise a RunFolderError where the files of a model changed since servers of this run were
     started with them.
     """
@@ -139,27 +127,34 @@ def refuse_other_files(
         (before.candidate.draft if before.candidate else None): before.files for before in recorded
     }
     for draft, files in begun.items():
-        now = files_of(options.target, serving.drafters.get(draft) if draft else None)
+        now = files_of(serving.sweep.target, serving.drafters.get(draft) if draft else None)
         for role in files.keys() & now.keys():
             if files[role] != now[role]:
                 raise changed_model(None if role == "target" else draft)
 
 
-def refuse_another_server(recorded: Sequence[EngineFacts], serving: Serving | None) -> None:
-    """`refuse_another` for a user's server, which must draft as it did when the run began."""
-    if serving is None or serving.facts is None:
-        return
-    arm = serving.drafting or Arm(None, 0)
-    running = [facts for facts in recorded if not facts.started]
-    drafted = [facts for facts in running if facts.candidate is not None]
-    # Beside a baseline the server that drafts may not have been asked yet.
-    for before in drafted or (running if serving.baseline is None else ()):
-        _refuse("draft", _drafting(before.candidate, before.k), _drafting(arm.candidate, arm.k))
-    refuse_another(recorded, facts_of(serving.facts, arm, "", ""))
-
-
-def _drafting(candidate: Candidate | None, k: int) -> str:
-    return "none" if candidate is None else f"{candidate} at k = {k}"
+def refuse_another(recorded: Iterable[EngineFacts], facts: EngineFacts) -> None:
+    """Raise a RunFolderError where the run was measured on another engine, version or model, where
+    this server had other settings, or where settings differ that all started servers share. A
+    server that replays a draft is not compared: it serves that draft.
+    """
+    for before in recorded:
+        if any(either.candidate is not None and either.k == 0 for either in (before, facts)):
+            continue
+        for what in ("engine", "version", "model"):
+            _refuse(what, getattr(before, what), getattr(facts, what))
+        both = before.settings.keys() & facts.settings.keys()
+        same = (before.candidate, before.k) == (facts.candidate, facts.k)
+        if before.started and facts.started:
+            for name in sorted(both - DRAFTING_SETTINGS):
+                _refuse(name, before.settings[name], facts.settings[name])
+            if None not in (before.context_length, facts.context_length):
+                _refuse("context length", str(before.context_length), str(facts.context_length))
+        for name in sorted(both) if same else ():
+            _refuse(name, before.settings[name], facts.settings[name])
+        if same and None not in (before.prefix_cache, facts.prefix_cache):
+            was, now = ("on" if each.prefix_cache else "off" for each in (before, facts))
+            _refuse("prefix cache", was, now)
 
 
 def _refuse(what: str, before: str | None, now: str | None) -> None:
@@ -175,12 +170,12 @@ def find_drafting(
     server: Server,
     candidates: dict[Candidate, None],
     prompts: Sequence[Prompt],
-    named: int | None,
+    given_k: int | None,
     watcher: Watcher,
 ) -> tuple[Serving, dict[Candidate, None]]:
-    """Find out how the user's server drafts: from its description, its answers to the first
-    requests, or else the k that the user `named`. Returns the engine with that arm, and the
-    candidates with its draft.
+    """Find out how the user's server drafts: from its description, from its answers to the first
+    requests, or else from the k that the user gave. Returns the engine with its `drafting`, and the
+    candidates with the server's draft.
 
     Raises:
         EngineError: it drafts, but its k remains unknown; or it does not draft, though there is a
@@ -207,56 +202,28 @@ def find_drafting(
                 hint="switch its metrics on (llama-server: --metrics)",
             )
         if not stated:
-            how += "; it does not say how many, these are the most that it was seen to"
+            how += "; it does not say how many, this is the most it was seen to draft"
     elif facts.method is not None or drafted is not None:
         raise EngineError(
             f"the server at {server.url} does not draft",
             hint="--server is the one with speculation, --baseline-server the one without",
         )
-    elif named is None:
+    elif given_k is None:
         raise EngineError(
-            f"the server at {server.url} does not tell whether it drafts",
-            hint="say how many tokens a round with --k N: then its speed is measured; of its "
-            "acceptance nothing will be known",
+            f"the server at {server.url} does not say whether it drafts",
+            hint="say how many tokens a round with --k N: then its speed is measured, but not its "
+            "acceptance",
         )
     else:
-        k, how = named, f"({method}), by --k: it does not tell"
+        k, how = given_k, f"({method}), by --k: it does not say"
     watcher.note(f"the server drafts {k} tokens a round {how}")
-    candidate = _drafting_with(serving, method, facts.settings.get("speculative_model"))
-    candidate = next((c for c in candidates if c.draft == candidate.draft), candidate)
-    return replace(serving, drafting=Arm(candidate, k)), {**candidates, candidate: None}
-
-
-def _drafting_with(serving: Serving, method: str, model: str | None) -> Candidate:
-    """The draft of the user's server: the model that it or the user names, or else its method."""
-    if method == "ngram":
-        return Candidate(draft=LOOKUP)
-    named = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
-    if model is None and len(named) == 1:
-        return Candidate(draft=named[0])
-    return Candidate(draft=short_name(model or method))
-
-
-def stated_specs(serving: Serving) -> dict[str, str]:
-    """What `--drafts` would call the draft of the user's server, by its name in the run; nothing
-    where its description leaves that open.
-    """
-    facts, arm = serving.facts, serving.drafting
-    method = ((facts and facts.method) or "").lower()
-    if facts is None or arm is None or arm.candidate is None or "," in method:
-        return {}
-    meant, model = _meant(method), facts.settings.get("speculative_model")
-    spec = model if meant == ("draft-model",) else None
-    if meant in (("eagle3",), ("dflash",)) and model:
-        spec = f"{meant[0]}:{model}"
-    elif meant in (("ngram",), ("mtp",), ("suffix",)):
-        spec = meant[0]
-    return {arm.candidate.draft: spec} if spec else {}
-
-
-def _meant(method: str) -> tuple[Method, ...] | None:
-    """What a server's name for its method may mean; None for a name that is not known."""
-    return next((meant for word, meant in _METHODS.items() if word in method), None)
+    name = LOOKUP
+    if method != "ngram":
+        model = facts.settings.get("speculative_model")
+        models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
+        name = models[0] if model is None and len(models) == 1 else short_name(model or method)
+    candidate = next((c for c in candidates if c.draft == name), Candidate(draft=name))
+    return replace(serving, drafting=ServerConfig(candidate, k)), {**candidates, candidate: None}
 
 
 def _probed(
@@ -287,37 +254,61 @@ def _probed(
     return k, most, drafts
 
 
-def check_drafting(described: ServerFacts, arm: Arm, drafter: Speculation | None) -> None:
-    """Raise an EngineError where a server says that it drafts differently than its arm should;
-    `drafter` is what it was started with.
+def stated_specs(serving: Serving) -> dict[str, str]:
+    """What `--drafts` would call the draft of the user's server, by its name in the run; nothing
+    where its description leaves that open.
+    """
+    facts, config = serving.facts, serving.drafting
+    method = ((facts and facts.method) or "").lower()
+    if facts is None or config is None or config.candidate is None or "," in method:
+        return {}
+    meant, model = _meant(method), facts.settings.get("speculative_model")
+    spec = model if meant == ("draft-model",) else None
+    if meant in (("eagle3",), ("dflash",)) and model:
+        spec = f"{meant[0]}:{model}"
+    elif meant in (("ngram",), ("mtp",), ("suffix",)):
+        spec = meant[0]
+    return {config.candidate.draft: spec} if spec else {}
+
+
+def _meant(method: str) -> tuple[Method, ...] | None:
+    """What a server's name for its method may mean; None for a name that is not known."""
+    return next((meant for word, meant in _METHODS.items() if word in method), None)
+
+
+def check_drafting(
+    described: ServerFacts, config: ServerConfig, drafter: Speculation | None
+) -> None:
+    """Raise an EngineError where a server says that it drafts otherwise than asked; `drafter` is
+    what it was started with.
     """
     drafts = described.method not in (None, "none") or bool(described.k)
-    if arm.candidate is None:
+    if config.candidate is None:
         if drafts:
             drafting = described.method or f"{described.k} tokens a round"
-            raise other_drafting(arm, f"it says that it drafts ({drafting})")
+            raise other_drafting(config, f"it says that it drafts ({drafting})")
         return
-    if not arm.k:  # it serves the draft alone
+    if not config.k:  # it serves the draft alone
         return
     if described.method == "none" or (described.method is None and described.k == 0):
-        raise other_drafting(arm, "it says that it does not draft")
-    if described.k and described.k != arm.k:
-        raise other_drafting(arm, f"it says that it drafts {described.k} tokens a round")
+        raise other_drafting(config, "it says that it does not draft")
+    if described.k and described.k != config.k:
+        raise other_drafting(config, f"it says that it drafts {described.k} tokens a round")
     if drafter is None or drafter.method == "raw":
         return
     for method in (described.method or "").lower().split(","):
         meant = _meant(method)
         if meant is not None and drafter.method not in meant:
-            raise other_drafting(arm, f"it says that it drafts by {method}")
+            raise other_drafting(config, f"it says that it drafts by {method}")
     model = described.settings.get("speculative_model")
     if model and drafter.model and short_name(model) != short_name(drafter.model):
-        raise other_drafting(arm, f"it says that it drafts with {short_name(model)}")
+        raise other_drafting(config, f"it says that it drafts with {short_name(model)}")
 
 
-def other_drafting(arm: Arm, what: str) -> EngineError:
-    """A server that does not draft as its arm should."""
+def other_drafting(config: ServerConfig, what: str) -> EngineError:
+    """A server that drafts otherwise than asked."""
     return EngineError(
-        f"the server was asked as `{arm}`, and {what}",
+        f"the server was meant to run as `{config}`, but {what}",
         hint="check the speculation flags in its command and --engine-args; these answers are "
         "stored but not counted",
     )
@@ -340,16 +331,16 @@ def drafted_at_once(answer: Answer) -> int:
 
 
 def drafted_nothing(
-    rows: Iterable[Served], along: Mapping[Key, Replay | LookupReplay], counted: int | None
+    answers: Iterable[Served], along: Mapping[Key, Replay | LookupReplay], counted: int | None
 ) -> bool:
     """Whether a server that should draft proposed nothing in answers long enough to draft in; if
     they do not say, by the tokens that it `counted` since it started. Prompt lookup that finds
     nothing in its replay either is no fault. False where unknown.
     """
-    roomy = [row for row in rows if row.output_tokens >= _ROOM]
+    roomy = [row for row in answers if row.output_tokens >= _ROOM]
     sums = [sum(row.proposed) if row.proposed is not None else row.drafted for row in roomy]
-    sums_known = [drafted for drafted in sums if drafted is not None]
-    if not roomy or (any(sums_known) if sums_known else counted != 0):
+    known = [drafted for drafted in sums if drafted is not None]
+    if not roomy or (any(known) if known else counted != 0):
         return False
     replays = [along[key] for row in roomy if (key := row.key) in along]
     lookups = [replay.proposed for replay in replays if isinstance(replay, LookupReplay)]

@@ -1,7 +1,7 @@
-"""Turns the exception that ended a candidate into the reason that the run folder keeps.
+"""Turns the exception that ended a candidate into the reason that the run folder records.
 
-A library's message may quote private text, so only those parts are kept that are known to be sizes,
-shapes or a file's name; of other exceptions only the type and the place.
+A library's message may quote private text, so only known phrases of it are recorded: sizes, shapes,
+a file's name. Of other exceptions it is the type and the place.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def timed_out(limit: float | None) -> ModelError:
 
 
 def changed_model(draft: str | None) -> RunFolderError:
-    """A run whose target (None) or draft has other files than those that were measured."""
+    """The files of the target (None) or of a draft changed since they were measured."""
     who = "the target" if draft is None else f"the draft `{draft}`"
     return RunFolderError(
         f"{who} changed since this run measured it",
@@ -64,14 +64,14 @@ def known_error(what: str, error: Exception) -> DraftbenchError:
 
 
 def describe(error: Exception) -> tuple[str, str]:
-    """The reason to keep, and a hint."""
+    """The reason to record, and a hint."""
     words = _repeatable(error)
     no_memory = any(sign in str(error).lower() for sign in _OUT_OF_MEMORY)
     if no_memory or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         reason = f"out of memory: {words}" if words else "out of memory"
         return reason, "a smaller draft or quantization may fit"
     if isinstance(error, DraftbenchError):
-        message = error.kept if isinstance(error, EngineError) else error.message
+        message = error.safe_message if isinstance(error, EngineError) else error.message
         return message, error.hint
     if words:
         return words, "the same command tries this candidate again"
@@ -84,7 +84,7 @@ def describe(error: Exception) -> tuple[str, str]:
 
 
 def _repeatable(error: Exception) -> str:
-    """The part of a message that may be repeated; empty where none may."""
+    """The part of a message that may be recorded; empty if none may."""
     words = ""
     if isinstance(error, DraftbenchError):
         words = error.message.splitlines()[0]

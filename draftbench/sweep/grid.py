@@ -1,8 +1,8 @@
 """Measures a prepared sweep into a run folder, one candidate after the other. Prints nothing.
 
 What an interrupted run of the same question measured is not measured again; where a candidate is
-complete its weights are not even loaded. A failure is recorded, tried again by the next run, and
-taken back once the candidate goes through.
+complete its weights are not even loaded. A candidate that failed is tried again by the next run,
+and its failure is cleared once it succeeds.
 """
 
 from __future__ import annotations
@@ -14,18 +14,13 @@ from draftbench.decoder.self_check import distribution_fault
 from draftbench.errors import AuditError, RunFolderError
 from draftbench.records import Candidate, DraftingMode, Failure, Observation
 from draftbench.run_folder.folder import RunFolder
-from draftbench.sweep.engine_arms import threads_of_servers
-from draftbench.sweep.engine_check import (
-    refuse_another_server,
-    refuse_other_files,
-    refuse_other_threads,
-)
-from draftbench.sweep.engine_worker import EngineWorker
+from draftbench.sweep.engine_ask import EngineWorker
+from draftbench.sweep.engine_check import refuse_changes
 from draftbench.sweep.failures import changed_model
 from draftbench.sweep.isolation import IsolatedWorker
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Measured
+from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Private, Worker
 
 
@@ -45,64 +40,65 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     with folder.writer() as writer:
 
         def keep(records: Sequence[Observation], private: Private = ()) -> None:
-            """Write what was measured. Texts come before their records: a kill between both leaves
-            texts without records, and those are made again.
+            """Write what was measured. Texts come before their records: a kill between the two
+            leaves texts without records, which are made again.
             """
             if private:
                 writer.append(private)
             writer.append(records)
-            watcher.kept(records)
+            watcher.recorded(records)
 
-        measured = Measured.read(prepared, folder)
-        watcher.kept(measured.kept())
-        left = measured.left()
-        _refuse_changes(prepared, measured, left)
-        if measured.responses and left:
-            wanted, candidates = sum(map(len, measured.groups)), len(prepared.candidates)
+        state = SweepState.read(prepared, folder)
+        watcher.recorded(state.records())
+        left = state.left()
+        _refuse_changes(prepared, state, left)
+        if state.responses and left:
+            wanted, candidates = sum(map(len, state.groups)), len(prepared.candidates)
             watcher.note(
-                f"resuming: {len(measured.responses)} of {wanted} responses and "
+                f"resuming: {len(state.responses)} of {wanted} responses and "
                 f"{candidates - len(left)} of {candidates} candidates are done"
             )
         folder.note_sweep(prepared.manifest, prepared.candidates)
-        known = list(measured.failures.values())
+        known = list(state.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
-        if not left and not measured.plain_left():
+        if not left and not state.plain_left():
             watcher.note("everything is measured already; no model is loaded")
             folder.note_sweep(prepared.manifest, None)
             return folder
         worker: Worker | IsolatedWorker | EngineWorker
         if prepared.serving is not None:
-            worker = EngineWorker(prepared, measured, folder, keep, watcher)
+            worker = EngineWorker(prepared, state, folder, keep, watcher)
         elif prepared.options.isolate or prepared.options.processes > 1:
             worker = IsolatedWorker(prepared, folder, keep, watcher)
         else:
-            worker = Worker(prepared, measured, keep, watcher)
+            worker = Worker(prepared, state, keep, watcher)
         failed: set[Candidate] = set()
-        turns = prepared.options.turns
-        # All candidates once, then all once more, backwards every second time: what the machine
-        # does in the meantime meets all of them.
-        for turn in range(turns):
-            if turn > 0:
-                left = Measured.read(prepared, folder).left()[:: -1 if turn % 2 else 1]
-                watcher.note(f"{'turn' if prepared.serving else 'process'} {turn + 1} of {turns}")
+        repeats = prepared.options.repeats
+        # All candidates once, then again in reverse order and so on: drift of the machine then
+        # affects all of them alike.
+        for repeat in range(repeats):
+            if repeat > 0:
+                left = SweepState.read(prepared, folder).left()[:: -1 if repeat % 2 else 1]
+                what = "repeat" if prepared.serving else "process"
+                watcher.note(f"{what} {repeat + 1} of {repeats}")
             for candidate in left:
                 # Skip a candidate that failed before any server answered: it would fail again.
-                if candidate in failed and not measured.answered(candidate):
+                if candidate in failed and not state.answered(candidate):
                     continue
                 failure = worker.attempt(candidate)
                 if failure is not None:
                     watcher.note(f"{candidate} failed: {failure.reason}")
                     keep([failure])
                     failed.add(candidate)
-                # Those of earlier runs do not hold any more.
-                elif turn + 1 == turns and candidate in measured.failures.keys() - failed:
-                    del measured.failures[candidate]
+                # Failures of earlier runs no longer hold.
+                elif repeat + 1 == repeats and candidate in state.failures.keys() - failed:
+                    del state.failures[candidate]
                     gone = Failure(
                         candidate=candidate, stage="measure", reason="", hint="", resolved=True
                     )
                     keep([gone])
             if isinstance(worker, EngineWorker):
-                worker.end_turn()
+                worker.end_repeat()
         folder.note_sweep(prepared.manifest, None)
     return folder
 
@@ -119,26 +115,24 @@ def _audit(mode: DraftingMode, watcher: Watcher) -> None:
     watcher.advance()
 
 
-def _refuse_changes(prepared: Prepared, measured: Measured, left: Sequence[Candidate]) -> None:
+def _refuse_changes(prepared: Prepared, state: SweepState, left: Sequence[Candidate]) -> None:
     """Raise a RunFolderError where a server, its threads, a model's files or the layout of weights
     are not those that the run was measured with so far.
     """
-    refuse_another_server(measured.engines, prepared.serving)
-    threads = threads_of_servers(prepared.options)
-    refuse_other_threads(measured.engines, threads, prepared.manifest.environment.threads)
-    latest = {candidate: facts[-1] for candidate, facts in measured.facts.items()}
+    if prepared.serving is not None:
+        threads = prepared.manifest.environment.threads
+        refuse_changes(state.engines, prepared.serving, threads)
+    latest = {candidate: facts[-1] for candidate, facts in state.facts.items()}
     prints = {
         candidate and candidate.draft: facts.fingerprint for candidate, facts in latest.items()
     }
     for name, source in [(None, prepared.target), *prepared.drafts.items()]:
         if name in prints and source.fingerprint() != prints[name]:
             raise changed_model(name)
-    if prepared.serving is not None:
-        refuse_other_files(measured.engines, prepared.serving, prepared.options)
     twice = any(
         latest[candidate].second_layout_bytes
         for candidate in (None, *left)
-        if candidate in latest and measured.used(candidate)
+        if candidate in latest and state.used(candidate)
     )
     if left and prepared.options.one_layout and twice:
         raise RunFolderError(

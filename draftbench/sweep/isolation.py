@@ -27,24 +27,23 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.failures import failure, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Measured
+from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Keep, Worker
 
 _LOOK_SECONDS = 5.0
 
-# What a child can fail of as a whole; by name, since an exception with a hint does not pickle.
+# What can end a child as a whole, by name: an exception with a hint does not pickle.
 _FATAL: dict[str, type[DraftbenchError]] = {
     kind.__name__: kind for kind in (ModelError, TrafficError, RunFolderError)
 }
 
 
 class IsolatedWorker:
-    """Does what a `Worker` does, by one in a new process for every candidate."""
+    """A `Worker` in a new process for every candidate."""
 
     def __init__(self, prepared: Prepared, folder: RunFolder, keep: Keep, watcher: Watcher) -> None:
         self.folder, self.keep, self.watcher = folder, keep, watcher
-        # Configurations and tokenizers that were read already stay here: code of a checkpoint
-        # does not pickle.
+        # Without configurations and tokenizers read so far: a checkpoint's code does not pickle.
         trust = prepared.options.trust
         self.prepared = replace(
             prepared,
@@ -85,7 +84,7 @@ class IsolatedWorker:
             while not pipe.poll(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     raise timed_out(limit)
-                # A process that it left behind holds the pipe, and would hold this one with it.
+                # A process that the child left behind may hold the pipe open for ever.
                 if not child.is_alive() and not pipe.poll():
                     raise EOFError
             match pipe.recv():
@@ -115,7 +114,7 @@ def _died(who: str, child: BaseProcess) -> ModelError:
 
 
 class _Parent:
-    """The parent as the child calls it: every method runs there (`IsolatedWorker._serve`)."""
+    """The parent, seen from the child: every method runs there (`IsolatedWorker._serve`)."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -124,8 +123,8 @@ class _Parent:
         return partial(self._ask, what)
 
     def _ask(self, what: str, *values: object) -> None:
-        """Send, and wait until the parent has done it. Without a parent there is nothing to do: an
-        exit, not an error that a candidate could be blamed for.
+        """Send, and wait until the parent has done it. If the parent is gone, exit: an error would
+        be blamed on the candidate.
         """
         try:
             self._pipe.send((what, values))
@@ -141,7 +140,7 @@ def _work(
     parent: Any = _Parent(pipe)  # keeps and watches
     try:
         set_threads(prepared.manifest.environment.threads)
-        worker = Worker(prepared, Measured.read(prepared, folder), parent.keep, parent)
+        worker = Worker(prepared, SweepState.read(prepared, folder), parent.keep, parent)
         parent.begin()
         parent.done(worker.attempt(candidate) if candidate else None)
     except DraftbenchError as error:

@@ -88,7 +88,7 @@ class SweepOptions:
         return self.measure == "all" or candidate.draft != SELF or SELF in self.drafts
 
     @property
-    def turns(self) -> int:
+    def repeats(self) -> int:
         """How often all candidates are measured: each time in another process, or by another start
         of every server.
         """
@@ -106,7 +106,7 @@ class Watcher(Protocol):
         """So many units of the stage are done at once."""
         ...
 
-    def kept(self, records: Sequence[Observation]) -> None:
+    def recorded(self, records: Sequence[Observation]) -> None:
         """Observations were just written to the run folder; nothing is timed meanwhile."""
         ...
 

@@ -47,7 +47,7 @@ from draftbench.run_folder.manifest import (
     environment,
     portable,
 )
-from draftbench.sweep.engine_arms import Serving
+from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
@@ -58,14 +58,14 @@ DEFAULT_LIMIT = 256
 class PromptMaker(Protocol):
     """Makes token ids of requests: `measure.prompts.TextSide`, or a server."""
 
-    def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None: ...
+    def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None: ...
 
     def answer(self, request: Request) -> list[int]: ...
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sweep that passed every check that needs no weights. Drafts and caveats are by the names
+    """A sweep that passed every check that needs no weights; `drafts` and `caveats` by the names
     that the run gives the drafts.
     """
 
@@ -93,11 +93,11 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
     device = device_of(options.device)
-    asked = environment_threads()
-    threads = set_threads(options.threads or asked)
+    usual = environment_threads()
+    threads = set_threads(options.threads or usual)
     watcher.note(f"device: {device_words(device)}", always=True)
-    if options.threads is None and asked:
-        watcher.note(f"CPU threads: {asked}, from OMP_NUM_THREADS; --threads sets another number")
+    if options.threads is None and usual:
+        watcher.note(f"CPU threads: {usual}, from OMP_NUM_THREADS; --threads sets another number")
     build = Build(
         dtype_of(options.dtype, device),
         options.target_quant,
@@ -121,7 +121,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         watcher.note(f"{spec} is fetched from the model hub unless it is cached")
     check_writes(target)
     target.check_weights()
-    # Prompts first: what is wrong with the target is then not taken for its drafts' fault.
+    # Prompts first, so that a fault of the target is not blamed on its drafts.
     context = context_length_of(target)
     if context is None:
         raise ModelError(
@@ -176,7 +176,7 @@ def manifest_of(
             measure_requests=options.measure_requests,
             controls=options.controls,
             sample=options.traffic.sample,
-            processes=options.turns,
+            processes=options.repeats,
         ),
         specs={name: portable(spec) for name, spec in specs.items()},
     )
@@ -190,7 +190,7 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     for spec in options.drafts:
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
-        # A folder may be called as what only an engine drafts by.
+        # A folder may have the name of a method that only engines have.
         reserved = is_model and (name == SELF or parsed(name)[0] != "draft-model")
         taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
@@ -239,7 +239,6 @@ def render(
     Args:
         context: tokens that the target reads.
     """
-    longest = options.max_new_tokens or context
     prompts: list[Prompt] = []
     dropped: Counter[str] = Counter()
     for request in traffic.requests:
@@ -249,9 +248,9 @@ def render(
         sampling = request.sampling
         if options.temperature is not None:
             sampling = msgspec.structs.replace(sampling, temperature=options.temperature)
-        limit = request.max_tokens or options.max_new_tokens or DEFAULT_LIMIT
-        asked = msgspec.structs.replace(request, sampling=sampling, max_tokens=limit)
-        prompt = text.prompt(asked, longest, context)
+        limits = filter(None, (request.max_tokens, options.max_new_tokens))
+        sampled = msgspec.structs.replace(request, sampling=sampling)
+        prompt = text.prompt(sampled, min(limits, default=DEFAULT_LIMIT), context)
         if prompt is None:
             dropped["longer than the target's context"] += 1
             continue
@@ -302,8 +301,8 @@ def check_drafts(
     specs: Mapping[str, str],
     check: Callable[[ModelSource], tuple[str, ...]],
 ) -> CheckedDrafts:
-    """Which drafts can be measured at which levels, before any weights load: a stored level is a
-    draft's only one. `check` returns a draft model's caveats, or refuses it.
+    """Which drafts can be measured at which levels, before any weights load: a checkpoint that
+    is stored at a level has no other. `check` returns a draft model's caveats, or refuses it.
     """
     checked = CheckedDrafts()
     for name, spec in specs.items():
@@ -317,7 +316,7 @@ def check_drafts(
                 source.check_weights()
             if stored := stored_level(source):
                 levels = (stored,)
-        # Configurations and tokenizers are read by code that raises what it likes.
+        # Whatever a checkpoint's own code raises, the other drafts are measured.
         except Exception as error:
             checked.refusals.append(known_error(f"the draft {name}", error))
             stage = "pair" if isinstance(error, PairError) else "load"

@@ -1,7 +1,7 @@
 """What a sweep has measured so far, and which steps are left.
 
-It is read from the run folder once, when the sweep begins, and kept in memory while it lasts: what
-was measured of a candidate says at which k's the next are worth decoding.
+It is read from the run folder when the sweep begins, and kept in memory while it lasts: at which
+k's a candidate is worth decoding follows from what was measured before.
 """
 
 from __future__ import annotations
@@ -31,21 +31,12 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
-from draftbench.sweep.engine_arms import (
-    ALONE,
-    Arm,
-    Load,
-    Serving,
-    arm_of,
-    loads_of,
-    plain_starts,
-    startable,
-)
+from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Serving
 from draftbench.sweep.preparation import Prepared
 
 
 class Replaying(NamedTuple):
-    """Replay the groups in which any response is not replayed."""
+    """Replay the groups in which a response is not replayed yet."""
 
     groups: list[list[ScoredResponse]]
 
@@ -57,8 +48,8 @@ class Timing(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """Decode some responses without a draft and at some k's, at a concurrency; with one row, not
-    those that are `done` in as many processes as asked for.
+    """Decode some responses without a draft and at some k's, at a batch size; with one row, without
+    those that are `done`.
     """
 
     concurrency: int
@@ -68,7 +59,7 @@ class Decoding(NamedTuple):
 
 
 @dataclass
-class Measured:
+class SweepState:
     """Everything that a sweep has measured; `add` takes note of what was just written. Costs and
     decodes are kept by block.
     """
@@ -83,31 +74,31 @@ class Measured:
     decodes: dict[str, list[Decode]] = field(default_factory=dict)
     timed_models: set[Candidate | None] = field(default_factory=set)
     engines: list[EngineFacts] = field(default_factory=list)
-    answers: dict[tuple[Arm, Load], dict[Key, Served]] = field(default_factory=dict)
+    answers: dict[tuple[ServerConfig, Load], dict[Key, Served]] = field(default_factory=dict)
     faults: list[Served] = field(default_factory=list)
 
     @classmethod
-    def read(cls, prepared: Prepared, folder: RunFolder) -> Measured:
+    def read(cls, prepared: Prepared, folder: RunFolder) -> SweepState:
         """Read a run folder; a response's text without its record does not count.
 
         Raises:
             RunFolderError: a file that cannot be read, or was changed.
         """
-        measured = cls(prepared, plan(prepared.prompts, prepared.options.samples))
+        state = cls(prepared, plan(prepared.prompts, prepared.options.samples))
         prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
         texts = {text.key: text for text in folder.records(PrivateText)}
         for record in folder.observations(resumes=True):
             if not isinstance(record, Trajectory):
-                measured.add([record])
+                state.add([record])
                 continue
             if record.request in prompts and record.key in texts:
                 text = texts[record.key]
-                response = ScoredResponse.kept(prompts[record.request], text, record)
-                measured.responses[response.key] = response
-        for along in measured.replays.values():
-            for key in along.keys() & measured.responses.keys():
-                check_that_it_fits(along[key], measured.responses[key].trajectory, folder)
-        return measured
+                response = ScoredResponse.recorded(prompts[record.request], text, record)
+                state.responses[response.key] = response
+        for along in state.replays.values():
+            for key in along.keys() & state.responses.keys():
+                check_that_it_fits(along[key], state.responses[key].trajectory, folder)
+        return state
 
     def used(self, candidate: Candidate | None) -> bool:
         """Whether anything was measured with a draft at its level, or with the target (None)."""
@@ -116,13 +107,13 @@ class Measured:
         return candidate in self.timed_models or bool(self.replays.get(candidate))
 
     def least_rows(self, candidate: Candidate | None) -> int | None:
-        """To how many rows its products are padded since it was first loaded: a second timing could
-        choose otherwise, and the sums would round otherwise.
+        """The rows to which its products were padded when it was first loaded: a second timing
+        could choose another number, with which sums round differently.
         """
         facts = self.facts.get(candidate)
         return facts[-1].least_rows if facts else None
 
-    def kept(self) -> list[AnyObservation]:
+    def records(self) -> list[AnyObservation]:
         """The responses, then what was replayed and decoded on them."""
         return [
             *(response.trajectory for response in self.responses.values()),
@@ -133,7 +124,7 @@ class Measured:
         ]
 
     def add(self, records: Iterable[Observation]) -> None:
-        """Take note of observations; a response is put into `responses` with its tokens."""
+        """Take note of observations; who has a response's tokens puts it into `responses`."""
         for record in records:
             match record:
                 case Replay() | LookupReplay():
@@ -157,11 +148,12 @@ class Measured:
 
     def _add_answer(self, row: Served) -> None:
         """Record an answer, or the error in its place. At times of arrival only the answers of one
-        visit count: a visit that asks the rest has less load.
+        session count: one that asks for the rest has less load.
         """
-        where = arm_of(row)
+        load = Load(row.concurrency if row.load == "closed" else None)
+        where = ServerConfig(row.candidate, row.k, row.repeat), load
         answers, key = self.answers.get(where, {}), row.key
-        if where[1].concurrency is None and any(a.server != row.server for a in answers.values()):
+        if load.concurrency is None and any(a.server != row.server for a in answers.values()):
             answers.clear()
         if row.error is None:
             self.answers.setdefault(where, {})[key] = row
@@ -175,23 +167,21 @@ class Measured:
         return [
             group
             for group in self.groups
-            if any(asked.key not in self.responses for asked in group)
+            if any(sample.key not in self.responses for sample in group)
         ]
 
     def drafted(self) -> list[list[ScoredResponse]]:
         """The responses of more than one token, which have something to draft, in their groups."""
         known = self.responses
-        groups = ([known[one.key] for one in group if one.key in known] for group in self.groups)
+        groups = ([known[each.key] for each in group if each.key in known] for group in self.groups)
         drafted = ([r for r in group if len(r.tokens) > 1] for group in groups)
         return [group for group in drafted if group]
 
     def left(self) -> tuple[Candidate, ...]:
-        """The candidates of which something is left to measure, or whose failure stands."""
-        candidates = self.prepared.candidates
+        """The candidates that are not completely measured, or whose failure stands."""
+        candidates, serving = self.prepared.candidates, self.prepared.serving
         if self.unanswered() or not self.drafted():
             return candidates
-
-        serving = self.prepared.serving
 
         def whole(candidate: Candidate) -> bool:
             models: list[Candidate | None] = [] if serving else [None]
@@ -201,28 +191,28 @@ class Measured:
                 loaded
                 and next(self.steps(candidate), None) is None
                 and not any(
-                    self.unserved(arm)
-                    for turn in range(self.prepared.options.turns)
-                    for visit in self.visits(candidate, turn)
-                    for arm in visit
+                    self.unserved(config)
+                    for repeat in range(self.prepared.options.repeats)
+                    for session in self.sessions(candidate, repeat)
+                    for config in session
                 )
             )
 
         return tuple(c for c in candidates if c in self.failures or not whole(c))
 
     def steps(self, candidate: Candidate) -> Iterator[Replaying | Timing | Decoding]:
-        """The steps that are left of a candidate in one process, in order. Take each before asking
-        for the next: at which k's to decode follows from it.
+        """The steps left for a candidate in one process, in order. Take each before asking for the
+        next: at which k's to decode follows from it.
         """
         along = self.replays.get(candidate, {})
         missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
         serving = self.prepared.serving
         if missing and (serving is None or serving.replays(candidate)):
             yield Replaying(missing)
-        if serving is not None:  # `visits` has the rest
+        if serving is not None:  # its servers are in `sessions`
             return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
-        # The seconds of a simulated level say nothing about it.
+        # The speed of a simulated level says nothing about the level.
         if self.prepared.options.measure == "replay" or not all(f.has_kernel for f in loaded):
             return
         trajectories = [response.trajectory for response in self.responses.values()]
@@ -238,38 +228,37 @@ class Measured:
             if ks and any(response.key not in done for response in responses):
                 yield Decoding(concurrency, ks, responses, done)
 
-    def visits(self, candidate: Candidate, turn: int) -> Iterator[list[Arm]]:
-        """The visits to servers that a candidate is measured by in a turn; arms of one visit share
-        its requests. Each is to be made before the next is asked for: at which k's a server is
-        started follows from what was served before.
+    def sessions(self, candidate: Candidate, repeat: int) -> Iterator[list[ServerConfig]]:
+        """The servers that a candidate is measured by in one repeat, those of one session together:
+        they share its requests. Hold each session before asking for the next: at which k's a server
+        is started follows from what was served before.
         """
-        serving, options = self.prepared.serving, self.prepared.options
-        if serving is None or options.measure in ("none", "replay"):
+        serving, measure = self.prepared.serving, self.prepared.options.measure
+        if serving is None or measure in ("none", "replay"):
             return
         if serving.drafting is not None and candidate == serving.drafting.candidate:
             if serving.baseline is not None:
-                yield [Arm(None, 0, turn + 1), serving.drafting._replace(repeat=turn)]
+                yield [ServerConfig(None, 0, repeat + 1), serving.drafting._replace(repeat=repeat)]
         elif serving.server is None and candidate in serving.levels:
-            for k in self._ks_to_start(serving, candidate, turn):
-                yield [Arm(candidate, k, turn)]
+            for k in self._ks_to_start(serving, candidate, repeat):
+                yield [ServerConfig(candidate, k, repeat)]
 
-    def _ks_to_start(self, serving: Serving, candidate: Candidate, turn: int) -> Iterator[int]:
+    def _ks_to_start(self, serving: Serving, candidate: Candidate, repeat: int) -> Iterator[int]:
         """All k's, or those that were started so far and then, one after the other, those that are
-        worth a start: in the first turn that the plain server has not closed, or the last.
+        worth a start: in the first repeat that the plain server has not closed, or the last.
         """
-        options, back = self.prepared.options, turn % 2 == 1
-        ks = startable(serving, options, candidate)
+        options, back, ks = self.prepared.options, repeat % 2 == 1, serving.ks(candidate)
         if options.measure == "all":
             yield from sorted(ks, reverse=back)
             return
-        arms = {arm for arm, _ in self.answers}
-        started = {arm.k for arm in arms if arm.candidate == candidate and arm.repeat <= turn}
+        asked = {config for config, _ in self.answers}
+        started = {c.k for c in asked if c.candidate == candidate and c.repeat <= repeat}
         yield from sorted(started, reverse=back)
-        closed, last = plain_starts(serving, options, turn)[-1] in arms, turn + 1 == options.turns
+        closed, last = serving.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
         while ks and (last or not closed):
-            asked = run_of(self.prepared.manifest, [*self.kept(), *chain(*self.facts.values())])
+            run = run_of(self.prepared.manifest, [*self.records(), *chain(*self.facts.values())])
             wanted = (
-                next_start(asked, candidate, concurrency, ks) for concurrency in options.concurrency
+                next_start(run, candidate, concurrency, ks) for concurrency in options.concurrency
             )
             k = next((k for k in wanted if k is not None and k not in started), None)
             if k is None:
@@ -279,38 +268,36 @@ class Measured:
 
     def answered(self, candidate: Candidate) -> bool:
         """Whether any server that drafts with the candidate answered."""
-        return any(arm.candidate == candidate for arm, _ in self.answers)
+        return any(config.candidate == candidate for config, _ in self.answers)
 
     def plain_left(self) -> bool:
         """Whether servers without a draft are still to be asked."""
-        serving, options = self.prepared.serving, self.prepared.options
+        serving = self.prepared.serving
         if serving is None:
             return False
-        return any(
-            self.unserved(arm)
-            for arm in (
-                serving.writer,
-                *(s for turn in range(options.turns) for s in plain_starts(serving, options, turn)),
-            )
-        )
+        repeats = range(self.prepared.options.repeats)
+        plain = chain([serving.writer], *map(serving.plain_starts, repeats))
+        return any(map(self.unserved, plain))
 
-    def unserved(self, arm: Arm) -> dict[Load, list[PromptSample]]:
-        """What an arm is still to answer, by load."""
-        serving, options = self.prepared.serving, self.prepared.options
+    def unserved(self, config: ServerConfig) -> dict[Load, list[PromptSample]]:
+        """What a server is still to answer, by load."""
+        serving = self.prepared.serving
         assert serving is not None
-        everything = [asked for group in self.groups for asked in group]
+        samples = list(chain(*self.groups))
         known = [response.trajectory for response in self.responses.values()]
         missing = {}
-        for load in loads_of(serving, options, arm):
-            done = self.answers.get((arm, load), {}).keys()
-            if arm == serving.writer and load == ALONE:  # its answers are the responses
-                due = {one.key for one in everything} - (done & self.responses.keys())
+        for load in serving.loads(config):
+            done = self.answers.get((config, load), {}).keys()
+            if config == serving.writer and load == ALONE:  # its answers are the responses
+                due = {sample.key for sample in samples} - (done & self.responses.keys())
             elif load.concurrency is None:  # all at once or none: fewer were less load
                 due = set(self.responses) if self.responses.keys() - done else set()
             else:
-                due = {t.key for t in to_decode(known, options.measure_requests)} - done
-            missing[load] = [one for one in everything if one.key in due]
-        return {load: asked for load, asked in missing.items() if asked}
+                due = {t.key for t in to_decode(known, self.prepared.options.measure_requests)}
+                due -= done
+            if due:
+                missing[load] = [sample for sample in samples if sample.key in due]
+        return missing
 
     def _ks(self, candidate: Candidate, concurrency: int) -> list[int]:
         """The k's to decode at: those that were decoded so far, or else those of `best`, by what

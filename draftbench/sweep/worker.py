@@ -42,7 +42,7 @@ from draftbench.run_folder.machine import Watch
 from draftbench.sweep.failures import failure, known_error, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Decoding, Measured, Replaying, Timing
+from draftbench.sweep.resume import Decoding, Replaying, SweepState, Timing
 
 Private = Sequence[PrivateText] | Sequence[PrivateStart]
 # Writes observations, and the private part of them, to the run folder.
@@ -57,17 +57,15 @@ class Worker:
         TrafficError: nothing to measure on, or logged responses that are not the target's.
     """
 
-    def __init__(
-        self, prepared: Prepared, measured: Measured, keep: Keep, watcher: Watcher
-    ) -> None:
+    def __init__(self, prepared: Prepared, state: SweepState, keep: Keep, watcher: Watcher) -> None:
         self.prepared, self.options = prepared, prepared.options
-        self.measured, self.keep, self.watcher = measured, keep, watcher
+        self.state, self.keep, self.watcher = state, keep, watcher
         self.deadline: float | None = None
         watcher.note(f"loading the target {prepared.target.name}")
         try:
             process = uuid.uuid4().hex[:8]
             self.machine = Watch(process)
-            build = replace(prepared.build, least_rows=measured.least_rows(None))
+            build = replace(prepared.build, least_rows=state.least_rows(None))
             target, facts = build_runner(prepared.target, build, None)
             self._keep_facts(facts)
             self.bench = Bench(
@@ -102,7 +100,7 @@ class Worker:
             loaded = self._load(candidate)
             stage = "measure"
             self._measure(loaded)
-        # A model's code and its libraries raise what they like; none of it ends the sweep.
+        # Whatever a model's code and its libraries raise, the sweep continues.
         except Exception as error:
             if isinstance(error, DraftbenchError) and not isinstance(error, ModelError):
                 raise
@@ -119,7 +117,7 @@ class Worker:
         """Write the responses that are missing, or take them from the log, and score them, group by
         group.
         """
-        bench, origin, missing = self.bench, self.options.responses, self.measured.unanswered()
+        bench, origin, missing = self.bench, self.options.responses, self.state.unanswered()
         self.watcher.stage("responses of the target", sum(map(len, missing)))
         for group in missing:
             if origin == "log":
@@ -128,9 +126,9 @@ class Worker:
                 outputs = generate(group, bench.target, bench.text, bench.clock)
             made = score(group, outputs, bench.target, origin, bench.digest)
             self._keep([r.trajectory for r in made], [r.private() for r in made])
-            self.measured.responses.update({response.key: response for response in made})
+            self.state.responses.update({response.key: response for response in made})
             self._between(len(made))
-        self.drafted = list(chain.from_iterable(self.measured.drafted()))
+        self.drafted = list(chain.from_iterable(self.state.drafted()))
         if origin == "log":
             refuse_foreign_log(self.drafted)
         if not self.drafted:
@@ -138,7 +136,7 @@ class Worker:
                 "no response is longer than one token, so none has a token to draft",
                 hint="raise the limits, or look at the prompts: the target ends at once",
             )
-        too_short = len(self.measured.responses) - len(self.drafted)
+        too_short = len(self.state.responses) - len(self.drafted)
         if too_short:
             self.watcher.note(f"{too_short} responses of one token have nothing to draft: left out")
 
@@ -151,7 +149,7 @@ class Worker:
         if candidate.draft == SELF:
             return LoadedCandidate(candidate, self.bench.target, self.bench)
         self.watcher.note(f"loading {candidate}")
-        least = self.measured.least_rows(candidate)
+        least = self.state.least_rows(candidate)
         build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
         runner, facts = build_runner(self.prepared.drafts[candidate.draft], build, candidate.draft)
         longest = max(self.drafted, key=lambda response: response.length)
@@ -170,7 +168,7 @@ class Worker:
         steps and, where that is worth it, decoding.
         """
         bench, candidate = self.bench, loaded.candidate
-        for step in self.measured.steps(candidate):
+        for step in self.state.steps(candidate):
             match step:
                 case Replaying(groups):
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)
@@ -183,7 +181,7 @@ class Worker:
                     grid = grid_for(self.drafted, self.options.ks, room, concurrency)
                     turns = grid.most_turns
                     self.watcher.stage(f"step times{_of_rows(concurrency)}", turns, candidate)
-                    enough = self.measured.timed_enough(candidate, concurrency)
+                    enough = self.state.timed_enough(candidate, concurrency)
                     points = time_steps(loaded, grid, enough)
                     self._keep(points)
                     samples = max((len(point.seconds) for point in points), default=0)
@@ -203,7 +201,7 @@ class Worker:
         """Report `done` finished units between two pieces of work, and look at the time.
 
         Raises:
-            ModelError: the candidate's time is over.
+            ModelError: the candidate's time is up.
         """
         if done > 0:
             self.watcher.advance(done)
@@ -214,24 +212,24 @@ class Worker:
         """Keep what was measured, and what else ran on the machine meanwhile."""
         state = self.machine.look()
         self.keep(records if state is None else [*records, state], private)
-        self.measured.add(records)
+        self.state.add(records)
 
     def _keep_facts(self, facts: ModelFacts) -> None:
         """Keep a model's facts once.
 
         Raises:
-            ModelError: it was measured with other kernels before, which take another time and round
-                differently.
+            ModelError: it was measured with other kernels before, which differ in speed and
+                rounding.
         """
-        candidate, kept = facts.candidate, self.measured.facts.get(facts.candidate, [])
-        before = kept[-1].runner if kept and self.measured.used(candidate) else None
+        candidate, recorded = facts.candidate, self.state.facts.get(facts.candidate, [])
+        before = recorded[-1].runner if recorded and self.state.used(candidate) else None
         if before not in (None, facts.runner):
             who = f"the draft `{candidate.draft}`" if candidate else "the target"
             raise ModelError(
                 f"{who} runs as `{facts.runner}` now and was measured as `{before}`",
                 hint="give it the memory and the options that it had, or use another --out",
             )
-        if facts not in kept:
+        if facts not in recorded:
             self._keep([facts])
 
 

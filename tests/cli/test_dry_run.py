@@ -12,7 +12,7 @@ from draftbench.cli import dry_run
 from draftbench.cli.dry_run import of_decoder, of_engine
 from draftbench.records import Candidate
 from draftbench.report.terminal.dry_run import render
-from draftbench.sweep.engine_arms import Serving
+from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.work import DeviceSpeed
 
@@ -116,16 +116,17 @@ def on_an_engine(tmp_path, monkeypatch):
             engine="vllm", arrivals=arrivals, max_concurrency=changes.pop("max_concurrency", None)
         )
         ngram = Candidate(draft="ngram")
+        swept = SweepOptions(
+            "big",
+            ("ngram",),
+            query(tmp_path),
+            measure_requests=4,
+            serving=options,
+            **{"ks": (2,), **changes},
+        )
         prepared = SimpleNamespace(
-            options=SweepOptions(
-                "big",
-                ("ngram",),
-                query(tmp_path),
-                measure_requests=4,
-                serving=options,
-                **{"ks": (2,), **changes},
-            ),
-            serving=Serving("vllm", options, None, {}, {ngram: "none"}, ()),
+            options=swept,
+            serving=Serving("vllm", swept, options, None, {}, {ngram: "none"}, ()),
             candidates=[ngram],
             prompt_tokens=[(60, 40)] * 10,
             manifest=manifest(engine="vllm", arrivals=arrivals, requests=10),

@@ -21,7 +21,7 @@ from draftbench.errors import EngineError
 from draftbench.records import Candidate
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_check, engine_preparation, engine_worker
+from draftbench.sweep import engine_ask, engine_check, engine_prepare
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
@@ -173,7 +173,7 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
     def refused(url, engine, **_):
         raise EngineError("cannot reach http://spec", hint="see whether the server runs")
 
-    monkeypatch.setattr(engine_preparation, "connect", refused)
+    monkeypatch.setattr(engine_prepare, "connect", refused)
     assert "cannot reach" in failing(2, "sweep", *SERVER, "--drafts", "ngram", *TRAFFIC)
 
 
@@ -189,7 +189,7 @@ def test_a_server_that_does_not_answer(failing, monkeypatch):
 )
 def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, complaint):
     servers = {"http://spec": spec, "http://plain": plain}
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     assert re.search(complaint, failing(2, "sweep", *SERVER, *words, *TRAFFIC))
@@ -198,10 +198,10 @@ def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, c
 def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedded):
     class Silent(FakeServer):
         def counters(self):
-            return Counters(rounds=0, drafted=0, kept=0)
+            return Counters(rounds=0, drafted=0, accepted=0)
 
     served = Silent(method="draft-simple")
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: served)
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: served)
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--tokenizer", embedded / "target"]
     assert "set to draft (draft-simple) and drafts nothing" in failing(
@@ -214,7 +214,7 @@ def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
         def tokenize(self, text):
             return [1, 2, 3]
 
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: Telling(k=4))
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: Telling(k=4))
     words = ["--tokenizer", embedded / "target"]
     assert "is not the server's" in failing(2, "sweep", *SERVER, *words, *TRAFFIC)
 
@@ -222,13 +222,13 @@ def test_another_tokenizer_than_the_servers(failing, monkeypatch, embedded):
 def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_target(
     command, monkeypatch, embedded, tmp_path
 ):
-    for module in (engine_check, engine_worker):
+    for module in (engine_check, engine_ask):
         monkeypatch.setattr(module, "drive", fake_drive)
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, "--temperature", 0]
     said = "the server calls its model other: it is taken to be target"
     for model, expected in (("org/other", True), ("org/target", False)):
         served = FakeServer(model=model)
-        monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: served)  # noqa: B023
+        monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: served)  # noqa: B023
         outcome = command("sweep", *SERVER, *words, "--out", tmp_path / model.replace("/", "-"))
         assert outcome.code == 0, outcome.err
         assert (said in outcome.err) is expected
@@ -237,8 +237,8 @@ def test_a_server_whose_model_has_another_name_is_said_to_be_taken_for_the_targe
 def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, monkeypatch, embedded, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(embedded / "target" / name, tmp_path / name)
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: FakeServer(k=4))
-    for module in (engine_check, engine_worker):
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: FakeServer(k=4))
+    for module in (engine_check, engine_ask):
         monkeypatch.setattr(module, "drive", fake_drive)
     words = ["--tokenizer", tmp_path, "--drafts", "ngram", "--out", tmp_path / "run"]
     outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--temperature", 0)
@@ -249,9 +249,9 @@ def test_a_folder_with_a_tokenizer_and_no_more_is_enough(command, monkeypatch, e
 def engine(monkeypatch):
     """vLLM in this process."""
     fake = FakeEngine()
-    monkeypatch.setattr(engine_worker, "started", fake.started)
-    monkeypatch.setattr(engine_worker, "connect", fake.connect)
-    monkeypatch.setattr(engine_worker, "drive", fake_drive)
+    monkeypatch.setattr(engine_ask, "started", fake.started)
+    monkeypatch.setattr(engine_ask, "connect", fake.connect)
+    monkeypatch.setattr(engine_ask, "drive", fake_drive)
     return fake
 
 
@@ -274,14 +274,14 @@ def test_a_server_that_dies_leaves_exit_code_1_and_the_command_to_resume(
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
     outcome = command("sweep", *words, "--sample", 6, "--out", tmp_path / "run")
     assert outcome.code == 1
-    assert "does not answer any more" in outcome.err
+    assert "stopped answering" in outcome.err
     assert "resume with: draftbench sweep" in outcome.err
 
 
 def test_a_plain_server_that_dies_at_the_end_is_named_and_asked_again(
     command, engine, embedded, tmp_path
 ):
-    """The third server is the plain one that closes the turn."""
+    """The third server is the plain one that closes the repeat."""
     engine.make = lambda start, n: FakeServer(lives=lives[n - 1])
     lives = [10**6, 10**6, 3]
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
@@ -385,7 +385,7 @@ def test_a_dry_run_at_the_logs_times_takes_as_long_as_the_log(command, engine, e
     assert 3 * 1800 + 3 * 30 < plan["least_seconds"] < 3 * 1800 + 3 * 30 + 10
     assert plan["least_starts"] == 3
     said = command("sweep", *words, "--sample", 2, "--dry-run").err
-    assert "2 answers of the log's 3 rows are asked for at their times: 67% of its load" in said
+    assert "2 requests are sent for the log's 3 rows: 67% of its load" in said
 
 
 @pytest.mark.parametrize(("baseline", "visits"), [(False, 1), (True, 2)])
@@ -397,7 +397,7 @@ def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
     rows = ({"prompt": f"one two {at}", "timestamp": at} for at in (0, 60, 600))
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--tokenizer", embedded / "target", "--traffic", log, "--max-new-tokens", 4]
     words += ["--arrivals", "log", "--dry-run", *(["--baseline-server", "http://plain"] * baseline)]
@@ -461,7 +461,7 @@ def test_a_dry_run_counts_the_bytes_that_the_engine_will_hold(
 
 def test_a_dry_run_of_servers_that_run_starts_none(command, monkeypatch, embedded):
     servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
-    monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: servers[url])
+    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
     monkeypatch.setattr(engine_check, "drive", fake_drive)
     words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
     outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--dry-run")
@@ -543,7 +543,7 @@ def test_a_server_that_reports_no_drafting_has_a_speed_and_no_acceptance(
 
 def test_of_a_black_box_the_user_says_how_much_it_drafts(failing, black_boxes, tmp_path):
     told = failing(2, *black_boxes, "--out", tmp_path / "run")
-    assert "does not tell whether it drafts" in told
+    assert "does not say whether it drafts" in told
     assert "with --k N" in told
 
 

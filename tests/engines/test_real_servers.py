@@ -141,7 +141,7 @@ def test_llama_server_tells_the_rounds_of_what_it_wrote(tmp_path, llama):
         assert sum(other.by_position) == other.kept
         # A last token alone is not drafted for, and is no round.
         assert -1 <= 1 + other.rounds + other.kept - other.output_tokens <= 4
-    assert counted.kept == sum(answer.kept for answer in fast)
+    assert counted.accepted == sum(answer.kept for answer in fast)
     assert counted.drafted == sum(answer.drafted for answer in fast)
 
 

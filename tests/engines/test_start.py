@@ -198,7 +198,7 @@ def test_a_long_line_of_the_log_is_shown_in_part_and_none_of_the_log_is_recorded
     with pytest.raises(EngineError) as caught, engine("chatty"):
         pass
     assert caught.value.message.splitlines()[-1] == "  " + "z" * 300 + "…"
-    assert caught.value.kept == "llama.cpp ended before it answered: exit code 1"
+    assert caught.value.safe_message == "llama.cpp ended before it answered: exit code 1"
 
 
 def test_the_first_error_is_shown_where_those_that_it_caused_fill_the_end_of_the_log(engine):
@@ -241,7 +241,7 @@ def test_a_command_that_cannot_be_run_is_named_with_the_flag_that_names_another(
     ):
         pass
     assert caught.value.message == f"cannot run `{command}`: {problem}"
-    assert caught.value.kept == f"cannot run the command of llama.cpp: {problem}"
+    assert caught.value.safe_message == f"cannot run the command of llama.cpp: {problem}"
     assert "--engine-command" in caught.value.hint
 
 

@@ -1,4 +1,4 @@
-"""Settings as engines get them, and a small run folder made by hand."""
+"""What engines are to serve, and a small run folder made by hand."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import random
 import pytest
 import scenes
 
-from draftbench.export.setting import Setting
+from draftbench.export.serve_plan import ServePlan
 from draftbench.models.drafting import speculation
 from draftbench.records import Candidate, NGramSizes
 from draftbench.run_folder.folder import RunFolder
 
 
 @pytest.fixture
-def setting():
-    """A greedy Qwen pair at k = 4; changes by keyword, of the setting or of how it drafts. Without
+def plan():
+    """A greedy Qwen pair at k = 4; changes by keyword, of the plan or of how it drafts. Without
     a draft it looks up n-grams of 5 to 2 tokens.
     """
 
@@ -32,7 +32,7 @@ def setting():
             "vocabularies": (151936, 151936),
             "on_gpu": False,
         }
-        return Setting(**fields | changes)
+        return ServePlan(**fields | changes)
 
     return make
 

@@ -43,16 +43,16 @@ def ran(*words):
 
 @pytest.mark.skipif(LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server")
 @pytest.mark.parametrize("changes", SETTINGS)
-def test_llama_server_reads_its_flags_as_far_as_the_missing_model(setting, changes):
-    words = shlex.split(configure(setting(**changes), "llamacpp").text, comments=True)
+def test_llama_server_reads_its_flags_as_far_as_the_missing_model(plan, changes):
+    words = shlex.split(configure(plan(**changes), "llamacpp").text, comments=True)
     assert "failed to open GGUF file" in ran(LLAMA, *words[1:]).stderr
     assert "invalid argument" in ran(LLAMA, *words[1:], "--no-such-flag").stderr
 
 
 @pytest.mark.skipif(SGLANG is None, reason="DRAFTBENCH_SGLANG_PYTHON names no SGLang")
 @pytest.mark.parametrize("changes", SETTINGS)
-def test_sglang_reads_its_flags(setting, changes):
-    words = shlex.split(configure(setting(**changes), "sglang").text, comments=True)
+def test_sglang_reads_its_flags(plan, changes):
+    words = shlex.split(configure(plan(**changes), "sglang").text, comments=True)
     flags = words[words.index("sglang.launch_server") + 1 :]
     assert ran(SGLANG, "-c", PARSE, *flags).stdout.splitlines()[-1] == "5"
     assert ran(SGLANG, "-c", PARSE, *flags, "--no-such-flag").returncode == 2

@@ -34,23 +34,23 @@ WARM = Sampling(temperature=0.7, top_p=0.9)
 EMBEDDED = files("draftbench") / "embedded"
 
 
-def vllm(setting, version=None):
-    return json.loads(configure(setting, "vllm", version).text)
+def vllm(plan, version=None):
+    return json.loads(configure(plan, "vllm", version).text)
 
 
-def flags(setting, engine, version=None):
+def flags(plan, engine, version=None):
     """A command's flags by name; but for --metrics, those without a value are not expected."""
-    words = shlex.split(configure(setting, engine, version).text.replace(" --metrics", ""))
+    words = shlex.split(configure(plan, engine, version).text.replace(" --metrics", ""))
     words = words[words.index(next(word for word in words if word.startswith("-m"))) :]
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def tensorrt(setting, version=None):
-    return yaml.safe_load(configure(setting, "tensorrt-llm", version).text)["speculative_config"]
+def tensorrt(plan, version=None):
+    return yaml.safe_load(configure(plan, "tensorrt-llm", version).text)["speculative_config"]
 
 
-def notes(setting, engine, version=None):
-    found = configure(setting, engine, version)
+def notes(plan, engine, version=None):
+    found = configure(plan, engine, version)
     return "\n".join([*filter(None, [found.command]), *found.to_do])
 
 
@@ -58,8 +58,8 @@ def notes(setting, engine, version=None):
 @pytest.mark.parametrize("quant", ["none", "fp8", "int8", "int4"])
 @pytest.mark.parametrize("mode", list(DraftingMode))
 @pytest.mark.parametrize("version", [None, "0.26", "v0.24.1"])
-def test_vllm_gets_only_keys_that_it_knows(setting, draft, quant, mode, version):
-    found = vllm(setting(draft=draft, quant=quant, mode=mode, schedule=SCHEDULE), version)
+def test_vllm_gets_only_keys_that_it_knows(plan, draft, quant, mode, version):
+    found = vllm(plan(draft=draft, quant=quant, mode=mode, schedule=SCHEDULE), version)
     assert {key: type(value) for key, value in found.items()}.items() <= VLLM.items()
     assert found["method"] == ("ngram" if draft is None else "draft_model")
 
@@ -73,9 +73,9 @@ ENGINE_ONLY = [
 
 
 @pytest.mark.parametrize(("draft", "engine", "fields"), ENGINE_ONLY)
-def test_vllm_is_given_the_method_that_it_ran(setting, draft, engine, fields):
+def test_vllm_is_given_the_method_that_it_ran(plan, draft, engine, fields):
     """Known fault: {"method": "draft_model", "model": "suffix"} was exported."""
-    found = vllm(setting(draft, vocabularies=None, engine=engine))
+    found = vllm(plan(draft, vocabularies=None, engine=engine))
     assert found == fields | {"num_speculative_tokens": 4}
 
 
@@ -109,8 +109,8 @@ def test_vllm_is_given_the_method_that_it_ran(setting, draft, engine, fields):
         ),
     ],
 )
-def test_other_engines_are_given_the_flags_and_fields_that_start_them(setting, draft, engine, text):
-    asked = setting(draft, target="t.gguf", vocabularies=None, engine=engine)
+def test_other_engines_are_given_the_flags_and_fields_that_start_them(plan, draft, engine, text):
+    asked = plan(draft, target="t.gguf", vocabularies=None, engine=engine)
     assert configure(asked, engine).text == text
 
 
@@ -121,28 +121,28 @@ def test_other_engines_are_given_the_flags_and_fields_that_start_them(setting, d
         ("mtp", "transformers", "transformers is not known to draft by `mtp`", "--engine vllm"),
     ],
 )
-def test_an_engine_that_cannot_draft_so_is_one_error(setting, draft, engine, message, hint):
-    asked = setting(draft, vocabularies=None, engine="vllm")
+def test_an_engine_that_cannot_draft_so_is_one_error(plan, draft, engine, message, hint):
+    asked = plan(draft, vocabularies=None, engine="vllm")
     with pytest.raises(UsageError) as caught:
         configure(asked, engine)
     assert message in caught.value.message
     assert hint in caught.value.hint
 
 
-def test_vllm_drafts_in_the_mode_that_was_measured(setting):
-    assert vllm(setting()) == {
+def test_vllm_drafts_in_the_mode_that_was_measured(plan):
+    assert vllm(plan()) == {
         "method": "draft_model",
         "model": "Qwen/Qwen2.5-0.5B",
         "num_speculative_tokens": 4,
         "draft_sample_method": "greedy",
     }
-    sampled = setting(mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY, sampled=True)
+    sampled = plan(mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY, sampled=True)
     assert vllm(sampled)["draft_sample_method"] == "probabilistic"
     assert "acceptance will differ" not in notes(sampled, "vllm")
 
 
-def test_vllm_looks_up_the_n_grams_that_were_measured(setting):
-    assert vllm(setting(draft=None)) == {
+def test_vllm_looks_up_the_n_grams_that_were_measured(plan):
+    assert vllm(plan(draft=None)) == {
         "method": "ngram",
         "num_speculative_tokens": 4,
         "prompt_lookup_min": 2,
@@ -150,29 +150,29 @@ def test_vllm_looks_up_the_n_grams_that_were_measured(setting):
     }
 
 
-def test_vllm_quantizes_online_only_to_fp8_with_one_scale_a_row(setting):
-    assert vllm(setting(quant="fp8"))["quantization"] == "fp8_per_channel"
-    assert "quantization" not in vllm(setting(quant="int4"))
-    assert "make a 4-bit checkpoint of the draft" in notes(setting(quant="int4"), "vllm")
-    assert "make an 8-bit checkpoint of the draft" in notes(setting(quant="int8"), "vllm")
+def test_vllm_quantizes_online_only_to_fp8_with_one_scale_a_row(plan):
+    assert vllm(plan(quant="fp8"))["quantization"] == "fp8_per_channel"
+    assert "quantization" not in vllm(plan(quant="int4"))
+    assert "make a 4-bit checkpoint of the draft" in notes(plan(quant="int4"), "vllm")
+    assert "make an 8-bit checkpoint of the draft" in notes(plan(quant="int8"), "vllm")
 
 
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers"])
-def test_what_is_not_recommended_says_so_itself_where_the_format_has_comments(setting, engine):
-    recommended = configure(setting(), engine).text.splitlines()
-    lines = configure(setting(quant="int4"), engine).text.splitlines()
+def test_what_is_not_recommended_says_so_itself_where_the_format_has_comments(plan, engine):
+    recommended = configure(plan(), engine).text.splitlines()
+    lines = configure(plan(quant="int4"), engine).text.splitlines()
     said = " ".join(line[2:] for line in lines[: -len(recommended)])
     assert said.endswith("an unquantized draft is not the one recommended")
     assert lines[-len(recommended) :] == recommended
     assert not any(line.startswith("#") for line in recommended)
 
 
-def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(setting):
+def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(plan):
     for version in (None, "0.25"):
-        found = vllm(setting(vocabularies=(152064, 151936)), version)
+        found = vllm(plan(vocabularies=(152064, 151936)), version)
         assert found["use_heterogeneous_vocab"] is True
     for changes, version in [({}, "0.24"), ({"mode": DraftingMode.SAMPLED}, None)]:
-        pair = setting(vocabularies=(152064, 151936), **changes)
+        pair = plan(vocabularies=(152064, 151936), **changes)
         with pytest.raises(UsageError, match="152064 and 151936"):
             configure(pair, "vllm", version)
 
@@ -186,14 +186,14 @@ def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(setting):
         ("llamacpp", "b9000", "d"),  # the flags were renamed between b8877 and b9626
     ],
 )
-def test_versions_that_cannot_serve_it_are_refused(setting, engine, version, draft):
+def test_versions_that_cannot_serve_it_are_refused(plan, engine, version, draft):
     with pytest.raises(UsageError) as caught:
-        configure(setting(draft=draft), engine, version)
+        configure(plan(draft=draft), engine, version)
     assert caught.value.hint
 
 
-def test_sglang_counts_the_bonus_token_and_names_the_drafts_quantization(setting):
-    assert flags(setting(), "sglang") == {
+def test_sglang_counts_the_bonus_token_and_names_the_drafts_quantization(plan):
+    assert flags(plan(), "sglang") == {
         "-m": "sglang.launch_server",
         "--model-path": "Qwen/Qwen2.5-1.5B",
         "--speculative-algorithm": "STANDALONE",
@@ -203,20 +203,20 @@ def test_sglang_counts_the_bonus_token_and_names_the_drafts_quantization(setting
         "--speculative-num-draft-tokens": "5",
         "--speculative-draft-model-quantization": "unquant",
     }
-    assert flags(setting(quant="fp8"), "sglang")["--speculative-draft-model-quantization"] == "fp8"
-    lookup = flags(setting(draft=None), "sglang")
+    assert flags(plan(quant="fp8"), "sglang")["--speculative-draft-model-quantization"] == "fp8"
+    lookup = flags(plan(draft=None), "sglang")
     assert lookup["--speculative-algorithm"] == "NGRAM"
     assert lookup["--speculative-num-draft-tokens"] == "5"
     assert lookup["--speculative-ngram-max-bfs-breadth"] == "1"
 
 
 @pytest.mark.parametrize(("load", "most"), [(48, None), (49, "49")])
-def test_sglang_is_given_the_measured_load_where_its_own_limit_is_lower(setting, load, most):
-    assert flags(setting(concurrency=load), "sglang").get("--max-running-requests") == most
+def test_sglang_is_given_the_measured_load_where_its_own_limit_is_lower(plan, load, most):
+    assert flags(plan(concurrency=load), "sglang").get("--max-running-requests") == most
 
 
-def test_llamacpp_after_the_renaming(setting):
-    assert flags(setting(quant="int4"), "llamacpp") == {
+def test_llamacpp_after_the_renaming(plan):
+    assert flags(plan(quant="int4"), "llamacpp") == {
         "-m": "Qwen2.5-1.5B-BF16.gguf",
         "-md": "Qwen2.5-0.5B-Q4_1.gguf",
         "--spec-type": "draft-simple",
@@ -225,34 +225,34 @@ def test_llamacpp_after_the_renaming(setting):
         "--spec-draft-p-min": "0",
         "-np": "1",
     }
-    assert flags(setting(concurrency=16), "llamacpp")["-np"] == "16"
-    assert flags(setting(draft=None, concurrency=16), "llamacpp")["-np"] == "16"
-    assert "-np 16 divides the context" in notes(setting(concurrency=16), "llamacpp")
-    assert "divides the context" not in notes(setting(), "llamacpp")
-    lookup = flags(setting(draft=None), "llamacpp", "after-rename")
+    assert flags(plan(concurrency=16), "llamacpp")["-np"] == "16"
+    assert flags(plan(draft=None, concurrency=16), "llamacpp")["-np"] == "16"
+    assert "-np 16 divides the context" in notes(plan(concurrency=16), "llamacpp")
+    assert "divides the context" not in notes(plan(), "llamacpp")
+    lookup = flags(plan(draft=None), "llamacpp", "after-rename")
     assert lookup["--spec-ngram-simple-size-m"] == "4"
 
 
-def test_a_folder_without_a_name_is_called_by_its_part_in_a_llama_cpp_command(setting):
+def test_a_folder_without_a_name_is_called_by_its_part_in_a_llama_cpp_command(plan):
     """Known fault: `-BF16.gguf`, which reads as a flag."""
-    found = flags(setting(".", target=".."), "llamacpp")
+    found = flags(plan(".", target=".."), "llamacpp")
     assert (found["-m"], found["-md"]) == ("target-BF16.gguf", "draft-BF16.gguf")
 
 
 @pytest.mark.parametrize("version", [None, "before-rename"])
 @pytest.mark.parametrize("draft", ["d", None])
-def test_llama_server_is_asked_for_the_counters_that_a_gate_needs(setting, draft, version):
-    found = configure(setting(draft=draft), "llama.cpp", version)
+def test_llama_server_is_asked_for_the_counters_that_a_gate_needs(plan, draft, version):
+    found = configure(plan(draft=draft), "llama.cpp", version)
     assert "--metrics" in shlex.split(found.text)
 
 
 @pytest.mark.parametrize("name", ["llamacpp", "llama_cpp", "Llama.cpp", "llama-cpp"])
-def test_an_engine_is_known_however_its_name_is_written(setting, name):
-    assert configure(setting(), name).text == configure(setting(), "llama.cpp").text
+def test_an_engine_is_known_however_its_name_is_written(plan, name):
+    assert configure(plan(), name).text == configure(plan(), "llama.cpp").text
 
 
-def test_llamacpp_before_the_renaming(setting):
-    found = flags(setting(draft="/m/d.gguf", on_gpu=True), "llamacpp", "before-rename")
+def test_llamacpp_before_the_renaming(plan):
+    found = flags(plan(draft="/m/d.gguf", on_gpu=True), "llamacpp", "before-rename")
     assert found == {
         "-m": "Qwen2.5-1.5B-BF16.gguf",
         "-md": "/m/d.gguf",
@@ -263,7 +263,7 @@ def test_llamacpp_before_the_renaming(setting):
         "-ngl": "99",
         "-ngld": "99",
     }
-    lookup = flags(setting(draft=None), "llamacpp", "before-rename")
+    lookup = flags(plan(draft=None), "llamacpp", "before-rename")
     assert (lookup["--spec-ngram-size-m"], lookup["--draft-max"]) == ("4", "4")
 
 
@@ -282,9 +282,9 @@ def test_llamacpp_before_the_renaming(setting):
     ],
 )
 def test_llamacpp_samples_the_draft_in_builds_that_can_and_never_as_top_p_would(
-    setting, mode, version, drafts
+    plan, mode, version, drafts
 ):
-    pair = setting(mode=mode, sampled=True)
+    pair = plan(mode=mode, sampled=True)
     assert flags(pair, "llamacpp", version).get("--spec-draft-sampling") == drafts
     like = mode is DraftingMode.SAMPLED_TEMPERATURE_ONLY and drafts
     assert ("acceptance will differ" in notes(pair, "llamacpp", version)) == (not like)
@@ -299,13 +299,13 @@ def test_llamacpp_samples_the_draft_in_builds_that_can_and_never_as_top_p_would(
         ("sglang", (152064, 151936), "it needs equal vocab_size, here 152064 and 151936"),
     ],
 )
-def test_a_pair_that_the_engine_refuses_is_not_written_for_it(setting, engine, sizes, reason):
+def test_a_pair_that_the_engine_refuses_is_not_written_for_it(plan, engine, sizes, reason):
     with pytest.raises(UsageError, match=f"refuses this pair: {reason}"):
-        configure(setting(vocabularies=sizes), engine)
+        configure(plan(vocabularies=sizes), engine)
 
 
-def test_engines_that_take_a_revision_are_given_it(setting):
-    pair = setting(draft="Qwen/Qwen2.5-0.5B@v1", target_revision="abc")
+def test_engines_that_take_a_revision_are_given_it(plan):
+    pair = plan(draft="Qwen/Qwen2.5-0.5B@v1", target_revision="abc")
     assert vllm(pair)["revision"] == "v1"
     assert "vllm serve Qwen/Qwen2.5-1.5B --revision abc" in notes(pair, "vllm")
     found = flags(pair, "sglang")
@@ -322,16 +322,16 @@ def test_engines_that_take_a_revision_are_given_it(setting):
         assert "serve `Qwen/Qwen2.5-0.5B@v1`, the revision that was measured" in notes(pair, engine)
 
 
-def test_tensorrt_llm_reads_the_yaml(setting):
+def test_tensorrt_llm_reads_the_yaml(plan):
     """Known fault: `DraftTarget`, which is no tag of its union, was refused."""
-    assert yaml.safe_load(configure(setting(), "tensorrt-llm").text) == {
+    assert yaml.safe_load(configure(plan(), "tensorrt-llm").text) == {
         "speculative_config": {
             "decoding_type": "Draft_Target",
             "max_draft_len": 4,
             "speculative_model": "Qwen/Qwen2.5-0.5B",
         },
     }
-    assert yaml.safe_load(configure(setting(), "tensorrt-llm", "1.0.0").text) == {
+    assert yaml.safe_load(configure(plan(), "tensorrt-llm", "1.0.0").text) == {
         "disable_overlap_scheduler": True,
         "speculative_config": {
             "decoding_type": "DraftTarget",
@@ -341,8 +341,8 @@ def test_tensorrt_llm_reads_the_yaml(setting):
     }
 
 
-def test_tensorrt_llm_looks_up_n_grams_of_one_request_alone(setting):
-    assert yaml.safe_load(configure(setting(draft=None), "tensorrt-llm").text) == {
+def test_tensorrt_llm_looks_up_n_grams_of_one_request_alone(plan):
+    assert yaml.safe_load(configure(plan(draft=None), "tensorrt-llm").text) == {
         "disable_overlap_scheduler": True,
         "speculative_config": {
             "decoding_type": "NGram",
@@ -354,16 +354,16 @@ def test_tensorrt_llm_looks_up_n_grams_of_one_request_alone(setting):
     }
 
 
-def test_tensorrt_llm_samples_the_draft_where_the_run_did(setting):
-    sampled = setting(mode=DraftingMode.SAMPLED, sampled=True)
+def test_tensorrt_llm_samples_the_draft_where_the_run_did(plan):
+    sampled = plan(mode=DraftingMode.SAMPLED, sampled=True)
     assert tensorrt(sampled)["use_rejection_sampling"] is True
     assert "acceptance will differ" not in notes(sampled, "tensorrt-llm")
-    assert "use_rejection_sampling" not in tensorrt(setting())
+    assert "use_rejection_sampling" not in tensorrt(plan())
     assert "use_rejection_sampling" not in tensorrt(sampled, "1.2.0")
 
 
-def test_transformers_keeps_k_constant_whatever_the_names_hold(setting):
-    code = configure(setting(draft="o'neil\\\"; import os"), "transformers").text
+def test_transformers_keeps_k_constant_whatever_the_names_hold(plan):
+    code = configure(plan(draft="o'neil\\\"; import os"), "transformers").text
     compile(code, "snippet", "exec")
     lines = code.splitlines()
     assert "draft.generation_config.num_assistant_tokens = 4" in lines
@@ -371,7 +371,7 @@ def test_transformers_keeps_k_constant_whatever_the_names_hold(setting):
     assert "draft.generation_config.assistant_confidence_threshold = 0.0" in lines
     assert not any(line.startswith("import os") for line in lines)
     assert '"do_sample": False, "repetition_penalty": 1.0, "max_new_tokens": 128' in code
-    lookup = configure(setting(draft=None), "transformers").text
+    lookup = configure(plan(draft=None), "transformers").text
     assert "prompt_lookup_num_tokens=4, max_matching_ngram_size=5" in lookup
 
 
@@ -384,14 +384,14 @@ def test_transformers_keeps_k_constant_whatever_the_names_hold(setting):
         ("transformers", DraftingMode.GREEDY),
     ],
 )
-def test_another_drafting_mode_is_said_above_temperature_0_only(setting, engine, mode):
+def test_another_drafting_mode_is_said_above_temperature_0_only(plan, engine, mode):
     for sampled in (True, False):
-        found = notes(setting(mode=mode, sampled=sampled), engine)
+        found = notes(plan(mode=mode, sampled=sampled), engine)
         assert ("acceptance will differ" in found) == sampled
 
 
-def test_transformers_is_given_the_folder_and_the_name_of_a_gguf_file(setting):
-    pair = setting(target="/srv/m/big.gguf", draft="small.gguf", target_revision=None)
+def test_transformers_is_given_the_folder_and_the_name_of_a_gguf_file(plan):
+    pair = plan(target="/srv/m/big.gguf", draft="small.gguf", target_revision=None)
     code = configure(pair, "transformers").text
     assert "AutoTokenizer.from_pretrained('/srv/m', gguf_file='big.gguf')" in code
     assert "AutoModelForCausalLM.from_pretrained('/srv/m', gguf_file='big.gguf', dtype=" in code
@@ -408,41 +408,41 @@ def test_transformers_is_given_the_folder_and_the_name_of_a_gguf_file(setting):
         ("transformers", None),
     ],
 )
-def test_an_engine_that_hardly_takes_gguf_files_says_so_first(setting, engine, words):
+def test_an_engine_that_hardly_takes_gguf_files_says_so_first(plan, engine, words):
     """Known fault: the file's name was exported without a word."""
-    found = configure(setting(target="t.gguf", draft="d.gguf"), engine).to_do
+    found = configure(plan(target="t.gguf", draft="d.gguf"), engine).to_do
     asked = "give the checkpoint that `t.gguf` and `d.gguf` were made from with --target and"
     assert [words in found[0] and asked in found[0]] == [True] if words else asked not in found
     alone = "give the checkpoint that `d.gguf` was made from with --draft"
     for changes in ({"draft": "d.gguf"}, {}):
-        said = notes(setting(**changes), engine)
+        said = notes(plan(**changes), engine)
         assert (alone in said) == bool(words and changes)
 
 
-def test_transformers_is_given_both_tokenizers_where_sizes_differ(setting):
-    found = configure(setting(vocabularies=(152064, 151936)), "transformers")
+def test_transformers_is_given_both_tokenizers_where_sizes_differ(plan):
+    found = configure(plan(vocabularies=(152064, 151936)), "transformers")
     compile(found.text, "snippet", "exec")
     assert "tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" in found.text
-    assert "assistant_tokenizer" not in configure(setting(), "transformers").text
+    assert "assistant_tokenizer" not in configure(plan(), "transformers").text
 
 
-def test_vllm_gets_the_lengths_by_batch_size(setting):
-    found = vllm(setting(schedule=SCHEDULE))
+def test_vllm_gets_the_lengths_by_batch_size(plan):
+    found = vllm(plan(schedule=SCHEDULE))
     assert found["num_speculative_tokens"] == 6
     assert found["num_speculative_tokens_per_batch_size"] == [[1, 7, 6], [8, 31, 3], [32, 32, 0]]
-    assert "with and without the schedule" in notes(setting(schedule=SCHEDULE), "vllm")
-    assert "with and without" not in notes(setting(schedule=SCHEDULE[:2]), "vllm")
-    lookup = vllm(setting(schedule=SCHEDULE, draft=None))
+    assert "with and without the schedule" in notes(plan(schedule=SCHEDULE), "vllm")
+    assert "with and without" not in notes(plan(schedule=SCHEDULE[:2]), "vllm")
+    lookup = vllm(plan(schedule=SCHEDULE, draft=None))
     assert lookup["num_speculative_tokens_per_batch_size"][2] == [32, 32, 0]
 
 
 @pytest.mark.parametrize("engine", ["sglang", "llamacpp", "transformers"])
-def test_engines_without_a_length_by_load_say_so(setting, engine):
-    pair, words = setting(schedule=SCHEDULE), "takes one draft length, here k = 4"
+def test_engines_without_a_length_by_load_say_so(plan, engine):
+    pair, words = plan(schedule=SCHEDULE), "takes one draft length, here k = 4"
     assert words in notes(pair, engine)
     assert "6 at 1–7, 3 at 8–31, 0 at 32. --concurrency N" in notes(pair, engine)
     assert "per_batch_size" not in configure(pair, engine).text
-    assert words not in notes(setting(), engine)
+    assert words not in notes(plan(), engine)
 
 
 @pytest.mark.parametrize(
@@ -457,9 +457,9 @@ def test_engines_without_a_length_by_load_say_so(setting, engine):
     ],
 )
 def test_tensorrt_llm_names_the_largest_batch_of_each_length_and_before_1_3_the_smallest(
-    setting, version, changes, most, schedule
+    plan, version, changes, most, schedule
 ):
-    fields = tensorrt(setting(**{"schedule": SCHEDULE} | changes), version)
+    fields = tensorrt(plan(**{"schedule": SCHEDULE} | changes), version)
     assert (fields["max_draft_len"], fields.get("draft_len_schedule")) == (most, schedule)
 
 
@@ -495,8 +495,8 @@ LEAST = "Draft_Target drafts one token there"
         ("vllm", "0.25", LOADS, HANGS),
     ],
 )
-def test_what_an_engine_does_in_its_own_way_is_said(setting, engine, version, changes, words):
-    assert words in notes(setting(**changes), engine, version)
+def test_what_an_engine_does_in_its_own_way_is_said(plan, engine, version, changes, words):
+    assert words in notes(plan(**changes), engine, version)
 
 
 @pytest.mark.parametrize(
@@ -521,8 +521,8 @@ def test_what_an_engine_does_in_its_own_way_is_said(setting, engine, version, ch
         ("vllm", "0.25", LOADS, [GRAPHS, LENGTHS]),
     ],
 )
-def test_and_not_where_it_does_not_hold(setting, engine, version, changes, unsaid):
-    found = notes(setting(**changes), engine, version)
+def test_and_not_where_it_does_not_hold(plan, engine, version, changes, unsaid):
+    found = notes(plan(**changes), engine, version)
     assert [words for words in unsaid if words in found] == []
 
 
@@ -550,33 +550,33 @@ def test_and_not_where_it_does_not_hold(setting, engine, version, changes, unsai
     ],
 )
 def test_what_a_server_does_where_a_request_does_not_say_is_said(
-    setting, changes, words, engine, otherwise
+    plan, changes, words, engine, otherwise
 ):
-    first = configure(setting(**changes), engine).to_do[0]
+    first = configure(plan(**changes), engine).to_do[0]
     assert first.startswith(f"{words}; otherwise ")
     assert first.endswith(f" samples {otherwise}")
 
 
-def test_transformers_generates_as_the_traffic_asked(setting):
-    found = configure(setting(sampling=WARM, sampled=True, limit=64), "transformers").text
+def test_transformers_generates_as_the_traffic_asked(plan):
+    found = configure(plan(sampling=WARM, sampled=True, limit=64), "transformers").text
     assert (
         'settings = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 0.9, '
         '"min_p": 0.0, "repetition_penalty": 1.0, "max_new_tokens": 64}'
     ) in found
-    assert "the most frequent is written" in notes(setting(mixed=True), "transformers")
+    assert "the most frequent is written" in notes(plan(mixed=True), "transformers")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), WARM])
-def test_the_snippet_for_transformers_runs(setting, sampling):
+def test_the_snippet_for_transformers_runs(plan, sampling):
     pair = {"target": str(EMBEDDED / "target"), "draft": str(EMBEDDED / "draft")}
     for changes in (pair, pair | {"draft": None}):
         scope = {}
-        exec(configure(setting(**changes, sampling=sampling, limit=5), "transformers").text, scope)
+        exec(configure(plan(**changes, sampling=sampling, limit=5), "transformers").text, scope)
         assert 1 <= scope["output"].shape[1] - scope["inputs"]["input_ids"].shape[1] <= 5
 
 
-def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(setting):
-    pair = setting(survival=(0.8, 0.5, 0.25, 0.05))
+def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(plan):
+    pair = plan(survival=(0.8, 0.5, 0.25, 0.05))
     assert vllm(pair)["rejection_sample_method"] == "synthetic"
     assert vllm(pair)["synthetic_acceptance_rates"] == [0.8, 0.5, 0.25, 0.05]
     for version in (None, "b10649"):
@@ -584,7 +584,7 @@ def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(setti
     # 1 + 0.8 + 0.5 + 0.25 + 0.05
     mean = "SGLANG_SIMULATE_ACC_LEN=2.6 python -m sglang.launch_server "
     assert configure(pair, "sglang").text.startswith(mean)
-    assert "synth" not in "".join(configure(setting(), e).text.lower() for e in ENGINE_RULES)
+    assert "synth" not in "".join(configure(plan(), e).text.lower() for e in ENGINE_RULES)
 
 
 @pytest.mark.parametrize(
@@ -597,6 +597,6 @@ def test_the_measured_acceptance_is_played_back_by_position_or_as_its_mean(setti
         ("llamacpp", "b10648"),
     ],
 )
-def test_what_plays_back_no_acceptance_is_refused(setting, engine, version):
+def test_what_plays_back_no_acceptance_is_refused(plan, engine, version):
     with pytest.raises(UsageError, match="play"):
-        configure(setting(survival=(0.8,)), engine, version)
+        configure(plan(survival=(0.8,)), engine, version)

@@ -63,19 +63,19 @@ def read_by_vllm(pairs):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(setting):
+def test_vllm_accepts_what_is_exported_and_refuses_a_key_that_it_lacks(plan):
     pair = {"target": str(EMBEDDED / "target"), "draft": str(EMBEDDED / "draft")}
     rates = (0.8, 0.5, 0.25, 0.05)
     settings = [
-        setting(**pair),
-        setting(**pair, schedule=SCHEDULE),
-        setting(**pair, quant="fp8", sampled=True),
-        setting(**pair, mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY, sampled=True),
-        setting(**pair, vocabularies=(152064, 151936)),
-        setting(draft=None),
-        setting(draft=None, schedule=SCHEDULE),
-        setting(**pair, survival=rates),
-        setting(**pair, survival=(*rates, 0.04, 0.03), schedule=SCHEDULE),
+        plan(**pair),
+        plan(**pair, schedule=SCHEDULE),
+        plan(**pair, quant="fp8", sampled=True),
+        plan(**pair, mode=DraftingMode.SAMPLED_TEMPERATURE_ONLY, sampled=True),
+        plan(**pair, vocabularies=(152064, 151936)),
+        plan(draft=None),
+        plan(draft=None, schedule=SCHEDULE),
+        plan(**pair, survival=rates),
+        plan(**pair, survival=(*rates, 0.04, 0.03), schedule=SCHEDULE),
     ]
     exported = [json.loads(configure(one, "vllm").text) for one in settings]
     # A folder has no revision.

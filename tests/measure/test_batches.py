@@ -29,7 +29,7 @@ def asked(text_source, make):
         make.request(prompt, id=str(at), max_tokens=12 + 5 * at, sampling=how[at % 2])
         for at, prompt in enumerate(PROMPTS)
     ]
-    return text, [(text.prompt(request, 64, 512), 0) for request in requests]
+    return text, [(text.prompt(request, request.max_tokens, 512), 0) for request in requests]
 
 
 def rounds(response):

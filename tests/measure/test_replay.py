@@ -131,7 +131,7 @@ def test_prompt_lookup_is_recorded_per_start_of_a_round(make):
 
 
 def test_real_models_step_as_they_pass_and_the_target_accepts_itself(target, draft, text, make):
-    prompt = text.prompt(make.request(max_tokens=60), 64, 512)
+    prompt = text.prompt(make.request(), 60, 512)
     (response,) = make.written([(prompt, 0)], target, text)
     assert stepping_disagreement(target, response, 0.0) == 0.0
     assert stepping_disagreement(draft, response, 0.0) == 0.0

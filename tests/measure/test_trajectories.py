@@ -47,8 +47,8 @@ def pieces(text, tokens):
 
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED])
 def test_a_logged_response_gives_the_records_of_a_generated_one(text, make, sampling):
-    request = make.request(sampling=sampling, max_tokens=7)
-    prompt = text.prompt(request, 64, 512)
+    request = make.request(sampling=sampling)
+    prompt = text.prompt(request, 7, 512)
     target = author(text, prompt, WRITTEN)
     ((tokens, finish),) = generate([(prompt, 0)], target, text, HostClock())
     logged_too = msgspec.structs.replace(request, response=text.tokenizer.decode(tokens))
@@ -61,7 +61,7 @@ def test_a_logged_response_gives_the_records_of_a_generated_one(text, make, samp
 
 
 def test_a_generated_greedy_response_is_the_argmax_everywhere(text, target, make):
-    (response,) = make.written([(text.prompt(make.request(), 64, 512), 0)], target, text)
+    (response,) = make.written([(text.prompt(make.request(), 24, 512), 0)], target, text)
     private, trajectory = response.private(), response.trajectory
     assert trajectory.argmax == (1,) * 24
     assert len(trajectory.margins) == trajectory.output_tokens == trajectory.limit == 24
@@ -70,7 +70,7 @@ def test_a_generated_greedy_response_is_the_argmax_everywhere(text, target, make
 
 
 def test_samples_of_a_request_differ_and_repeat(text, target, make):
-    prompt = text.prompt(make.request(sampling=SAMPLED), 64, 512)
+    prompt = text.prompt(make.request(sampling=SAMPLED), 24, 512)
     asked = [(prompt, sample) for sample in (0, 1, 0)]
     one, other, again = (tokens for tokens, _ in generate(asked, target, text, HostClock()))
     assert one == again
@@ -158,7 +158,7 @@ def test_a_sampled_log_must_be_as_likely_as_the_targets_own(scored, log_p, expec
 
 def decoded(text, request, k):
     """The author of `WRITTEN` as its own draft; k = 0 is plain decoding."""
-    prompt = text.prompt(request, 64, 512)
+    prompt = text.prompt(request, request.max_tokens, 512)
     target = author(text, prompt, WRITTEN)
     drafter = ModelDrafter(target, DraftingMode.GREEDY, target.vocab_size) if k else None
     return decode(task_of(prompt, 0, text), target, drafter, k, HostClock())

@@ -17,9 +17,9 @@ from draftbench.records import DraftingMode
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import (
     SweepOptions,
+    engine_ask,
     engine_check,
-    engine_preparation,
-    engine_worker,
+    engine_prepare,
     prepare,
     run,
     worker,
@@ -39,7 +39,7 @@ class Notes(list):
     def advance(self, units=1):
         pass
 
-    def kept(self, records):
+    def recorded(self, records):
         pass
 
     def note(self, text, *, always=False):
@@ -104,19 +104,19 @@ def small(monkeypatch, tmp_path):
 @pytest.fixture
 def served(small, monkeypatch, tmp_path):
     """A sweep on servers of this process; `on` is the engine or the user's servers."""
-    for module in (engine_worker, engine_check):
+    for module in (engine_ask, engine_check):
         monkeypatch.setattr(module, "drive", fake_drive)
 
     def sweep(*drafts, on=None, out="run", ks=(2, 4, 8), **changes):
         on = on if on is not None else FakeEngine()
         serving = dict(changes.pop("serving", {}))
         if isinstance(on, FakeEngine):
-            monkeypatch.setattr(engine_worker, "started", on.started)
-            monkeypatch.setattr(engine_worker, "connect", on.connect)
+            monkeypatch.setattr(engine_ask, "started", on.started)
+            monkeypatch.setattr(engine_ask, "connect", on.connect)
             serving.setdefault("engine", "vllm")
         else:
             urls = dict(zip(("http://spec", "http://plain"), on, strict=False))
-            monkeypatch.setattr(engine_preparation, "connect", lambda url, engine, **_: urls[url])
+            monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: urls[url])
             names = dict(zip(("server", "baseline"), urls, strict=False))
             serving |= {**names, "engine": None}
         changes = {"measure": "best", "measure_requests": 2, **changes}

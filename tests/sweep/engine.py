@@ -162,6 +162,6 @@ class FakeEngine:
         return self.servers[int(url.removeprefix("http://"))]
 
     @property
-    def arms(self):
+    def ks(self):
         """k of each start, 0 without speculation."""
         return [start.speculation.k if start.speculation else 0 for start in self.starts]

@@ -1,4 +1,4 @@
-"""A server is what it should be: the one that the run was begun on, drafting as its arm should."""
+"""A server is what it should be: the one that the run was begun on, drafting as it was asked to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, EngineFacts, Failure, Served
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
-from draftbench.sweep import engine_arms
+from draftbench.sweep import engine_servers
 from draftbench.traffic import TrafficQuery
 
 LOOKUP = Candidate(draft="ngram")
@@ -133,7 +133,7 @@ def test_a_model_that_is_replaced_between_two_starts_ends_the_sweep(served, smal
     engine = FakeEngine(lambda start, n: other_weights(target) if n == 1 else None)
     with pytest.raises(RunFolderError, match="the target changed"):
         served("ngram", on=engine, target=str(target), measure="all", ks=(2,))
-    assert engine.arms == [0]
+    assert engine.ks == [0]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_run_is_not_continued_with_other_threads_of_its_servers(
     have; the hint resumes it.
     """
     sweep = {"measure": "all", "ks": (2, 4)}
-    monkeypatch.setattr(engine_arms, "server_threads", lambda: usual)
+    monkeypatch.setattr(engine_servers, "server_threads", lambda: usual)
     folder = served("ngram", threads=begun, **sweep).folder
     log = folder.path / "observations" / "served.jsonl"
     lines = log.read_text().splitlines(keepends=True)
@@ -216,7 +216,7 @@ def test_a_run_is_not_continued_with_other_threads_of_its_servers(
     hint = f"give --threads {begun}, as" if begun else "leave --threads out, as"
     assert caught.value.hint.startswith(hint)
     assert engine.starts == []
-    assert served("ngram", threads=begun, **sweep).engine.arms == [4]
+    assert served("ngram", threads=begun, **sweep).engine.ks == [4]
 
 
 @pytest.mark.parametrize(("told", "kept"), [(None, False), (True, True), (False, False)])
@@ -358,12 +358,12 @@ def answers_of(folder):
 def test_a_server_without_a_draft_that_says_that_it_drafts_is_refused(
     served, tmp_path, says, words
 ):
-    with pytest.raises(EngineError, match=f"asked as `without a draft`, and {words}"):
+    with pytest.raises(EngineError, match=f"meant to run as `without a draft`, but {words}"):
         served("ngram", on=FakeEngine(lambda *_: FakeServer(says=says)), measure="all", ks=(2,))
     folder = RunFolder(tmp_path / "run")
     (failed,) = folder.records(Failure)
     assert (failed.candidate, failed.stage) == (None, "serve")
-    assert failed.reason.startswith("the server was asked as `without a draft`")
+    assert failed.reason.startswith("the server was meant to run as `without a draft`")
     assert "--engine-args" in failed.hint
     assert list(folder.records(Served)) == []
 
@@ -389,7 +389,7 @@ def test_a_server_without_a_draft_whose_answers_were_drafted_measures_nothing(
 ):
     """Nor do the answers that it gave before it was found out."""
     engine = FakeEngine(lambda *_: Betraying(after=after))
-    with pytest.raises(EngineError, match="asked as `without a draft`, and it drafted"):
+    with pytest.raises(EngineError, match="meant to run as `without a draft`, but it drafted"):
         served("ngram", on=engine, measure="all", ks=(2,))
     folder = RunFolder(tmp_path / "run")
     errors = [row.error for row in folder.records(Served)]
@@ -418,7 +418,7 @@ def test_an_arm_that_drafts_otherwise_than_asked_is_a_failure(served, server, wo
     found = served("ngram", on=engine, measure="all", ks=(2,))
     (failed,) = found.run.failures
     assert (failed.candidate, failed.stage) == (LOOKUP, "serve")
-    assert failed.reason == f"the server was asked as `ngram: k = 2`, and {words}"
+    assert failed.reason == f"the server was meant to run as `ngram: k = 2`, but {words}"
     assert rows_of(found.run, 2) == []
     assert [row for row in found.run.decodes if row.k] == []
 
@@ -428,7 +428,7 @@ def test_an_arm_with_another_draft_model_is_a_failure(served, small):
     engine = FakeEngine(lambda start, n: foreign if start.speculation else None)
     draft = str(small.models / "draft")
     run = served(draft, on=engine, measure="all", ks=(2,), controls=False).run
-    assert [failed.reason.partition(", and ")[2] for failed in run.failures] == [
+    assert [failed.reason.partition(", but ")[2] for failed in run.failures] == [
         "it says that it drafts with foreign"
     ]
 
@@ -453,12 +453,12 @@ def test_an_arm_that_proposes_nothing_at_all_is_a_failure(served, small, tells):
     engine = FakeEngine(lambda *_: Silent(tells=tells))
     found = served(draft, on=engine, measure="all", ks=(2,), controls=False)
     (failed,) = found.run.failures
-    assert failed.reason.endswith("`draft: k = 2`, and it drafted nothing")
+    assert failed.reason.endswith("`draft: k = 2`, but it drafted nothing")
     assert rows_of(found.run, 2) == []
     kept = [row for row in found.folder.records(Served) if row.k]
     assert [row.error for row in kept] == [None, None, "other drafting", "other drafting"]
     again = served(draft, measure="all", ks=(2,), controls=False)
-    assert (again.engine.arms, again.run.failures) == ([2], ())
+    assert (again.engine.ks, again.run.failures) == ([2], ())
     assert len(rows_of(again.run, 2)) == 2
 
 

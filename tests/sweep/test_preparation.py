@@ -64,6 +64,20 @@ def test_a_logged_answer_is_cut_at_the_limit(small, logged):
     assert (len(prompt.logged), prompt.request.response) == (3, None)
 
 
+@pytest.mark.parametrize(
+    ("stated", "option", "limit"),
+    [(24, 64, 24), (24, 16, 16), (None, 64, 64), (24, None, 24), (None, None, 256)],
+)
+def test_a_response_is_limited_by_its_request_and_the_option(
+    small, tmp_path, stated, option, limit
+):
+    path = tmp_path / "prod.jsonl"
+    row = {"prompt": "import os\n"} | ({"max_tokens": stated} if stated else {})
+    path.write_text(json.dumps(row) + "\n")
+    prepared = small.prepared("ngram", traffic=query(path), max_new_tokens=option)
+    assert [prompt.limit for prompt in prepared.prompts] == [limit]
+
+
 def test_the_longest_row_is_known_before_anything_loads(small, logged):
     """Three tokens after the longer prompt, and two passes of five tokens."""
     prepared = small.prepared("ngram", **logged("x" * 40, "y"), max_new_tokens=3, ks=(1, 4))

@@ -18,7 +18,7 @@ from draftbench.records import Candidate, Failure, ModelFacts
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import grid
-from draftbench.sweep.resume import Measured
+from draftbench.sweep.resume import SweepState
 from draftbench.sweep.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -184,7 +184,7 @@ def restarted(monkeypatch):
 
     class Restarted:
         def __init__(self, prepared, folder, keep, watcher):
-            self.begin = lambda: Worker(prepared, Measured.read(prepared, folder), keep, watcher)
+            self.begin = lambda: Worker(prepared, SweepState.read(prepared, folder), keep, watcher)
             self.begin()
 
         def attempt(self, candidate):

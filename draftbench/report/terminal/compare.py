@@ -10,7 +10,7 @@ from draftbench.planner.passes import MIN_PROCESSES
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
 from draftbench.report.terminal.text import Cell, Section, filled, render_sections, shortened
-from draftbench.run_folder.manifest import setting
+from draftbench.run_folder.manifest import flag_name
 
 _LEGEND = (
     "A and B: all requests of each run. B − A: 95% interval over the requests in both, paired (c: "
@@ -46,7 +46,7 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
     for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         notes += [f"only in {side}: {', '.join(only)}"] if only else []
     differences = {
-        "settings": [(setting(each.fact), each.a, each.b) for each in comparison.question],
+        "settings": [(flag_name(each.fact), each.a, each.b) for each in comparison.question],
         "models": [(each.fact, each.a, each.b) for each in comparison.models],
     }
     caveats = Section("Caveats", notes=comparison.caveats)
@@ -164,7 +164,7 @@ def render_answers(
     head = ["", "load", "answer", "best draft", "k", "speed-up ×", "α", "τ"]
     runners = {each.run: f"{each.requests} requests, {each.runner}" for each in comparison.answers}
     named = [f"{run} ({runners[run]})" if run in runners else run for run in comparison.runs]
-    facts = [setting(each.fact) for each in comparison.question]
+    facts = [flag_name(each.fact) for each in comparison.question]
     title = _title(named, _in_common(comparison.common_requests))
     caveats = Section("Caveats", notes=comparison.caveats)
     if everything:

@@ -80,7 +80,7 @@ class TerminalWatcher:
         self._shown_before = self._known_figures()
         self._draw(at_once=True)
 
-    def kept(self, records: Sequence[Observation]) -> None:
+    def recorded(self, records: Sequence[Observation]) -> None:
         """Take in observations that were just written to the run folder."""
         if self._figures is not None:
             self._figures.add(records)

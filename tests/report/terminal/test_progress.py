@@ -104,11 +104,11 @@ def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console
     watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["small", "big"], [1, 2])
-        watcher.kept([hand.trajectory(f"r{at}") for at in range(5)])
+        watcher.recorded([hand.trajectory(f"r{at}") for at in range(5)])
         watcher.stage("replay", 4, Candidate(draft="small"))
-        watcher.kept([hand.replay(f"r{at}", (1.0,) * 8) for at in range(5)])
+        watcher.recorded([hand.replay(f"r{at}", (1.0,) * 8) for at in range(5)])
         # Eight tokens: 8 s without a draft, 4 s with k = 2.
-        watcher.kept([hand.decode("r1", 0, 8.0), hand.decode("r1", 2, 4.0)])
+        watcher.recorded([hand.decode("r1", 0, 8.0), hand.decode("r1", 2, 4.0)])
         clock[0] = 3.0
         watcher.advance()
     # All accepted at k = 2: rounds of 3, 3 and 2 tokens.
@@ -122,7 +122,7 @@ def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console, hand):
     watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["small"], [1, 2])
-        watcher.kept([hand.decode("r1", 0, 8.0, concurrency=4)])
+        watcher.recorded([hand.decode("r1", 0, 8.0, concurrency=4)])
         watcher.stage("decode", 2, Candidate(draft="small"))
     # Eight tokens in 8 s.
     assert "tokens/s, each of 4 rows: 1 without a draft\n" in text()

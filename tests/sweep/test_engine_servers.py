@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from draftbench.errors import TrafficError
-from draftbench.sweep.engine_arms import arrival_times
+from draftbench.sweep.engine_servers import arrival_times
 from draftbench.sweep.options import ServingOptions
 
 

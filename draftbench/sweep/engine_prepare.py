@@ -28,23 +28,17 @@ from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
-from draftbench.models.drafting import (
-    Speculation,
-    doubtful_fields,
-    fewest_drafted,
-    speculation,
-    too_short,
-)
+from draftbench.models.drafting import Speculation, doubtful_fields, speculation, too_short
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
 from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
-from draftbench.run_folder.manifest import MOST_DRAFTED, MOST_ROWS, Question, portable
-from draftbench.sweep.engine_arms import REPLAYED, Serving, arrival_times
+from draftbench.run_folder.manifest import MOST_DRAFTED, MOST_ROWS, portable
 from draftbench.sweep.engine_check import find_drafting, stated_specs
-from draftbench.sweep.options import SLOTS, ServingOptions, SweepOptions, Watcher
+from draftbench.sweep.engine_servers import REPLAYED, Serving, arrival_times
+from draftbench.sweep.options import SLOTS, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
     Prepared,
     PromptMaker,
@@ -68,7 +62,7 @@ _SLOTS = {
 }
 # A text on which tokenizers of different families disagree.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
-# At most so many rows of an output layer have no token: their number is rounded up.
+# An output layer has at most this many rows without a token: their number is rounded up.
 _PADDING = 4096
 # What helps where a chat has no template here.
 _TEMPLATE_OF_STARTED = (
@@ -87,76 +81,74 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
-    asked = options.serving
-    assert asked is not None
-    _check_replay(options, asked)
-    if SELF in options.drafts:
-        raise UsageError(
-            "the target cannot draft for itself on a serving engine",
-            hint="that control is the built-in decoder's; leave `self` out",
-        )
-    specs = specs_of(options)
-    for level in options.quants:
-        check_level(level, "cpu", simulate=True)
+    engine_options, specs = options.serving, specs_of(options)
+    assert engine_options is not None
     drafters = {
         name: speculation(spec, 1, lookup=options.lookup, mode=options.mode)
         for name, spec in specs.items()
     }
-    if asked.server is None:
-        _check_starts(options, asked, list(drafters.values()), watcher)
-    else:
-        _check_replayable(specs, drafters)
+    _check_options(options, specs, drafters)
+    if engine_options.server is None:
+        _check_starts(options, list(drafters.values()), watcher)
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {device_words(device)}", always=True)
     # Replays are not timed, so no level needs a kernel.
     build = Build(dtype_of(options.dtype, device), "none", device, simulate=True)
-    server, baseline = _connected(asked, options)
+    server, baseline = _connected(options)
     facts = server.facts() if server is not None else None
-    engine = facts.engine if facts is not None else asked.engine
+    engine = facts.engine if facts is not None else engine_options.engine
     assert engine is not None
     traffic = read_requests(options, watcher)
     target = target_of(options, server, facts, watcher)
     prompts, traffic_facts = render(options, traffic, target.text, target.context)
-    _say_that_less_is_sent(options, asked, len(prompts), traffic.rows, watcher)
-    arrivals = _arrivals_digest(options, prompts)
-    check = (
-        partial(check_pair, target.source)
-        if target.configured
-        else partial(same_words, server=server)
-    )
+    sent, rows = len(prompts) * options.samples, traffic.rows
+    if engine_options.arrivals == "log" and sent < rows:
+        watcher.note(
+            f"{sent} requests are sent for the log's {rows} rows: {sent / rows:.0%} of its load "
+            f"(--time-scale {rows / sent:.3g} makes up for it)",
+            always=True,
+        )
+    arrivals = None
+    if engine_options.arrivals != "closed":  # when each request is sent, at the log's own speed
+        times = arrival_times([PromptSample(prompt, 0) for prompt in prompts], options)
+        at = sorted((key, round(t * engine_options.time_scale, 6)) for key, t in times.items())
+        arrivals = keyed_hash(options.traffic.key, repr(at).encode())
+    by_text = partial(_check_vocabulary, server=server)
+    check = partial(check_pair, target.source) if target.configured else by_text
     checked = check_drafts(options, specs, check)
-    if not checked.candidates and (server is None or checked.refusals):
+    candidates = checked.candidates
+    if not candidates and (server is None or checked.refusals):
         raise checked.no_draft
     levels = {}
-    for candidate in checked.candidates:
-        served_at = _level_served(engine, drafters[candidate.draft], candidate.quant)
-        if served_at is not None:
-            levels[candidate] = served_at
+    for candidate in candidates:
+        level = _level_served(engine, drafters[candidate.draft], candidate.quant)
+        if level is not None:
+            levels[candidate] = level
         elif server is None:
             watcher.note(f"{candidate} is replayed only: {engine} does not serve it at this level")
     if options.controls and (server is None or options.drafts):
         drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
-        checked.candidates.setdefault(Candidate(draft=LOOKUP))
-    fewest = fewest_drafted(engine, LOOKUP, options.lookup.shortest)
-    if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
-        watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
+        candidates.setdefault(Candidate(draft=LOOKUP))
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
     serving = Serving(
         engine=engine,
-        options=asked,
+        sweep=options,
+        options=engine_options,
         target=ServedTarget(target.vocabulary, target.context),
         drafters=drafters,
         levels=levels,
-        warm_up=warm_up_prompts(options, target.text, target.context, prompts),
+        warm_up=_warm_up_prompts(options, target.text, target.context, prompts),
         context_length=min(rounded, target.context),
         server=server,
         facts=facts,
         baseline=baseline,
         ids=target.ids,
     )
-    candidates = checked.candidates
+    fewest = serving.fewest(Candidate(draft=LOOKUP))
+    if Candidate(draft=LOOKUP) in levels and server is None and min(options.ks) < fewest:
+        watcher.note(f"ngram is not started below k = {fewest}: {too_short(fewest)}")
     if server is not None:
         k = options.ks[0] if len(options.ks) == 1 else None
         serving, candidates = find_drafting(serving, server, candidates, prompts, k, watcher)
@@ -168,8 +160,24 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         specs = {**stated_specs(serving), **specs}
     if serving.drafting is not None and serving.drafting.k <= MOST_DRAFTED:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
-    question = question_of(options, traffic, build)
-    question = _on_engine(question, serving, target.name, arrivals, options.traffic.key)
+        serving = replace(serving, sweep=options)
+    given = "given" if engine_options.baseline is None else "given with a baseline"
+    raw = (drafter.raw for drafter in drafters.values() if drafter.raw is not None)
+    question = msgspec.structs.replace(
+        question_of(options, traffic, build),
+        target=portable(target.name),
+        engine=engine,
+        engine_args=_without_values(engine_options.args, options.traffic.key),
+        arrivals=engine_options.arrivals,
+        arrivals_digest=arrivals,
+        servers="started" if server is None else given,
+        engine_command=_without_values(engine_options.command or "", options.traffic.key),
+        spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
+        time_scale=engine_options.time_scale,
+        tokenizer=portable(engine_options.tokenizer or ""),
+        max_concurrency=_slots_recorded(serving),
+        replay=engine_options.replay,
+    )
     return Prepared(
         options,
         target.source,
@@ -184,9 +192,31 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     )
 
 
-def _check_replayable(specs: Mapping[str, str], drafters: Mapping[str, Speculation]) -> None:
-    """Refuse a draft that this machine cannot replay: only a server that drafts with it can."""
-    for name, drafter in drafters.items():
+def _check_options(
+    options: SweepOptions, specs: Mapping[str, str], drafters: Mapping[str, Speculation]
+) -> None:
+    """Raise a UsageError where options do not go together on a serving engine."""
+    assert options.serving is not None
+    if options.serving.replay == "engine":
+        if set(options.quants) != {"none"}:
+            raise UsageError(
+                "--replay engine serves drafts as they are stored, not at a level of --quant",
+                hint="--replay local measures the acceptance of every level",
+            )
+        if options.mode is not DraftingMode.GREEDY:
+            raise UsageError(
+                "--replay engine learns the draft's best tokens, which says nothing of "
+                f"{options.mode} drafting",
+                hint="--replay local replays every --mode",
+            )
+    if SELF in options.drafts:
+        raise UsageError(
+            "the target cannot draft for itself on a serving engine",
+            hint="that control is the built-in decoder's; leave `self` out",
+        )
+    for level in options.quants:
+        check_level(level, "cpu", simulate=True)
+    for name, drafter in drafters.items() if options.serving.server is not None else ():
         if drafter.method not in REPLAYED:
             raise UsageError(
                 f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
@@ -194,77 +224,7 @@ def _check_replayable(specs: Mapping[str, str], drafters: Mapping[str, Speculati
             )
 
 
-def _check_replay(options: SweepOptions, asked: ServingOptions) -> None:
-    """Raise a UsageError where the engine cannot replay what is asked for."""
-    if asked.replay != "engine":
-        return
-    if set(options.quants) != {"none"}:
-        raise UsageError(
-            "--replay engine serves drafts as they are stored, not at a level of --quant",
-            hint="--replay local measures the acceptance of every level",
-        )
-    if options.mode is not DraftingMode.GREEDY:
-        raise UsageError(
-            f"--replay engine learns the draft's best tokens, which says nothing of {options.mode} "
-            "drafting",
-            hint="--replay local replays every --mode",
-        )
-
-
-def _say_that_less_is_sent(
-    options: SweepOptions, asked: ServingOptions, requests: int, rows: int, watcher: Watcher
-) -> None:
-    """Note how much lighter the load is than that of a log with so many rows."""
-    sent = requests * options.samples
-    if asked.arrivals == "log" and sent < rows:
-        watcher.note(
-            f"{sent} answers of the log's {rows} rows are asked for at their times: "
-            f"{sent / rows:.0%} of its load (--time-scale {rows / sent:.3g} makes up for it)",
-            always=True,
-        )
-
-
-def _arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | None:
-    """A keyed hash of when each request is sent, at the log's own speed; None in a closed loop.
-
-    Raises:
-        TrafficError: the log does not say when its requests came.
-    """
-    asked = options.serving
-    if asked is None or asked.arrivals == "closed":
-        return None
-    times = arrival_times([PromptSample(prompt, 0) for prompt in prompts], options)
-    at = sorted((key, round(moment * asked.time_scale, 6)) for key, moment in times.items())
-    return keyed_hash(options.traffic.key, repr(at).encode())
-
-
-def _on_engine(
-    question: Question, serving: Serving, target: str, arrivals: str | None, key: bytes
-) -> Question:
-    """A question with everything else that an engine's figures depend on. `target` is the server's
-    name for it if the user gave none, `arrivals` the digest of the times of arrival.
-    """
-    asked = serving.options
-    given = "given" if asked.baseline is None else "given with a baseline"
-    raw = (d.raw for d in serving.drafters.values() if d.raw is not None)
-    return msgspec.structs.replace(
-        question,
-        target=portable(target),
-        engine=serving.engine,
-        engine_args=_added(asked.args, key),
-        arrivals=asked.arrivals,
-        arrivals_digest=arrivals,
-        servers="started" if asked.server is None else given,
-        engine_command=_added(asked.command or "", key),
-        spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
-        time_scale=asked.time_scale,
-        tokenizer=portable(asked.tokenizer or ""),
-        max_concurrency=_most_at_once(serving),
-        replay=asked.replay,
-    )
-
-
-def _added(text: str, key: bytes) -> str:
+def _without_values(text: str, key: bytes) -> str:
     """What a user added to the start of a server: its form, and a keyed hash by which another value
     is noticed.
     """
@@ -272,7 +232,7 @@ def _added(text: str, key: bytes) -> str:
     return f"{form} ({keyed_hash(key, text.encode())})" if text else ""
 
 
-def _most_at_once(serving: Serving) -> int | None:
+def _slots_recorded(serving: Serving) -> int | None:
     """How many requests a server answers at once at times of arrival; None: the engine's default,
     or a running server does not say. Only llama.cpp divides its cache beforehand, and so needs a
     number to start with.
@@ -280,16 +240,11 @@ def _most_at_once(serving: Serving) -> int | None:
     if serving.options.arrivals == "closed":
         return None
     if serving.facts is not None:
-        return slots_of(serving.facts)
+        return _slots_of(serving.facts)
     return serving.options.max_concurrency or (SLOTS if serving.engine == "llama.cpp" else None)
 
 
-def _check_starts(
-    options: SweepOptions,
-    asked: ServingOptions,
-    drafters: Sequence[Speculation],
-    watcher: Watcher,
-) -> None:
+def _check_starts(options: SweepOptions, drafters: Sequence[Speculation], watcher: Watcher) -> None:
     """Check models and drafting before any server is started. A user's command may see other files.
 
     Raises:
@@ -298,8 +253,10 @@ def _check_starts(
         UsageError: it cannot draft in this mode, or not as a `spec:FILE.json` says; or the command
             or its arguments cannot be used as they are.
     """
-    assert asked.engine is not None
-    files = asked.engine == "llama.cpp"
+    how = options.serving
+    assert how is not None
+    assert how.engine is not None
+    files = how.engine == "llama.cpp"
     if files and not options.target.endswith(".gguf"):
         raise ModelError(
             f"llama.cpp serves .gguf files, and `{options.target}` is not one",
@@ -307,27 +264,27 @@ def _check_starts(
             "with --tokenizer what it was made from",
         )
     plain = ServerStart(
-        asked.engine,
+        how.engine,
         options.target,
-        args=asked.args,
-        command=asked.command,
-        stop_command=asked.stop_command,
+        args=how.args,
+        command=how.command,
+        stop_command=how.stop_command,
     )
     launch(plain, HOST, 0)
     for drafter in drafters:
-        for doubt in doubtful_fields(asked.engine, drafter):
+        for doubt in doubtful_fields(how.engine, drafter):
             watcher.note(doubt, always=True)
         # Replays can be of any mode; no server drafts for them.
         mode = drafter.mode if options.most_ks else DraftingMode.GREEDY
         for k in options.ks:
             launch(replace(plain, speculation=replace(drafter, k=k, mode=mode)), HOST, 0)
-    named = [("--target", options.target, False)]
-    named += [("--drafts", d.model, d.method == "draft-model") for d in drafters if d.model]
-    for flag, spec, replayed_here in named:
+    models = [("--target", options.target, False)]
+    models += [("--drafts", d.model, d.method == "draft-model") for d in drafters if d.model]
+    for flag, spec, replayed_here in models:
         source = ModelSource(spec)
         if source.local or source.on_hub:
             continue
-        if asked.command is not None and not replayed_here:
+        if how.command is not None and not replayed_here:
             watcher.note(f"{flag}: no model at `{spec}` here; --engine-command has to find it")
             continue
         raise ModelError(
@@ -336,21 +293,23 @@ def _check_starts(
         )
 
 
-def _connected(asked: ServingOptions, options: SweepOptions) -> tuple[Server | None, Server | None]:
-    """The user's servers.
+def _connected(options: SweepOptions) -> tuple[Server | None, Server | None]:
+    """The user's server and the one without speculation, where they are given.
 
     Raises:
         EngineError: one does not answer or takes too few requests at a time, or the two differ in
             model or engine.
     """
-    if asked.server is None:
+    given = options.serving
+    assert given is not None
+    if given.server is None:
         return None, None
-    server = connect(asked.server, asked.engine, target=options.target)
+    server = connect(given.server, given.engine, target=options.target)
     ours = server.facts()
     _check_slots(server, ours, options)
-    if asked.baseline is None:
+    if given.baseline is None:
         return server, None
-    baseline = connect(asked.baseline, asked.engine, target=options.target)
+    baseline = connect(given.baseline, given.engine, target=options.target)
     theirs = baseline.facts()
     _check_slots(baseline, theirs, options)
     for what, one, other in (
@@ -375,10 +334,10 @@ def _connected(asked: ServingOptions, options: SweepOptions) -> tuple[Server | N
 
 def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> None:
     """Raise an EngineError where a server answers fewer requests at a time than are to be in
-    flight: the others would wait, and the load would never be the one that was asked for.
+    flight: the others would wait, and the load would never be reached.
     """
     most = max(options.concurrency)
-    slots = slots_of(facts)
+    slots = _slots_of(facts)
     if slots is not None and slots < most:
         raise EngineError(
             f"the server at {server.url} answers {slots} at a time, and {most} requests are "
@@ -388,7 +347,7 @@ def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> N
         )
 
 
-def slots_of(facts: ServerFacts) -> int | None:
+def _slots_of(facts: ServerFacts) -> int | None:
     """How many requests a server says that it answers at once; None where it does not say."""
     name, _ = _SLOTS.get(facts.engine, ("", ""))
     stated = facts.settings.get(name, "")
@@ -432,17 +391,25 @@ def target_of(
         EngineError: its context length is unknown, or its tokenizer is not the server's.
         ModelError: there is no such tokenizer, or the model does not write text.
     """
-    asked = options.serving
-    assert asked is not None
+    assert options.serving is not None
     if facts is not None and facts.model and options.target:
         served, named = short_name(facts.model), short_name(options.target)
         if served != named:
             watcher.note(f"the server calls its model {served}: it is taken to be {named}")
-    spec = asked.tokenizer or options.target
+    spec = options.serving.tokenizer or options.target
     name = options.target or (facts and (facts.model or facts.engine)) or ""
     source = ModelSource(spec or name, options.trust)
     if spec and server is not None:
-        _check_tokenizer(source, server, watcher)
+        try:
+            same = _same_ids(source, server)
+        except EngineError:
+            watcher.note("the server does not tokenize texts, so its tokenizer was not compared")
+        else:
+            if not same:
+                raise EngineError(
+                    f"the tokenizer of `{source.name}` is not the server's",
+                    hint="give --target or --tokenizer of the model that is served",
+                )
     configured = bool(spec) and _configured(source)
     lengths = [
         facts.context_length if facts else None,
@@ -453,7 +420,7 @@ def target_of(
         if spec:
             _ = source.tokenizer  # where nothing can be read, the reason
         raise EngineError(
-            "neither the server nor its model says how many tokens it reads",
+            "neither the server nor its model states a context length",
             hint="give --tokenizer a folder of the target that holds config.json too",
         )
     if not spec:
@@ -492,11 +459,11 @@ class ServerText:
 
     server: Server
 
-    def prompt(self, request: Request, longest: int, context_length: int) -> Prompt | None:
+    def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None:
         """As `measure.prompts.TextSide` does.
 
         Raises:
-            TrafficError: the request asks for what cannot be asked over HTTP.
+            TrafficError: the request has what cannot be sent over HTTP.
             EngineError: the server has no such route.
         """
         text: str | list[int] | None = request.prompt
@@ -509,37 +476,28 @@ class ServerText:
             text = self.server.apply_template(request.messages)
         if isinstance(text, str):
             text = self.server.tokenize(text)
-        return fitted(request, text or (), longest, context_length)
+        return fitted(request, text or (), limit, context_length)
 
     def answer(self, request: Request) -> list[int]:
         """The logged answer as token ids."""
         return self.server.tokenize(request.response or "")
 
 
-def _check_tokenizer(target: ModelSource, server: Server, watcher: Watcher) -> None:
-    """Raise an EngineError where the target's tokenizer is not the server's."""
-    try:
-        theirs = server.tokenize(PROBE)
-    except EngineError:
-        watcher.note("the server does not tokenize texts, so its tokenizer was not compared")
-        return
-    ours = target.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-    if theirs[-len(ours) :] != ours:
-        raise EngineError(
-            f"the tokenizer of `{target.name}` is not the server's",
-            hint="give --target or --tokenizer of the model that is served",
-        )
+def _same_ids(source: ModelSource, server: Server) -> bool:
+    """Whether a tokenizer makes the same ids of a text as the server's does."""
+    theirs = server.tokenize(PROBE)
+    ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+    return theirs[-len(ours) :] == ours
 
 
-def same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
+def _check_vocabulary(source: ModelSource, server: Server | None) -> tuple[str, ...]:
     """A caveat that only one text was compared, for want of the target's configuration.
 
     Raises:
         PairError: the draft's tokenizer and the server's differ on it.
     """
     assert server is not None  # one to be started has a context by its target's configuration
-    ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
-    if server.tokenize(PROBE)[-len(ours) :] != ours:
+    if not _same_ids(source, server):
         raise PairError(
             f"`{source.name}` cannot draft for this server: their vocabularies differ",
             hint="take a draft of the target's family and generation, or `ngram` (no model)",
@@ -547,7 +505,7 @@ def same_words(source: ModelSource, server: Server | None) -> tuple[str, ...]:
     return ("only one text was compared with the server's tokenizer (--target compares all ids)",)
 
 
-def warm_up_prompts(
+def _warm_up_prompts(
     options: SweepOptions, text: PromptMaker, context: int, prompts: Sequence[Prompt]
 ) -> tuple[Sequence[int], ...]:
     """Prompts outside the sample."""
@@ -555,5 +513,5 @@ def warm_up_prompts(
     sampled = {prompt.request.id for prompt in prompts}
     others = [request for request in load(query).requests if request.id not in sampled]
     others = others or [Request(id="", source="", prompt=PROBE)]
-    made = (text.prompt(request, 1, context) for request in others)
-    return tuple(prompt.tokens for prompt in made if prompt is not None)
+    rendered = (text.prompt(request, 1, context) for request in others)
+    return tuple(prompt.tokens for prompt in rendered if prompt is not None)

@@ -37,7 +37,7 @@ class NotRecommendedError(DraftbenchError):
 
 
 @dataclass(frozen=True)
-class Setting:
+class ServePlan:
     """What to serve."""
 
     target: str  # without its revision
@@ -108,7 +108,7 @@ class Setting:
         return None if target == draft else f"{target} and {draft}"
 
 
-def setting_of(
+def serve_plan(
     answer: Recommendation,
     run: Run,
     *,
@@ -117,7 +117,7 @@ def setting_of(
     draft: str | None = None,
     anyway: bool = False,
     synthetic: bool = False,
-) -> Setting:
+) -> ServePlan:
     """What to serve: the configuration that the run recommends, or the one that is named instead.
 
     Args:
@@ -148,11 +148,11 @@ def setting_of(
         schedule, undecided = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
-    settings = Counter(
+    samplings = Counter(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
     )
-    setting = Setting(
+    plan = ServePlan(
         target=served_name,
         target_quant=question.target_quant,
         drafting=drafting,
@@ -160,8 +160,8 @@ def setting_of(
         vocabularies=both and (both[0].vocab_size, both[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
         target_revision=served_revision,
-        sampling=settings.most_common(1)[0][0] if settings else Sampling(),
-        mixed=len(settings) > 1,
+        sampling=samplings.most_common(1)[0][0] if samplings else Sampling(),
+        mixed=len(samplings) > 1,
         limit=max((t.limit for t in run.trajectories), default=128),
         contexts=both and (both[0].context_length, both[1].context_length),
         concurrency=question.max_concurrency
@@ -179,9 +179,9 @@ def setting_of(
         and not question.device.startswith("cuda"),
     )
     if not synthetic:
-        return setting
-    shares = survival_by_position(run, pick.candidate, setting.longest)
-    return replace(setting, differences=(*differences, _FOR_TIMING), survival=shares)
+        return plan
+    shares = survival_by_position(run, pick.candidate, plan.longest)
+    return replace(plan, differences=(*differences, _FOR_TIMING), survival=shares)
 
 
 def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float, ...]:

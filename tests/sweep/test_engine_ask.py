@@ -17,14 +17,14 @@ from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, DraftingMode, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import engine_worker, resume
+from draftbench.sweep import engine_ask, resume
 
 DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
 
 
 def test_the_plain_server_is_started_first_and_last_and_writes_the_responses(served):
     found = served(measure="all")
-    assert found.engine.arms == [0, 2, 4, 8, 2, 4, 8, 0]
+    assert found.engine.ks == [0, 2, 4, 8, 2, 4, 8, 0]
     assert {t.origin for t in found.run.trajectories} == {"engine"}
     for text in found.folder.records(PrivateText):
         assert text.tokens == writes(text.prompt, 10)
@@ -45,7 +45,7 @@ def test_prompt_lookup_is_replayed_by_the_rule_of_the_model_runner_that_vllm_tak
     served, monkeypatch, runner, proposes
 ):
     """On a GPU the newer one, unless it is switched off: that one always proposes k tokens."""
-    monkeypatch.setattr(engine_worker.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(engine_ask.torch.cuda, "is_available", lambda: True)
     engine = FakeEngine(settings={"VLLM_USE_V2_MODEL_RUNNER": runner})
     run = served("ngram", on=engine, measure="replay", device="cpu").run
     assert {replay.proposed[-1] for replay in run.replays} == {proposes}
@@ -83,7 +83,7 @@ def test_a_draft_that_the_engine_serves_is_replayed_as_it_is_and_greedily(
 
 def test_best_starts_the_smallest_k_and_the_largest_before_anything_is_predicted(served):
     """Every k takes the same time here, so that no third is predicted to be faster."""
-    assert served("ngram", controls=False, ks=(2, 4, 8)).engine.arms == [0, 2, 8, 0]
+    assert served("ngram", controls=False, ks=(2, 4, 8)).engine.ks == [0, 2, 8, 0]
 
 
 def test_each_load_is_asked_of_every_arm(served):
@@ -93,8 +93,8 @@ def test_each_load_is_asked_of_every_arm(served):
             assert len(rows_of(run, k, repeat, concurrency=concurrency)) == 2
 
 
-def test_starts_are_repeated_in_turns_between_starts_of_the_plain_server(served):
-    """Backwards every second time, so that none is always late in its turn."""
+def test_starts_are_repeated_between_starts_of_the_plain_server(served):
+    """Backwards every second time, so that none is always late."""
     found = served(measure="all", ks=(2, 4), serving={"restarts": 3})
     draft, ngram = [("draft", 2), ("draft", 4)], [("ngram", 2), ("ngram", 4)]
     back = [*ngram[::-1], *draft[::-1]]
@@ -135,7 +135,7 @@ def killed_at(start):
     return FakeEngine(make)
 
 
-def test_a_sweep_that_was_killed_in_its_second_turn_goes_on_there(served, small):
+def test_a_sweep_that_was_killed_in_its_second_repeat_goes_on_there(served, small):
     sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 3}, "controls": False}
     engine = killed_at(6)  # 0, 2, 4, 0, 4 and the second start at 2
     with pytest.raises(Killed):
@@ -143,14 +143,14 @@ def test_a_sweep_that_was_killed_in_its_second_turn_goes_on_there(served, small)
     begun = read_run(RunFolder(small.out))
     assert "cut off at candidate 1 of 1, with 2 of 2 responses" in unfinished(begun)
     found = served("ngram", **sweep)
-    assert found.engine.arms == [2, 0, 2, 4, 0]
+    assert found.engine.ks == [2, 0, 2, 4, 0]
     assert found.run.served[: len(begun.served)] == begun.served
     assert unfinished(found.run) is None
-    assert served("ngram", on=FakeEngine(), **sweep).engine.arms == []
+    assert served("ngram", on=FakeEngine(), **sweep).engine.ks == []
 
 
-def test_a_turn_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch):
-    """What is worth one more start after a break is started in the turn that goes on."""
+def test_a_repeat_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch):
+    """What is worth one more start after a break is started in the repeat that goes on."""
     wanted = [2]
     monkeypatch.setattr(resume, "next_start", lambda *_: wanted[-1])
     sweep = {"ks": (2, 4), "serving": {"restarts": 2}, "controls": False}
@@ -158,47 +158,47 @@ def test_a_turn_that_the_plain_server_closed_gets_no_other_k(served, monkeypatch
         served("ngram", on=killed_at(4), **sweep)
     wanted.append(4)
     found = served("ngram", **sweep)
-    assert found.engine.arms == [2, 4, 0]
+    assert found.engine.ks == [2, 4, 0]
     assert [len(rows_of(found.run, 4, repeat)) for repeat in (0, 1)] == [0, 2]
 
 
-def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_turn(served):
+def test_a_draft_that_no_server_starts_with_is_not_tried_again_in_the_next_repeat(served):
     def make(start, number):
         if start.speculation and start.speculation.method == "draft-model":
             raise EngineError("vllm ended before it answered: no kernel image", hint="see its log")
 
     sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 2}}
     found = served(on=FakeEngine(make), **sweep)
-    assert found.engine.arms == [0, 2, 4, 2, 4, 0, 4, 2, 0]
+    assert found.engine.ks == [0, 2, 4, 2, 4, 0, 4, 2, 0]
     assert [failure.candidate for failure in found.run.failures] == [DRAFT]
     again = served(**sweep)
-    assert again.engine.arms == [2, 4, 4, 2]
+    assert again.engine.ks == [2, 4, 4, 2]
     assert again.run.failures == ()
 
 
-def test_a_server_that_died_costs_the_start_of_its_turn(served):
-    """What it did not answer is made up for by the next run, not by the next turn."""
+def test_a_server_that_died_costs_the_start_of_its_repeat(served):
+    """What it did not answer is made up for by the next run, not by the next repeat."""
     engine = FakeEngine(lambda start, number: FakeServer(lives=0) if number == 2 else None)
     sweep = {"measure": "all", "ks": (2, 4), "serving": {"restarts": 2}}
     found = served("ngram", on=engine, **sweep)
-    assert engine.arms == [0, 2, 4, 0, 4, 2, 0]
+    assert engine.ks == [0, 2, 4, 0, 4, 2, 0]
     assert {(row.candidate, row.k, row.repeat) for row in found.run.unanswered} == {(LOOKUP, 2, 0)}
     again = served("ngram", **sweep)
-    assert again.engine.arms == [2]
+    assert again.engine.ks == [2]
     assert again.run.unanswered == again.run.failures == ()
 
 
-def test_a_plain_server_that_does_not_start_again_ends_its_turn_alone(served):
+def test_a_plain_server_that_does_not_start_again_ends_its_repeat_alone(served):
     def make(start, number):
         if number == 3:
             raise EngineError("vllm ended before it answered", hint="see its log")
 
     sweep = {"measure": "all", "ks": (2,), "serving": {"restarts": 2}, "controls": False}
     found = served("ngram", on=FakeEngine(make), **sweep)
-    assert found.engine.arms == [0, 2, 0, 2, 0]
+    assert found.engine.ks == [0, 2, 0, 2, 0]
     assert [failure.candidate for failure in found.run.failures] == [None]
     again = served("ngram", **sweep)
-    assert again.engine.arms == [0]
+    assert again.engine.ks == [0]
     assert again.run.failures == ()
 
 
@@ -338,12 +338,12 @@ def test_a_finished_sweep_starts_nothing_and_one_that_was_cut_only_what_is_missi
     kept = first.run.served
     engine = FakeEngine()
     again = served("ngram", on=engine, measure="all", ks=(2, 4))
-    assert (engine.arms, again.run.served) == ([], kept)
+    assert (engine.ks, again.run.served) == ([], kept)
     log = first.folder.path / "observations" / "served.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if '"k":4' not in line))
     resumed = served("ngram", on=engine, measure="all", ks=(2, 4))
-    assert engine.arms == [4]
+    assert engine.ks == [4]
     assert sorted(map(repr, (r.digest for r in resumed.run.served))) == sorted(
         map(repr, (r.digest for r in kept))
     )
@@ -366,17 +366,17 @@ def test_a_server_that_dies_costs_what_it_had_still_to_answer(served):
     found = served(
         "ngram", on=FakeEngine(make), measure="all", ks=(2, 4, 8), requests=5, measure_requests=5
     )
-    assert found.engine.arms == [0, 2, 4, 8, 0]
+    assert found.engine.ks == [0, 2, 4, 8, 0]
     answered = [row for row in rows_of(found.run, 4) if row.error is None]
     lost = [row for row in rows_of(found.run, 4) if row.error]
-    assert (len(answered), len(lost)) == (1, engine_worker.MOST_LOST)
+    assert (len(answered), len(lost)) == (1, engine_ask.MOST_LOST)
     assert {row.error for row in lost} == {"unreachable"}
     assert len(rows_of(found.run, 8)) == 5
     (failed,) = found.run.failures
     assert (failed.candidate, failed.stage) == (LOOKUP, "serve")
-    assert "does not answer any more" in failed.reason
+    assert "stopped answering" in failed.reason
     again = served("ngram", measure="all", ks=(2, 4, 8), requests=5, measure_requests=5)
-    assert again.engine.arms == [4]
+    assert again.engine.ks == [4]
     assert again.run.failures == ()
     assert len([row for row in rows_of(again.run, 4) if row.error is None]) == 5
 
@@ -426,7 +426,7 @@ def test_what_else_the_machine_did_is_kept_where_our_own_servers_can_be_told_apa
     served, monkeypatch, theirs
 ):
     state = MachineState(at=1.0, seconds=20.0, others=0.5, throttled=None, process="p")
-    monkeypatch.setattr(engine_worker, "Watch", lambda _: SimpleNamespace(look=lambda: state))
+    monkeypatch.setattr(engine_ask, "Watch", lambda _: SimpleNamespace(look=lambda: state))
     found = served("ngram", on=[FakeServer(k=4, method="ngram")]) if theirs else served("ngram")
     assert bool(found.run.states) is not theirs
 
@@ -461,7 +461,7 @@ def test_levels_that_the_engine_does_not_serve_are_replayed_only(served, small):
     found = served(
         str(small.models / "draft"), measure="all", ks=(2,), quants=("none", "int8"), controls=False
     )
-    assert found.engine.arms == [0, 2, 0]
+    assert found.engine.ks == [0, 2, 0]
     assert {str(replay.candidate) for replay in found.run.replays} == {"draft", "draft:int8"}
     assert "draft:int8 is replayed only: vllm does not serve it at this level" in small.notes
 
@@ -491,17 +491,17 @@ def test_an_open_loop_that_was_cut_is_asked_again_as_a_whole(served):
     sweep = {"measure": "all", "ks": (2, 4), "serving": {"arrivals": "poisson:2"}, "requests": 5}
     engine = FakeEngine(lambda start, n: Mortal() if n == 2 else None)
     first = served("ngram", on=engine, **sweep)
-    assert engine.arms == [0, 2, 4, 0]
+    assert engine.ks == [0, 2, 4, 0]
     # What was answered is kept, and nothing is made of it.
     before = list(first.folder.records(Served))
     kept = [row for row in before if row.k == 2]
-    assert [row.error for row in kept] == [None, *["unreachable"] * engine_worker.MOST_LOST]
+    assert [row.error for row in kept] == [None, *["unreachable"] * engine_ask.MOST_LOST]
     assert rows_of(first.run, 2, load="open") == []
     assert {row.k for row in first.run.partial} == {2}
     assert {row.k for row in first.run.decodes} == {0, 4}
     resumed = FakeEngine()
     again = served("ngram", on=resumed, **sweep)
-    assert resumed.arms == [2]
+    assert resumed.ks == [2]
     assert [ask.arrival for ask in resumed.servers[0].asked if ask.key[0]] == [
         ask.arrival for ask in engine.servers[2].asked if ask.key[0]
     ]
@@ -536,7 +536,7 @@ def test_of_several_whole_visits_the_last_counts(served):
     errors = [row.error for row in rows_of(first, 2, load="open")]
     assert (len(errors), errors.count("refused")) == (5, 1)
     again = served("ngram", **sweep)
-    assert again.engine.arms == [2]
+    assert again.engine.ks == [2]
     rows = rows_of(again.run, 2, load="open")
     assert [row.error for row in rows] == [None] * 5
     assert len({row.server for row in rows}) == 1
@@ -545,7 +545,7 @@ def test_of_several_whole_visits_the_last_counts(served):
 def test_what_only_an_engine_drafts_is_served_and_not_replayed(served):
     found = served("suffix", measure="all", ks=(2, 4), controls=False)
     assert found.run.replays == ()
-    assert found.engine.arms == [0, 2, 4, 0]
+    assert found.engine.ks == [0, 2, 4, 0]
     assert found.engine.starts[1].speculation.method == "suffix"
 
 
@@ -570,7 +570,7 @@ def test_a_request_that_is_refused_is_counted_and_asked_again(served, small):
     assert [row.error for row in found.run.unanswered] == ["HTTP 429"]
     assert any("1 of 2 requests was not answered: HTTP 429" in note for note in small.notes)
     again = served("ngram", measure="all", ks=(2,))
-    assert again.engine.arms == [2]
+    assert again.engine.ks == [2]
     assert again.run.unanswered == ()
 
 
@@ -588,28 +588,28 @@ class Foreign(FakeServer):
         return replace(answer, tokens=(*answer.tokens[:3], self.wrote, *answer.tokens[4:]))
 
 
-def foreign(wrote, arm=0):
-    return FakeEngine(lambda start, n: Foreign(wrote=wrote) if n == arm + 1 else None)
+def foreign(wrote, config=0):
+    return FakeEngine(lambda start, n: Foreign(wrote=wrote) if n == config + 1 else None)
 
 
 def errors_of(folder):
     return [row.error for row in folder.records(Served)]
 
 
-@pytest.mark.parametrize("arm", [0, 1])
+@pytest.mark.parametrize("config", [0, 1])
 def test_an_answer_with_ids_that_the_target_does_not_have_is_none_and_is_asked_again(
-    served, small, arm
+    served, small, config
 ):
     """The embedded target has 2048. Nor is a draft measured along it."""
     sweep = {"measure": "all", "ks": (2,), "controls": False}
     draft = str(small.models / "draft")
-    first = served(draft, on=foreign(2048, arm), **sweep)
+    first = served(draft, on=foreign(2048, config), **sweep)
     assert sorted(filter(None, errors_of(first.folder))) == ["wrong ids"]
-    assert len(first.run.trajectories) == 2 - (arm == 0)
+    assert len(first.run.trajectories) == 2 - (config == 0)
     assert any("ids that its model does not have" in note for note in small.notes)
     again = served(draft, **sweep)
     assert len(again.run.trajectories) == len(again.run.replays) == 2
-    assert len(rows_of(again.run, 2)) == 3 - (arm == 0)
+    assert len(rows_of(again.run, 2)) == 3 - (config == 0)
     assert again.run.failures == ()
 
 
@@ -621,7 +621,7 @@ def test_the_last_id_of_the_target_is_written_by_it(served):
 def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, measured):
     """Warming up is part of it: a server that is ready may never answer."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(engine_worker.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(engine_ask.time, "monotonic", lambda: clock.now)
 
     class Slow(FakeServer):
         def answer(self, ask):
@@ -630,7 +630,7 @@ def test_a_start_has_its_time_limit_and_the_next_is_made(served, monkeypatch, me
 
     engine = FakeEngine(lambda *_: Slow())
     found = served("ngram", on=engine, measure="all", ks=(2, 4), candidate_timeout=50.0)
-    assert engine.arms == [0, 2, 4, 0]
+    assert engine.ks == [0, 2, 4, 0]
     assert [len(rows_of(found.run, k)) for k in (2, 4)] == [0, 2]
     assert ["--candidate-timeout" in failure.reason for failure in found.run.failures] == [True]
 
@@ -647,7 +647,7 @@ def test_what_a_server_says_is_shown_and_not_recorded(served, small, fault):
     many = {"requests": 3, "measure_requests": 3}
     found = served("ngram", on=engine, measure="all", ks=(2,), **many)
     assert [failure.reason for failure in found.run.failures] == [
-        f"the server does not answer any more ({fault.value})"
+        f"the server stopped answering ({fault.value})"
     ]
     assert any("my secret" in note for note in small.notes)
     for path in (found.folder.path / "observations").iterdir():
@@ -681,12 +681,12 @@ def test_a_draft_that_the_engine_cannot_use_at_the_asked_k_is_said_and_recorded(
     sweep = {"measure": measure, "controls": False, "serving": gguf, "target": "org/t.gguf"}
     said = "llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has (2)"
     found = served("ngram", ks=(1,), **sweep)
-    assert found.engine.arms == [0, 0]
+    assert found.engine.ks == [0, 0]
     (failed,) = found.run.failures
     assert (failed.candidate, failed.reason) == (LOOKUP, f"replayed only: {said}")
     assert failed.hint == "ask for it with --k 2 or more"
     found = served("ngram", ks=(1, 2), out="more", **sweep)
-    assert found.engine.arms == [0, 2, 0]
+    assert found.engine.ks == [0, 2, 0]
     assert found.run.failures == ()
     assert small.notes.count(f"ngram is not started below k = 2: {said}") == 2
     reasons = {each.k: each.reason for each in recommend(found.run).evaluations}
@@ -698,7 +698,7 @@ def test_what_a_server_wrote_into_its_log_is_not_shared(served, small):
     def make(start, number):
         if start.speculation:
             said = "vllm ended; its log ends:\n  prompt: my secret"
-            raise EngineError(said, hint="see its log", kept="vllm ended")
+            raise EngineError(said, hint="see its log", safe_message="vllm ended")
 
     run = served("ngram", on=FakeEngine(make), measure="all", ks=(2,)).run
     assert [failure.reason for failure in run.failures] == ["vllm ended"]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.export.setting import drafting_of, schedule_of, setting_of
+from draftbench.export.serve_plan import drafting_of, schedule_of, serve_plan
 from draftbench.models.drafting import vllm_fields
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
@@ -72,11 +72,11 @@ def test_loads_that_are_undecided_are_one_range(answer, steps, words):
     assert schedule_of(answer(*steps), 5)[1] == (f"the run is undecided {words} is kept",)
 
 
-def test_a_setting_carries_the_schedule_of_its_run(run, answer):
-    setting = setting_of(answer((1, 6), (8, 0)), run)
-    assert setting.schedule == ((1, 7, 6), (8, 8, 0))
-    assert setting.longest == 6
-    assert setting_of(answer((1, 2)), run).longest == 2
+def test_a_plan_carries_the_schedule_of_its_run(run, answer):
+    plan = serve_plan(answer((1, 6), (8, 0)), run)
+    assert plan.schedule == ((1, 7, 6), (8, 8, 0))
+    assert plan.longest == 6
+    assert serve_plan(answer((1, 2)), run).longest == 2
 
 
 def drafting(path, draft, given=None):
@@ -145,7 +145,7 @@ def test_a_draft_without_a_model_cannot_be_named_another(make_run, draft):
 def test_vllm_started_on_a_cpu_measured_the_first_match(run, answer, measured, first):
     question = msgspec.structs.replace(run.manifest.question, **measured)
     manifest = msgspec.structs.replace(run.manifest, question=question)
-    assert setting_of(answer((1, 2)), replace(run, manifest=manifest)).first_match == first
+    assert serve_plan(answer((1, 2)), replace(run, manifest=manifest)).first_match == first
 
 
 def test_a_file_of_the_engines_own_fields_is_exported_as_the_run_recorded_it(make_run):

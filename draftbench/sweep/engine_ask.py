@@ -1,0 +1,648 @@
+"""Measures on a serving engine: the server without a draft writes the responses, each draft is
+replayed over them, and servers that draft answer the same requests. In each repeat every server is
+started once, and at its end the one without a draft once more.
+
+A request's way: a session starts or connects servers (`_open`), `_ask` sends what each has still to
+answer at a load, and `_take` records every answer as it arrives. If a server does not start, dies
+or hangs, only its remaining answers are lost; the next one is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import time
+import uuid
+from array import array
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import chain, islice, zip_longest
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+import torch
+
+from draftbench.engines.client import Fault
+from draftbench.engines.commands import ServerStart
+from draftbench.engines.connect import connect
+from draftbench.engines.drive import drive
+from draftbench.engines.engine import Answer, Ask, Server
+from draftbench.engines.start import MODEL_RUNNER, Running, started
+from draftbench.errors import DraftbenchError, EngineError, ModelError, RunFolderError, TrafficError
+from draftbench.measure.replay import (
+    VLLM,
+    VLLM_CPU,
+    lookup_index,
+    replay_lookup,
+    replay_model,
+    stepping_disagreement,
+)
+from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
+from draftbench.models.check import engine_sheet
+from draftbench.models.compatibility import context_length_of
+from draftbench.models.drafting import Speculation, too_short
+from draftbench.models.quantize import build_runner
+from draftbench.records import (
+    LOOKUP,
+    NEAR_TIE_MARGIN,
+    Candidate,
+    DraftingMode,
+    EngineFacts,
+    Failure,
+    Key,
+    ModelFacts,
+    Observation,
+    Replay,
+    Sampling,
+    Trajectory,
+)
+from draftbench.run_folder.folder import PRIVATE, PrivateStart, RunFolder
+from draftbench.run_folder.key import keyed_hash
+from draftbench.run_folder.machine import Watch
+from draftbench.run_folder.served import (
+    MOST_CACHED,
+    OTHER_DRAFTING,
+    WRONG_IDS,
+    cached_share,
+    not_answered,
+)
+from draftbench.sweep.engine_check import (
+    check_drafting,
+    contradiction,
+    drafted_nothing,
+    facts_of,
+    files_of,
+    other_drafting,
+    refuse_another,
+    refuse_other_files,
+)
+from draftbench.sweep.engine_servers import (
+    ALONE,
+    CANDIDATES_BETWEEN,
+    Load,
+    ServerConfig,
+    arrival_times,
+)
+from draftbench.sweep.failures import failure, timed_out
+from draftbench.sweep.options import Watcher
+from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.resume import Replaying, SweepState
+from draftbench.sweep.worker import Keep, Private
+
+ECHOED = 5
+WARM_UP_TOKENS = 16
+# So many requests in a row that no answer came to end a session: the server is gone or hangs.
+MOST_LOST = 3
+# Servers under load take turns after this many requests for each in flight.
+_TURN = 4
+
+
+class Session(NamedTuple):
+    """A server that is ready to be asked, and its record."""
+
+    config: ServerConfig
+    server: Server
+    facts: EngineFacts
+
+
+class EngineWorker:
+    """Holds one session after the other; the first gives the responses.
+
+    Raises:
+        EngineError: the server that writes the responses cannot be asked.
+        TrafficError: it answered nothing.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        state: SweepState,
+        folder: RunFolder,
+        keep: Keep,
+        watcher: Watcher,
+    ) -> None:
+        assert prepared.serving is not None
+        self.prepared, self.options, self.serving = prepared, prepared.options, prepared.serving
+        self.state, self.folder, self.keep, self.watcher = state, folder, keep, watcher
+        self.repeat = 0
+        self.deadline: float | None = None
+        self.machine = Watch(uuid.uuid4().hex[:8])
+        try:
+            self._hold_session([self.serving.writer])
+        except (EngineError, ModelError) as error:
+            self._keep([failure(None, error, "serve")])
+            raise
+        if not state.responses:
+            raise TrafficError(
+                "the server answered no request",
+                hint="its errors are kept as `served` records; look at its log",
+            )
+
+    def attempt(self, candidate: Candidate) -> Failure | None:
+        """Replay a candidate (in the first repeat), and ask the servers that draft with it. What is
+        wrong with this candidate alone is returned, not raised.
+
+        Raises:
+            DraftbenchError: the run folder cannot be written.
+        """
+        failed: list[Failure] = []
+        if self.repeat == 0:
+            try:
+                self._replay(candidate)
+            # Whatever a model's code and its libraries raise, the sweep continues.
+            except Exception as error:
+                if isinstance(error, RunFolderError):
+                    raise
+                if isinstance(error, EngineError):
+                    self.watcher.note(f"{candidate}: {error.message}")
+                failed.append(failure(candidate, error))
+            finally:
+                gc.collect()
+            failed += self._cannot_start(candidate)
+        for configs in self.state.sessions(candidate, self.repeat):
+            try:
+                self._hold_session(configs)
+            except (EngineError, ModelError) as error:
+                failed.append(self._failure(configs, error))
+        order = list(self.serving.levels)[:: -1 if self.repeat % 2 else 1]
+        if candidate in order[CANDIDATES_BETWEEN - 1 : -1 : CANDIDATES_BETWEEN]:
+            done = order.index(candidate) // CANDIDATES_BETWEEN + 1
+            self._ask_plain(self.serving.plain_starts(self.repeat)[:done])
+        return failed[0] if failed else None
+
+    def end_repeat(self) -> None:
+        """Ask the server without a draft once more, and which differences are near ties."""
+        self._ask_plain(self.serving.plain_starts(self.repeat))
+        self.repeat += 1
+
+    def _ask_plain(self, starts: Sequence[ServerConfig]) -> None:
+        for config in starts:
+            try:
+                self._hold_session([config])
+            except (EngineError, ModelError) as error:
+                self._keep([self._failure([config], error)])
+                return
+        if None in self.state.failures and not self.state.plain_left():
+            gone = Failure(candidate=None, stage="serve", reason="", hint="", resolved=True)
+            self._keep([gone])
+
+    def _cannot_start(self, candidate: Candidate) -> list[Failure]:
+        """That no server is started with a candidate, where all k's of the sweep are too small."""
+        serving, fewest = self.serving, self.serving.fewest(candidate)
+        drafts = self.options.measure not in ("none", "replay") and candidate in serving.levels
+        if serving.server is not None or not drafts or serving.ks(candidate):
+            return []
+        refused = Failure(
+            candidate=candidate,
+            stage="start",
+            reason=f"replayed only: {too_short(fewest)}",
+            hint=f"ask for it with --k {fewest} or more",
+        )
+        return [refused]
+
+    def _failure(self, configs: Sequence[ServerConfig], error: DraftbenchError) -> Failure:
+        """The record of a failed session; the server's own words are only shown."""
+        self.watcher.note(f"{configs[-1]}: {error.message}")
+        return failure(configs[-1].candidate, error, "serve")
+
+    def _hold_session(self, configs: Sequence[ServerConfig]) -> None:
+        """Send servers their remaining requests; several servers take turns."""
+        if not any(self.state.unserved(config) for config in configs):
+            return
+        process = uuid.uuid4().hex[:8]
+        with ExitStack() as stack:
+            self.deadline = None
+            sessions = [self._open(stack, config, process) for config in configs]
+            wrong = {config: Counter[str]() for config in configs}
+            sent = Counter[ServerConfig]()
+            loads = chain.from_iterable(map(self.serving.loads, configs))
+            for load in dict.fromkeys(loads):
+                left = [self.state.unserved(config).get(load, []) for config in configs]
+                what = f"{configs[-1].drafting}, {load}"
+                self.watcher.stage(what, sum(map(len, left)), configs[-1].candidate)
+                for session, samples in _in_turns(sessions, left, load):
+                    sent[session.config] += len(samples)
+                    wrong[session.config] += self._ask(session, load, samples)
+                for session in sessions:
+                    self._check_answers(session, load)
+            plain = next((s.server for s in sessions if s.config.k == 0), None)
+            if plain is not None:
+                self._judge(plain)
+        for config in filter(wrong.get, configs):
+            self.watcher.note(f"{config}: {not_answered(wrong[config].elements(), sent[config])}")
+
+    def _open(self, stack: ExitStack, config: ServerConfig, process: str) -> Session:
+        """A server, ready and warmed up.
+
+        Raises:
+            EngineError: it does not start, reads different prompts, or drafts otherwise than asked.
+            RunFolderError: this run was measured on a different server.
+            ModelError: its time is up.
+        """
+        serving = self.serving
+        if serving.server is None:
+            session = self._start(stack, serving.start(config), config, process)
+        else:
+            plain = serving.baseline if config.candidate is None else None
+            session = self._described(plain or serving.server, config, process)
+        server = session.server
+        if self.deadline is None and self.options.candidate_timeout is not None:
+            self.deadline = time.monotonic() + self.options.candidate_timeout
+        if server.returns_ids:
+            server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
+        # Warm up with requests that are not recorded, as many in flight as there will be.
+        most, prompts = self.options.max_concurrency, serving.warm_up
+        asks = [
+            Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
+            for n in range(2 * most)
+        ]
+        for answer in self._driven(server, asks, most):
+            if what := contradiction(answer, config.k):
+                raise other_drafting(config, what)
+        if session.facts.prefix_cache:
+            server.flush()
+        return session
+
+    def _start(
+        self, stack: ExitStack, start: ServerStart, config: ServerConfig, process: str
+    ) -> Session:
+        """Start a server, and record how it was started."""
+        refuse_other_files(self.state.engines, self.serving)
+        self.watcher.note(f"starting {start.engine}: {config}")
+        drafter = self.serving.drafters[config.candidate.draft] if config.candidate else None
+        files = files_of(self.options.target, drafter)
+        name = uuid.uuid4().hex[:8]
+        logs = self.folder.path / PRIVATE / "servers" / name
+        logs.mkdir(parents=True)
+        running = stack.enter_context(started(start, logs))
+        if running.may_survive:
+            self.watcher.note(
+                "without --engine-stop-command the server may survive a killed draftbench"
+            )
+        self.keep([], [PrivateStart(server=name, command=running.whole_command)])
+        server = connect(running.url, start.engine)
+        stack.callback(server.close)
+        return self._described(server, config, process, name, running, files, start.speculation)
+
+    def _described(
+        self,
+        server: Server,
+        config: ServerConfig,
+        process: str,
+        name: str = "",
+        running: Running | None = None,
+        files: Mapping[str, str] = MappingProxyType({}),
+        drafter: Speculation | None = None,
+    ) -> Session:
+        """Record how a server describes itself.
+
+        Raises:
+            RunFolderError: this run was measured on a different server.
+            EngineError: it drafts otherwise than asked.
+        """
+        described = server.facts()
+        facts = facts_of(described, config, name or uuid.uuid4().hex[:8], process, running, files)
+        refuse_another(self.state.engines, facts)
+        check_drafting(described, config, drafter)
+        self._keep([facts])
+        return Session(config, server, facts)
+
+    def _driven(
+        self,
+        server: Server,
+        asks: Sequence[Ask],
+        concurrency: int | None,
+        fillers: Sequence[Ask] = (),
+    ) -> Iterator[Answer]:
+        """Answers as they arrive. Raises: ModelError, the server's time is up."""
+        left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        try:
+            yield from drive(server, asks, concurrency=concurrency, fillers=fillers, seconds=left)
+        except TimeoutError as error:
+            raise timed_out(self.options.candidate_timeout) from error
+
+    def _ask(self, session: Session, load: Load, samples: Sequence[PromptSample]) -> Counter[str]:
+        """Send requests and record every answer as it arrives; returns how many failed, by kind.
+
+        Raises:
+            EngineError: the server is gone or hangs.
+            ModelError: its time is up.
+        """
+        config, server, wrong = session.config, session.server, Counter[str]()
+        arrivals = arrival_times(samples, self.options) if load.concurrency is None else {}
+        log_p = self.options.mode is not DraftingMode.GREEDY and config == self.serving.writer
+        decode = None if server.returns_ids else self.prepared.target.tokenizer.decode
+        asks = []
+        for each in samples:
+            prompt, sampling = each.prompt, _sampling_of(each)
+            asks.append(
+                Ask(
+                    key=each.key,
+                    prompt=decode(list(prompt.tokens)) if decode else prompt.tokens,
+                    limit=prompt.limit,
+                    sampling=sampling,
+                    stop=prompt.request.stop,
+                    arrival=arrivals.get(each.key),
+                    log_p=log_p and sampling.temperature > 0,
+                )
+            )
+        by_key = {each.key: each for each in samples}
+        fillers = asks if (load.concurrency or 1) > 1 else []
+        lost = 0
+        for answer in self._driven(server, asks, load.concurrency, fillers):
+            error = self._take(session, load, by_key[answer.ask.key], answer)
+            self.watcher.advance()
+            if error == OTHER_DRAFTING:
+                raise self._taken_back(session, contradiction(answer, config.k) or "")
+            wrong.update([error] if error else [])
+            lost = lost + 1 if answer.error in (Fault.UNREACHABLE, Fault.TIMEOUT) else 0
+            if lost >= MOST_LOST:
+                raise EngineError(
+                    f"the server stopped answering ({answer.error}: {answer.reason})",
+                    hint="what it answered is kept; the same command asks for the rest",
+                    safe_message=f"the server stopped answering ({answer.error})",
+                )
+        return wrong
+
+    def _check_answers(self, session: Session, load: Load) -> None:
+        """Note that prompts were in the server's cache, since it read them faster than usual. Raise
+        an EngineError where a server that should draft proposed nothing.
+        """
+        config = session.config
+        answers = self.state.answers.get((config, load), {}).values()
+        cached = cached_share(answers)
+        if cached > MOST_CACHED:
+            self.watcher.note(
+                f"{config}, {load}: the server had {cached:.0%} of the prompts in its cache, so "
+                "the time to the first token is too short"
+            )
+        if config.candidate is not None:
+            its_own = [row for row in answers if row.server == session.facts.server]
+            along = self.state.replays.get(config.candidate, {})
+            if drafted_nothing(its_own, along, session.server.counters().drafted):
+                raise self._taken_back(session, "it drafted nothing")
+
+    def _taken_back(self, session: Session, what: str) -> EngineError:
+        """Mark the answers of a server that drafts otherwise as no measurements."""
+        self._keep(
+            [
+                msgspec.structs.replace(row, error=OTHER_DRAFTING)
+                for (config, _), answers in self.state.answers.items()
+                if config == session.config
+                for row in answers.values()
+                if row.server == session.facts.server
+            ]
+        )
+        return other_drafting(session.config, what)
+
+    def _take(
+        self, session: Session, load: Load, sample: PromptSample, answer: Answer
+    ) -> str | None:
+        """Record an answer; the writer's are the responses. Returns what was wrong with it."""
+        config, error, reason = session.config, None, answer.reason
+        if answer.error is not None:
+            error = answer.error.value if answer.status is None else f"HTTP {answer.status}"
+        elif answer.output_tokens == 0:
+            error = "empty"
+        elif contradiction(answer, config.k):
+            error = OTHER_DRAFTING
+        elif max(answer.tokens or (0,)) >= self.serving.ids:
+            error, reason = WRONG_IDS, "the server wrote token ids that its model does not have"
+        response = self.state.responses.get(sample.key)
+        output = answer.text if answer.tokens is None else tuple(answer.tokens)
+        digest = keyed_hash(self.options.traffic.key, repr(output).encode())
+        writes = response is None and config == self.serving.writer and load == ALONE
+        if writes and error is None:
+            response = response_of(answer, sample, digest)
+        first_difference = None
+        if response is not None and answer.tokens and answer.ask.sampling.temperature == 0:
+            pairs = enumerate(zip_longest(response.tokens, answer.tokens))
+            first_difference = next((at for at, (one, other) in pairs if one != other), None)
+        served = answer.served(
+            candidate=config.candidate,
+            k=config.k,
+            repeat=config.repeat,
+            mode=self.serving.mode(config),
+            server=session.facts.server,
+            process=session.facts.process,
+            concurrency=load.concurrency,
+            digest=digest,
+            first_difference=first_difference,
+            error=error,
+        )
+        if error is not None:
+            self.watcher.note(f"{config}, {sample.key[0]}: {error}: {reason}")
+        if writes and response is not None:
+            self._keep([response.trajectory, served], [response.private()])
+            self.state.responses[sample.key] = response
+        else:
+            self._keep([served])
+        return error
+
+    def _replay(self, candidate: Candidate) -> None:
+        """Replay a candidate over the responses, by one pass here or by the engine."""
+        step = next(self.state.steps(candidate), None)
+        if not isinstance(step, Replaying):
+            return
+        self.watcher.stage("replay", sum(map(len, step.groups)), candidate)
+        by_engine = candidate.draft != LOOKUP and self.serving.options.replay == "engine"
+        replayed = self._replays_by_engine if by_engine else self._replays_here
+        with closing(replayed(candidate, step.groups)) as parts:
+            for records in parts:
+                self._keep(records)
+                self.watcher.advance(sum(not isinstance(record, ModelFacts) for record in records))
+
+    def _replays_here(
+        self, candidate: Candidate, groups: Sequence[Sequence[ScoredResponse]]
+    ) -> Generator[Sequence[Observation], None, None]:
+        """The facts of a draft model, unless they are recorded already, then the replays of one
+        group of responses after the other.
+        """
+        prepared, serving, options = self.prepared, self.serving, self.options
+        if candidate.draft == LOOKUP:
+            # vLLM looks up by another rule on a CPU, and in its older model runner.
+            runners = [
+                facts.settings.get(MODEL_RUNNER) for facts in self.state.engines if facts.started
+            ]
+            older = runners and ("0" in runners or not torch.cuda.is_available())
+            rule = VLLM_CPU if serving.engine == VLLM and older else serving.engine
+            for group in groups:
+                yield [
+                    replay_lookup(
+                        response,
+                        candidate,
+                        lookup_index(rule, *options.lookup),
+                        max(options.ks),
+                    )
+                    for response in group
+                ]
+            return
+        source = prepared.drafts[candidate.draft]
+        least = self.state.least_rows(candidate)
+        build = replace(prepared.build, level=candidate.quant, least_rows=least)
+        runner, facts = build_runner(source, build, candidate.draft)
+        longest = max(chain(*groups), key=lambda response: response.length)
+        held = engine_sheet(source, serving.dtype)
+        facts = msgspec.structs.replace(
+            facts,
+            weight_bytes=held.bytes_at(candidate.quant),
+            kv_bytes_per_token=held.kv_bytes_per_token,
+            replay_disagreement=stepping_disagreement(
+                runner, longest, NEAR_TIE_MARGIN[facts.dtype]
+            ),
+            caveats=(*prepared.caveats.get(candidate.draft, ()), *facts.caveats),
+        )
+        if facts not in self.state.facts.get(candidate, []):
+            yield [facts]
+        for group in groups:
+            yield replay_model(runner, serving.target, group, candidate, options.mode)
+
+    def _replays_by_engine(
+        self, candidate: Candidate, groups: Sequence[Sequence[ScoredResponse]]
+    ) -> Generator[Sequence[Observation], None, None]:
+        """One replay after the other by the engine, which serves the draft alone and returns its
+        best token at every position.
+
+        Raises:
+            EngineError: it does not start, or cannot score.
+        """
+        source = self.prepared.drafts[candidate.draft]
+        context = context_length_of(source) or self.serving.target.context_length
+        start = replace(
+            self.serving.start(ServerConfig(None, 0)),
+            target=source.spec,
+            context_length=context,
+            concurrency=1,
+        )
+        with ExitStack() as stack:
+            process = uuid.uuid4().hex[:8]
+            server = self._start(stack, start, ServerConfig(candidate, 0), process).server
+            for response in chain(*groups):
+                ids = [*response.prompt.tokens, *response.tokens][:context]
+                first = len(response.prompt.tokens) + 1
+                best = server.best_tokens(ids, first) if first < len(ids) else []
+                pairs = zip_longest(response.tokens[1:], best[: len(response.tokens) - 1])
+                request, sample = response.key
+                replay = Replay(
+                    request=request,
+                    sample=sample,
+                    candidate=candidate,
+                    mode=DraftingMode.GREEDY,
+                    draftable=max(0, context - len(response.prompt.tokens)),
+                    accept=tuple(float(one == other) for one, other in pairs),
+                    confidence=(),
+                    margin=(),
+                    rank=(),
+                )
+                yield [replay]
+
+    def _judge(self, plain: Server) -> None:
+        """Record of each answer that differs from its response whether that is a near tie: the
+        plain server's two best tokens there are no further apart than its number type explains, or
+        than where its second answer differs from its first. Unknown without log-probabilities.
+        """
+        left = [
+            (row, (row.key, row.first_difference))
+            for (_, load), answers in self.state.answers.items()
+            if load == ALONE
+            for row in answers.values()
+            if row.first_difference is not None and row.tie is None
+        ]
+        margins: dict[tuple[Key, int], float] = {}
+        for key, at in dict.fromkeys(where for _, where in left):
+            response = self.state.responses[key]
+            with contextlib.suppress(EngineError):
+                margin = plain.margin([*response.prompt.tokens, *response.tokens[:at]])
+                if margin is not None:
+                    margins[key, at] = margin
+        known = [(row, margins[where]) for row, where in left if where in margins]
+        if known:
+            exact = NEAR_TIE_MARGIN.get(self._dtype(), NEAR_TIE_MARGIN["bfloat16"])
+            most = max([exact, *(margin for row, margin in known if row.candidate is None)])
+            self._keep([msgspec.structs.replace(row, tie=m <= most) for row, m in known])
+
+    def _dtype(self) -> str:
+        """The type that the servers compute in, as they or else the user say. Empty: unknown."""
+        for facts in reversed(self.state.engines):
+            if stated := facts.settings.get("dtype", ""):
+                return stated.removeprefix("torch.")
+        if self.serving.engine == "llama.cpp":
+            return ""  # it rounds activations to 8 bits, whatever the type
+        if self.serving.server is not None and not self.serving.dtype:
+            self.watcher.note(
+                "the server does not say in which number type it computes: its near ties are "
+                "judged as those of bfloat16, unless a sweep's --dtype names the type"
+            )
+        return self.serving.dtype
+
+    def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
+        """Record what was measured, and what else the machine did meanwhile, which is unknown with
+        a running server.
+        """
+        others = self.machine.look() if self.serving.server is None else None
+        self.keep(records if others is None else [*records, others], private)
+        self.state.add(records)
+
+
+def _in_turns(
+    sessions: Sequence[Session], left: Sequence[Sequence[PromptSample]], load: Load
+) -> Iterator[tuple[Session, Sequence[PromptSample]]]:
+    """Which server is asked which requests next: a single one all of them; several take turns with
+    the same requests, one by one or as many as keep the load full.
+    """
+    if len(sessions) == 1 or load.concurrency is None:
+        yield from (
+            (session, samples) for session, samples in zip(sessions, left, strict=True) if samples
+        )
+        return
+    size = 1 if load == ALONE else _TURN * load.concurrency
+    rest = [(each, iter(samples)) for each, samples in zip(sessions, left, strict=True)]
+    while parts := [(each, part) for each, it in rest if (part := list(islice(it, size)))]:
+        yield from parts
+
+
+def _sampling_of(sample: PromptSample) -> Sampling:
+    """A request's sampling, with a seed derived for this response."""
+    request = sample.prompt.request
+    if request.sampling.temperature == 0:
+        return request.sampling
+    name = f"{request.id}/{request.sampling.seed}/{sample.sample}"
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") >> 1
+    return msgspec.structs.replace(request.sampling, seed=seed)
+
+
+def response_of(answer: Answer, sample: PromptSample, digest: str) -> ScoredResponse:
+    """The target's response; if the server returns no ids, without tokens.
+
+    Raises:
+        EngineError: the log-probabilities that were asked for are missing.
+    """
+    prompt, request = sample.prompt, sample.prompt.request
+    tokens = answer.tokens or ()
+    if answer.ask.log_p and answer.log_p is None:
+        raise EngineError(
+            "the server gives no log-probabilities of its own tokens",
+            hint="--mode greedy needs none; vLLM: --logprobs-mode processed_logprobs",
+        )
+    trajectory = Trajectory(
+        request=request.id,
+        sample=sample.sample,
+        segment=request.segment,
+        weight=request.weight,
+        sampling=answer.ask.sampling,
+        prompt_tokens=len(prompt.tokens),
+        output_tokens=answer.output_tokens,
+        limit=prompt.limit,
+        finish=answer.finish,
+        origin="engine",
+        margins=(),
+        argmax=(),
+        digest=digest,
+        looping=looping(tokens),
+    )
+    log_p = array("d", [round(value, 5) for value in answer.log_p or ()])
+    return ScoredResponse(prompt, array("i", tokens), trajectory, log_p)

@@ -1,0 +1,215 @@
+"""The servers that a sweep on an engine asks: which, in which order, and at which loads."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from draftbench.engines.commands import ServerStart
+from draftbench.engines.engine import Server, ServerFacts
+from draftbench.engines.start import server_threads
+from draftbench.errors import TrafficError
+from draftbench.measure.replay import ServedTarget
+from draftbench.measure.trajectories import PromptSample
+from draftbench.models.drafting import Speculation, fewest_drafted
+from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
+from draftbench.sweep.options import ServingOptions, SweepOptions
+
+# Candidates between two starts of the server without a draft.
+CANDIDATES_BETWEEN = 2
+# Methods of drafting that can be replayed here.
+REPLAYED = ("draft-model", "ngram")
+# Seconds since 1970 in the year 5138; as many milliseconds are 1973.
+_TOO_LARGE = 1e11
+
+
+class ServerConfig(NamedTuple):
+    """A server by its drafting: without a draft (None, 0), or with a candidate at k tokens a round;
+    k = 0 serves the draft alone. `repeat` counts its starts from 0.
+    """
+
+    candidate: Candidate | None
+    k: int
+    repeat: int = 0
+
+    @property
+    def drafting(self) -> str:
+        """Its draft length and, from the second on, which start it is: `k = 3, start 2`."""
+        served = f"k = {self.k}" if self.k else "the draft alone"
+        name = "without a draft" if self.candidate is None else served
+        return f"{name}, start {self.repeat + 1}" if self.repeat else name
+
+    def __str__(self) -> str:
+        return self.drafting if self.candidate is None else f"{self.candidate}: {self.drafting}"
+
+
+class Load(NamedTuple):
+    """How requests are sent: a number in flight, or (None) at their times of arrival."""
+
+    concurrency: int | None
+
+    def __str__(self) -> str:
+        if self.concurrency is None:
+            return "at their times of arrival"
+        return "one by one" if self.concurrency == 1 else f"{self.concurrency} in flight"
+
+
+ALONE = Load(1)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The engine of a sweep: its `drafters` by the name of each draft, the `levels` at which it
+    serves candidates, and prompts outside the sample for the `warm_up`. A user's `server` and
+    `baseline` are already running; `drafting` is the configuration of `server`, None if it does not
+    draft.
+    """
+
+    engine: str
+    sweep: SweepOptions
+    options: ServingOptions
+    target: ServedTarget
+    drafters: dict[str, Speculation]
+    levels: dict[Candidate, str]
+    warm_up: tuple[Sequence[int], ...]
+    context_length: int | None = None  # to start servers with
+    server: Server | None = None
+    facts: ServerFacts | None = None
+    baseline: Server | None = None
+    drafting: ServerConfig | None = None
+    ids: int = sys.maxsize  # every token id of the target is below
+
+    @property
+    def writer(self) -> ServerConfig:
+        """The server that writes the responses: one without a draft if there is any."""
+        if self.drafting is not None and self.baseline is None:
+            return self.drafting
+        return ServerConfig(None, 0)
+
+    @property
+    def dtype(self) -> str:
+        """The type of computation, as the user names it; empty: the checkpoint's."""
+        words = self.options.args.replace("=", " ").split()
+        if "--dtype" in words[:-1]:
+            return words[words.index("--dtype") + 1]
+        return self.options.dtype or ""
+
+    def replays(self, candidate: Candidate) -> bool:
+        """Whether the candidate can be replayed without the engine."""
+        drafter = self.drafters.get(candidate.draft)  # none: only the user's server has it
+        return drafter is not None and drafter.method in REPLAYED
+
+    def mode(self, config: ServerConfig) -> DraftingMode:
+        """How the draft proposes; where only the user's server has it, as --mode says."""
+        if config.candidate is None or config.candidate.draft == LOOKUP:
+            return DraftingMode.GREEDY
+        drafter = self.drafters.get(config.candidate.draft)
+        return drafter.mode if drafter is not None else self.sweep.mode
+
+    def start(self, config: ServerConfig) -> ServerStart:
+        """How to start a server."""
+        drafts = None
+        if config.candidate is not None:
+            drafter = self.drafters[config.candidate.draft]
+            drafts = replace(drafter, k=config.k, quant=self.levels[config.candidate])
+        return ServerStart(
+            engine=self.engine,
+            target=self.sweep.target,
+            speculation=drafts,
+            args=self.options.args,
+            command=self.options.command,
+            stop_command=self.options.stop_command,
+            concurrency=self.sweep.max_concurrency,
+            max_concurrency=self.options.max_concurrency,
+            context_length=self.context_length,
+            threads=self.threads,
+            ready_timeout=self.options.ready_timeout,
+        )
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of every started server; None: the engine's default."""
+        return self.sweep.threads or server_threads()
+
+    def fewest(self, candidate: Candidate) -> int:
+        """The smallest k at which the engine can draft with a candidate."""
+        return fewest_drafted(self.engine, candidate.draft, self.sweep.lookup.shortest)
+
+    def ks(self, candidate: Candidate) -> tuple[int, ...]:
+        """The k's of the sweep at which the engine can draft with a candidate."""
+        return tuple(k for k in self.sweep.ks if k >= self.fewest(candidate))
+
+    def loads(self, config: ServerConfig) -> list[Load]:
+        """Its loads in order; the writer of the responses is first asked one by one."""
+        closed = self.options.arrivals == "closed"
+        loads = [Load(many) for many in self.sweep.concurrency] if closed else [Load(None)]
+        if config != self.writer:
+            return loads
+        if self.baseline is not None or self.sweep.measure == "replay":
+            return [ALONE]
+        return [ALONE, *(load for load in loads if load != ALONE)]
+
+    def plain_starts(self, repeat: int) -> list[ServerConfig]:
+        """The servers without a draft that one repeat starts: one after every second candidate and
+        one at the end. The servers that draft run between two of these, which show how the machine
+        changed, and are compared with the mean of all of them, which is surer than any one.
+        """
+        if self.server is not None or self.sweep.measure == "replay":
+            return []
+        count = max(1, math.ceil(len(self.levels) / CANDIDATES_BETWEEN))
+        return [ServerConfig(None, 0, repeat * count + at + 1) for at in range(count)]
+
+
+def arrival_times(samples: Sequence[PromptSample], options: SweepOptions) -> dict[Key, float]:
+    """Seconds from the first request until each is sent.
+
+    Raises:
+        TrafficError: the log does not say when its requests came.
+    """
+    assert options.serving is not None
+    kind, _, rate = options.serving.arrivals.partition(":")
+    keys = [(prompt.request.id, sample) for prompt, sample in samples]
+    if kind == "poisson":
+        clock, times = 0.0, {}
+        gaps = random.Random(options.traffic.seed)
+        for key in sorted(keys):
+            times[key] = clock
+            clock += gaps.expovariate(float(rate))
+        return times
+    seconds = [_seconds(prompt.request.timestamp) for prompt, _ in samples]
+    moments = [moment for moment in seconds if moment is not None]
+    if len(moments) < len(seconds):
+        missing = f"{len(seconds) - len(moments)} of {len(seconds)}" if moments else "the"
+        raise TrafficError(
+            f"--arrivals log: {missing} requests do not say when they came",
+            hint="`timestamp` is an ISO date, or seconds or milliseconds since 1970; a sweep can "
+            "take --arrivals poisson:RATE",
+        )
+    begin, scale = min(moments), options.serving.time_scale
+    return {key: (moment - begin) / scale for key, moment in zip(keys, moments, strict=True)}
+
+
+def _seconds(timestamp: str | None) -> float | None:
+    """Seconds since 1970 or another moment; None if it is no time. A number too large for seconds
+    is one of milliseconds, microseconds or nanoseconds.
+    """
+    if timestamp is None:
+        return None
+    try:
+        number = float(timestamp)
+    except ValueError:
+        pass
+    else:
+        for _ in range(3):
+            number /= 1000 if abs(number) >= _TOO_LARGE else 1
+        return number if abs(number) < _TOO_LARGE else None
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
