@@ -178,7 +178,7 @@ def test_rounds_are_those_at_the_load_that_the_saved_k_is_the_best_for(
     named = ["--candidate", "draft", "--k", 4, "--concurrency", 2]
     said = failing(2, "gate", "--save", file, tmp_path / "run", *named)
     assert "draft at k = 4 was not measured at concurrency 2" in said
-    assert "it was with 1, 4" in said
+    assert "it was at 1, 4" in said
 
 
 def test_what_only_one_side_knows_did_not_change(command, saved, tmp_path):
@@ -198,7 +198,7 @@ def costs(tmp_path):
     def write(step):
         file = tmp_path / "costs.yaml"
         passes = f"{{target_step_s: 0.1, verify: {{2: 0.1, 5: 0.1}}, drafts: {{draft: {step}}}}}"
-        file.write_text(f"engine: elsewhere 1.0\nbatches: {{1: {passes}}}")
+        file.write_text(f"engine: elsewhere 1.0\nconcurrency: {{1: {passes}}}")
         return file
 
     return write

@@ -368,7 +368,7 @@ def test_a_dry_run_counts_each_start_once_at_the_times_of_arrival(
     words += ["--arrivals", "poisson:6", *more]
     plan = json.loads(command("sweep", *words, "--dry-run", "--format", "json").out)
     assert plan["least_starts"] == 3
-    assert plan["manifest"]["question"]["slots"] == slots
+    assert plan["manifest"]["question"]["max_concurrency"] == slots
     assert shown in " ".join(command("sweep", *words, "--dry-run").out.split())
 
 
@@ -423,7 +423,7 @@ def test_servers_have_room_for_requests_that_arrive_together(
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
     outcome = command("sweep", *words, "--arrivals", "poisson:6", *more, "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
-    assert {(start.slots, start.concurrency) for start in engine.starts} == {(limit, room)}
+    assert {(start.max_concurrency, start.concurrency) for start in engine.starts} == {(limit, room)}
     assert read_run(RunFolder(tmp_path / "run")).manifest.question.concurrency == (1,)
 
 
