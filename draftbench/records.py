@@ -283,7 +283,7 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
 
     Lists have one entry per round: tokens proposed, accepted, and cut (proposed after an accepted
     end of the response); seconds of drafting and of the rest of the round, which are those of all
-    rows together; and how many of the `batch` rows were `active` (empty for a batch of one).
+    rows together; and how many of the rows were `active` (empty at `concurrency` 1).
     `decode_seconds` is what the response's rounds took, from the first token to the last, without
     the prompts of other rows that were read meanwhile. Runs of one `block` (a candidate's name,
     baseline included) were interleaved. `first_difference` is the first position at which the
@@ -309,7 +309,7 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
     first_difference: Count | None
     tie: bool | None
     block: str
-    batch: Positive
+    concurrency: Positive
     process: str
     active: tuple[Count, ...] = ()
     summed: bool = False
@@ -328,8 +328,8 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
             verify_seconds=self.verify_seconds,
             active=self.active or self.proposed,
         )
-        if max(self.proposed, default=0) > self.k or max(self.active, default=0) > self.batch:
-            raise ValueError("`proposed` is more than k, or `active` more than the batch")
+        if max(self.proposed, default=0) > self.k or max(self.active, default=0) > self.concurrency:
+            raise ValueError("`proposed` is more than k, or `active` more than `concurrency`")
         rounds = zip(self.proposed, self.accepted, self.cut, strict=True)
         if any(accepted + cut > proposed for proposed, accepted, cut in rounds):
             raise ValueError("`accepted` and `cut` are more than was proposed")
@@ -354,7 +354,7 @@ SAMPLES_PER_VISIT = 2
 
 
 class CostPoint(Observation, frozen=True):
-    """Timed passes of one model over `new_tokens` in each of `batch` rows, on a cache that holds
+    """Timed passes of one model over `new_tokens` in each of `concurrency` rows, on a cache of
     `context` tokens a row.
 
     `candidate` None is the target. `what` is "step" (pass and token choice), "prefill" (`context`
@@ -365,7 +365,7 @@ class CostPoint(Observation, frozen=True):
 
     candidate: Candidate | None
     what: str
-    batch: Positive
+    concurrency: Positive
     new_tokens: Count
     context: Count
     seconds: Annotated[tuple[AboveZero, ...], Meta(min_length=1)]  # every sample, visit by visit
@@ -493,9 +493,9 @@ class Served(OfResponse, Observation, frozen=True):
     decode_seconds: Amount | None = None  # after the first token, by the server's own clock
 
     @property
-    def batch(self) -> int:
-        """The load as that of decoding runs: the requests in flight; requests at their times of
-        arrival are of one load, which counts as 1.
+    def asked_concurrency(self) -> int:
+        """The concurrency that was asked for, as of decoding runs; requests sent at their times of
+        arrival count as concurrency 1.
         """
         return self.concurrency if self.load == "closed" else 1
 

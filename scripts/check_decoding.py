@@ -23,7 +23,7 @@ from draftbench.run_folder.run import Run, read_run
 
 def seconds(rows: Iterable[Decode]) -> float:
     """How long decoding took, rows of a batch side by side."""
-    return sum((row.decode_seconds + row.prefills) / row.batch for row in rows)
+    return sum((row.decode_seconds + row.prefills) / row.concurrency for row in rows)
 
 
 def as_now(run: Run) -> Run:
@@ -34,14 +34,16 @@ def as_now(run: Run) -> Run:
         blocks = {str(each) for each in seen}
         replays = tuple(each for each in run.replays if each.candidate in seen)
         costs = tuple(point for point in run.costs if point.block in blocks)
-        for load in run.manifest.question.batches:
-            rows = [r for r in run.decodes if (r.block, r.batch) == (str(candidate), load)]
+        for concurrency in run.manifest.question.concurrency:
+            rows = [
+                r for r in run.decodes if (r.block, r.concurrency) == (str(candidate), concurrency)
+            ]
             known = {row.k for row in rows} - {0}
             before = replace(run, replays=replays, costs=costs, decodes=tuple(decodes))
-            asked = ks_to_decode(before, candidate, load) if known else []
+            asked = ks_to_decode(before, candidate, concurrency) if known else []
             ks = {min(known, key=lambda k, own=own: (abs(k - own), k)) for own in asked}
             if known:
-                print(f"  {candidate}, {load} at once: decoded {sorted(known)}, now {asked}")
+                print(f"  {candidate}, {concurrency} at once: decoded {sorted(known)}, now {asked}")
             decodes += [row for row in rows if row.k in {0, *ks}]
     return replace(run, decodes=tuple(decodes))
 
@@ -56,13 +58,13 @@ def main() -> None:
         print(run.path.name)
         now = as_now(run)
         for before, after in zip(recommend(run).levels, recommend(now).levels, strict=True):
-            load = before.concurrency
-            spent, less = (seconds(each.decodes_by_batch[load]) for each in (run, now))
+            concurrency = before.concurrency
+            spent, less = (seconds(each.decodes_by_concurrency[concurrency]) for each in (run, now))
             shares = (f"{spent:.0f} s", f"{less:.0f} s, {less / spent - 1:+.0%}")
             for level, share in zip((before, after), shares, strict=True):
                 speed = level.speedup_deciding
                 shown = f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})" if speed else "–"
-                cells = run.path.name, load, share, level.decision, level.leader, shown
+                cells = run.path.name, concurrency, share, level.decision, level.leader, shown
                 table.append(f"| {' | '.join(map(str, cells))} |")
     print("\n".join(["", *table]))
 

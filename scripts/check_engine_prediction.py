@@ -49,7 +49,7 @@ class Starts:
     def of(cls, run: Run, candidate: Candidate, concurrency: int) -> Starts:
         found: defaultdict[tuple[int, int], dict[tuple[str, int], float]] = defaultdict(dict)
         for row in run.decodes:
-            if row.block == str(candidate) and row.batch == concurrency:
+            if row.block == str(candidate) and row.concurrency == concurrency:
                 found[row.k, row.repeat][row.key] = row.decode_seconds
         return cls(found)
 
@@ -146,7 +146,7 @@ def regret(starts: Starts, chosen: int) -> tuple[float, float, float, int]:
 
 
 def show(run: Run) -> None:
-    loads = run.manifest.question.batches
+    loads = run.manifest.question.concurrency
     version = next((facts.version for facts in run.engines if facts.version), "?")
     print(f"{run.path}: {run.manifest.question.engine} {version}, {len(run.trajectories)} requests")
     every = used = 0
@@ -215,7 +215,7 @@ def started_twice(run: Run) -> bool:
     """Whether an engine was started at least twice without a draft and at some k of every draft of
     its answers.
     """
-    load = run.manifest.question.batches[0]
+    load = run.manifest.question.concurrency[0]
     starts = [Starts.of(run, candidate, load) for candidate in drafted(run)]
     return bool(starts) and all(
         len(each.repeats(0)) > 1 and any(len(each.repeats(k)) > 1 for k in each.ks)

@@ -211,8 +211,8 @@ def main() -> int:
     head = f"{'draft':22}{'rows':>5}{'equal':>7}{'ties':>6}{'faults':>8}{'rejecting':>11}"
     print(head + f"{'rounds':>8}{'proposed':>10}{'accepted':>10}")
     faulty = False
-    batches = [int(rows) for rows in options.rows.split(",")]
-    every = ((one, rows) for one in drafts(source, target, options.draft) for rows in batches)
+    concurrency = [int(rows) for rows in options.rows.split(",")]
+    every = ((one, rows) for one in drafts(source, target, options.draft) for rows in concurrency)
     for (name, draft), rows in every:
         tally = check(draft, target, known, (options.k, rows), (options.tokens, ends))
         ends_of = f"{tally.equal:7}{tally.ties:6}{len(tally.faults):8}{tally.rejecting:11}"

@@ -93,7 +93,7 @@ class Cell(Scenario):
     @property
     def crosses(self) -> bool:
         """Whether it is asked up to how many rows speculation pays."""
-        return len(self.batches) > 1 and not isinstance(self, Starts)
+        return len(self.concurrency) > 1 and not isinstance(self, Starts)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ CELLS = {
         (24,),
         speedup=1.6,
         ks=(1, 2, 4),
-        batches=(1, 4, 16),
+        concurrency=(1, 4, 16),
         knees=(12.0, 36.0),
         loads=(4, 8, 12, 16),
         aim=0.88,
@@ -181,7 +181,7 @@ CELLS = {
     ),
     "engine-2-requests-differ": replace(_ENGINE, start=0.02, request=0.2),
     "engine-4-latency": replace(_ENGINE, start=0.04, prefills=True, objective="latency", aim=0.85),
-    "engine-4-loads": replace(_ENGINE, start=0.04, batches=(1, 8), loads=(1, 8), aim=0.85),
+    "engine-4-loads": replace(_ENGINE, start=0.04, concurrency=(1, 8), loads=(1, 8), aim=0.85),
     "engine-drift": replace(_ENGINE, start=0.02, drift=0.02),
     "engine-drift-three-starts": replace(_ENGINE, start=0.02, drift=0.01, restarts=3),
     "throughput": Cell(
@@ -190,7 +190,7 @@ CELLS = {
         noise=0.023,
         speedup=1.6,
         ks=(1, 2, 4),
-        batches=(1, 4, 16),
+        concurrency=(1, 4, 16),
         knees=(12.0, 36.0),
         loads=(1, 4, 16),
         objective="throughput",
@@ -359,7 +359,7 @@ def stated(
 
 def crossover(world: World, found: Recommendation) -> tuple[int, int]:
     """The largest number of rows at which speculation pays, of those that were timed."""
-    most = max(world.scenario.batches)
+    most = max(world.scenario.concurrency)
     paying = [rows for rows in range(1, most + 1) if world.best(rows) > 1]
     return most if found.crossover is None else found.crossover, max(paying, default=0)
 
@@ -371,7 +371,7 @@ def rate(world: World, found: Recommendation) -> tuple[float, float]:
         return rows / world.target(rows)
 
     worth = world.speedup_of(found.choice) if found.choice else 1.0
-    best = max(plain(rows) * max(1.0, world.best(rows)) for rows in world.scenario.batches)
+    best = max(plain(rows) * max(1.0, world.best(rows)) for rows in world.scenario.concurrency)
     return plain(found.concurrency) * worth, best
 
 

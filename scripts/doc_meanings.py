@@ -7,8 +7,8 @@ from draftbench.memory import LEVELS
 
 MEANING = {
     "alpha": "acceptance rate α",
-    "batch": "rows decoded at once",
-    "batches": "numbers of rows decoded at once",
+    "concurrency": "rows decoded at once",
+    "concurrency": "numbers of rows decoded at once",
     "candidate": "`DRAFT` or `DRAFT:QUANT`",
     "candidates": "one entry per candidate",
     "caveats": "what to keep in mind when reading the figures",

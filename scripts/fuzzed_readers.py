@@ -183,8 +183,8 @@ def _engine_costs(folder: Path) -> Reader:
     """A cost file of an engine, and a recommendation that uses it."""
     shutil.copytree(RUN, folder / "run")
     drafts = {"draft": {"step_s": 0.002}}
-    batch = {"target_step_s": 0.02, "verify": {"2": 0.021, "3": 0.022}, "drafts": drafts}
-    plain = json.dumps({"engine": "vllm", "batches": {"1": batch}}).encode()
+    concurrency = {"target_step_s": 0.02, "verify": {"2": 0.021, "3": 0.022}, "drafts": drafts}
+    plain = json.dumps({"engine": "vllm", "concurrency": {"1": concurrency}}).encode()
     pack = partial(re.sub, rb'"(\d+)":', rb"\1:")  # YAML's keys can be numbers
     words = ["recommend", "run", "--costs", "costs.yaml"]
     return Reader(partial(_command, "costs.yaml", words), pack(plain), plain, pack)

@@ -161,12 +161,22 @@ def essence(out: Path) -> dict[str, object]:
         "trajectories": {t.key: t for t in found.trajectories},
         "replays": {(r.request, r.sample, r.candidate): r for r in found.replays},
         "decoding runs": Counter(
-            (d.block, d.batch, d.request, d.repeat, d.k, d.proposed, d.accepted, d.cut, d.digest)
+            (
+                d.block,
+                d.concurrency,
+                d.request,
+                d.repeat,
+                d.k,
+                d.proposed,
+                d.accepted,
+                d.cut,
+                d.digest,
+            )
             for d in found.decodes
         ),
         # How often a pass is timed depends on noise: timing stops by itself.
         "cost points": Counter(
-            (p.block, p.batch, p.candidate, p.what, p.new_tokens, p.context)
+            (p.block, p.concurrency, p.candidate, p.what, p.new_tokens, p.context)
             for p in found.costs
             if len(p.seconds) >= LEAST_TURNS
         ),

@@ -74,7 +74,7 @@ class EngineWorld(World):
                     records += self._answers(chosen, turn, at, k, every[at])
                 while True:
                     run = run_of(asked, records)
-                    wanted = (next_start(run, draft, rows) for rows in self.scenario.batches)
+                    wanted = (next_start(run, draft, rows) for rows in self.scenario.concurrency)
                     k = next((k for k in wanted if k and k not in started[at]), None)
                     if k is None:
                         break
@@ -98,7 +98,7 @@ class EngineWorld(World):
         self.starts += 1
         server, answers = f"{draft} {k} {repeat}", []
         first = PREFILL + (0.0 if draft is None else DRAFT_PREFILL)
-        for rows in self.scenario.batches:
+        for rows in self.scenario.concurrency:
             one = self.target(rows) if draft is None else self.round_seconds(draft, k, rows)
             factors = self.factors(self.scenario.answer, len(responses))
             for response, factor in zip(responses, factors, strict=True):

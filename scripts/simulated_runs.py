@@ -80,7 +80,7 @@ class Scenario:
     stops: bool = False
     cells: int = 10**6
     ks: tuple[int, ...] = (2, 4, 6)
-    batches: tuple[int, ...] = (1,)
+    concurrency: tuple[int, ...] = (1,)
     knees: tuple[float, float] = (20.0, 20.0)  # the target's knee is drawn between them
 
 
@@ -240,7 +240,7 @@ class World:
         enough: Callable[[Sequence[CostPoint]], bool] | None,
     ) -> Iterator[CostPoint]:
         """Timed passes at the shortest and the longest context; noise is shared within a visit."""
-        for rows in self.scenario.batches:
+        for rows in self.scenario.concurrency:
             visits = VISITS if rows == 1 else BATCH_VISITS
             factors = self.factors(self.scenario.visits, visits if enough is None else LEAST_TURNS)
             points = list(self._points(draft, step, rows, factors))
@@ -268,7 +268,7 @@ class World:
             yield CostPoint(
                 candidate=candidate,
                 what=what,
-                batch=rows,
+                concurrency=rows,
                 new_tokens=size,
                 context=context,
                 seconds=tuple(seconds.tolist()),
@@ -286,7 +286,7 @@ class World:
     ) -> Iterator[Decode]:
         """Decoding with and without the draft, all rows of a batch active in every round."""
         for process in range(processes if responses else 0):
-            for rows in self.scenario.batches:
+            for rows in self.scenario.concurrency:
                 ks = (0, *self.scenario.ks)
                 noise = self.factors(self.scenario.noise / 2**0.5, len(ks))
                 for k, factor in zip(ks, noise, strict=True):
@@ -381,7 +381,7 @@ def decode(
         first_difference=None,
         tie=None,
         block=str(draft),
-        batch=rows,
+        concurrency=rows,
         process=f"decoding {process}",
         active=(rows,) * rounds if rows > 1 else (),
     )
@@ -407,7 +407,7 @@ def manifest(scenario: Scenario) -> Manifest:
         samples=1,
         max_new_tokens=None,
         temperature=None,
-        batches=scenario.batches,
+        concurrency=scenario.concurrency,
     )
     count = scenario.requests
     return Manifest(

@@ -196,7 +196,7 @@ def decode(candidate: Candidate, k: int, seconds: float, **changes: Any) -> Deco
         "first_difference": None,
         "tie": None,
         "block": str(candidate),
-        "batch": 1,
+        "concurrency": 1,
         "process": "p1",
     }
     return Decode(k=k, decode_seconds=seconds, **fields | changes)
@@ -229,7 +229,7 @@ def step(candidate: Candidate | None, *seconds: float, **changes: Any) -> CostPo
     """Timed steps of a draft, or of the target (None)."""
     fields: dict[str, Any] = {
         "what": "step",
-        "batch": 1,
+        "concurrency": 1,
         "new_tokens": 1,
         "context": 64,
         "block": str(candidate),
@@ -464,7 +464,7 @@ class Scene:
             "cut": (0,) * rounds,
             "draft_seconds": (0.0,) * rounds,
             "verify_seconds": tuple(seconds),
-            "batch": 2,
+            "concurrency": 2,
             "active": (2,) * rounds,
         }
         self.decode(name, k, sum(seconds), **fields | changes)

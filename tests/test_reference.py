@@ -9,7 +9,7 @@ import pytest
 
 from draftbench import notebook
 from draftbench.cli import main
-from draftbench.planner.decide import HARDLY_MORE_LOSS, Evaluator, LoadDecision
+from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt, Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Replay
@@ -103,7 +103,7 @@ def test_with_costs_from_elsewhere_the_prefills_measured_here_say_nothing(tmp_pa
     file = tmp_path / "costs.yaml"
     file.write_text(
         "engine: fast\n"
-        "batches: {1: {target_step_s: 0.001, verify: {2: 0.00102, 5: 0.00104},"
+        "concurrency: {1: {target_step_s: 0.001, verify: {2: 0.00102, 5: 0.00104},"
         " drafts: {stories15M: {step_s: 0.00003}}}}\n"
     )
     words = ["recommend", str(KEPT / "tinyllama-stories-40"), "--costs", str(file)]
@@ -132,7 +132,7 @@ def test_of_two_that_lose_as_little_the_smaller_leads_only_where_it_pays_as_sure
             replace(one, decoding=np.append(0.05, 0.05 + sd * draws), memory_bytes=size)
             for one, sd, draws, size in pair
         )
-        return LoadDecision(evaluator, 1, tuple(alike)).leader.memory_bytes
+        return DecisionAt(evaluator, 1, tuple(alike)).leader.memory_bytes
 
     assert leader(0.001) == 1
     assert leader(0.03) == 2

@@ -107,10 +107,12 @@ def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -
     return CandidateRounds((), served.laws(), served, contradicted)
 
 
-def runs_at(run: Run, candidate: Candidate, k: int, batch: int) -> list[tuple[Trajectory, Decode]]:
+def runs_at(
+    run: Run, candidate: Candidate, k: int, concurrency: int
+) -> list[tuple[Trajectory, Decode]]:
     """The decoding runs of a candidate at one k and load, each with its response."""
-    configuration = candidate, k, batch
-    rows = (row for row in run.decodes if (row.candidate, row.k, row.batch) == configuration)
+    configuration = candidate, k, concurrency
+    rows = (row for row in run.decodes if (row.candidate, row.k, row.concurrency) == configuration)
     return [(run.responses[row.key], row) for row in rows]
 
 

@@ -30,11 +30,11 @@ class RunningFigures:
 
     def __init__(self, ks: Sequence[int]) -> None:
         self.k = min(ks, key=lambda k: (abs(k - _USUAL_K), k))
-        self.rows = 1  # of the batch that was decoded last
+        self.rows = 1  # side by side, of what was decoded last
         self._responses: dict[Key, Trajectory] = {}
         self._rates: dict[str, list[Sample]] = {}
         self._lengths: dict[str, list[Sample]] = {}
-        # By candidate and batch size: the last process, and tokens and seconds at each k.
+        # By candidate and concurrency: the last process, and tokens and seconds at each k.
         self._decoded: dict[tuple[str, int], tuple[str, dict[int, tuple[int, float]]]] = {}
 
     def add(self, records: Iterable[Observation]) -> None:
@@ -62,10 +62,10 @@ class RunningFigures:
                 self._rates.setdefault(name, []).append(rate)
 
     def _add_decode(self, decode: Decode) -> None:
-        # Of a batch only what its last process decoded is comparable.
-        key, self.rows = (decode.block, decode.batch), decode.batch
+        # Of several rows only what its last process decoded is comparable.
+        key, self.rows = (decode.block, decode.concurrency), decode.concurrency
         process, sums = self._decoded.get(key, (decode.process, {}))
-        if decode.batch > 1 and process != decode.process:
+        if decode.concurrency > 1 and process != decode.process:
             sums = {}
         tokens, seconds = sums.get(decode.k, (0, 0.0))
         sums[decode.k] = tokens + decode.output_tokens - 1, seconds + decode.decode_seconds
@@ -80,7 +80,7 @@ class RunningFigures:
         return _pooled(self._lengths.get(candidate))
 
     def tokens_per_second(self, candidate: str) -> dict[int, float]:
-        """By k, 0 without a draft: of one row of the batch that was decoded last."""
+        """By k, 0 without a draft: of one row of those that were decoded last."""
         _, sums = self._decoded.get((candidate, self.rows), ("", {}))
         return {k: tokens / seconds for k, (tokens, seconds) in sorted(sums.items()) if seconds > 0}
 

@@ -180,8 +180,8 @@ def acceptance_report(
 
 def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
     """The rounds that were counted, by k, at its smallest load with that k."""
-    loads = {(row.k, row.batch) for row in run.decodes if row.candidate == candidate}
-    smallest = dict(sorted(loads, reverse=True))
+    concurrencies = {(row.k, row.concurrency) for row in run.decodes if row.candidate == candidate}
+    smallest = dict(sorted(concurrencies, reverse=True))
     return {k: counted_along(runs_at(run, candidate, k, smallest[k])) for k in sorted(smallest)}
 
 

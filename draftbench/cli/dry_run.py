@@ -107,7 +107,7 @@ def of_engine(
         )
     memory = None
     if target and started:
-        tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.in_flight
+        tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.max_concurrency
         memory = max(_memory(candidate, target, drafts, tokens) for candidate in started)
         assumed.append(
             "Memory: weights, and a cache for the load's longest requests; the engine's buffers "
@@ -134,9 +134,9 @@ def _cache_tokens(prepared: Prepared) -> int:
     side.
     """
     options, longest = prepared.options, max(map(sum, prepared.prompt_tokens))
-    batch = max(options.batches)
+    concurrency = max(options.concurrency)
     caches = 1 + options.most_ks if options.most_ks else 2 * (options.measure != "replay")
-    rows = batch * caches if batch > 1 else 0
+    rows = concurrency * caches if concurrency > 1 else 0
     return max(longest * max(rows, 1), min(GROUP * longest, max(TOKENS_AT_ONCE, longest)))
 
 
@@ -194,10 +194,10 @@ def _starts(
     # (tokens, requests in flight) of a server at each load
     if span is None:
         measured = min(options.measure_requests, len(prompts)) * longest
-        visit = [(measured, load) for load in options.batches]
+        visit = [(measured, load) for load in options.concurrency]
         first = [each for each in visit if each[1] > 1]  # at 1 it has written the responses
     else:
-        visit = first = [(written, options.in_flight)]
+        visit = first = [(written, options.max_concurrency)]
     if all(load == ALONE for load in loads_of(serving, options, serving.writer)):
         first = []
 

@@ -237,9 +237,9 @@ def baseline_of(
     assert run.path  # `read` sets it
     texts = RunFolder(run.path).records(PrivateText)
     baseline = make_baseline(run, candidate, k, texts, concurrency)
-    load, rows = baseline.question.concurrency, baseline.active_rows
+    load, rows = baseline.question.concurrency, baseline.concurrency
     if asked and load not in (None, concurrency):
-        loads = sorted({r.batch for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
+        loads = sorted({r.concurrency for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
         raise UsageError(
             f"{candidate} at k = {k} was not measured with {concurrency} requests in flight",
             hint=f"it was with {', '.join(map(str, loads))}: give one of these with --concurrency",
@@ -300,5 +300,5 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
             f"the baseline cannot be compared: k was {k}, the server drafts {drafted}",
             hint="start the server with the baseline's k, or save a new baseline",
         )
-    load = first.question.concurrency or first.active_rows
+    load = first.question.concurrency or first.concurrency
     return baseline_of(run, name, k, concurrency=load)

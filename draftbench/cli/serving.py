@@ -190,7 +190,7 @@ def with_slots(serving: ServingOptions, concurrency: tuple[int, ...] | None) -> 
             hint="the load is that of the arrivals; measure another one, e.g. poisson:8, in "
             "another --out",
         )
-    return replace(serving, slots=concurrency[0])
+    return replace(serving, max_concurrency=concurrency[0])
 
 
 def with_dtype(serving: ServingOptions, dtype: str | None) -> ServingOptions:

@@ -88,7 +88,7 @@ class Settings:
     ks: tuple[int, ...] = flag(
         "1-8", "The draft lengths, e.g. 1-8 or 2,4,8.", "K,…", ("--k",), parse=draft_lengths
     )
-    batches: tuple[int, ...] | None = flag(
+    concurrency: tuple[int, ...] | None = flag(
         None,
         "The concurrency levels to measure, e.g. 1,4,16 (default: 1). With --arrivals one number: "
         "the most requests that a started server may run at once.",
@@ -248,15 +248,15 @@ def sweep(
         if not given and (asked is None or asked.server is None):
             raise UsageError(f"missing option {name}", hint=what)
     if asked is not None and asked.arrivals != "closed":
-        asked = with_slots(asked, settings.batches)
-        settings = replace(settings, batches=None)
+        asked = with_slots(asked, settings.concurrency)
+        settings = replace(settings, concurrency=None)
     options = SweepOptions(
         target=target or "",
         drafts=drafts or (),
         traffic=rows.query(traffic, sample),
         trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
         serving=asked,
-        **vars(settings) | {"batches": settings.batches or (1,)},
+        **vars(settings) | {"concurrency": settings.concurrency or (1,)},
     )
     if dry_run:
         from draftbench.cli.dry_run import dry_run_of

@@ -44,7 +44,9 @@ class ServerStart:
     command: str | None = None  # the user's, with placeholders; None: the engine's usual one
     stop_command: str | None = None  # ends what lives outside the process group
     concurrency: int = 1  # requests that it must at least answer at once
-    slots: int | None = None  # requests that it may answer at once; None: the engine's default
+    max_concurrency: int | None = (
+        None  # requests that it may answer at once; None: the engine's default
+    )
     context_length: int | None = None  # tokens of prompt and response; None: the model's
     threads: int | None = None  # of the server, on a CPU; None: as many as it takes
     ready_timeout: float = 900.0  # seconds until it answers
@@ -177,7 +179,7 @@ def _vllm(start: ServerStart) -> list[str]:
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     if start.context_length is not None:
         words += ["--max-model-len", str(start.context_length)]
-    if start.slots is not None or start.concurrency > ENGINE_RULES["vllm"].requests:
+    if start.max_concurrency is not None or start.concurrency > ENGINE_RULES["vllm"].requests:
         words += ["--max-num-seqs", str(start.concurrency)]
     if (drafts := start.speculation) is not None:
         fields = vllm_fields(drafts)
@@ -202,7 +204,7 @@ def _sglang(start: ServerStart) -> list[str]:
     words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
     if start.context_length is not None:
         words += ["--context-length", str(start.context_length)]
-    if start.slots is not None or start.concurrency > ENGINE_RULES["sglang"].requests:
+    if start.max_concurrency is not None or start.concurrency > ENGINE_RULES["sglang"].requests:
         words += ["--max-running-requests", str(start.concurrency)]
     return words if start.speculation is None else [*words, *sglang_flags(start.speculation)]
 

@@ -55,15 +55,15 @@ def write(setting: Setting, version: Version) -> Written:
     renamed = build >= _NEW_BUILD
     to_do: list[str] = []
     words = ["llama-server", "-m", _file(setting.target, setting.target_quant, "target")]
-    more = ["-np", str(setting.load), "--metrics"]  # 4 without -np
+    more = ["-np", str(setting.concurrency), "--metrics"]  # 4 without -np
     if setting.survival:
         if build < _RATES_BUILD:
             raise too_old("llama.cpp", f"b{_RATES_BUILD}", "acceptance to play back")
         more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
-    if setting.load > 1:
+    if setting.concurrency > 1:
         to_do.append(
-            f"add -c N with {setting.load} times a request's tokens, or --kv-unified: "
-            f"-np {setting.load} divides the context among as many requests"
+            f"add -c N with {setting.concurrency} times a request's tokens, or --kv-unified: "
+            f"-np {setting.concurrency} divides the context among as many requests"
         )
     if setting.on_gpu and setting.method != "ngram":
         more += ["-ngl", "99", "-ngld", "99"]

@@ -19,8 +19,8 @@ def write(setting: Setting, version: Version) -> Written:
         words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(setting.survival):.4g}")
     if setting.target_revision:
         words += ["--revision", setting.target_revision]
-    if setting.load > ENGINE_RULES["sglang"].requests:
-        words += ["--max-running-requests", str(setting.load)]
+    if setting.concurrency > ENGINE_RULES["sglang"].requests:
+        words += ["--max-running-requests", str(setting.concurrency)]
     words += sglang_flags(setting.drafting)
     to_do: list[str] = []
     mode = None

@@ -51,7 +51,7 @@ class Setting:
     mixed: bool = False  # whether other requests have another sampling
     limit: int = 128  # longest response in tokens
     contexts: tuple[int, int] | None = None  # lengths of the target's and the draft's
-    load: int = 1  # largest number of concurrent requests that was measured
+    concurrency: int = 1  # largest number of concurrent requests that was measured
     schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
     undecided: tuple[str, ...] = ()  # sentences on loads that the schedule leaves open
     differences: tuple[str, ...] = ()  # from what the run recommends
@@ -164,7 +164,7 @@ def setting_of(
         mixed=len(settings) > 1,
         limit=max((t.limit for t in run.trajectories), default=128),
         contexts=both and (both[0].context_length, both[1].context_length),
-        load=question.slots
+        concurrency=question.max_concurrency
         or max((entry.concurrency for entry in answer.schedule if entry.timed), default=1),
         schedule=schedule,
         undecided=undecided,
@@ -298,7 +298,7 @@ def _undecided(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry])
     """A note that the run is undecided from the first of these loads up to the next decided one."""
     first, last = entries[0].concurrency, entries[-1].concurrency
     last = next((entry.concurrency - 1 for entry in every if entry.concurrency > last), last)
-    loads = f"{first} to {last} concurrent requests"
+    concurrencies = f"{first} to {last} concurrent requests"
     if first == last:
-        loads = f"{first} concurrent request{'s' if first > 1 else ''}"
-    return f"the run is undecided with {loads}"
+        concurrencies = f"{first} concurrent request{'s' if first > 1 else ''}"
+    return f"the run is undecided with {concurrencies}"

@@ -54,7 +54,9 @@ class BaselineQuestion(Record, frozen=True, omit_defaults=True):
     arrivals: str | None = None  # closed, log, or poisson:RATE
     time_scale: Positive | None = None  # how many times as fast as logged
     arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
-    slots: _Number | None = None  # most requests answered at once, with arrivals; None: unknown
+    max_concurrency: _Number | None = (
+        None  # most requests answered at once, with arrivals; None: unknown
+    )
 
 
 class DecodingTimes(Record, frozen=True):
@@ -131,7 +133,7 @@ class Baseline(Record, frozen=True):
     run: str
     threads: _Number | None = None
     processes: tuple[ProcessTimes, ...] = ()  # times of each process
-    active_rows: _Number = 1  # active rows of the built-in decoder while it was timed
+    concurrency: _Number = 1  # active rows of the built-in decoder while it was timed
     unanswered: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property

@@ -32,7 +32,7 @@ from draftbench.run_folder.manifest import (
 )
 from draftbench.run_folder.run import Run
 
-_OTHER_LOADS = "not comparable: measured at different loads"
+_OTHER_CONCURRENCIES = "not comparable: measured at different loads"
 BUILT_IN = "built-in decoder"
 # Settings that are not listed, since the rows of the answers or a caveat show them.
 _SHOWN = {"engine", "key_id"}
@@ -211,8 +211,8 @@ def _figures(
         timed_apart = "not comparable: timed on different machines"
     elif runners[0] != runners[1]:
         timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
-    elif _at_other_loads(runs):
-        timed_apart = _OTHER_LOADS
+    elif _at_other_concurrencies(runs):
+        timed_apart = _OTHER_CONCURRENCIES
     blocks = [blocks_of(run, candidate).get(1) for run in runs]
     c_a, c_b = (
         block.draft_cost_ratio(side.context) if block else None
@@ -242,26 +242,28 @@ def _served(
         [row for row in run.decodes if (row.candidate, row.k) == (candidate, k)]
         for run, k in zip(runs, ks, strict=True)
     ]
-    loads = [{row.batch for row in side} for side in rows]
+    loads = [{row.concurrency for row in side} for side in rows]
     common = loads[0] & loads[1]
-    if all(loads) and (not common or _at_other_loads(runs)):
-        obstacle = obstacle or _OTHER_LOADS
+    if all(loads) and (not common or _at_other_concurrencies(runs)):
+        obstacle = obstacle or _OTHER_CONCURRENCIES
     samples = []
     for run, side, measured in zip(runs, rows, loads, strict=True):
-        at_load = [row for row in side if row.batch == min(common or measured)]
+        at_concurrency = [row for row in side if row.concurrency == min(common or measured)]
         samples.append(
-            tokens_per_round([run.responses[row.key] for row in at_load], counted_rounds(at_load))
-            if at_load
+            tokens_per_round(
+                [run.responses[row.key] for row in at_concurrency], counted_rounds(at_concurrency)
+            )
+            if at_concurrency
             else None
         )
     return _change("tokens per round", ks, (samples[0], samples[1]), obstacle)
 
 
-def _at_other_loads(runs: Sequence[Run]) -> bool:
+def _at_other_concurrencies(runs: Sequence[Run]) -> bool:
     """Whether requests may have come at other times, or a server answered more or fewer at once."""
-    slots = {run.manifest.question.slots for run in runs} - {None}
+    max_concurrency = {run.manifest.question.max_concurrency for run in runs} - {None}
     arrivals = {arrivals_of(run) for run in runs}
-    return len(arrivals) > 1 or len(slots) > 1
+    return len(arrivals) > 1 or len(max_concurrency) > 1
 
 
 def _answered_otherwise(a: Run, b: Run) -> str | None:

@@ -86,7 +86,7 @@ def _caveats(
     if came_at_other_times(old, new):
         yield OTHER_TIMES
     served = None not in (old.question.arrivals, new.question.arrivals)
-    if served and (old.question.slots is None) != (new.question.slots is None):
+    if served and (old.question.max_concurrency is None) != (new.question.max_concurrency is None):
         yield OTHER_ROOM
     if result.timed and min(len(old.processes), len(new.processes)) < MIN_PROCESSES:
         yield (

@@ -32,7 +32,7 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
         before["definition of α"] = old.alpha_definition
         now["definition of α"] = new.alpha_definition
     before.pop("arrivals_digest")
-    for field in ("arrivals", "concurrency", "time_scale", "slots"):
+    for field in ("arrivals", "concurrency", "time_scale", "max_concurrency"):
         value = before.pop(field)
         if None not in (value, now[field]):  # a replay has no load
             before[field] = value  # last, so that other differences are named first
@@ -52,7 +52,7 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
                     hint="compare times on one machine, or gate on alpha and mean_accepted_length "
                     "only",
                 )
-        before_rows, rows = old.active_rows, new.active_rows
+        before_rows, rows = old.concurrency, new.concurrency
         if before_rows != rows:
             raise IncomparableError(
                 f"{metric} was measured at concurrency {before_rows}, and now at {rows}",

@@ -98,8 +98,8 @@ def make_baseline(
     manifest, question = run.manifest, run.manifest.question
     load: int | None = None
     pairs: Pairs = ()
-    loads = {row.batch for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
-    loads |= {row.batch for row in run.unanswered if (row.candidate, row.k) == (candidate, k)}
+    loads = {row.concurrency for row in run.decodes if (row.candidate, row.k) == (candidate, k)}
+    loads |= {row.concurrency for row in run.unanswered if (row.candidate, row.k) == (candidate, k)}
     rows = concurrency if concurrency in loads else min(loads, default=1)
     if question.engine is not None and loads:
         load = rows
@@ -130,7 +130,7 @@ def make_baseline(
             arrivals=question.arrivals,
             time_scale=question.time_scale if question.arrivals == "log" else None,
             arrivals_digest=question.arrivals_digest,
-            slots=question.slots,
+            max_concurrency=question.max_concurrency,
         )
     return Baseline(
         schema_version=SCHEMA_VERSION,
@@ -147,12 +147,12 @@ def make_baseline(
         ),
         threads=manifest.environment.threads,
         processes=_by_process(run, candidate, k, rows),
-        active_rows=1 if load is not None else rows,
+        concurrency=1 if load is not None else rows,
         run=manifest.run,
         unanswered={
             row.request: str(row.error)
             for row in run.unanswered
-            if (row.candidate, row.k, row.batch) == (candidate, k, rows)
+            if (row.candidate, row.k, row.concurrency) == (candidate, k, rows)
             or row.key not in run.responses
         },
     )
@@ -404,7 +404,7 @@ def _cost_ratios(
     # By process, for draft and target: the seconds of every visit by context.
     steps: dict[str, tuple[dict[int, list[float]], dict[int, list[float]]]] = {}
     for point in costs:
-        sizes = (point.what, point.batch, point.new_tokens)
+        sizes = (point.what, point.concurrency, point.new_tokens)
         if point.block == str(candidate) and sizes == ("step", rows, 1):
             sides = steps.setdefault(point.process, ({}, {}))
             sides[point.candidate is None][point.context] = _visits(point.seconds)

@@ -30,7 +30,7 @@ def decode_requests(
     loaded: LoadedCandidate,
     responses: Sequence[ScoredResponse],
     ks: Sequence[int],
-    batch: int,
+    concurrency: int,
     done: Collection[Key] = (),
 ) -> Iterator[list[Decode]]:
     """Decode some requests without a draft and at each k.
@@ -40,17 +40,17 @@ def decode_requests(
     """
     if all(response.key in done for response in responses):
         return
-    if batch == 1:
+    if concurrency == 1:
         yield from _request_by_request(loaded, responses, (0, *ks), done)
     else:
-        yield from _side_by_side(loaded, responses, (0, *ks), batch)
+        yield from _side_by_side(loaded, responses, (0, *ks), concurrency)
 
 
-def repeats_of(requests: int, batch: int) -> int:
+def repeats_of(requests: int, concurrency: int) -> int:
     """How often each request is decoded: several times in a batch that would else run out of
     requests to fill its rows with.
     """
-    return 1 if batch == 1 else -(-FILLS * batch // requests)
+    return 1 if concurrency == 1 else -(-FILLS * concurrency // requests)
 
 
 def _request_by_request(
@@ -73,7 +73,7 @@ def _request_by_request(
         for k in (*ks[at:], *ks[:at]):
             bench.between(0)
             output = decode(task, bench.target, loaded.drafter(), k, bench.clock)
-            rows.append(_record(loaded, k, response, output, batch=1, repeat=0))
+            rows.append(_record(loaded, k, response, output, concurrency=1, repeat=0))
         yield rows
         bench.between(1)
 
@@ -135,7 +135,7 @@ def _record(
     k: int,
     response: ScoredResponse,
     output: Response,
-    batch: int,
+    concurrency: int,
     repeat: int,
 ) -> Decode:
     bench, trajectory = loaded.bench, response.trajectory
@@ -167,7 +167,7 @@ def _record(
         first_difference=difference,
         tie=tie,
         block=str(loaded.candidate),
-        batch=batch,
+        concurrency=concurrency,
         process=bench.process,
-        active=() if batch == 1 else tuple(output.active),
+        active=() if concurrency == 1 else tuple(output.active),
     )

@@ -22,7 +22,7 @@ from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, NGramSiz
 
 # How often all points are timed: at least, at most with one row, at most with several rows, whose
 # passes take long. And how often prompts are read.
-LEAST_TURNS, MOST_TURNS, MOST_BATCH_TURNS, PREFILL_TURNS = 3, 12, 6, 3
+LEAST_TURNS, MOST_TURNS, MOST_TURNS_AT_ONCE, PREFILL_TURNS = 3, 12, 6, 3
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class CostGrid:
     largest_k: int
     prompts: tuple[int, ...]  # lengths of prompts; none: they are not timed
     text: tuple[int, ...]  # real tokens to step through
-    batch: int = 1  # rows that step together
+    concurrency: int = 1  # rows that step together
 
     @property
     def verify_sizes(self) -> tuple[int, ...]:
@@ -42,14 +42,14 @@ class CostGrid:
         about twice the one before.
         """
         top = self.largest_k + 1
-        if self.batch == 1:
+        if self.concurrency == 1:
             return tuple(sorted({n for n in range(1, top + 1) if n <= 5 or n % 2} | {top}))
         return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
 
     @property
     def most_turns(self) -> int:
         """How often all points are timed at most."""
-        return MOST_TURNS if self.batch == 1 else MOST_BATCH_TURNS
+        return MOST_TURNS if self.concurrency == 1 else MOST_TURNS_AT_ONCE
 
     def tokens(self, start: int, count: int) -> list[int]:
         """`count` tokens of the text from `start` on, which begins again at its end."""
@@ -57,7 +57,7 @@ class CostGrid:
 
 
 def grid_for(
-    responses: Sequence[ScoredResponse], ks: Sequence[int], room: int, batch: int
+    responses: Sequence[ScoredResponse], ks: Sequence[int], room: int, concurrency: int
 ) -> CostGrid:
     """The sizes to time for this traffic: the shortest, middle and longest context and prompt; with
     several rows, whose passes take long, no middle context and no prompts.
@@ -71,7 +71,7 @@ def grid_for(
     most = room - max(ks) - 1
     contexts = {middles[0], longest.length}
     lengths = set()
-    if batch == 1:
+    if concurrency == 1:
         contexts.add(middles[len(middles) // 2])
         lengths = {prompts[0], prompts[len(prompts) // 2], prompts[-1]}
     return CostGrid(
@@ -79,7 +79,7 @@ def grid_for(
         largest_k=max(ks),
         prompts=tuple(sorted(lengths)),
         text=(*longest.prompt.tokens, *longest.tokens),
-        batch=batch,
+        concurrency=concurrency,
     )
 
 
@@ -91,7 +91,7 @@ class _Point:
     what: str
     new_tokens: int
     context: int
-    batch: int
+    concurrency: int
     runner: str
     work: Callable[[], object]
     seconds: list[float] = field(default_factory=list)
@@ -101,7 +101,7 @@ class _Point:
         return CostPoint(
             candidate=self.candidate,
             what=self.what,
-            batch=self.batch,
+            concurrency=self.concurrency,
             new_tokens=self.new_tokens,
             context=self.context,
             seconds=tuple(self.seconds),
@@ -156,7 +156,7 @@ def _passes(
     On a CPU a pass returns when it is done, so one is timed. All contexts are beginnings of one
     text in one cache, so that what a pass writes there is what was there before.
     """
-    rows, name = grid.batch, runner.name
+    rows, name = grid.concurrency, runner.name
     passes = 1 if candidate is None or runner.device == "cpu" else grid.largest_k
     contexts = [c for c in grid.contexts if c + max(sizes) <= runner.context_length]
     longest = max(contexts, default=0)
@@ -206,8 +206,8 @@ def _proposals(candidate: Candidate, grid: CostGrid, lookup: NGramSizes) -> Iter
         index.extend(grid.tokens(0, context))
 
         def work(index: LookupIndex = index) -> None:
-            for _ in range(grid.batch):
+            for _ in range(grid.concurrency):
                 index.extend([index.tokens.pop()])
                 index.lookup(grid.largest_k)
 
-        yield _Point(candidate, "proposal", grid.largest_k, context, grid.batch, "host", work)
+        yield _Point(candidate, "proposal", grid.largest_k, context, grid.concurrency, "host", work)

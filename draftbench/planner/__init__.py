@@ -12,7 +12,7 @@ The decision
     limits           what a configuration may not exceed
 The answer
     evaluate         every configuration with its figures, and why it was not chosen
-    loads            the answer at each concurrency, k by concurrency, the crossover
+    concurrencies    the answer at each concurrency, k by concurrency, the crossover
     latency          how long users wait
     output_check     whether speculation changes the output
     caveats, engine_caveats, unfinished, rules    what to know beside the figures

@@ -21,8 +21,8 @@ from draftbench.planner.cells import beyond_timed
 from draftbench.planner.cost_sources import NO_BASELINE
 from draftbench.planner.decide import (
     Alternative,
+    DecisionAt,
     Evaluator,
-    LoadDecision,
     decide,
 )
 from draftbench.planner.engine_caveats import engine_caveats
@@ -68,7 +68,7 @@ _BASIC = ("contradiction", "control-failed", "replay-disagreement")
 _NO_LUCK = 0.0005
 
 
-def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
+def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
     """Every caveat once, the decisive ones first, of these the ones that put acceptance in doubt;
     one that holds for several candidates names them all.
     """
@@ -94,7 +94,7 @@ def caveats(evaluator: Evaluator, decided: LoadDecision) -> tuple[Caveat, ...]:
     return tuple(sorted(dict.fromkeys(found), key=lambda c: (not c.decisive, c.kind not in _BASIC)))
 
 
-def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
+def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     leader = decided.leader
     if leader is None:
         yield Caveat("no-speed", _no_speed(evaluator, decided))
@@ -154,7 +154,7 @@ def _of_leader(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         )
 
 
-def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
+def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
     """Why no candidate's speed is known."""
     known = [a for a in decided.alternatives if a.decoding is not None or a.measured]
     if breaking := [each for each in known if each.configuration in decided.breaks]:
@@ -163,7 +163,7 @@ def _no_speed(evaluator: Evaluator, decided: LoadDecision) -> str:
         named = f"{least.name}: {'; '.join(decided.breaks[least.configuration])}"
         return f"none of the timed candidates keeps the limits ({named})"
     unknown = "no candidate's speed is known"
-    loads = {rows for c in evaluator.run.candidates for rows in evaluator.source.loads(c)}
+    loads = {rows for c in evaluator.run.candidates for rows in evaluator.source.concurrencies(c)}
     if evaluator.run.manifest.question.engine and not loads:
         return f"{unknown}: {_not_timed_on_engine(evaluator.run)}"
     if loads and decided.concurrency not in loads:
@@ -191,7 +191,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _interval(decided: LoadDecision, leader: Alternative) -> str:
+def _interval(decided: DecisionAt, leader: Alternative) -> str:
     """Where the deciding interval comes from: half of what each part alone would give."""
     parts, evaluator = leader.interval_from, decided.evaluator
     assert parts is not None
@@ -226,7 +226,7 @@ def _not_timed_on_engine(run: Run) -> str:
     return "too few requests were timed" if drafted else "no server that drafts was timed"
 
 
-def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
+def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     run, leader = evaluator.run, decided.leader
     missing = unfinished(run)
     if missing:
@@ -256,12 +256,12 @@ def _of_sample(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
         yield Caveat("logged-responses", text)
 
 
-def _of_modelled_rounds(decided: LoadDecision) -> Iterator[Caveat]:
+def _of_modelled_rounds(decided: DecisionAt) -> Iterator[Caveat]:
     """Where rounds differ from how they are modelled."""
     if decided.concurrency > 1 and not decided.evaluator.on_engine:
         text = f"at concurrency {decided.concurrency}, prefill of other requests is not modelled"
         if any(each.measured for each in decided.alternatives):
-            text += ", and requests of a batch share rounds, so measured intervals are approximate"
+            text += ", and concurrent requests share rounds, so measured intervals are approximate"
         yield Caveat("concurrency", text)
 
 
@@ -276,7 +276,7 @@ def _of_stalls(run: Run) -> Iterator[Caveat]:
         servers = defaultdict[Any, dict[Any, float]](dict)
         for row in judged:
             pace = row.decode_seconds / len(row.verify_seconds)
-            servers[row.candidate, row.k, row.batch][row.key, row.repeat] = pace
+            servers[row.candidate, row.k, row.concurrency][row.key, row.repeat] = pace
         paces = [list(of_server.values()) for of_server in servers.values()]
         stalls = [pace > _ANSWER_STALL * median(each) for each in paces for pace in each]
     if stalled := sum(stalls):
@@ -375,7 +375,7 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
         )
 
 
-def _of_candidates(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
+def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     names: defaultdict[Caveat, list[Candidate]] = defaultdict(list)
     costs = {}
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):

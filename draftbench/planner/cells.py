@@ -162,14 +162,14 @@ def cells_of(
         row = each.row
         # All visits to a server that was running are of one start; else each repeat is one.
         name = "running" if row.process in running else f"{row.process} {row.repeat}"
-        groups[row.block, row.batch][row.k, name if of_engine else row.process].append(each)
+        groups[row.block, row.concurrency][row.k, name if of_engine else row.process].append(each)
     found: list[tuple[Configuration, str, int, Promise, float, float]] = []
     columns, factors, plain_known = list[Floats](), list[Floats](), set[tuple[int, str]]()
     for candidate in candidates:
-        for (block_name, load), by_cell in sorted(groups.items()):
+        for (block_name, concurrency), by_cell in sorted(groups.items()):
             if block_name != str(candidate):
                 continue
-            block = between(blocks.get(candidate, {}), load)
+            block = between(blocks.get(candidate, {}), concurrency)
             promise: Promise = "passes" if block else "tokens"
             drafted = [each for (k, _), runs in by_cell.items() if k for each in runs]
             if of_engine and all(each.steady.verify_seconds for each in drafted):
@@ -177,11 +177,11 @@ def cells_of(
             for (k, name), runs in sorted(_joined(by_cell, of_engine).items()):
                 if k == 0 and of_engine:
                     # The baseline is one for all; its copies stand in every block.
-                    if (load, name) in plain_known:
+                    if (concurrency, name) in plain_known:
                         continue
-                    plain_known.add((load, name))
-                configuration = Configuration(candidate.draft, candidate.quant, k, load)
-                spent, promised, step = _spent_and_promised(runs, k, block, load)
+                    plain_known.add((concurrency, name))
+                configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
+                spent, promised, step = _spent_and_promised(runs, k, block, concurrency)
                 if not (spent.sum() > 0 and promised[0].sum() > 0):
                     continue
                 names, once = [each.row.request for each in runs], np.ones(PASS_DRAWS + 1)
@@ -238,7 +238,7 @@ def _joined(
 
 
 def _spent_and_promised(
-    runs: Sequence[TimedRun], k: int, block: Block | None, load: int
+    runs: Sequence[TimedRun], k: int, block: Block | None, concurrency: int
 ) -> tuple[Floats, tuple[Floats, Floats], float]:
     """Weighted seconds of every run, those promised of it with what drawn passes change their sum
     by, and the share of a target step in its rounds.
@@ -252,7 +252,7 @@ def _spent_and_promised(
     contexts = np.array([context_of(each.response) for each in runs])
     points = steps = block.steps(np.array([float(len(p.verify_seconds)) for p in parts]), contexts)
     if k:
-        points = block.rounds(counted_rounds(parts), contexts, load, np.ones(len(parts)))
+        points = block.rounds(counted_rounds(parts), contexts, concurrency, np.ones(len(parts)))
     seconds, factor = _seconds(points, block, weights)
     step = float((steps @ block.seconds[0]).sum() / (seconds.sum() or 1.0))
     return spent, (weights * seconds, factor), step
@@ -280,18 +280,18 @@ class Promised:
 
 @remembered
 def rounds_seconds(
-    responses: Responses, block: Block, load: int, rounds: Rounds
+    responses: Responses, block: Block, concurrency: int, rounds: Rounds
 ) -> tuple[Floats, Floats]:
     """Seconds of every response that passes promise, without a draft and with it [responses]."""
     weights, contexts = responses.weights, responses.contexts
-    points = block.rounds(rounds, contexts, load, weights)
+    points = block.rounds(rounds, contexts, concurrency, weights)
     return block.steps(rounds.tokens, contexts) @ block.seconds[0], points @ block.seconds[0]
 
 
 def promised(
     run: Run,
     every: Sequence[tuple[Responses, Block | None]],
-    load: int,
+    concurrency: int,
     ks: Sequence[int],
     decoded: Mapping[Configuration, Sequence[TimedRun]],
     drawn: DrawnRequests,
@@ -320,7 +320,7 @@ def promised(
         names = [t.request for t in responses.along.trajectories]
         prefills = block.prefills(responses.prompts) if block else None
         known = prefills is not None or foreign
-        answered = {} if known else _answered_prefills(run, responses, load, drawn)
+        answered = {} if known else _answered_prefills(run, responses, concurrency, drawn)
         plain = None
         for k in filter(responses.knows, ks):
             if block is not None and k + 1 > (block.longest or k + 1):
@@ -328,7 +328,7 @@ def promised(
             passes, rounds = block or ROUND, responses.along.at(k)
             if plain is None:
                 plain = _seconds(passes.steps(rounds.tokens, responses.contexts), passes, weights)
-            points = passes.rounds(rounds, responses.contexts, load, weights)
+            points = passes.rounds(rounds, responses.contexts, concurrency, weights)
             seconds, factor = _seconds(points, passes, weights)
             count = (rounds.tokens, rounds.target_passes)
             add(names, [(weights * plain[0], plain[1]), (weights * seconds, factor)])
@@ -342,7 +342,7 @@ def promised(
                 columns += [unknown, unknown]
             factors += [once] * 4
             weighed.append(float(weights.sum()))
-            found.append(Configuration(candidate.draft, candidate.quant, k, load))
+            found.append(Configuration(candidate.draft, candidate.quant, k, concurrency))
     for configuration, runs in decoded.items():
         names = [each.row.request for each in runs]
         spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
@@ -375,11 +375,11 @@ def promised(
 
 
 def _answered_prefills(
-    run: Run, responses: Responses, load: int, drawn: DrawnRequests
+    run: Run, responses: Responses, concurrency: int, drawn: DrawnRequests
 ) -> dict[int, Floats]:
     """By k, seconds of prefill of the requests that were decoded, in place of all [requests]."""
     block = str(responses.candidate)
-    rows = [row for row in run.decodes_by_batch.get(load, ()) if row.block == block]
+    rows = [row for row in run.decodes_by_concurrency.get(concurrency, ()) if row.block == block]
     found = {}
     for k in sorted({row.k for row in rows}):
         own = [row for row in rows if row.k == k]

@@ -1,11 +1,11 @@
 """Where costs come from: this run, another run, or a YAML file of an engine's step times.
 
 Acceptance is a property of models and traffic, cost of hardware and runner: a source answers for
-each candidate at each batch size that was timed there, and names its runner. Between two timed
-batch sizes costs are interpolated linearly, beyond them they are unknown.
+each candidate at each concurrency that was timed there, and names its runner. Between two timed
+concurrencies costs are interpolated linearly, beyond them they are unknown.
 
     engine: llama.cpp b4000, 4-bit GGUF           # named in every answer
-    batches:
+    concurrency:
       1:                                          # active rows
         tokens_per_second: 27.5                   # of all rows, plain decoding; or target_step_s
         verify: {2: 0.041, 5: 0.060}              # seconds of a target pass over n tokens a row
@@ -57,27 +57,27 @@ class CostSource:
     origin: str | None = None
     caveats: tuple[str, ...] = ()
 
-    def loads(self, candidate: Candidate) -> tuple[int, ...]:
+    def concurrencies(self, candidate: Candidate) -> tuple[int, ...]:
         """The loads that were timed, ascending."""
         return (*self.served.get(candidate, ()), *self.blocks.get(candidate, ()))
 
-    def note(self, candidate: Candidate, load: int) -> str | None:
+    def note(self, candidate: Candidate, concurrency: int) -> str | None:
         """Why costs are unknown at a load, or between which they are interpolated; None where they
         were timed, or where the run's own facts and failures say better why it has none.
         """
-        timed = self.loads(candidate)
-        if load in timed:
+        timed = self.concurrencies(candidate)
+        if concurrency in timed:
             return None
         sizes = ", ".join(map(str, timed))
         if candidate in self.served:
             if not timed:
                 return self._not_served(candidate)
-            return f"{load} requests in flight were not served, only {sizes}"
-        around = next(((a, b) for a, b in pairwise(timed) if a < load < b), None)
+            return f"concurrency {concurrency} was not served, only {sizes}"
+        around = next(((a, b) for a, b in pairwise(timed) if a < concurrency < b), None)
         if around is not None:
             return f"interpolated between {around[0]} and {around[1]} rows"
         if timed:
-            return f"{load} rows at once were not timed, only {sizes}"
+            return f"{concurrency} concurrent requests were not timed, only {sizes}"
         return self.origin and f"{self.origin} has no times of it"
 
     def _not_served(self, candidate: Candidate) -> str | None:
@@ -114,10 +114,10 @@ def _served_loads(run: Run, candidate: Candidate) -> tuple[int, ...]:
     requests: defaultdict[tuple[int, bool, object], set[str]] = defaultdict(set)
     for row in run.decodes:
         if row.block == str(candidate) and row.output_tokens > 1 and row.decode_seconds > 0:
-            requests[row.batch, row.k > 0, (row.k, row.process)].add(row.request)
+            requests[row.concurrency, row.k > 0, (row.k, row.process)].add(row.request)
     enough = {at[:2] for at, names in requests.items() if len(names) >= FEW_DECODED}
-    loads = sorted({load for load, _ in enough})
-    return tuple(n for n in loads if {(n, True), (n, False)} <= enough)
+    concurrencies = sorted({concurrency for concurrency, _ in enough})
+    return tuple(n for n in concurrencies if {(n, True), (n, False)} <= enough)
 
 
 def engine_name(run: Run) -> str:
@@ -185,7 +185,9 @@ class _Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: Annotated[str, msgspec.Meta(min_length=1)]
-    batches: Annotated[dict[Annotated[int, msgspec.Meta(ge=1)], _Batch], msgspec.Meta(min_length=1)]
+    concurrency: Annotated[
+        dict[Annotated[int, msgspec.Meta(ge=1)], _Batch], msgspec.Meta(min_length=1)
+    ]
 
 
 def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource:
@@ -203,8 +205,11 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
         keys = [key for kind in (_File, _Batch, _DraftCosts) for key in kind.__struct_fields__]
         hint = did_you_mean(unknown[1], keys, _HINT) if unknown else _HINT
         raise UsageError(f"`{path}`: {error}", hint=hint) from error
-    passes = {batch: _target_passes(path, batch, given) for batch, given in file.batches.items()}
-    named = {name for given in file.batches.values() for name in given.drafts}
+    passes = {
+        concurrency: _target_passes(path, concurrency, given)
+        for concurrency, given in file.concurrency.items()
+    }
+    named = {name for given in file.concurrency.values() for name in given.drafts}
     known = {str(candidate): candidate for candidate in candidates}
     if not named & set(known):
         raise UsageError(
@@ -212,16 +217,16 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
             hint=f"name drafts as the run does: {', '.join(known)}",
         )
     blocks: dict[Candidate, dict[int, Block]] = {}
-    for batch, given in sorted(file.batches.items()):
-        target = exactly(passes[batch])
+    for concurrency, given in sorted(file.concurrency.items()):
+        target = exactly(passes[concurrency])
         for name in given.drafts.keys() & known.keys():
             lookup = known[name].draft == LOOKUP
             own = exactly({1: given.drafts[name].step_s})
-            blocks.setdefault(known[name], {})[batch] = Block(
+            blocks.setdefault(known[name], {})[concurrency] = Block(
                 target=target,
                 draft=None if lookup else own,
                 proposal=own if lookup else None,
-                longest=max(passes[batch]),
+                longest=max(passes[concurrency]),
             )
     caveats = (
         f"costs are those of {file.engine}, from `{path}`: all speed-ups here are "
@@ -233,19 +238,20 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
     return CostSource(blocks, runner=file.engine, origin=f"`{path}`", caveats=caveats)
 
 
-def _target_passes(path: Path, batch: int, given: _Batch) -> dict[int, float]:
+def _target_passes(path: Path, concurrency: int, given: _Batch) -> dict[int, float]:
     """Seconds of a target pass by its tokens."""
     step, rate = given.target_step_s, given.tokens_per_second
     if (step is None) == (rate is None):
         raise UsageError(
-            f"`{path}`: batch {batch} needs one of target_step_s and tokens_per_second", hint=_HINT
+            f"`{path}`: concurrency {concurrency} needs one of target_step_s and tokens_per_second",
+            hint=_HINT,
         )
-    passes = {1: step or batch / (rate or 1.0), **given.verify}
+    passes = {1: step or concurrency / (rate or 1.0), **given.verify}
     rising = [passes[tokens] for tokens in sorted(passes)]
     if rising != sorted(rising):
         raise UsageError(
-            f"`{path}`: batch {batch}: a pass over more tokens takes less time than one over "
+            f"`{path}`: concurrency {concurrency}: a pass over more tokens takes less time than one over "
             "fewer, or than a step",
-            hint="all are seconds of all rows together; average over more passes",
+            hint="all are seconds of all requests together; average over more passes",
         )
     return passes

@@ -202,8 +202,8 @@ class Alternative:
         """
         if self.decoding is None or not self.responses.knows(self.k):
             return None
-        rounds, load = self.responses.along.at(self.k), self.configuration.concurrency
-        seconds = rounds_seconds(self.responses, self.block or ROUND, load, rounds)
+        rounds, concurrency = self.responses.along.at(self.k), self.configuration.concurrency
+        seconds = rounds_seconds(self.responses, self.block or ROUND, concurrency, rounds)
         return *seconds, rounds.tokens, self.responses.weights
 
     def error_with(self, slower: float) -> float | None:
@@ -283,16 +283,20 @@ class Evaluator:
         """How much longer than promised decoding takes, by all timed cells."""
         timed, blocks = self.source.run, self.source.blocks
         cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
-        loads = sorted({load for by_load in blocks.values() for load in by_load})
+        concurrencies = sorted(
+            {concurrency for by_concurrency in blocks.values() for concurrency in by_concurrency}
+        )
         engine = timed is not None and timed.manifest.question.engine is not None
-        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, loads)
-        timed_loads = sorted({*loads, *(cell.configuration.concurrency for cell in cells)}) or [1]
+        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, concurrencies)
+        timed_concurrencies = sorted(
+            {*concurrencies, *(cell.configuration.concurrency for cell in cells)}
+        ) or [1]
         known = [
-            Configuration(candidate.draft, candidate.quant, k, load)
+            Configuration(candidate.draft, candidate.quant, k, concurrency)
             for candidate in self.run.candidates
-            for load in timed_loads
+            for concurrency in timed_concurrencies
             for k in self.ks
-            if not engine or load in self.source.loads(candidate)
+            if not engine or concurrency in self.source.concurrencies(candidate)
         ]
         return Effects(cells, design, known)
 
@@ -303,23 +307,26 @@ class Evaluator:
             found[cell.configuration] = (*found.get(cell.configuration, ()), cell)
         return found
 
-    def plain_cells(self, candidate: Candidate, load: int) -> tuple[Cell, ...]:
+    def plain_cells(self, candidate: Candidate, concurrency: int) -> tuple[Cell, ...]:
         """Those of decoding without a draft next to a candidate."""
-        return self._cells.get(Configuration(candidate.draft, candidate.quant, 0, load), ())
+        return self._cells.get(Configuration(candidate.draft, candidate.quant, 0, concurrency), ())
 
     def plain_overhead(self, alternative: Alternative) -> float | None:
         """Measured seconds of the baseline's steps over those of their passes."""
-        load = alternative.configuration.concurrency
-        return _over_promised(self.plain_cells(alternative.candidate, load))
+        concurrency = alternative.configuration.concurrency
+        return _over_promised(self.plain_cells(alternative.candidate, concurrency))
 
     def timing(self, alternative: Alternative) -> Floats:
         """What resampled passes change the promised logarithm of a speed-up to [draws]."""
         responses, block = alternative.responses, alternative.block
         assert block is not None
-        rounds, load = responses.along.at(alternative.k), alternative.configuration.concurrency
+        rounds, concurrency = (
+            responses.along.at(alternative.k),
+            alternative.configuration.concurrency,
+        )
         sides = (
             block.steps(rounds.tokens, responses.contexts),
-            block.rounds(rounds, responses.contexts, load, responses.weights),
+            block.rounds(rounds, responses.contexts, concurrency, responses.weights),
         )
         plain, drafted = (block.seconds @ (responses.weights @ points) for points in sides)
         return np.asarray(np.log(plain / drafted)[1:], np.float64)
@@ -327,10 +334,12 @@ class Evaluator:
     def concurrencies(self) -> tuple[int, ...]:
         """Those that the run asked about; with costs from elsewhere, those timed there."""
         if self.foreign:
-            return tuple(sorted({b for c in self.run.candidates for b in self.source.loads(c)}))
+            return tuple(
+                sorted({b for c in self.run.candidates for b in self.source.concurrencies(c)})
+            )
         if self.run.manifest.question.arrivals != "closed":
             return (1,)  # requests that came at their times are of one load, which counts as 1
-        return tuple(sorted(self.run.manifest.question.batches))
+        return tuple(sorted(self.run.manifest.question.concurrency))
 
     @remembered
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
@@ -338,40 +347,42 @@ class Evaluator:
         return {} if self.foreign else measurements(self.run, concurrency)
 
     @remembered
-    def promised(self, load: int) -> Promised:
+    def promised(self, concurrency: int) -> Promised:
         """What every candidate promises at a load, the control only where it is shown."""
-        shown = load in (*self.options.concurrency, *self.concurrencies())
+        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
         every = []
         for candidate in self.run.candidates:
-            block = self._block(candidate, load)
-            served = load in self.source.served.get(candidate, ())
+            block = self._block(candidate, concurrency)
+            served = concurrency in self.source.served.get(candidate, ())
             if (block or served) and (shown or candidate.draft != SELF):
                 every.append((self.responses(candidate), block))
         tokens = {c for c, own in self._cells.items() if c.k and own[0].promise == "tokens"}
         alone = {
-            c: self.measured(load)[c.candidate, c.k].runs
+            c: self.measured(concurrency)[c.candidate, c.k].runs
             for c in tokens
-            if c.concurrency == load and (c.candidate, c.k) in self.measured(load)
+            if c.concurrency == concurrency and (c.candidate, c.k) in self.measured(concurrency)
         }
         every = [(r, b) for r, b in every if b or all(c.candidate != r.candidate for c in alone)]
-        return promised(self.run, every, load, self.ks, alone, self.drawn, foreign=self.foreign)
+        return promised(
+            self.run, every, concurrency, self.ks, alone, self.drawn, foreign=self.foreign
+        )
 
     @remembered
-    def alternatives(self, load: int) -> tuple[Alternative, ...]:
+    def alternatives(self, concurrency: int) -> tuple[Alternative, ...]:
         """Every candidate at every k that the run asked about, in the order of the run."""
-        here = self.promised(load)
+        here = self.promised(concurrency)
         columns = {each: at for at, each in enumerate(here.configurations)}
-        decoding, whole = self._logs(load)
+        decoding, whole = self._logs(concurrency)
         parts = self._parts(here, whole if self.by == "end_to_end" else decoding)
         changes = [self._among_drafts(here, each.every) for each in (decoding, whole)]
-        shown = load in (*self.options.concurrency, *self.concurrencies())
+        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
         found = []
         for candidate in self.run.candidates:
             if candidate.draft == SELF and not shown:
                 continue
-            block = self._block(candidate, load)
-            for k in self._ks_of(candidate, load):
-                configuration = Configuration(candidate.draft, candidate.quant, k, load)
+            block = self._block(candidate, concurrency)
+            for k in self._ks_of(candidate, concurrency):
+                configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
                 at, both = columns.get(configuration), list[Floats | None]([None, None])
                 if at is not None:
                     both = [
@@ -383,9 +394,9 @@ class Evaluator:
                         configuration=configuration,
                         responses=self.responses(candidate),
                         block=block,
-                        measured=self.measured(load).get((candidate, k)),
+                        measured=self.measured(concurrency).get((candidate, k)),
                         cells=self._cells.get(configuration, ()),
-                        note=self.source.note(candidate, load),
+                        note=self.source.note(candidate, concurrency),
                         memory_bytes=draft_memory(self.run, candidate),
                         requests=0 if at is None else here.requests[at],
                         equal=0.0 if at is None else float(here.equal[at]),
@@ -396,10 +407,10 @@ class Evaluator:
                 )
         return tuple(found)
 
-    def _ks_of(self, candidate: Candidate, load: int) -> list[int]:
+    def _ks_of(self, candidate: Candidate, concurrency: int) -> list[int]:
         """The k's at which anything is known of a candidate."""
         reaches = self.responses(candidate).along.reaches
-        decoded = {k for of, k in self.measured(load) if of == candidate}
+        decoded = {k for of, k in self.measured(concurrency) if of == candidate}
         return [k for k in self.ks if reaches(k) or k in decoded]
 
     @remembered
@@ -430,11 +441,11 @@ class Evaluator:
         return None if predicted is None else alternative.error_with(predicted.slower)
 
     @remembered
-    def _logs(self, load: int) -> tuple[_Logs, _Logs]:
+    def _logs(self, concurrency: int) -> tuple[_Logs, _Logs]:
         """The log speed-ups of decoding and with both prefills."""
-        here = self.promised(load)
+        here = self.promised(concurrency)
         if self.on_engine:  # whose rounds are as long as those of the requests that were answered
-            cells = [c for c in self.effects.cells if c.configuration.concurrency == load]
+            cells = [c for c in self.effects.cells if c.configuration.concurrency == concurrency]
             fewest = min((cell.equal for cell in cells), default=math.inf)
             here = replace(here, equal=np.minimum(here.equal, fewest))
         longer = self.effects.longer(here.configurations, here.step)
@@ -453,17 +464,17 @@ class Evaluator:
         # An engine's server without a draft is not started again for each.
         beside = 0.0 if self.on_engine else noise * normal(len(noise))
         for each in timed:
-            load = each.configuration.concurrency
-            at = self.promised(load).configurations.index(each.configuration)
+            concurrency = each.configuration.concurrency
+            at = self.promised(concurrency).configurations.index(each.configuration)
             passes = self.timing(each) if each.block else np.zeros(PASS_DRAWS)
             passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
-            time = self._logs(load)[0].time[:, at]
+            time = self._logs(concurrency)[0].time[:, at]
             found.append(time + passes + noise * normal(len(noise)) - beside)
         return np.stack(found, axis=1)
 
     @remembered
-    def _block(self, candidate: Candidate, load: int) -> Block | None:
-        return between(self.source.blocks.get(candidate, {}), load)
+    def _block(self, candidate: Candidate, concurrency: int) -> Block | None:
+        return between(self.source.blocks.get(candidate, {}), concurrency)
 
     def _parts(self, here: Promised, logs: _Logs) -> list[Parts | None]:
         """Of every configuration; of an undecoded one, what a cell of it would leave is the cells'
@@ -520,12 +531,10 @@ class Evaluator:
         return dict(zip(best, moved.T, strict=True))
 
     @remembered
-    def at(self, concurrency: int, only: Candidate | None = None) -> LoadDecision:
+    def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
         """The decision with so many active rows, among all candidates or the k's of one."""
         every = self.alternatives(concurrency)
-        return LoadDecision(
-            self, concurrency, tuple(a for a in every if only in (None, a.candidate))
-        )
+        return DecisionAt(self, concurrency, tuple(a for a in every if only in (None, a.candidate)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -575,7 +584,7 @@ def _known(log: Floats) -> Floats | None:
 
 
 @dataclass(frozen=True, eq=False)
-class LoadDecision:
+class DecisionAt:
     """The alternatives at one concurrency and the decision between them."""
 
     evaluator: Evaluator

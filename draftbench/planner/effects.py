@@ -34,7 +34,7 @@ from draftbench.records import Candidate
 
 # Standard deviations of effects before any cell was seen. Those of a configuration together are
 # about 5 %: 44 decoded ones of real runs were 4.5 % (root mean square) off what passes promise.
-FREE, RUNNER, DRAFT, AT_LOAD, K = 2.0, 0.03, 0.03, 0.015, 0.012
+FREE, RUNNER, DRAFT, AT_CONCURRENCY, K = 2.0, 0.03, 0.03, 0.015, 0.012
 # Target steps that a round may take beyond its passes.
 CONSTANT = 0.06
 # The noise of a cell (sd): what is usual, and as many degrees of freedom it counts as.
@@ -294,8 +294,10 @@ class BuiltInDesign:
     scaled: tuple[str, ...] = ("draft", "draft at")
     noisy: tuple[str, ...] = ()
 
-    def __init__(self, cells: Sequence[Cell], loads: Sequence[int]) -> None:
-        self.loads = sorted({*loads, *(c.configuration.concurrency for c in cells)}) or [1]
+    def __init__(self, cells: Sequence[Cell], concurrencies: Sequence[int]) -> None:
+        self.concurrencies = sorted(
+            {*concurrencies, *(c.configuration.concurrency for c in cells)}
+        ) or [1]
         self.alone = {c.configuration for c in cells if c.promise == "tokens"}
         # By tokens a cell says how long they took: its offset is that of the baseline next to it.
         self._offsets = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
@@ -315,10 +317,10 @@ class BuiltInDesign:
             yield from self._slower(own, cell.step)
 
     def plain(self, configuration: Configuration) -> Iterator[Part]:
-        for load, weight in around(configuration.concurrency, self.loads):
-            names = self.processes.get((configuration.candidate, load), [])
+        for concurrency, weight in around(configuration.concurrency, self.concurrencies):
+            names = self.processes.get((configuration.candidate, concurrency), [])
             for name in names:
-                effect = "plain", configuration.candidate, load, name
+                effect = "plain", configuration.candidate, concurrency, name
                 yield Part(effect, FREE, weight / len(names))
 
     def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
@@ -333,22 +335,22 @@ class BuiltInDesign:
         yield Part(("runner",), RUNNER, 1.0)
         yield Part(("draft", candidate), DRAFT, 1.0)
         yield Part(("k", k), K, 1.0)
-        for load, weight in around(configuration.concurrency, self.loads):
-            yield Part(("runner at", load), AT_LOAD, weight)
-            yield Part(("draft at", candidate, load), AT_LOAD, weight)
-            yield Part(("k at", k, load), K, weight)
-            yield Part(("constant at", load), CONSTANT, weight * step)
+        for concurrency, weight in around(configuration.concurrency, self.concurrencies):
+            yield Part(("runner at", concurrency), AT_CONCURRENCY, weight)
+            yield Part(("draft at", candidate, concurrency), AT_CONCURRENCY, weight)
+            yield Part(("k at", k, concurrency), K, weight)
+            yield Part(("constant at", concurrency), CONSTANT, weight * step)
 
     def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
         """Passes are monotone already."""
         return longer
 
 
-def around(load: int, timed: Sequence[int]) -> Iterator[tuple[int, float]]:
+def around(concurrency: int, timed: Sequence[int]) -> Iterator[tuple[int, float]]:
     """The timed loads around one with their weights, which are linear in its logarithm."""
-    low = max((each for each in timed if each <= load), default=timed[0])
-    high = min((each for each in timed if each >= load), default=timed[-1])
-    share = math.log(load / low) / math.log(high / low) if low < high else 0.0
+    low = max((each for each in timed if each <= concurrency), default=timed[0])
+    high = min((each for each in timed if each >= concurrency), default=timed[-1])
+    share = math.log(concurrency / low) / math.log(high / low) if low < high else 0.0
     yield low, 1 - share
     if share:
         yield high, share
@@ -399,10 +401,10 @@ class EngineDesign:
         largest = max([*ks, *(c.configuration.k for c in cells), 1])
         self.steps = {n: float(np.mean(by[None][0])) for n, by in logs.items() if None in by}
         self.lines = {
-            (candidate, load): _first_line(math.exp(self.steps[load]), by_k, largest)
-            for load, by in logs.items()
+            (candidate, concurrency): _first_line(math.exp(self.steps[concurrency]), by_k, largest)
+            for concurrency, by in logs.items()
             for candidate, by_k in by.items()
-            if candidate is not None and load in self.steps
+            if candidate is not None and concurrency in self.steps
         }
 
     def offset(self, configuration: Configuration) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import Evaluator, LoadDecision
+from draftbench.planner.decide import DecisionAt, Evaluator
 from draftbench.planner.recommendation import Caveat
 from draftbench.records import DRAFTING_SETTINGS, EngineFacts
 from draftbench.run_folder.run import Run
@@ -33,7 +33,7 @@ def unanswered(run: Run) -> Iterator[Caveat]:
         )
 
 
-def engine_caveats(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
+def engine_caveats(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     """The caveats of a run on a serving engine; where costs are not its own, only what it did not
     answer.
     """
@@ -92,7 +92,7 @@ def _of_a_thinned_log(run: Run) -> Iterator[Caveat]:
         )
 
 
-def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
+def _of_untimed(run: Run, decided: DecisionAt) -> Iterator[Caveat]:
     """Drafts that the engine was not started with, where it was with others."""
     shown = decided.alternatives
     timed = {a.candidate for a in shown if a.decoding is not None or a.measured}
@@ -105,7 +105,7 @@ def _of_untimed(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
         )
 
 
-def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
+def _of_unreported_rounds(run: Run, decided: DecisionAt) -> Iterator[Caveat]:
     """An engine that reports no drafting: its speed is measured, its k is what the user says."""
     for each in decided.alternatives:
         runs = each.measured.runs if each.measured else ()
@@ -117,7 +117,7 @@ def _of_unreported_rounds(run: Run, decided: LoadDecision) -> Iterator[Caveat]:
             )
 
 
-def _of_cached_prompts(evaluator: Evaluator, decided: LoadDecision) -> Iterator[Caveat]:
+def _of_cached_prompts(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     """Decisive where requests wait for each other's prefills, or where latency is ranked by."""
     run, concurrency = evaluator.run, decided.concurrency
     rows = run.answers_at(concurrency)

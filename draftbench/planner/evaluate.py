@@ -23,8 +23,8 @@ from draftbench.planner.cells import ROUND, rounds_seconds
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     Alternative,
+    DecisionAt,
     Evaluator,
-    LoadDecision,
 )
 from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.recommendation import (
@@ -39,7 +39,7 @@ from draftbench.run_folder.run import Run
 _PRECISION = 1e-3
 
 
-def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
+def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
     """Every candidate at every k, in the order in which they were measured."""
     samples: dict[Alternative, dict[str, Sample | None]] = {}
     best_of_each = []
@@ -64,8 +64,8 @@ def evaluations(run: Run, decided: LoadDecision) -> tuple[Evaluation, ...]:
 
 def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decode]]:
     """Those of a serving engine, with or without a baseline."""
-    load = alternative.configuration.concurrency
-    return runs_at(run, alternative.candidate, alternative.k, load) if run.served else []
+    concurrency = alternative.configuration.concurrency
+    return runs_at(run, alternative.candidate, alternative.k, concurrency) if run.served else []
 
 
 def _samples(alternative: Alternative, run: Run) -> dict[str, Sample | None]:
@@ -92,7 +92,7 @@ def _samples(alternative: Alternative, run: Run) -> dict[str, Sample | None]:
 
 def _evaluation(
     alternative: Alternative,
-    decided: LoadDecision,
+    decided: DecisionAt,
     run: Run,
     figures: Mapping[str, Estimate | None],
     best: bool,
@@ -140,7 +140,7 @@ def _evaluation(
     )
 
 
-def why_not(alternative: Alternative, decided: LoadDecision, run: Run) -> str:
+def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:
     """Why an alternative lost: to plain decoding, to another k of its draft, or to another draft;
     of the leader, why it is not chosen.
     """
@@ -186,7 +186,7 @@ def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, flo
 
 
 def _economy(
-    alternative: Alternative, decided: LoadDecision, speed: float, best: float | None = None
+    alternative: Alternative, decided: DecisionAt, speed: float, best: float | None = None
 ) -> str:
     """An expected speed-up, next to the leader's; for decoding alone also its tokens per round and
     what a round costs.
@@ -231,7 +231,7 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
     """Over every configuration that was decoded, at every concurrency."""
     decoded = [
         (each, error)
-        for concurrency in sorted({row.batch for row in evaluator.run.decodes})
+        for concurrency in sorted({row.concurrency for row in evaluator.run.decodes})
         if evaluator.measured(concurrency)
         for each in evaluator.alternatives(concurrency)
         if (error := evaluator.prediction_error(each)) is not None
@@ -266,7 +266,7 @@ def break_even(alternative: Alternative) -> BreakEven | None:
 
     None for prompt lookup, whose acceptance has no law per position, and at unknown speed.
     """
-    responses, load = alternative.responses, alternative.configuration.concurrency
+    responses, concurrency = alternative.responses, alternative.configuration.concurrency
     laws = [law for law in responses.along.laws if isinstance(law, PositionLaw)]
     expected, promised = alternative.value("expected"), alternative.promised
     if len(laws) < len(responses.along.laws) or not expected or promised is None:
@@ -280,7 +280,7 @@ def break_even(alternative: Alternative) -> BreakEven | None:
             for x in laws
         ]
         fewer = expected_rounds(scaled, alternative.k)
-        seconds = rounds_seconds(responses, alternative.block or ROUND, load, fewer)
+        seconds = rounds_seconds(responses, alternative.block or ROUND, concurrency, fewer)
         without, drafted = (weights @ each for each in seconds)
         return bool(without >= slower * drafted)
 

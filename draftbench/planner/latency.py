@@ -115,7 +115,7 @@ def _side(runs: Sequence[TimedRun], answers: Sequence[Served]) -> Side | None:
             )
         ]
         # Every row of a batch records the rounds that all rows share: one copy of each counts.
-        gaps = sorted(rounds, reverse=True)[:: runs[0].row.batch]
+        gaps = sorted(rounds, reverse=True)[:: runs[0].row.concurrency]
     first = [each.row.prefills for each in runs]
     return Side(
         time_per_output_token=_distribution(paces),

@@ -26,7 +26,7 @@ def broken_limits(alternative: Alternative, limits: DecisionOptions, run: Run) -
     if configuration.k < fewest:
         broken.append(too_short(fewest))
     if (most := limits.max_memory) is not None:
-        at_once = question.slots or configuration.concurrency
+        at_once = question.max_concurrency or configuration.concurrency
         needed = memory_needed(run, configuration.candidate, at_once)
         if needed is None:
             broken.append("its memory is unknown, so it cannot be shown to keep --max-memory")

@@ -1,12 +1,12 @@
 """Decoding runs → measured speed-ups, and the drift of plain decoding.
 
-A candidate's runs at one k are compared with the baseline runs of the same block and batch on the
+A candidate's runs at one k are compared with the baseline runs of the same block and concurrency on the
 same requests: tokens per second over tokens per second, since outputs may differ in length. The
-first token comes from the prefill and is not counted. Of a batch only its steady rounds count,
+first token comes from the prefill and is not counted. Of several rows only their steady rounds count,
 those with every row active: the last responses run alone and would be compared with an emptier
 machine. A round's seconds are those of all its rows together.
 
-Intervals cover the sampling of requests within the processes that ran. Rows of a batch share their
+Intervals cover the sampling of requests within the processes that ran. Rows side by side share their
 rounds, so that there they are approximate.
 """
 
@@ -40,14 +40,14 @@ SPEEDUP = Figure(
 def steady(row: Decode) -> Decode | None:
     """The run with its steady rounds alone, as if it were a shorter response; None without any.
 
-    A run of a batch of one is all steady.
+    A run at concurrency 1 is all steady.
     """
-    return row if row.batch == 1 else _steady_rounds(row)
+    return row if row.concurrency == 1 else _steady_rounds(row)
 
 
 @lru_cache(maxsize=4096)
 def _steady_rounds(row: Decode) -> Decode | None:
-    kept = [active == row.batch for active in row.active]
+    kept = [active == row.concurrency for active in row.active]
     if not any(kept):
         return None
     # A round emits what it accepted and one token of the target's, which the last round lacks
@@ -104,10 +104,12 @@ class Measurement:
         return counted_along([(each.response, each.row) for each in self.runs])
 
 
-def measurements(run: Run, batch: int = 1) -> dict[tuple[Candidate, int], Measurement]:
-    """Every candidate and k decoded at one batch size on requests that have a baseline run too."""
+def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], Measurement]:
+    """Every candidate and k decoded at one concurrency on requests that have a baseline run too."""
     groups: dict[tuple[str, int], dict[Key, list[TimedRun]]] = {}
-    rows = (row for row in run.decodes_by_batch.get(batch, ()) if row.key in run.responses)
+    rows = (
+        row for row in run.decodes_by_concurrency.get(concurrency, ()) if row.key in run.responses
+    )
     for each in timed_runs(run, rows):
         of_group = groups.setdefault((each.row.block, each.row.k), {})
         of_group.setdefault(each.row.key, []).append(each)
@@ -185,7 +187,7 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
     runs: defaultdict[tuple[Key, int], list[tuple[int, float]]] = defaultdict(list)
     for at, row in zip(places, order, strict=True):
         pace = math.log(row.decode_seconds / (row.output_tokens - 1))
-        runs[row.key, row.batch].append((at, pace))
+        runs[row.key, row.concurrency].append((at, pace))
     slopes = [
         (later - earlier) / (j - i)
         for points in runs.values()

@@ -33,7 +33,7 @@ class DecisionOptions:
             take at a concurrency and the traffic's longest context; None: no limit.
         max_p99_ratio: how much the 99th percentile of a request's time per output token may grow
             by speculation (under 100 requests: the largest value); None: no limit.
-        concurrency: numbers of active decoding rows to answer for; empty: the batch sizes of the
+        concurrency: concurrencies to answer for; empty: those of the
             run, or those that `costs` were timed at.
         price_per_hour: of the machine, for tokens per dollar.
         costs: where costs come from instead of this run.

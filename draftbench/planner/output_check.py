@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
-from draftbench.planner.recommendation import AtLoad, Audit, TextsAtLoad
+from draftbench.planner.recommendation import AtConcurrency, Audit, TextsAtLoad
 from draftbench.records import Candidate, Decode, Key, Served
 from draftbench.run_folder.run import Run
 
@@ -128,7 +128,7 @@ def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, M
             yield key, "unknown"
 
 
-def texts_changed(at: AtLoad) -> Iterator[str]:
+def texts_changed(at: AtConcurrency) -> Iterator[str]:
     """Sentences on how often texts differ at a load with speculation and without."""
     texts = at.texts
     if texts is None:

@@ -243,16 +243,16 @@ class Block:
         none = np.zeros((len(own), drafting.flat.shape[1] if drafting else 0))
         return np.concatenate([own, none], axis=1)
 
-    def rounds(self, rounds: Rounds, context: Floats, batch: int, weights: Floats) -> Floats:
+    def rounds(self, rounds: Rounds, context: Floats, concurrency: int, weights: Floats) -> Floats:
         """How often each point counts in the rounds of every response, by the formulas above
         [responses, points].
 
         Args:
             context: cached tokens of each response.
-            weights: how often each response occurs in the traffic, for the other rows of the batch.
+            weights: how often each response occurs in the traffic, for the other rows of the pass.
         """
         every, widths = rounds.by_draft_length.sum(axis=1), np.arange(rounds.k + 1)
-        if batch == 1:
+        if concurrency == 1:
             parts = [self.target.points(1 + widths, context, rounds.by_draft_length)]
             full = rounds.after_full[:, 1:].sum(axis=1)
             first, drafted = 2.0, np.stack([rounds.proposed - full, full], axis=1)
@@ -260,7 +260,7 @@ class Block:
             lengths = weights @ rounds.by_draft_length
             shares = lengths / (lengths.sum() or 1.0)
             parts = [self.target.points(1 + shares @ widths, context, every)]
-            some = 1 - np.cumsum(shares)[:-1] ** batch
+            some = 1 - np.cumsum(shares)[:-1] ** concurrency
             first = 1 + (weights @ rounds.after_full[:, 1:]).sum() / (lengths.sum() or 1.0)
             drafted = every[:, None] * [some[1:].sum(), some[0]]
         if self.proposal is not None:
@@ -302,7 +302,7 @@ class Block:
 
 
 def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
-    """The passes of a candidate's block by the batch sizes that were timed, ascending.
+    """The passes of a candidate's block by the concurrencies that were timed, ascending.
 
     Empty where the draft's or the target's quantization level has no real kernel. More rows never
     cost less than fewer.
@@ -316,7 +316,7 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
     timed = defaultdict(dict)
     for point in run.costs:
         if point.block == str(candidate):
-            samples = timed[point.candidate, point.what, point.batch]
+            samples = timed[point.candidate, point.what, point.concurrency]
             by_process = samples.setdefault((point.new_tokens, point.context), {})
             by_process.setdefault(point.process, []).extend(point.seconds)
     draft = None if candidate.draft == SELF else candidate
@@ -324,20 +324,22 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
     prefill, draft_prefill = (_passes(timed[model, "prefill", 1]) for model in (None, draft))
     fewer_rows: dict[Candidate | None, Passes] = {}
     blocks = {}
-    for batch in sorted({batch for _, _, batch in timed}):
+    for concurrency in sorted({concurrency for _, _, concurrency in timed}):
         steps = {}
         for model in {None, draft}:
-            passes = _passes(timed[model, "step", batch])
+            passes = _passes(timed[model, "step", concurrency])
             if passes is not None:
                 before = fewer_rows.get(model)
                 steps[model] = passes.raised(before) if before else passes
         fewer_rows |= steps
-        proposal = _passes(timed[draft, "proposal", batch])
+        proposal = _passes(timed[draft, "proposal", concurrency])
         if proposal is None and one_lookup is not None:
             # The host looks the rows up one after the other.
-            proposal = replace(one_lookup, seconds=one_lookup.seconds * batch)
+            proposal = replace(one_lookup, seconds=one_lookup.seconds * concurrency)
         if None in steps and (draft in steps or proposal):
-            blocks[batch] = Block(steps[None], steps.get(draft), proposal, prefill, draft_prefill)
+            blocks[concurrency] = Block(
+                steps[None], steps.get(draft), proposal, prefill, draft_prefill
+            )
     return blocks
 
 

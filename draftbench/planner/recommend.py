@@ -6,14 +6,14 @@ import msgspec
 
 from draftbench.acceptance.faults import near_tie_share
 from draftbench.planner.caveats import caveats, checks
+from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import Evaluator, LoadDecision
+from draftbench.planner.decide import DecisionAt, Evaluator
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
 from draftbench.planner.latency import latency, slo_kept
-from draftbench.planner.loads import at_load, crossover, schedule
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
-from draftbench.planner.recommendation import AtLoad, Evaluation, Recommendation
+from draftbench.planner.recommendation import AtConcurrency, Evaluation, Recommendation
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.records import SELF, DraftingMode
 from draftbench.run_folder.run import Run
@@ -29,7 +29,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     """
     evaluator = Evaluator(run, options or DecisionOptions())
     asked = tuple(dict.fromkeys(evaluator.options.concurrency)) or evaluator.concurrencies()
-    loads = tuple(at_load(evaluator, concurrency) for concurrency in asked)
+    loads = tuple(at_concurrency(evaluator, concurrency) for concurrency in asked)
     headline = loads[0]
     if evaluator.options.objective in ("throughput", "cost"):
         headline = max(loads, key=_answered_rate)
@@ -104,14 +104,14 @@ def _arrivals(run: Run) -> str | None:
     return "the log's pace" if scale == 1 else f"the log's pace ×{scale:g}"
 
 
-def _answered_rate(at: AtLoad) -> float:
+def _answered_rate(at: AtConcurrency) -> float:
     """Tokens per second if the answer at a load is followed; unknown ones come last."""
     speculates = at.decision == "speculate"
     rate = at.tokens_per_second if speculates else at.tokens_per_second_plain
     return -1.0 if rate is None else rate
 
 
-def _is_sure(decided: LoadDecision) -> bool:
+def _is_sure(decided: DecisionAt) -> bool:
     """Whether it can be said how sure the decision is; not without an interval, nor where
     speculation is turned down as more than 1× was asked for: plain decoding is then chosen without
     being the fastest.

@@ -145,7 +145,7 @@ class TextsAtLoad(Record, frozen=True):
     plain_differ: int  # of these
 
 
-class AtLoad(Record, frozen=True):
+class AtConcurrency(Record, frozen=True):
     """The answer at one concurrency (active decoding rows). Speed-ups are the leader's.
 
     Rates are tokens per second of all rows while they decode, times are seconds per output token of
@@ -310,7 +310,7 @@ class Recommendation(Record, frozen=True):
     drafting_mode: DraftingMode  # greedy, sampled or sampled-temperature-only
     concurrency: int
     objective: Objective  # what candidates were ranked by
-    levels: tuple[AtLoad, ...]  # every concurrency that was asked for
+    levels: tuple[AtConcurrency, ...]  # every concurrency that was asked for
     schedule: tuple[ScheduleEntry, ...]
     crossover: int | None  # largest concurrency that clearly pays; 0: none, None: the largest timed
     break_even: BreakEven | None  # the leader's

@@ -134,13 +134,13 @@ def _of_unquantized(answer: Recommendation, models: Sequence[Evaluation]) -> Ite
 
 
 def _of_many_requests(answer: Recommendation, run: Run) -> Iterator[Advice]:
-    measured = max(run.manifest.question.batches)
+    measured = max(run.manifest.question.concurrency)
     asked = max([measured, *(level.concurrency for level in answer.levels)])
     if answer.decision == "speculate" and asked < 32:
         yield Advice(
             rule="many-requests-at-once",
             sentence=f"measured up to concurrency {measured}; from 32 on, speculation usually "
             "stops paying: sweep at your real load first (`--concurrency 32`)",
-            reason="a full batch already uses the arithmetic that verifying needs",
+            reason="many concurrent requests already use the arithmetic that verifying needs",
             source=f"{_GUIDE}; vllm-project/vllm issue 17984 (Llama 70B with 1B loses from 32 on)",
         )

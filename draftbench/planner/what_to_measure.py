@@ -17,8 +17,8 @@ from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     TIMING_NOISE,
     Alternative,
+    DecisionAt,
     Evaluator,
-    LoadDecision,
 )
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import STALL
@@ -50,7 +50,7 @@ def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int
 
 
 def _worth_timing(
-    here: LoadDecision, some: Sequence[Alternative], timed: Sequence[Alternative] = ()
+    here: DecisionAt, some: Sequence[Alternative], timed: Sequence[Alternative] = ()
 ) -> Alternative | None:
     """The one of some that is worth its time most, besides those that will be `timed`. None where
     none is: where the choice is expected to lose hardly less for it, if it took as long as decoding
@@ -78,7 +78,9 @@ def next_start(
     decoding.
     """
     ks = sorted(ks) or asked_ks(run)
-    rows = [row for row in run.decodes if (row.candidate, row.batch) == (candidate, concurrency)]
+    rows = [
+        row for row in run.decodes if (row.candidate, row.concurrency) == (candidate, concurrency)
+    ]
     started = {row.k for row in rows}
     is_replayed = any(replay.candidate == candidate for replay in run.replays)
     for k in (ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0]):
@@ -95,9 +97,9 @@ def next_start(
 
 
 def timed_enough(
-    run: Run, candidate: Candidate, batch: int, decoded: Sequence[Trajectory], cells: int
+    run: Run, candidate: Candidate, concurrency: int, decoded: Sequence[Trajectory], cells: int
 ) -> Callable[[Sequence[CostPoint]], bool]:
-    """Judges the points of one block and batch size as they are timed, turn by turn.
+    """Judges the points of one block and concurrency as they are timed, turn by turn.
 
     Timing continues until what it adds to the interval of the best predicted speed-up is at most
     half of what the requests add, or a quarter of the distance to break-even. It need not be finer
@@ -115,14 +117,14 @@ def timed_enough(
 
     def enough(points: Sequence[CostPoint]) -> bool:
         evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
-        best = evaluator.at(batch, candidate).best_of_draft if responses.along.laws else None
+        best = evaluator.at(concurrency, candidate).best_of_draft if responses.along.laws else None
         if best is None or best.block is None or best.parts is None:
             return True
         if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
             return False
         speed = best.value("expected") or 1.0
         step = float(best.block.target.at(1, responses.context)[0, 0])
-        decoding = tokens * step / batch * (1 + (cells - 1) / speed)
+        decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
         if _spent_with_next_visit(points) > _SHARE_OF_DECODING * decoding:
             return True
         low, high = quantiles(evaluator.timing(best), (0.025, 0.975))

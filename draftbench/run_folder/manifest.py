@@ -43,11 +43,11 @@ ReplayedBy = Annotated[str, Meta(pattern="^(local|engine)$")]
 # What users call a field, where it is not the flag of the same name.
 _NAMES = {
     "ks": "--k",
-    "batches": "--concurrency",
+    "concurrency": "--concurrency",
     "quants": "--quant",
     "lookup_longest": "--ngram, longest",
     "lookup_shortest": "--ngram, shortest",
-    "slots": "requests answered at once",
+    "max_concurrency": "requests answered at once",
     "servers": "servers",
     "spec_files": "what spec files hold",
     "key_id": "key of the hashes",
@@ -85,7 +85,7 @@ class Question(Record, frozen=True):
     samples: Few
     max_new_tokens: Many | None  # cut of every response; None: the request's own limit
     temperature: Real | None  # override of every request's temperature; None: their own
-    batches: Annotated[tuple[Rows, ...], Meta(min_length=1)] = (1,)
+    concurrency: Annotated[tuple[Rows, ...], Meta(min_length=1)] = (1,)
     engine: str | None = None  # the serving engine that ran the target; None: built-in decoder
     engine_args: str = ""  # what the user added to its start: its form, and a keyed hash
     arrivals: str = "closed"  # closed, log, or poisson:RATE
@@ -96,7 +96,9 @@ class Question(Record, frozen=True):
     time_scale: Real | None = None  # times the log's own speed
     arrivals_digest: str | None = None  # keyed hash of the times of arrival; None: closed
     tokenizer: str | None = None  # empty: the target's, or the server's
-    slots: Rows | None = None  # most requests answered at once, with arrivals; None: unknown
+    max_concurrency: Rows | None = (
+        None  # most requests answered at once, with arrivals; None: unknown
+    )
     replay: ReplayedBy | None = None  # who replays drafts: local, which is this machine, or engine
 
 

@@ -33,7 +33,7 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.served import (
     answers_that_count,
-    at_their_load,
+    at_their_concurrency,
     decodes_of,
     without_answer,
 )
@@ -64,12 +64,12 @@ class Run:
     path: Path | None = None
 
     @cached_property
-    def decodes_by_batch(self) -> Mapping[int, Sequence[Decode]]:
+    def decodes_by_concurrency(self) -> Mapping[int, Sequence[Decode]]:
         """Decoding runs by how many rows were decoded at once."""
-        by_batch: dict[int, list[Decode]] = {}
+        by_concurrency: dict[int, list[Decode]] = {}
         for row in self.decodes:
-            by_batch.setdefault(row.batch, []).append(row)
-        return by_batch
+            by_concurrency.setdefault(row.concurrency, []).append(row)
+        return by_concurrency
 
     @cached_property
     def responses(self) -> Mapping[Key, Trajectory]:
@@ -96,9 +96,9 @@ class Run:
         """Whether responses were written without speculation; not where every server drafted."""
         return not self.served or any(row.candidate is None for row in self.served)
 
-    def answers_at(self, batch: int) -> list[Served]:
+    def answers_at(self, concurrency: int) -> list[Served]:
         """A serving engine's answers at one load of those that the run asked for."""
-        return [row for row in at_their_load(self.served) if row.batch == batch]
+        return [row for row in at_their_concurrency(self.served) if row.concurrency == concurrency]
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
         """The last facts of a draft or, with None, of the target; None for prompt lookup and
@@ -196,13 +196,13 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
 def comparable(rows: Sequence[Decode]) -> list[Decode]:
     """The decoding runs that can be compared with a baseline run of the same process.
 
-    A candidate's k's and the baseline are interleaved: on each response, or in a batch, whose rows
+    A candidate's k's and the baseline are interleaved: on each response, or of several rows at once, which
     share rounds, on all responses together. Of each such unit use the processes that decoded
     all of it; if none did, the last one.
     """
 
     def unit_of(row: Decode) -> tuple[str, int, Key | None]:
-        return row.block, row.batch, row.key if row.batch == 1 else None
+        return row.block, row.concurrency, row.key if row.concurrency == 1 else None
 
     # What each process decoded of each unit, in the order of processes.
     decoded: dict[Any, dict[str, set[tuple[int, Key]]]] = {}

@@ -50,7 +50,7 @@ def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:
     rows = list(rows)
 
     def asked(row: Served) -> tuple[object, ...]:
-        return row.key, row.candidate, row.k, row.repeat, row.load, row.batch
+        return row.key, row.candidate, row.k, row.repeat, row.load, row.concurrency
 
     answered = {asked(row) for row in rows if row.error is None}
     wrong = {asked(row): row for row in rows if row.error is not None}
@@ -66,7 +66,7 @@ def not_answered(reasons: Iterable[str], asked: int) -> str:
     return f"{counts.total()} of {asked} {requests} {were} not answered: {named}"
 
 
-def at_their_load(rows: Iterable[Served]) -> list[Served]:
+def at_their_concurrency(rows: Iterable[Served]) -> list[Served]:
     """With `--arrivals`, the answers to requests that were sent at their times; else all."""
     every = list(rows)
     return [row for row in every if row.load == "open"] or every
@@ -87,7 +87,9 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
     Answers that ended in an error are left out. The runs of a server that does not report its
     drafting have no rounds.
     """
-    whole = [row for row in at_their_load(rows) if row.error is None and row.output_tokens > 0]
+    whole = [
+        row for row in at_their_concurrency(rows) if row.error is None and row.output_tokens > 0
+    ]
     baseline = [row for row in whole if row.candidate is None]
     by_server = all(_by_server(row) for row in whole if row.output_tokens > 1)
     by_candidate: defaultdict[Candidate, list[Served]] = defaultdict(list)
@@ -128,9 +130,9 @@ def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decod
         first_difference=row.first_difference,
         tie=row.tie,
         block=block,
-        batch=row.batch,
+        concurrency=row.concurrency,
         process=row.process,
-        active=() if row.batch == 1 else (row.batch,) * len(rounds),
+        active=() if row.concurrency == 1 else (row.concurrency,) * len(rounds),
         summed=_summed(row),
     )
 

@@ -135,8 +135,8 @@ class Serving:
             args=self.options.args,
             command=self.options.command,
             stop_command=self.options.stop_command,
-            concurrency=options.in_flight,
-            slots=self.options.slots,
+            concurrency=options.max_concurrency,
+            max_concurrency=self.options.max_concurrency,
             context_length=self.context_length,
             threads=threads_of_servers(options),
             ready_timeout=self.options.ready_timeout,
@@ -197,7 +197,7 @@ def plain_starts(serving: Serving, options: SweepOptions, turn: int) -> list[Arm
 def loads_of(serving: Serving, options: SweepOptions, arm: Arm) -> list[Load]:
     """The loads of an arm, in order; the writer of the responses is first asked one by one."""
     if serving.options.arrivals == "closed":
-        asked = [Load(concurrency) for concurrency in options.batches]
+        asked = [Load(concurrency) for concurrency in options.concurrency]
     else:
         asked = [Load(None)]
     if arm == serving.writer:

@@ -259,7 +259,7 @@ def _on_engine(
         spec_files=tuple(hidden_in(portable(json.dumps(each, sort_keys=True))) for each in raw),
         time_scale=asked.time_scale,
         tokenizer=portable(asked.tokenizer or ""),
-        slots=_most_at_once(serving),
+        max_concurrency=_most_at_once(serving),
         replay=asked.replay,
     )
 
@@ -281,7 +281,7 @@ def _most_at_once(serving: Serving) -> int | None:
         return None
     if serving.facts is not None:
         return slots_of(serving.facts)
-    return serving.options.slots or (SLOTS if serving.engine == "llama.cpp" else None)
+    return serving.options.max_concurrency or (SLOTS if serving.engine == "llama.cpp" else None)
 
 
 def _check_starts(
@@ -377,7 +377,7 @@ def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> N
     """Raise an EngineError where a server answers fewer requests at a time than are to be in
     flight: the others would wait, and the load would never be the one that was asked for.
     """
-    most = max(options.batches)
+    most = max(options.concurrency)
     slots = slots_of(facts)
     if slots is not None and slots < most:
         raise EngineError(

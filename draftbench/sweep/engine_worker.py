@@ -306,7 +306,7 @@ class EngineWorker:
             EngineError: the server drafts differently than its arm should.
             ModelError: its time is up.
         """
-        most, prompts = self.options.in_flight, self.serving.warm_up
+        most, prompts = self.options.max_concurrency, self.serving.warm_up
         asks = [
             Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
             for n in range(2 * most)

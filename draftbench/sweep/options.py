@@ -30,7 +30,9 @@ class ServingOptions:
     tokenizer: str | None = None  # None: the target's
     arrivals: str = "closed"  # closed, log or poisson:RATE
     time_scale: float = 1.0  # times the log's own speed
-    slots: int | None = None  # requests answered at once at times of arrival; None: the default
+    max_concurrency: int | None = (
+        None  # requests answered at once at times of arrival; None: the default
+    )
     restarts: int = 1
     replay: str = "local"  # or engine: the engine serves the draft
     dtype: str | None = None  # that the user's server computes in, where it does not tell
@@ -44,7 +46,7 @@ class SweepOptions:
     drafts: tuple[str, ...]
     traffic: TrafficQuery
     ks: tuple[int, ...] = tuple(range(1, 9))
-    batches: tuple[int, ...] = (1,)
+    concurrency: tuple[int, ...] = (1,)
     quants: tuple[str, ...] = ("none",)
     target_quant: str = "none"
     dtype: str | None = None
@@ -69,11 +71,11 @@ class SweepOptions:
     serving: ServingOptions | None = None
 
     @property
-    def in_flight(self) -> int:
+    def max_concurrency(self) -> int:
         """The most requests that a server answers at once, as far as is known before it starts."""
         if self.serving is None or self.serving.arrivals == "closed":
-            return max(self.batches)
-        return self.serving.slots or SLOTS
+            return max(self.concurrency)
+        return self.serving.max_concurrency or SLOTS
 
     @property
     def most_ks(self) -> int:

@@ -351,5 +351,5 @@ def question_of(options: SweepOptions, traffic: Traffic, build: Build) -> Questi
         samples=options.samples,
         max_new_tokens=options.max_new_tokens,
         temperature=options.temperature,
-        batches=options.batches,
+        concurrency=options.concurrency,
     )

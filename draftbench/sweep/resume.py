@@ -51,17 +51,17 @@ class Replaying(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Time steps at a batch size."""
+    """Time steps at a concurrency."""
 
-    batch: int
+    concurrency: int
 
 
 class Decoding(NamedTuple):
-    """Decode some responses without a draft and at some k's, at a batch size; with one row, not
+    """Decode some responses without a draft and at some k's, at a concurrency; with one row, not
     those that are `done` in as many processes as asked for.
     """
 
-    batch: int
+    concurrency: int
     ks: list[int]
     responses: list[ScoredResponse]
     done: set[Key]
@@ -229,15 +229,15 @@ class Measured:
         trajectories = [response.trajectory for response in self.responses.values()]
         chosen = to_decode(trajectories, self.prepared.options.measure_requests)
         responses = [self.responses[t.key] for t in chosen]
-        for batch in self.prepared.options.batches:
+        for concurrency in self.prepared.options.concurrency:
             points = self.costs.get(str(candidate), ())
-            timed = {point.process for point in points if point.batch == batch}
+            timed = {point.process for point in points if point.concurrency == concurrency}
             if len(timed) < self.prepared.options.processes:
-                yield Timing(batch)
-            ks = self._ks(candidate, batch)
-            done = self._decoded(candidate, ks, batch)
+                yield Timing(concurrency)
+            ks = self._ks(candidate, concurrency)
+            done = self._decoded(candidate, ks, concurrency)
             if ks and any(response.key not in done for response in responses):
-                yield Decoding(batch, ks, responses, done)
+                yield Decoding(concurrency, ks, responses, done)
 
     def visits(self, candidate: Candidate, turn: int) -> Iterator[list[Arm]]:
         """The visits to servers that a candidate is measured by in a turn; arms of one visit share
@@ -269,7 +269,9 @@ class Measured:
         closed, last = plain_starts(serving, options, turn)[-1] in arms, turn + 1 == options.turns
         while ks and (last or not closed):
             asked = run_of(self.prepared.manifest, [*self.kept(), *chain(*self.facts.values())])
-            wanted = (next_start(asked, candidate, batch, ks) for batch in options.batches)
+            wanted = (
+                next_start(asked, candidate, concurrency, ks) for concurrency in options.concurrency
+            )
             k = next((k for k in wanted if k is not None and k not in started), None)
             if k is None:
                 return
@@ -311,7 +313,7 @@ class Measured:
             missing[load] = [one for one in everything if one.key in due]
         return {load: asked for load, asked in missing.items() if asked}
 
-    def _ks(self, candidate: Candidate, batch: int) -> list[int]:
+    def _ks(self, candidate: Candidate, concurrency: int) -> list[int]:
         """The k's to decode at: those that were decoded so far, or else those of `best`, by what
         was measured of this candidate and of those before it.
         """
@@ -321,29 +323,29 @@ class Measured:
         if options.measure == "all":
             return list(options.ks)
         rows = self.decodes.get(str(candidate), ())
-        if decoded := {row.k for row in rows if row.batch == batch and row.k}:
+        if decoded := {row.k for row in rows if row.concurrency == concurrency and row.k}:
             return sorted(decoded)
-        every, loads = self.prepared.candidates, options.batches
-        seen, until = every[: every.index(candidate) + 1], loads[: loads.index(batch) + 1]
+        every, loads = self.prepared.candidates, options.concurrency
+        seen, until = every[: every.index(candidate) + 1], loads[: loads.index(concurrency) + 1]
         points = [
             point
             for each in seen
             for point in self.costs.get(str(each), ())
-            if each != candidate or point.batch in until
+            if each != candidate or point.concurrency in until
         ]
-        first = {(point.block, point.batch): point.process for point in reversed(points)}
+        first = {(point.block, point.concurrency): point.process for point in reversed(points)}
         records = [
             *(response.trajectory for response in self.responses.values()),
             *(facts for loaded in self.facts.values() for facts in loaded),
-            *(point for point in points if point.process == first[point.block, point.batch]),
+            *(point for point in points if point.process == first[point.block, point.concurrency]),
             *(replay for each in seen for replay in self.replays.get(each, {}).values()),
             *(row for each in seen for row in self.decodes.get(str(each), ())),
         ]
         run = run_of(self.prepared.manifest, records)
-        return ks_to_decode(run, candidate, batch, options.most_ks)
+        return ks_to_decode(run, candidate, concurrency, options.most_ks)
 
     def timed_enough(
-        self, candidate: Candidate, batch: int
+        self, candidate: Candidate, concurrency: int
     ) -> Callable[[Sequence[CostPoint]], bool]:
         """Whether its steps are timed well enough for what was replayed and will be decoded."""
         options = self.prepared.options
@@ -353,11 +355,13 @@ class Measured:
             decoded = trajectories  # writing them is all that the sweep does besides
         records = [*trajectories, *self.replays.get(candidate, {}).values()]
         run = run_of(self.prepared.manifest, records)
-        return timed_enough(run, candidate, batch, decoded, 1 + options.most_ks)
+        return timed_enough(run, candidate, concurrency, decoded, 1 + options.most_ks)
 
-    def _decoded(self, candidate: Candidate, ks: Sequence[int], batch: int) -> set[Key]:
+    def _decoded(self, candidate: Candidate, ks: Sequence[int], concurrency: int) -> set[Key]:
         """The responses that enough processes decoded, both without a draft and at every k."""
-        rows = [row for row in self.decodes.get(str(candidate), ()) if row.batch == batch]
+        rows = [
+            row for row in self.decodes.get(str(candidate), ()) if row.concurrency == concurrency
+        ]
         seen = defaultdict[Key, dict[str, set[int]]](dict)
         for row in comparable(rows):
             seen[row.key].setdefault(row.process, set()).add(row.k)

@@ -123,15 +123,15 @@ def _step_times(prepared: Prepared, target: _Model, drafts: Iterable[_Model]) ->
     options = prepared.options
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
     seconds = 0.0
-    for batch, draft in product(options.batches, drafts):
-        grid = CostGrid((), max(options.ks), (), (), batch)
-        visits = LEAST_TURNS * _VISIT * (_CONTEXTS if batch == 1 else _CONTEXTS_OF_ROWS)
-        prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if batch == 1 else 0)
+    for concurrency, draft in product(options.concurrency, drafts):
+        grid = CostGrid((), max(options.ks), (), (), concurrency)
+        visits = LEAST_TURNS * _VISIT * (_CONTEXTS if concurrency == 1 else _CONTEXTS_OF_ROWS)
+        prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if concurrency == 1 else 0)
         timed = [(target, grid.verify_sizes)]
         if draft is not target and draft.step > 0:
             timed.append((draft, _DRAFT_SIZES))
         for model, sizes in timed:
-            seconds += visits * sum(model.one_pass(batch * size) for size in sizes)
+            seconds += visits * sum(model.one_pass(concurrency * size) for size in sizes)
             seconds += prompts * model.reading(prompt)
     return seconds
 
@@ -144,10 +144,10 @@ def _decoding(prepared: Prepared, target: _Model, drafts: Iterable[_Model]) -> f
     warm = min(limit, WARM_TOKENS + mean(options.ks))
     requests = min(options.measure_requests, len(prepared.prompt_tokens))
     seconds = 0.0
-    for batch, draft in product(options.batches, drafts):
+    for concurrency, draft in product(options.concurrency, drafts):
         # (responses, their tokens), the first batch once more to warm up
-        of_all = requests * repeats_of(requests, batch)
-        for rows, tokens in ((of_all, limit), (batch, warm)):
-            seconds += cells * rows * tokens / batch * target.one_pass(batch)
+        of_all = requests * repeats_of(requests, concurrency)
+        for rows, tokens in ((of_all, limit), (concurrency, warm)):
+            seconds += cells * rows * tokens / concurrency * target.one_pass(concurrency)
             seconds += cells * rows * (target.reading(prompt) + draft.reading(prompt))
     return seconds

@@ -166,7 +166,7 @@ class Worker:
         return LoadedCandidate(candidate, runner, self.bench)
 
     def _measure(self, loaded: LoadedCandidate) -> None:
-        """What is left of the candidate: its replays, then for each batch size the times of its
+        """What is left of the candidate: its replays, then for each concurrency the times of its
         steps and, where that is worth it, decoding.
         """
         bench, candidate = self.bench, loaded.candidate
@@ -178,23 +178,25 @@ class Worker:
                         made = replay(loaded, group)
                         self._keep(made)
                         self._between(len(made))
-                case Timing(batch):
+                case Timing(concurrency):
                     room = bench.target.context_length
-                    grid = grid_for(self.drafted, self.options.ks, room, batch)
+                    grid = grid_for(self.drafted, self.options.ks, room, concurrency)
                     turns = grid.most_turns
-                    self.watcher.stage(f"step times{_of_rows(batch)}", turns, candidate)
-                    enough = self.measured.timed_enough(candidate, batch)
+                    self.watcher.stage(f"step times{_of_rows(concurrency)}", turns, candidate)
+                    enough = self.measured.timed_enough(candidate, concurrency)
                     points = time_steps(loaded, grid, enough)
                     self._keep(points)
                     samples = max((len(point.seconds) for point in points), default=0)
                     self._between(1 + turns - samples // SAMPLES_PER_VISIT)
-                case Decoding(batch, ks, responses, done):
+                case Decoding(concurrency, ks, responses, done):
                     units = sum(response.key not in done for response in responses)
-                    if batch > 1:
-                        units = (1 + len(ks)) * len(responses) * repeats_of(len(responses), batch)
-                    at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(batch)}"
+                    if concurrency > 1:
+                        units = (
+                            (1 + len(ks)) * len(responses) * repeats_of(len(responses), concurrency)
+                        )
+                    at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(concurrency)}"
                     self.watcher.stage(at, units, candidate)
-                    for decodes in decode_requests(loaded, responses, ks, batch, done):
+                    for decodes in decode_requests(loaded, responses, ks, concurrency, done):
                         self._keep(decodes)
 
     def _between(self, done: int) -> None:
@@ -233,5 +235,5 @@ class Worker:
             self._keep([facts])
 
 
-def _of_rows(batch: int) -> str:
-    return "" if batch == 1 else f", {batch} rows"
+def _of_rows(concurrency: int) -> str:
+    return "" if concurrency == 1 else f", {concurrency} rows"

@@ -34,7 +34,7 @@ def run(counted, k, length, *, plain=True, load=1, weights=(1,) * 6, ks=None):
         if plain:
             rows.append(served(None, 0, *seconds, **same))
         rows.append(served(SMALL, k, *seconds, **same | counts))
-    return run_of(manifest(engine="vllm", ks=ks or (k,), batches=(load,)), rows)
+    return run_of(manifest(engine="vllm", ks=ks or (k,), concurrency=(load,)), rows)
 
 
 def of_each(counts):
@@ -56,7 +56,7 @@ def test_requests_that_were_asked_one_by_one_give_the_positions_of_all():
         for counts, load in ((POSITIONS, 1), (SUMS, 4))
     )
     observed = run_of(
-        manifest(engine="vllm", ks=(2,), batches=(1, 4)),
+        manifest(engine="vllm", ks=(2,), concurrency=(1, 4)),
         [*alone.trajectories, *alone.served, *together.served],
     )
     assert served_rounds(observed, SMALL).hazards == pytest.approx([0.6, 0.25])

@@ -61,8 +61,8 @@ def test_the_figures_are_those_of_the_acceptance_command():
 def test_a_row_of_a_batch_has_its_share_of_the_last_process(running):
     running.add([decode(SMALL, 0, 8.0, output_tokens=9)])
     for k in (0, 2):
-        running.add([decode(SMALL, k, 16.0, output_tokens=9, batch=4, process="before")])
-    running.add([decode(SMALL, 0, 8.0, output_tokens=9, batch=4, process="after")])
+        running.add([decode(SMALL, k, 16.0, output_tokens=9, concurrency=4, process="before")])
+    running.add([decode(SMALL, 0, 8.0, output_tokens=9, concurrency=4, process="after")])
     # Eight tokens in 8 s; k = 2 is not decoded in that process yet.
     assert (running.rows, running.tokens_per_second("small")) == (4, {0: 1.0})
 

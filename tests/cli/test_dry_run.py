@@ -36,12 +36,12 @@ def planned(tmp_path):
     """
 
     def make(candidates=EVERY, **options):
-        asked = {"drafts": ("small",), "ks": (1, 2, 3), "batches": (1, 4)} | options
+        asked = {"drafts": ("small",), "ks": (1, 2, 3), "concurrency": (1, 4)} | options
         prepared = SimpleNamespace(
             options=SweepOptions("big", traffic=query(tmp_path), **asked),
             candidates=candidates,
             prompt_tokens=[(60, 40)] * 10,
-            manifest=manifest(ks=asked["ks"], batches=asked["batches"], requests=10),
+            manifest=manifest(ks=asked["ks"], concurrency=asked["concurrency"], requests=10),
         )
         sheets = {c.draft: counted(c.draft, 1_000_000_000) for c in candidates}
         sheets = {name: sheets[name] for name in sheets if name not in ("ngram", "self")}
@@ -70,9 +70,9 @@ def many(planned):
         ([SELF], {}, "7.2 GB"),
         # Two k's and the baseline, each 16 requests of 100 tokens; where nothing is decoded, step
         # times at two contexts.
-        ([NGRAM], {"batches": (1, 16)}, "8.8 GB"),
-        ([NGRAM], {"batches": (1, 16), "measure": "none"}, "7.2 GB"),
-        ([NGRAM], {"batches": (1, 16), "measure": "replay"}, "5.6 GB"),
+        ([NGRAM], {"concurrency": (1, 16)}, "8.8 GB"),
+        ([NGRAM], {"concurrency": (1, 16), "measure": "none"}, "7.2 GB"),
+        ([NGRAM], {"concurrency": (1, 16), "measure": "replay"}, "5.6 GB"),
     ],
 )
 def test_memory_is_that_of_the_candidate_that_needs_most(planned, drafts, more, size):
@@ -162,5 +162,5 @@ def test_in_a_closed_loop_a_server_takes_what_its_answers_take(on_an_engine):
     flight all three answer 160 in a quarter of the time.
     """
     assert on_an_engine("closed", None).least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16)
-    at_four = on_an_engine("closed", None, batches=(1, 4))
+    at_four = on_an_engine("closed", None, concurrency=(1, 4))
     assert at_four.least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16 + 3 * 4)

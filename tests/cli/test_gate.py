@@ -178,7 +178,7 @@ def test_a_load_without_times_is_saved_with_those_of_another_and_says_so(command
     saved = command("gate", run, "--save", file, "--concurrency", 7)
     assert saved.code == 0
     assert "times in this baseline are at concurrency 1, not 7\n" in saved.err
-    assert json.loads(file.read_text()).get("active_rows", 1) == 1
+    assert json.loads(file.read_text()).get("concurrency", 1) == 1
 
 
 def test_a_run_without_the_baselines_draft_answers_another_question(command):

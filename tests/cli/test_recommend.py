@@ -12,7 +12,7 @@ REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RUN, ONE_ROW = REFERENCE / "qwen2.5-coder", REFERENCE / "tinyllama-stories"
 ENGINE = """
 engine: an engine 1.0
-batches:
+concurrency:
   1:
     tokens_per_second: 10
     verify: {2: 0.11, 9: 0.2}

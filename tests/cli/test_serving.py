@@ -424,7 +424,7 @@ def test_servers_have_room_for_requests_that_arrive_together(
     outcome = command("sweep", *words, "--arrivals", "poisson:6", *more, "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     assert {(start.slots, start.concurrency) for start in engine.starts} == {(limit, room)}
-    assert read_run(RunFolder(tmp_path / "run")).manifest.question.batches == (1,)
+    assert read_run(RunFolder(tmp_path / "run")).manifest.question.concurrency == (1,)
 
 
 @pytest.mark.parametrize(

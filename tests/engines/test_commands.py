@@ -406,5 +406,5 @@ def test_an_engine_is_told_of_more_requests_than_it_takes_by_itself(started, eng
     ],
 )
 def test_an_engine_answers_as_many_requests_at_once_as_were_asked_for(started, engine, flag):
-    words = started(engine, concurrency=4, slots=4).words
+    words = started(engine, concurrency=4, max_concurrency=4).words
     assert words[words.index(flag) + 1] == "4"

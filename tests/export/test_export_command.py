@@ -148,7 +148,7 @@ def test_a_load_that_was_not_timed_adds_no_draft_length(export, make_run):
 # then 3 of 0.32 s and 4 of 0.11 s.
 ENGINE = """
 engine: vLLM 0.26
-batches:
+concurrency:
   1: {target_step_s: 0.1, verify: {2: 0.1, 3: 0.1}, drafts: {small: {step_s: 0.01}}}
   8: {target_step_s: 0.1, verify: {2: 0.1, 3: 0.3}, drafts: {small: {step_s: 0.01}}}
 """

@@ -34,7 +34,7 @@ def engine_run(names=NAMES, loads=(1,), **question):
     ]  # fmt: skip
     along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
     replays = [replay((1.0,) * 8, request=name) for name in names]
-    asked = {"engine": "vllm", "ks": (1,), "batches": loads, **question}
+    asked = {"engine": "vllm", "ks": (1,), "concurrency": loads, **question}
     return run_of(manifest(**asked), [*along, *replays, *rows])
 
 
@@ -92,8 +92,12 @@ def test_every_answer_names_its_runner_and_its_load():
             {"arrivals": "log", "time_scale": 2.0},
             True,
         ),
-        ({"arrivals": "poisson:2", "slots": 4}, {"arrivals": "poisson:2", "slots": 16}, False),
-        ({"arrivals": "poisson:2", "slots": 4}, {"arrivals": "poisson:2"}, True),
+        (
+            {"arrivals": "poisson:2", "max_concurrency": 4},
+            {"arrivals": "poisson:2", "max_concurrency": 16},
+            False,
+        ),
+        ({"arrivals": "poisson:2", "max_concurrency": 4}, {"arrivals": "poisson:2"}, True),
     ],
 )
 def test_rounds_and_speed_ups_at_other_arrivals_are_not_subtracted(a, b, comparable):

@@ -35,7 +35,7 @@ def test_arrivals_at_other_times_are_noted(run):
 
 def test_it_is_noted_that_only_one_run_knows_its_slots(run):
     """A server that was started with slots beside a running one that does not say its own."""
-    started, running = run(arrivals="poisson:2", slots=16), run(arrivals="poisson:2")
+    started, running = run(arrivals="poisson:2", max_concurrency=16), run(arrivals="poisson:2")
     words = "only one of the two runs knows how many requests its server answered at once"
     assert noted(words, started, running)
     assert noted(words, running, started)

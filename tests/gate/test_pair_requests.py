@@ -30,7 +30,7 @@ def test_another_question_is_refused_with_its_name(run, field, value, name):
     [
         ("concurrency", 4, 1, "--concurrency"),
         ("arrivals", "closed", "poisson:2", "--arrivals"),
-        ("slots", 16, 4, "requests answered at once"),
+        ("max_concurrency", 16, 4, "requests answered at once"),
     ],
 )
 def test_another_load_of_an_engine_is_refused_and_none_is_known_of_a_replay(
@@ -57,8 +57,8 @@ def test_a_log_at_another_pace_is_another_load(run):
 
 def test_times_of_other_active_rows_are_refused(run):
     with pytest.raises(IncomparableError, match="at concurrency 1, and now at 4"):
-        pair_up(run(), run(active_rows=4), [parse_limit("speedup:5%")])
-    assert len(pair_up(run(), run(active_rows=4), ())) == 40
+        pair_up(run(), run(concurrency=4), [parse_limit("speedup:5%")])
+    assert len(pair_up(run(), run(concurrency=4), ())) == 40
 
 
 def test_times_of_requests_that_came_at_other_moments_are_refused(run):

@@ -95,7 +95,7 @@ def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline(
         (1, 9.0, {}),
         (0, 9.0, {"block": "other"}),
         (2, 9.0, {"process": "p2"}),
-        (2, 9.0, {"batch": 4}),
+        (2, 9.0, {"concurrency": 4}),
     ]
     decodes = [scenes.decode(SMALL, k, seconds, **changes) for k, seconds, changes in runs]
     speed = baseline(*FOUR, *decodes).requests[0].speed
@@ -106,14 +106,14 @@ def test_speed_sums_repeats_of_the_block_and_process_that_also_ran_the_baseline(
 def test_times_are_those_of_the_rows_asked_for_or_of_the_fewest():
     """Known fault: of a k that is the best for four rows, times of one were saved."""
     timings = [
-        scenes.step(side, *[seconds] * 4, block="small:int8", batch=rows)
+        scenes.step(side, *[seconds] * 4, block="small:int8", concurrency=rows)
         for rows, draft in ((1, 1.0), (4, 3.0))
         for side, seconds in ((SMALL, draft), (None, 10.0))
     ]
-    decodes = [scenes.decode(SMALL, 2, 0.4, batch=rows) for rows in (1, 4)]
+    decodes = [scenes.decode(SMALL, 2, 0.4, concurrency=rows) for rows in (1, 4)]
     for asked, rows, ratio in ((None, 1, 0.1), (4, 4, 0.3), (8, 1, 0.1)):
         found = baseline(*FOUR, *timings, *decodes, concurrency=asked)
-        assert (found.active_rows, found.cost_ratios) == (rows, (ratio, ratio))
+        assert (found.concurrency, found.cost_ratios) == (rows, (ratio, ratio))
         assert found.question.concurrency is None
 
 

@@ -205,12 +205,12 @@ def test_the_engine_is_a_thing_tested():
 def test_a_baseline_of_an_engine_is_of_its_smallest_load_or_of_the_one_asked_for():
     loads = (1, 4)
     rows = [answer(k, concurrency=load) for k in (0, 2) for load in loads]
-    found = pinned(*rows, batches=loads)
+    found = pinned(*rows, concurrency=loads)
     assert (found.question.concurrency, found.question.arrivals) == (1, "closed")
-    four = pinned(*rows, batches=loads, concurrency=4)
+    four = pinned(*rows, concurrency=loads, concurrency=4)
     assert four.question.concurrency == 4
     assert four.requests[0].speed is not None
-    assert pinned(*rows, batches=loads, concurrency=8).question.concurrency == 1
+    assert pinned(*rows, concurrency=loads, concurrency=8).question.concurrency == 1
 
 
 def test_texts_of_draws_are_not_kept():

@@ -59,7 +59,7 @@ def test_every_point_has_its_exact_seconds_block_runner_and_process(bench, small
     expected["small", "prefill", 24, 0] = (1.75,) * 3
     points = time_steps(small, GRID, always)
     assert seconds(points) == expected
-    where = {(p.block, p.runner, p.process, p.batch) for p in points}
+    where = {(p.block, p.runner, p.process, p.concurrency) for p in points}
     assert where == {("small:int4", "scripted", "process", 1)}
 
 
@@ -151,9 +151,9 @@ def test_a_short_text_is_repeated():
     assert GRID.tokens(3, 4) == [0, 1, 0, 1]
 
 
-@pytest.mark.parametrize(("batch", "turns"), [(1, 12), (4, 6)])
-def test_between_two_turns_somebody_may_look_at_the_time(bench, small, batch, turns):
-    grid, calls = replace(ONE_POINT, prompts=(), batch=batch), []
+@pytest.mark.parametrize(("concurrency", "turns"), [(1, 12), (4, 6)])
+def test_between_two_turns_somebody_may_look_at_the_time(bench, small, concurrency, turns):
+    grid, calls = replace(ONE_POINT, prompts=(), concurrency=concurrency), []
     watched = replace(small, bench=replace(bench, between=calls.append))
     time_steps(watched, grid, lambda points: False)
     assert grid.most_turns == turns
@@ -165,10 +165,10 @@ def test_costs_are_timed_where_the_traffic_is(make):
     the median, 3 + 2, to the longest end, 9 + 4.
     """
     responses = [make.unscored((1,) * 4, (0,) * prompt) for prompt in (9, 1, 3)]
-    grid = grid_for(responses, ks=(2, 4), room=100, batch=1)
+    grid = grid_for(responses, ks=(2, 4), room=100, concurrency=1)
     assert (grid.contexts, grid.prompts, grid.largest_k) == ((3, 5, 13), (1, 3, 9), 4)
     assert grid.text == (0,) * 9 + (1,) * 4
     # A context of 15 leaves room for 10 tokens before the 4 + 1 of the largest pass.
-    assert grid_for(responses, ks=(2, 4), room=15, batch=1).contexts == (3, 5, 10)
-    several = grid_for(responses, ks=(2, 4), room=100, batch=8)
-    assert (several.contexts, several.prompts, several.batch) == ((3, 13), (), 8)
+    assert grid_for(responses, ks=(2, 4), room=15, concurrency=1).contexts == (3, 5, 10)
+    several = grid_for(responses, ks=(2, 4), room=100, concurrency=8)
+    assert (several.contexts, several.prompts, several.concurrency) == ((3, 13), (), 8)

@@ -12,7 +12,7 @@ def requests_alone(monkeypatch):
     """Puts aside what requests do not show: how much decoding differs from its passes, the noise of
     cells, and that the best of several drafts is the luckiest.
     """
-    for name in ("RUNNER", "DRAFT", "AT_LOAD", "K", "CONSTANT"):
+    for name in ("RUNNER", "DRAFT", "AT_CONCURRENCY", "K", "CONSTANT"):
         monkeypatch.setattr(effects, name, 1e-3)
     monkeypatch.setattr(effects.BuiltInDesign, "noises", np.array([1e-6]))
     monkeypatch.setattr(effects.BuiltInDesign, "spreads", (1.0,))
@@ -23,6 +23,6 @@ def requests_alone(monkeypatch):
 def loaded(scene):
     """All tokens accepted, by a draft whose step takes .1 s at any load."""
     scene.requests(5, ALL)
-    for batch, steps in STEPS.items():
-        scene.times(steps, DRAFT, batch=batch)
+    for concurrency, steps in STEPS.items():
+        scene.times(steps, DRAFT, concurrency=concurrency)
     return scene

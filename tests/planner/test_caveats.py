@@ -161,8 +161,8 @@ def test_what_holds_of_several_candidates_is_said_once_naming_all(scene):
 
 def test_costs_that_are_interpolated_are_a_caveat(scene):
     scene.requests(2, ALL)
-    for batch in (1, 4):
-        scene.times(TARGET, CHEAP, batch=batch)
+    for concurrency in (1, 4):
+        scene.times(TARGET, CHEAP, concurrency=concurrency)
     found = recommend(scene.observed(1), DecisionOptions(concurrency=(2,)))
     assert says(found, "small: its costs are interpolated between 1 and 4 rows")
     assert not says(recommend(scene.observed(1)), "interpolated")
@@ -170,8 +170,8 @@ def test_costs_that_are_interpolated_are_a_caveat(scene):
 
 def test_what_speeds_of_a_batch_leave_out_is_said(scene):
     scene.requests(2, ALL)
-    for batch in (1, 2):
-        scene.times(TARGET, CHEAP, batch=batch)
+    for concurrency in (1, 2):
+        scene.times(TARGET, CHEAP, concurrency=concurrency)
     scene.batch_run("r0", 0, (0,) * 8, (1.0,) * 8)
     scene.batch_run("r0", 1, (1,) * 4, (1.2,) * 4)
     found = recommend(scene.observed(1), DecisionOptions(concurrency=(2,)))

@@ -17,13 +17,13 @@ TWO, DRAFT_TWO = {1: 1.0, 2: 1.2, 3: 1.5}, {1: 0.1, 2: 0.16}
 ROUND = (1.2 + 2 / 3 * 0.3) + (0.1 + 2 / 3 * 0.06) + (8 / 9) * 0.1
 
 
-def alternative(scene, k, candidate=SMALL, batch=1):
-    every = Evaluator(scene.observed(1, 2, k), DecisionOptions()).alternatives(batch)
+def alternative(scene, k, candidate=SMALL, concurrency=1):
+    every = Evaluator(scene.observed(1, 2, k), DecisionOptions()).alternatives(concurrency)
     return next(each for each in every if (each.candidate, each.k) == (candidate, k))
 
 
-def speedup(scene, k, candidate=SMALL, batch=1):
-    plain, rounds, _, weights = alternative(scene, k, candidate, batch).promised
+def speedup(scene, k, candidate=SMALL, concurrency=1):
+    plain, rounds, _, weights = alternative(scene, k, candidate, concurrency).promised
     return weights @ plain / (weights @ rounds)
 
 
@@ -32,7 +32,7 @@ def timed(scene):
     """Two requests that accept everything, timed with one row and with two."""
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP)
-    scene.times(TWO, DRAFT_TWO, batch=2)
+    scene.times(TWO, DRAFT_TWO, concurrency=2)
     return scene
 
 
@@ -45,7 +45,7 @@ def one_heavy(scene):
     scene.replay("a", ALL)
     scene.replay("b", [1.0])
     scene.times(TARGET, CHEAP)
-    scene.times(TWO, DRAFT_TWO, batch=2)
+    scene.times(TWO, DRAFT_TWO, concurrency=2)
 
 
 def test_two_requests_that_accept_everything(timed):
@@ -123,12 +123,12 @@ def beyond(scene, largest_k):
 
 
 def test_rows_of_a_batch_go_through_rounds_of_their_mean_width(timed):
-    assert speedup(timed, 2, batch=2) == pytest.approx(8 / (3 * ROUND))
+    assert speedup(timed, 2, concurrency=2) == pytest.approx(8 / (3 * ROUND))
 
 
 def test_with_many_rows_somebody_always_drafts_to_the_end(timed):
-    timed.times(TWO, DRAFT_TWO, batch=64)
-    assert speedup(timed, 2, batch=64) == pytest.approx(8 / (3 * (1.4 + 0.14 + 0.1)))
+    timed.times(TWO, DRAFT_TWO, concurrency=64)
+    assert speedup(timed, 2, concurrency=64) == pytest.approx(8 / (3 * (1.4 + 0.14 + 0.1)))
 
 
 def test_a_heavy_request_fills_the_rows_by_its_weight(scene):
@@ -137,7 +137,9 @@ def test_a_heavy_request_fills_the_rows_by_its_weight(scene):
     one_heavy(scene)
     width = 1.0 + 4 / 7 * 0.2
     drafting = (1 - (3 / 7) ** 2) * (0.1 + 3 / 7 * 0.06)
-    assert speedup(scene, 1, batch=2) == pytest.approx((8 + 3) / ((4 + 3) * (width + drafting)))
+    assert speedup(scene, 1, concurrency=2) == pytest.approx(
+        (8 + 3) / ((4 + 3) * (width + drafting))
+    )
 
 
 def test_lookups_of_a_batch_are_paid_in_every_round(scene):
@@ -146,9 +148,9 @@ def test_lookups_of_a_batch_are_paid_in_every_round(scene):
         scene.request(name)
         scene.lookup(name, [2] * 8, [2] * 8)
     scene.times(TARGET, None, NGRAM)
-    scene.times(TWO, None, NGRAM, batch=2)
+    scene.times(TWO, None, NGRAM, concurrency=2)
     scene.cost("ngram", NGRAM, 2, 0.01, what="proposal")
-    assert speedup(scene, 2, NGRAM, batch=2) == pytest.approx(8 / (3 * (1.4 + 0.02)))
+    assert speedup(scene, 2, NGRAM, concurrency=2) == pytest.approx(8 / (3 * (1.4 + 0.02)))
 
 
 def test_a_batch_played_round_by_round_takes_what_is_predicted(scene):
@@ -159,9 +161,9 @@ def test_a_batch_played_round_by_round_takes_what_is_predicted(scene):
     for i, track in enumerate(tracks):
         scene.request(f"r{i}", len(track) + 1)
         scene.replay(f"r{i}", track)
-    scene.times({1: 1.0, 5: 1.8}, {1: 0.1, 2: 0.14}, batch=4)
+    scene.times({1: 1.0, 5: 1.8}, {1: 0.1, 2: 0.14}, concurrency=4)
     plain, speculative = played([track for _ in range(40) for track in tracks], rows=4, k=4)
-    assert plain / speculative == pytest.approx(speedup(scene, 4, batch=4), rel=0.01)
+    assert plain / speculative == pytest.approx(speedup(scene, 4, concurrency=4), rel=0.01)
 
 
 def played(tracks, rows, k):

@@ -15,7 +15,7 @@ from draftbench.planner.recommend import recommend
 
 GOOD = """
 engine: llama.cpp
-batches:
+concurrency:
   1:
     tokens_per_second: 20
     verify: {2: 0.06, 3: 0.08}
@@ -38,7 +38,7 @@ def test_between_two_batch_sizes_costs_follow_the_tokens_of_a_pass_and_it_is_sai
     # draft. Two rows of three are six: from 2.0 s at five on to 2.2 s at ten.
     scene.requests(5, ALL)
     scene.times(TARGET, CHEAP)
-    scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, batch=5)
+    scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, concurrency=5)
     scene.decode("r0", 0, 8.8)
     source = costs_in(scene.observed(1, 2))
     assert source.note(SMALL, 2) == "interpolated between 1 and 5 rows"
@@ -47,14 +47,17 @@ def test_between_two_batch_sizes_costs_follow_the_tokens_of_a_pass_and_it_is_sai
     assert found.draft_cost_ratio(0.0).value == pytest.approx(0.15 / 1.1)
 
 
-@pytest.mark.parametrize("batch", [1, 9])
-def test_beyond_the_timed_batch_sizes_costs_are_unknown(scene, batch):
+@pytest.mark.parametrize("concurrency", [1, 9])
+def test_beyond_the_timed_concurrencies_costs_are_unknown(scene, concurrency):
     scene.requests(5, ALL)
     for rows in (2, 4):
-        scene.times(TARGET, CHEAP, batch=rows)
+        scene.times(TARGET, CHEAP, concurrency=rows)
     source = costs_in(scene.observed(1))
-    assert between(source.blocks[SMALL], batch) is None
-    assert source.note(SMALL, batch) == f"{batch} rows at once were not timed, only 2, 4"
+    assert between(source.blocks[SMALL], concurrency) is None
+    assert (
+        source.note(SMALL, concurrency)
+        == f"{concurrency} concurrent requests were not timed, only 2, 4"
+    )
 
 
 def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
@@ -84,7 +87,7 @@ def test_costs_of_something_else_are_refused(scene, changes, meant):
         costs_of_run(scene.observed(1, **changes), own, "`other`")
 
 
-def test_step_times_become_costs_by_batch(tmp_path):
+def test_step_times_become_costs_by_concurrency(tmp_path):
     source = read(tmp_path, GOOD)
     assert source.runner == "llama.cpp"
     assert (source.loads(SMALL), source.loads(NGRAM)) == ((1, 4), (4,))
@@ -166,7 +169,7 @@ def test_a_draft_too_slow_for_a_fast_target_is_not_used(scene, tmp_path, share):
         tmp_path,
         f"""
 engine: llama.cpp, 4-bit GGUF, 2 cores
-batches:
+concurrency:
   1:
     tokens_per_second: 27.5
     verify: {{5: {(1 - share) * seconds}}}

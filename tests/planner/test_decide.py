@@ -51,7 +51,7 @@ def test_a_speed_up_beyond_the_tokens_of_a_round_decides_nothing(scene):
 
 
 def test_the_headline_is_the_first_concurrency_asked(loaded):
-    run = loaded.observed(1, 2, batches=(8, 1, 32))
+    run = loaded.observed(1, 2, concurrency=(8, 1, 32))
     assert recommend(run).concurrency == 1
     found = recommend(run, DecisionOptions(concurrency=(32, 1)))
     assert (found.concurrency, found.decision) == (32, "do_not_speculate")
@@ -61,7 +61,7 @@ def test_the_headline_is_the_first_concurrency_asked(loaded):
 
 def test_throughput_and_cost_choose_the_concurrency_too(loaded):
     # 2.3 tokens a second at one row, 14.5 at eight, and 16 at 32 rows without speculation.
-    run = loaded.observed(1, 2, batches=(1, 8, 32))
+    run = loaded.observed(1, 2, concurrency=(1, 8, 32))
     for options in (
         DecisionOptions(objective="throughput"),
         DecisionOptions(objective="cost", price_per_hour=2.0),
@@ -168,7 +168,7 @@ def test_a_limit_on_the_tail_leaves_the_next_draft(scene):
 def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
     # Two rows: plain 1.6 s a round, k = 1 four rounds of 2.56 s; the round that ran alone is not
     # counted. 8 / 12.8 against 8 / 10.24 tokens a second.
-    loaded.times({1: 1.6, 2: 2.0, 3: 2.4}, DRAFT, batch=2)
+    loaded.times({1: 1.6, 2: 2.0, 3: 2.4}, DRAFT, concurrency=2)
     for name in (f"r{at}" for at in range(5)):
         loaded.batch_run(name, 0, (0,) * 8, (1.6,) * 8)
         loaded.batch_run(name, 1, (1,) * 5, (2.56,) * 4 + (99.0,), active=(2,) * 4 + (1,))
@@ -262,10 +262,10 @@ def test_a_draft_that_was_not_timed_at_a_middle_load_is_answered_there_between_t
     scene.requests(5, ALL, SMALL, BIG)
     for rows in (1, 8, 32):
         for draft in (BIG,) if rows == 8 else (SMALL, BIG):
-            scene.times(STEPS[rows], DRAFT, draft, batch=rows)
+            scene.times(STEPS[rows], DRAFT, draft, concurrency=rows)
             for name in (f"r{i}" for i in range(5)):
-                scene.decode(name, 0, 8.0, draft, batch=rows, active=(rows,) * 8)
-                scene.decode(name, 1, 4.4, draft, batch=rows, active=(rows,) * 4)
-    found = recommend(scene.observed(1, batches=(1, 8, 32)))
+                scene.decode(name, 0, 8.0, draft, concurrency=rows, active=(rows,) * 8)
+                scene.decode(name, 1, 4.4, draft, concurrency=rows, active=(rows,) * 4)
+    found = recommend(scene.observed(1, concurrency=(1, 8, 32)))
     assert {level.concurrency for level in found.levels} == {1, 8, 32}
     assert at(found, 8).speedup_expected is not None

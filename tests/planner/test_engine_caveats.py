@@ -34,7 +34,7 @@ def test_prompts_that_the_server_had_read_are_decisive_where_prefills_count(
     plain, drafting = answers(0, **load), answers(1, **load)
     for rows, count in ((plain, 1), (drafting, 3)):
         rows[:count] = [structs.replace(row, cached_tokens=4) for row in rows[:count]]
-    question = {"batches": (load.get("concurrency", 1),)}
+    question = {"concurrency": (load.get("concurrency", 1),)}
     if "load" in load:
         question = {"arrivals": "log"}
     found = caveat_of(run(*answers(0), *plain, *drafting, **question), **options)

@@ -55,7 +55,7 @@ def test_with_a_hundred_requests_there_is_a_p99(scene):
 
 def test_rounds_of_a_batch_are_the_waits_of_each_of_its_rows(scene):
     scene.requests(2, ALL)
-    scene.times(TARGET, DRAFT, batch=2)
+    scene.times(TARGET, DRAFT, concurrency=2)
     for name in ("r0", "r1"):
         scene.batch_run(name, 0, (0,) * 8, (1.0,) * 8)
         scene.batch_run(name, 2, (2, 2, 1), (1.5, 1.5, 9.0), active=(2, 2, 1))

@@ -101,7 +101,7 @@ def only(scene):
 
 
 def test_a_run_alone_is_all_steady(scene):
-    scene.decode("r", 2, 4.0, batch=1)
+    scene.decode("r", 2, 4.0, concurrency=1)
     assert steady(only(scene)) is only(scene)
 
 

@@ -120,7 +120,7 @@ def test_at_a_load_both_shares_are_beside_the_texts_written_one_by_one():
         *answers(0, "ab", concurrency=4),
         *answers(1, "abc", concurrency=4),
         *answers(2, "d", concurrency=4),
-        batches=(1, 4),
+        concurrency=(1, 4),
     )
     four = texts_at(made, 4)
     assert (four.differ, four.answers, four.plain_differ, four.plain_answers) == (4, 10, 2, 5)
@@ -154,7 +154,7 @@ def test_the_shares_stand_in_every_form_of_the_whole_answer():
         *answers(1),
         *answers(0, "e", concurrency=4),
         *answers(1, "abc", concurrency=4),
-        batches=(1, 4),
+        concurrency=(1, 4),
     )
     answer = recommend(made)
     text = " ".join(render(answer, "table", 88, everything=True).split())

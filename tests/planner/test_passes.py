@@ -70,8 +70,8 @@ def test_a_step_is_slow_where_it_is_so_at_every_context(scene, step, slow):
 def test_of_more_rows_a_step_may_cost_less_than_a_slow_one(scene):
     """Four rows of one token are as many rows of a product as four tokens."""
     scene.times({1: 1.07, 4: 0.88}, {1: 0.1, 2: 0.1})
-    scene.times({1: 0.88, 4: 1.5}, {1: 0.1, 2: 0.1}, batch=4)
-    costs = blocks_of(scene.observed(3, batches=(1, 4)), SMALL)
+    scene.times({1: 0.88, 4: 1.5}, {1: 0.1, 2: 0.1}, concurrency=4)
+    costs = blocks_of(scene.observed(3, concurrency=(1, 4)), SMALL)
     assert at(costs[4].target, 1, 0) == pytest.approx(0.88)
 
 
@@ -153,7 +153,7 @@ def test_a_level_without_kernel_and_steps_that_nobody_timed_cost_nobody_knows_wh
 
 def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene):
     scene.times({1: 1.0, 2: 1.1}, {1: 0.1, 2: 0.2})
-    scene.times({1: 3.0, 2: 3.6}, {1: 0.4, 2: 0.5}, batch=4)
+    scene.times({1: 3.0, 2: 3.6}, {1: 0.4, 2: 0.5}, concurrency=4)
     scene.prefills(2.0, 0.5)
     found = blocks_of(scene.observed(1), SMALL)
     assert list(found) == [1, 4]
@@ -167,7 +167,7 @@ def test_each_batch_size_has_its_own_steps_and_all_share_the_prefill(scene):
 def test_more_rows_never_cost_less(scene):
     # At two tokens the larger batch was timed faster than the smaller one, by noise.
     scene.times({1: 1.0, 2: 1.4}, {1: 0.1, 2: 0.2})
-    scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, batch=2)
+    scene.times({1: 1.2, 2: 1.3}, {1: 0.1, 2: 0.2}, concurrency=2)
     costs = blocks_of(scene.observed(1), SMALL)[2]
     assert at(costs.target, np.array([1, 2]), 0) == pytest.approx([1.2, 1.4])
 
@@ -175,7 +175,7 @@ def test_more_rows_never_cost_less(scene):
 def test_rows_are_looked_up_one_after_the_other(scene):
     ngram = NGRAM
     scene.times({1: 1.0, 2: 1.0}, None, ngram)
-    scene.times({1: 2.0, 2: 2.0}, None, ngram, batch=8)
+    scene.times({1: 2.0, 2: 2.0}, None, ngram, concurrency=8)
     scene.cost("ngram", ngram, 2, 0.01, what="proposal")
     costs = blocks_of(scene.observed(1), ngram)[8]
     assert at(costs.proposal, 1, 0) == pytest.approx(0.08)

@@ -30,7 +30,7 @@ def rules(scene):
         sizes=(70e9, 1.2e9),
         decision="do_not_speculate",
         more=(),
-        batches=(1,),
+        concurrency=(1,),
         asked=None,
         **figures,
     ):
@@ -38,10 +38,10 @@ def rules(scene):
         scene.requests(2, ALL, draft)
         scene.facts(None, parameters=int(sizes[0]))
         scene.facts(draft.draft, parameters=int(sizes[1]))
-        for batch in batches:
-            scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, draft, batch=batch)
-        run = scene.observed(1, batches=batches, target=names[0])
-        base = recommend(run, DecisionOptions(concurrency=asked or batches))
+        for concurrency in concurrency:
+            scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, draft, concurrency=concurrency)
+        run = scene.observed(1, concurrency=concurrency, target=names[0])
+        base = recommend(run, DecisionOptions(concurrency=asked or concurrency))
         usual = {
             "alpha": near(0.78),
             "draft_cost_ratio": near(0.05, 0.0),
@@ -130,7 +130,7 @@ def test_many_requests_at_once_are_warned_of_until_they_were_measured(rules, sce
     asked = rules(decision="speculate", asked=(1, 16), **PAYS)["many-requests-at-once"]
     assert "measured up to concurrency 1;" in asked
     scene.records.clear()
-    assert "many-requests-at-once" not in rules(decision="speculate", batches=(1, 32), **PAYS)
+    assert "many-requests-at-once" not in rules(decision="speculate", concurrency=(1, 32), **PAYS)
 
 
 def test_prompt_lookup_gets_no_advice_on_drafts(rules):

@@ -92,7 +92,7 @@ def test_what_has_no_speed_to_predict_is_timed_no_longer(scene):
 
 
 def test_the_best_predicted_k_is_decoded_at_each_load(loaded):
-    loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, batch=4)
+    loaded.times({1: 1.0, 2: 1.05, 3: 9.0}, DRAFT, concurrency=4)
     run = loaded.observed(1, 2, 4)
     assert [ks_to_decode(run, SMALL, load) for load in (1, 4, 64)] == [[4], [1], []]
     assert ks_to_decode(run, BIG) == []

@@ -69,8 +69,8 @@ def loaded(draft: str = "small") -> list[Any]:
     """The same and what two rows at once take: a target pass then costs a second a token, so that
     a round of two proposals wins nothing: 3 tokens in 3.2 s.
     """
-    passes = [cost(None, n, float(n), draft, batch=2) for n in (1, 2, 3)]
-    steps = [cost(draft, n, 0.1, draft, batch=2) for n in (1, 2)]
+    passes = [cost(None, n, float(n), draft, concurrency=2) for n in (1, 2, 3)]
+    steps = [cost(draft, n, 0.1, draft, concurrency=2) for n in (1, 2)]
     return [*perfect(draft), *passes, *steps]
 
 

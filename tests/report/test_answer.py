@@ -53,8 +53,8 @@ def test_costs_from_elsewhere_are_not_those_of_the_engine_that_served_the_run(ha
 @pytest.mark.parametrize(
     ("question", "load"),
     [
-        ({"arrivals": "poisson:6", "batches": (1, 4)}, "poisson:6/s"),
-        ({"arrivals": "log", "time_scale": 2.0, "batches": (4,)}, "the log's pace ×2"),
+        ({"arrivals": "poisson:6", "concurrency": (1, 4)}, "poisson:6/s"),
+        ({"arrivals": "log", "time_scale": 2.0, "concurrency": (4,)}, "the log's pace ×2"),
         ({"arrivals": "log", "time_scale": 1.0}, "the log's pace"),
     ],
 )
@@ -172,7 +172,7 @@ def test_every_caveat_and_failure_is_named(hand):
 def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
     records = hand.loaded()
     assert loads(hand.answer(records)).rows == ()
-    found = loads(hand.answer(records, batches=(1, 2)))
+    found = loads(hand.answer(records, concurrency=(1, 2)))
     # At one row 8 tokens in 8 s, or in 4, after a second of prefill and with the draft two.
     assert found.rows[0][:2] == ["1", "small, k = 2"]
     assert found.rows[1][:2] == ["2", "do not speculate (best: small, k = 1)"]
@@ -182,7 +182,7 @@ def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
         "Without → with speculation, by the expected speed-up. tokens/s: of all requests"
     )
     asked = {"objective": "cost", "price_per_hour": 3.6}
-    assert "tokens/$" in loads(hand.answer(records, batches=(1, 2), asked=asked)).head[3]
+    assert "tokens/$" in loads(hand.answer(records, concurrency=(1, 2), asked=asked)).head[3]
 
 
 def test_a_load_that_was_not_timed_has_no_figures(hand):

@@ -28,7 +28,7 @@ def words(chart):
 
 @pytest.fixture(scope="module")
 def whole(hand, drawn):
-    return drawn(hand.loaded(), batches=(1, 2))
+    return drawn(hand.loaded(), concurrency=(1, 2))
 
 
 @pytest.fixture(scope="module")

@@ -128,10 +128,10 @@ def test_a_second_writer_is_kept_out_until_the_first_closes_or_dies(folder):
 @pytest.mark.parametrize(
     ("version", "said", "hint"),
     [
-        (99, "has schema 99, newer than this draftbench reads (4)", "update draftbench"),
+        (99, "has schema 99, newer than this draftbench reads (5)", "update draftbench"),
         (
             3,
-            "has schema 3, older than this draftbench reads (4)",
+            "has schema 4, older than this draftbench reads (5)",
             "sweep again, with another --out",
         ),
     ],
@@ -165,7 +165,7 @@ def test_a_manifest_of_other_bytes_is_refused(folder, value):
     ("key", "value"),
     [
         *[("ks", ks) for ks in ((), (0,), (1, -1), (65,), (10**9,))],
-        *[("batches", batches) for batches in ((), (0,), (4097,))],
+        *[("concurrency", concurrency) for concurrency in ((), (0,), (4097,))],
         *[("samples", 0), ("samples", -1), ("samples", 10**6 + 1)],
         *[("max_new_tokens", 0), ("max_new_tokens", 10**9 + 1), ("temperature", -0.1)],
         *[("temperature", 1e300), ("lookup_longest", 0), ("lookup_shortest", -1)],
@@ -184,7 +184,7 @@ def test_a_manifest_that_no_sweep_writes_is_refused_by_its_key(folder, key, valu
 def test_a_manifest_at_its_limits_is_read(folder):
     asked = manifest(
         ks=(1, 64),
-        batches=(1, 4096),
+        concurrency=(1, 4096),
         samples=1,
         temperature=0.0,
         max_new_tokens=10**9,

@@ -58,11 +58,11 @@ def test_the_last_of_two_trajectories_of_a_request_holds():
 
 
 def decode(process, k, **changes):
-    return scenes.decode(DRAFT, k, 1.0, **{"process": process, "batch": 4} | changes)
+    return scenes.decode(DRAFT, k, 1.0, **{"process": process, "concurrency": 4} | changes)
 
 
 def alone(process, k, **changes):
-    return decode(process, k, batch=1, **changes)
+    return decode(process, k, concurrency=1, **changes)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def alone(process, k, **changes):
         (
             [],
             [
-                *(decode("p", 0, batch=8), decode("p", 0, block="e"), alone("p", 2)),
+                *(decode("p", 0, concurrency=8), decode("p", 0, block="e"), alone("p", 2)),
                 *(decode("q", 0), alone("q", 2)),
             ],
         ),
@@ -199,9 +199,9 @@ def test_a_run_of_one_request_at_a_time_is_read():
 
 def test_a_run_with_batches_is_read():
     found = read_run(RunFolder(SAMPLES / "together"))
-    assert found.manifest.question.batches == (1, 2)
-    assert {row.batch for row in found.decodes} == {1, 2}
-    active = {row.active for row in found.decodes if row.batch == 2}
+    assert found.manifest.question.concurrency == (1, 2)
+    assert {row.concurrency for row in found.decodes} == {1, 2}
+    active = {row.active for row in found.decodes if row.concurrency == 2}
     assert (2, 2, 1, 1, 1) in active
     assert [state.others for state in found.states] == [0.4]
     assert recommend(found).evaluations

@@ -144,7 +144,7 @@ def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_wri
               for n in (2, 5)]  # fmt: skip
     drafted = [served(SMALL, 1, 0.9, 1.0, load="open", concurrency=3, proposed=(1,), accepted=(0,))]
     found = decodes_of([alone, *opened, *drafted])
-    assert {row.batch for row in found} == {1}
+    assert {row.concurrency for row in found} == {1}
     assert [row.prefill_seconds for row in found] == [0.9, 0.9, 0.9]
 
 

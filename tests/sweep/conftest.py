@@ -65,7 +65,11 @@ def options(*drafts, requests=2, temperature=0.0, **changes):
 
 
 def made_up_costs(loaded, sizes, enough):
-    where = {"batch": sizes.batch, "block": str(loaded.candidate), "process": loaded.bench.process}
+    where = {
+        "concurrency": sizes.concurrency,
+        "block": str(loaded.candidate),
+        "process": loaded.bench.process,
+    }
     return [
         scenes.step(candidate, 1.0, 1.0, context=context, **where)
         for candidate in (None, loaded.candidate)

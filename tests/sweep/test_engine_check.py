@@ -266,10 +266,10 @@ def test_a_server_takes_as_many_requests_at_a_time_as_are_asked_for(
     on = [FakeServer(k=4, method="ngram", engine=engine, settings={name: spec})]
     on += [] if plain is None else [FakeServer(engine=engine, settings={name: plain})]
     with pytest.raises(EngineError, match="answers 1 at a time, and 4 requests are") as caught:
-        served("ngram", on=on, batches=(1, 4))
+        served("ngram", on=on, concurrency=(1, 4))
     assert caught.value.hint == f"start it with `{flag}`; a sweep can ask for --concurrency 1"
     assert all(server.asked == [] for server in on)
-    assert served("ngram", on=on, batches=(1,)).run.served
+    assert served("ngram", on=on, concurrency=(1,)).run.served
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_best_starts_the_smallest_k_and_the_largest_before_anything_is_predicted
 
 
 def test_each_load_is_asked_of_every_arm(served):
-    run = served("ngram", measure="all", ks=(2,), batches=(1, 4)).run
+    run = served("ngram", measure="all", ks=(2,), concurrency=(1, 4)).run
     for k, repeat in ((0, 0), (0, 1), (2, 0)):
         for concurrency in (1, 4):
             assert len(rows_of(run, k, repeat, concurrency=concurrency)) == 2

@@ -188,21 +188,21 @@ def test_a_batch_over_its_time_ends_between_two_turns_and_leaves_nothing(small, 
     """On a clock of its own: every round is a turn of 10 s, and ten of them are not the batch."""
     take_turn, now = decoding._take_turn, [0.0]
 
-    def slow(batch):
+    def slow(concurrency):
         now[0] += 10.0
-        return take_turn(batch)
+        return take_turn(concurrency)
 
     monkeypatch.setattr(decoding, "_take_turn", slow)
     monkeypatch.setattr(decoding, "SECONDS_A_TURN", 0.0)
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    draft, batch = small.models / "draft", {"batches": (2,), "measure_requests": 2}
-    found = small.found(draft, candidate_timeout=95.0, **batch)
+    draft, concurrency = small.models / "draft", {"concurrency": (2,), "measure_requests": 2}
+    found = small.found(draft, candidate_timeout=95.0, **concurrency)
     assert "longer than the 95 seconds of --candidate-timeout" in found.failures[0].reason
     assert (now[0], found.decodes) == (100.0, ())
     assert len(found.replays) == 2
-    found = small.found(draft, **batch)
+    found = small.found(draft, **concurrency)
     assert found.failures == ()
-    assert {(row.k, row.batch) for row in found.decodes} == {(0, 2), (1, 2), (2, 2)}
+    assert {(row.k, row.concurrency) for row in found.decodes} == {(0, 2), (1, 2), (2, 2)}
 
 
 def test_a_target_that_cannot_be_loaded_ends_the_sweep_in_words(small):

@@ -55,7 +55,7 @@ def cut(small):
 
 
 def decoded(row):
-    where = row.block, row.batch, row.request, row.repeat, row.k
+    where = row.block, row.concurrency, row.request, row.repeat, row.k
     return *where, row.proposed, row.accepted, row.digest, row.active
 
 
@@ -67,14 +67,14 @@ def essence(folder):
         found.trajectories,
         found.replays,
         sorted(map(decoded, found.decodes)),
-        [(p.block, p.batch, str(p.candidate), p.context) for p in found.costs],
+        [(p.block, p.concurrency, str(p.candidate), p.context) for p in found.costs],
         found.facts,
     )
 
 
 @pytest.mark.parametrize(("temperature", "every"), [(0.0, 8), (0.7, 7)])
 def test_a_sweep_cut_again_and_again_ends_like_an_uncut_one(small, cut, temperature, every):
-    asking = {"temperature": temperature, "batches": (1, 2), "measure_requests": 2}
+    asking = {"temperature": temperature, "concurrency": (1, 2), "measure_requests": 2}
     expected = essence(small.sweep(out="whole", **asking))
     cuts, ended = 0, None
     while not (ended := cut(every, **asking)):
@@ -102,7 +102,7 @@ def unloadable(monkeypatch):
 
 @pytest.mark.parametrize("measure", ["best", "all", "none", "replay"])
 def test_an_ended_sweep_loads_nothing(small, unloadable, measure):
-    effort = {"batches": (1, 2), "measure": measure, "controls": True}
+    effort = {"concurrency": (1, 2), "measure": measure, "controls": True}
     small.sweep(**effort)
     unloadable()
     small.notes.clear()
@@ -125,10 +125,10 @@ def test_what_is_asked_for_in_addition_is_measured(small, more):
 
 
 def test_what_was_decoded_before_says_at_which_ks_a_sweep_goes_on(small):
-    asking = {"batches": (1, 2), "measure_requests": 1}
+    asking = {"concurrency": (1, 2), "measure_requests": 1}
     assert {row.k for row in small.found(**asking, measure="all").decodes} == {0, 1, 2}
     more = small.found(**asking | {"measure_requests": 2}, measure="best").decodes
-    by_request = Counter((row.block, row.batch, row.request, row.k) for row in more)
+    by_request = Counter((row.block, row.concurrency, row.request, row.k) for row in more)
     assert {k for *_, k in by_request} == {0, 1, 2}
     assert len(by_request) == 2 * 2 * 2 * 3
 
@@ -196,16 +196,18 @@ def restarted(monkeypatch):
 def by_process(folder):
     """How many of each candidate's points and runs a process took, for each that took any."""
     found = read_run(folder)
-    counted = Counter((row.block, row.batch, row.process) for row in (*found.costs, *found.decodes))
+    counted = Counter(
+        (row.block, row.concurrency, row.process) for row in (*found.costs, *found.decodes)
+    )
     grouped = defaultdict(list)
-    for (block, batch, _), rows in counted.items():
-        grouped[block, batch].append(rows)
+    for (block, concurrency, _), rows in counted.items():
+        grouped[block, concurrency].append(rows)
     return grouped
 
 
 @pytest.mark.parametrize("measure", ["all", "best"])
 def test_every_process_times_and_decodes_the_same(small, unloadable, restarted, measure):
-    asking = {"batches": (1, 2), "measure": measure, "measure_requests": 2}
+    asking = {"concurrency": (1, 2), "measure": measure, "measure_requests": 2}
     once = by_process(small.sweep(out="once", **asking))
     thrice = by_process(small.sweep(processes=3, **asking))
     assert thrice == {where: rows * 3 for where, rows in once.items()}
@@ -221,7 +223,7 @@ def test_more_processes_add_to_those_that_measured(small, restarted):
 def test_a_sweep_in_several_processes_cut_again_and_again_is_whole_in_the_end(
     small, cut, restarted
 ):
-    asking = {"batches": (1, 2), "measure_requests": 2, "processes": 2}
+    asking = {"concurrency": (1, 2), "measure_requests": 2, "processes": 2}
     expected = read_run(small.sweep(out="whole", **asking))
     cuts, ended = 0, None
     while not (ended := cut(9, **asking)):
@@ -233,7 +235,7 @@ def test_a_sweep_in_several_processes_cut_again_and_again_is_whole_in_the_end(
 
 
 def test_a_batch_with_more_requests_is_decoded_again_as_a_whole(small, unloadable):
-    draft, rows = small.models / "draft", {"batches": (2,)}
+    draft, rows = small.models / "draft", {"concurrency": (2,)}
     small.sweep(draft, measure_requests=1, **rows)
     ended = small.sweep(draft, measure_requests=2, **rows)
     assert asked(ended) == asked(small.sweep(draft, measure_requests=2, out="at once", **rows))

@@ -91,6 +91,6 @@ def test_rows_that_step_together_take_longer_and_write_more(work):
     common = 5 + 10 + WRITING + 0.1 * 100
     steps = 0.1 * 18 * (1.3 + 1.7 + 2.1 + 2.5)
     decoding = 3 * 0.1 * ((15 * 40 + 4 * 14) / 4 * 1.3 + 19 * 6)
-    alone = {"batches": (4,), "candidates": (NGRAM,)}
+    alone = {"concurrency": (4,), "candidates": (NGRAM,)}
     assert work(**alone, measure="none") == common + steps
     assert work(**alone) == common + steps + decoding

@@ -63,10 +63,14 @@ def _asked(plan: DryRun) -> Iterator[tuple[str, str]]:
     ks = ", ".join(map(str, question.ks))
     if len(question.ks) > 2 and question.ks == tuple(range(question.ks[0], question.ks[-1] + 1)):
         ks = f"{question.ks[0]}–{question.ks[-1]}"
-    load = f"concurrency {', '.join(map(str, question.batches))}"
+    load = f"concurrency {', '.join(map(str, question.concurrency))}"
     if question.arrivals != "closed":
-        slots = f"{question.slots}" if question.slots else "as many as the engine takes"
-        load = f"arrivals {question.arrivals}, {slots} answered at once"
+        max_concurrency = (
+            f"{question.max_concurrency}"
+            if question.max_concurrency
+            else "as many as the engine takes"
+        )
+        load = f"arrivals {question.arrivals}, {max_concurrency} answered at once"
     requests = f"{counted(traffic.requests, 'request')} with {plan.prompt_tokens} prompt tokens"
     if question.samples > 1:
         requests += f", {question.samples} responses each"

@@ -122,7 +122,7 @@ def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console, hand):
     watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["small"], [1, 2])
-        watcher.kept([hand.decode("r1", 0, 8.0, batch=4)])
+        watcher.kept([hand.decode("r1", 0, 8.0, concurrency=4)])
         watcher.stage("decode", 2, Candidate(draft="small"))
     # Eight tokens in 8 s.
     assert "tokens/s, each of 4 rows: 1 without a draft\n" in text()

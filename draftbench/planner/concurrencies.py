@@ -20,15 +20,15 @@ from statistics import geometric_mean
 import numpy as np
 
 from draftbench.acceptance.intervals import estimate
-from draftbench.planner.decide import Alternative, Evaluator, LoadDecision
+from draftbench.planner.decide import Alternative, DecisionAt, Evaluator
 from draftbench.planner.output_check import texts_at
-from draftbench.planner.recommendation import AtLoad, Configuration, ScheduleEntry
+from draftbench.planner.recommendation import AtConcurrency, Configuration, ScheduleEntry
 from draftbench.records import Candidate
 
 _SECONDS_AN_HOUR = 3600
 
 
-def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
+def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader = decided.leader
@@ -54,7 +54,7 @@ def at_load(evaluator: Evaluator, concurrency: int) -> AtLoad:
     rate = times(plain_rate, speedup)
     time = plain_time / speedup_of_time if plain_time and speedup_of_time else None
     hours_per_dollar = _SECONDS_AN_HOUR / price if price else None
-    return AtLoad(
+    return AtConcurrency(
         concurrency=decided.concurrency,
         decision=decided.decision if known else None,
         k=decided.k,
@@ -83,7 +83,7 @@ def configuration_of(alternative: Alternative | None) -> Configuration | None:
     return alternative.configuration if alternative else None
 
 
-def _note_on_costs(decided: LoadDecision) -> str | None:
+def _note_on_costs(decided: DecisionAt) -> str | None:
     """What to know of the leader's costs, or without a leader of all."""
     leader, evaluator = decided.leader, decided.evaluator
     if leader is None:
@@ -115,30 +115,30 @@ class PlainDecoding:
 
 def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | None:
     """Seconds of decoding without speculation; None where no pass is known at this load."""
-    timed = {rows for each in evaluator.run.candidates for rows in evaluator.source.loads(each)}
-    by_rows = {rows: steps for rows in sorted(timed) if (steps := _steps(evaluator, rows))}
-    low = max((rows for rows in by_rows if rows <= concurrency), default=None)
-    high = min((rows for rows in by_rows if rows >= concurrency), default=None)
+    timed = {n for each in evaluator.run.candidates for n in evaluator.source.concurrencies(each)}
+    by_concurrency = {n: steps for n in sorted(timed) if (steps := _steps(evaluator, n))}
+    low = max((n for n in by_concurrency if n <= concurrency), default=None)
+    high = min((n for n in by_concurrency if n >= concurrency), default=None)
     if low is None or high is None:
         return None
     step, above = (
-        max(geometric_mean(steps) for rows, steps in by_rows.items() if rows <= end)
+        max(geometric_mean(steps) for n, steps in by_concurrency.items() if n <= end)
         for end in (low, high)
     )
     if low < high:
-        known = [_passes(evaluator, rows) for rows in (low, concurrency, high)]
+        known = [_passes(evaluator, n) for n in (low, concurrency, high)]
         common = set.intersection(*map(set, known))
         if not common:
             return None
         fewer, here, more = (sum(steps[each] for each in common) for steps in known)
         straight = (concurrency - low) / (high - low)
         step += (above - step) * ((here - fewer) / (more - fewer) if more > fewer else straight)
-    return PlainDecoding(step, by_rows.get(concurrency, ()), _token(evaluator, low, step))
+    return PlainDecoding(step, by_concurrency.get(concurrency, ()), _token(evaluator, low, step))
 
 
-def _passes(evaluator: Evaluator, rows: int) -> dict[Candidate, float]:
+def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
     """Seconds of a step by timed passes alone, next to each candidate; of an engine 1."""
-    here = evaluator.promised(rows)
+    here = evaluator.promised(concurrency)
     return {
         each.candidate: float(here.plain[0, at] / here.tokens[at])
         for at, each in enumerate(here.configurations)
@@ -146,26 +146,26 @@ def _passes(evaluator: Evaluator, rows: int) -> dict[Candidate, float]:
     }
 
 
-def _steps(evaluator: Evaluator, rows: int) -> tuple[float, ...]:
+def _steps(evaluator: Evaluator, concurrency: int) -> tuple[float, ...]:
     """Seconds of a step with every candidate, of those with decoding if there are any."""
-    passes, effects = _passes(evaluator, rows), evaluator.effects
-    first = {c: Configuration(c.draft, c.quant, evaluator.ks[0], rows) for c in passes}
+    passes, effects = _passes(evaluator, concurrency), evaluator.effects
+    first = {c: Configuration(c.draft, c.quant, evaluator.ks[0], concurrency) for c in passes}
     if not first:
         return ()
     longer, _, _ = effects.longer(list(first.values()), np.ones(len(first)))
     steps = {c: passes[c] * math.exp(by) for c, by in zip(first, longer[:, 0], strict=True)}
     cells = (c.configuration for c in effects.cells if c.configuration.k == 0)
-    decoded = {c.candidate for c in cells if c.concurrency == rows}
+    decoded = {c.candidate for c in cells if c.concurrency == concurrency}
     if evaluator.on_engine:  # one server for all
         return tuple(dict.fromkeys(steps.values()))
     return tuple((({c: s for c, s in steps.items() if c in decoded}) or steps).values())
 
 
-def _token(evaluator: Evaluator, rows: int, step: float) -> float | None:
+def _token(evaluator: Evaluator, concurrency: int, step: float) -> float | None:
     """Seconds of a request over its tokens where a step takes `step`; the geometric mean over
     candidates.
     """
-    here, of_candidates = evaluator.promised(rows), {}
+    here, of_candidates = evaluator.promised(concurrency), {}
     for at, each in enumerate(here.configurations):
         prefill, tokens, requests = here.prefills[0, at, 0], here.tokens[at], here.responses[at]
         if math.isfinite(prefill):
@@ -180,16 +180,16 @@ def schedule(
     """The k of one draft at every concurrency that was timed or asked for, and at every other where
     it changes.
     """
-    timed = _timed_loads(evaluator, candidate)
+    timed = _timed_concurrencies(evaluator, candidate)
     entries: list[ScheduleEntry] = []
-    for rows in sorted({*_known_loads(evaluator, candidate), *asked}):
-        k = _answer_with(evaluator, candidate, rows).k
-        if rows in timed or rows in asked or k != entries[-1].k:
-            entries.append(ScheduleEntry(concurrency=rows, k=k, timed=rows in timed))
+    for concurrency in sorted({*_known_concurrencies(evaluator, candidate), *asked}):
+        k = _answer_with(evaluator, candidate, concurrency).k
+        if concurrency in timed or concurrency in asked or k != entries[-1].k:
+            entries.append(ScheduleEntry(concurrency=concurrency, k=k, timed=concurrency in timed))
     return tuple(entries)
 
 
-def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -> LoadDecision:
+def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -> DecisionAt:
     """The decision at a load for one draft: the answer itself where the draft leads it, or where
     the draft alone would pay but the answer is not to speculate; else the decision on it alone.
     """
@@ -200,27 +200,27 @@ def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -
     return alone
 
 
-def _known_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
+def _known_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
     """Every concurrency at which the speed of a draft is known: all from the smallest timed one to
     the largest, but on a serving engine only those that were served.
     """
-    timed = evaluator.source.loads(candidate)
+    timed = evaluator.source.concurrencies(candidate)
     if not timed or candidate in evaluator.source.served:
-        return _timed_loads(evaluator, candidate)
+        return _timed_concurrencies(evaluator, candidate)
     return range(timed[0], timed[-1] + 1)
 
 
-def _timed_loads(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
+def _timed_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
     """Where the passes of a draft were timed, or if nowhere, where it was decoded."""
     decoded = () if evaluator.foreign else evaluator.run.decodes
-    return evaluator.source.loads(candidate) or sorted(
-        {row.batch for row in decoded if row.candidate == candidate}
+    return evaluator.source.concurrencies(candidate) or sorted(
+        {row.concurrency for row in decoded if row.candidate == candidate}
     )
 
 
 @dataclass(frozen=True)
 class Crossover:
-    """Up to how many rows a draft clearly pays: the whole interval of its speed-up is above the
+    """Up to which concurrency a draft clearly pays: the whole interval of its speed-up is above the
     asked one.
 
     `limit` is 0 where it pays at no load, None where it does at the largest timed one too.
@@ -237,19 +237,19 @@ def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
     """The crossover over every load at which the costs of a draft are known. A load where it is
     unclear whether the draft pays does not hide a larger one where it clearly does.
     """
-    known = _known_loads(evaluator, candidate)
-    paying = [
-        rows for rows in known if _answer_with(evaluator, candidate, rows).decision == "speculate"
-    ]
+    known = _known_concurrencies(evaluator, candidate)
+    paying = [n for n in known if _answer_with(evaluator, candidate, n).decision == "speculate"]
     if not paying:
         return Crossover(0, None, ())
-    limit, timed = paying[-1], _timed_loads(evaluator, candidate)
+    limit, timed = paying[-1], _timed_concurrencies(evaluator, candidate)
     between = None
     if limit not in timed:
         between = max(c for c in timed if c < limit), min(c for c in timed if c > limit)
     gaps = []
-    for pays, loads in groupby(known[: known.index(limit)], key=lambda rows: rows in paying):
-        first, *rest = loads
+    for pays, together in groupby(
+        known[: known.index(limit)], key=lambda concurrency: concurrency in paying
+    ):
+        first, *rest = together
         if not pays:
             gaps.append((first, (rest or [first])[-1]))
     return Crossover(None if limit == timed[-1] else limit, between, tuple(gaps))

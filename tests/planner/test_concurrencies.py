@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes import ALL, BIG, DRAFT, NONE, SMALL, TARGET, Scene
 
+from draftbench.planner.concurrencies import at_concurrency, plain_decoding
 from draftbench.planner.decide import Evaluator
-from draftbench.planner.loads import at_load, plain_decoding
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
@@ -23,7 +23,7 @@ def at(found, concurrency):
 
 def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
     # k = 1 takes four rounds of t(2) + 0.1: at 8 rows 4.4 s against 8, at 32 16.4 s against 16.
-    found = recommend(loaded.observed(1, 2, batches=(1, 8, 32)))
+    found = recommend(loaded.observed(1, 2, concurrency=(1, 8, 32)))
     assert [(level.concurrency, level.k) for level in found.levels] == [(1, 2), (8, 1), (32, 0)]
     # Between 8 and 32 rows a pass over two tokens each takes b / 8 s: more than 2% up to 14 rows.
     assert found.schedule == tuple(
@@ -40,16 +40,16 @@ def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
 def test_the_crossover_lies_between_the_timed_concurrencies(loaded):
     # A pass of b rows over two tokens each takes b / 8 s: 8 s against four rounds of b / 8 + .1
     # stay 2% above 1 up to 14.9 rows.
-    run = loaded.observed(1, 2, batches=(1, 8, 32))
+    run = loaded.observed(1, 2, concurrency=(1, 8, 32))
     assert recommend(run).crossover == 14
     assert recommend(run, DecisionOptions(min_speedup=5)).crossover == 0
 
 
 def test_what_pays_at_all_that_was_timed_has_no_crossover(scene):
     scene.requests(5, ALL)
-    for batch in (1, 8):
-        scene.times(TARGET, DRAFT, batch=batch)
-    assert recommend(scene.observed(1, 2, batches=(1, 8))).crossover is None
+    for concurrency in (1, 8):
+        scene.times(TARGET, DRAFT, concurrency=concurrency)
+    assert recommend(scene.observed(1, 2, concurrency=(1, 8))).crossover is None
 
 
 def test_what_was_decoded_and_not_timed_pays_where_it_was_decoded(scene):
@@ -70,7 +70,7 @@ def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded):
     for at in range(6):
         loaded.decode(f"r{at}", 0, 8.0)
         loaded.decode(f"r{at}", 1, 4.0 if at % 2 else 10.0)
-    found = recommend(loaded.observed(1, batches=(1, 8, 32)))
+    found = recommend(loaded.observed(1, concurrency=(1, 8, 32)))
     decisions = [level.decision for level in found.levels]
     assert decisions == ["inconclusive", "speculate", "do_not_speculate"]
     assert found.crossover == 9
@@ -89,7 +89,7 @@ def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded):
     unknown = (level.decision, level.k, level.choice, level.leader, level.speedup_predicted)
     assert unknown == (None,) * 5
     assert (level.tokens_per_second, level.seconds_per_token) == (None, None)
-    assert level.costs == "64 rows at once were not timed, only 1, 8, 32"
+    assert level.costs == "64 concurrent requests were not timed, only 1, 8, 32"
     assert found.schedule[-1] == ScheduleEntry(concurrency=64, k=None, timed=False)
     assert found.decision == "speculate"
 
@@ -128,13 +128,13 @@ def two_drafts(scene):
     for at in range(6):
         scene.replay(f"r{at}", ALL if at % 2 else NONE, BIG)
     for rows, step in ((1, 0.1), (8, 0.75)):
-        scene.times({1: 1.0, 2: 1.0}, {1: step, 2: step}, batch=rows)
-        scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, BIG, batch=rows)
+        scene.times({1: 1.0, 2: 1.0}, {1: step, 2: step}, concurrency=rows)
+        scene.times({1: 1.0, 2: 1.0}, {1: 0.1, 2: 0.1}, BIG, concurrency=rows)
     return scene
 
 
 def test_a_draft_alone_pays_at_no_load_where_the_answer_is_open(two_drafts):
-    found = recommend(two_drafts.observed(1, batches=(1, 8)))
+    found = recommend(two_drafts.observed(1, concurrency=(1, 8)))
     eight = at(found, 8)
     assert (found.leader.draft, eight.leader.draft) == ("small", "big")
     assert (found.decision, eight.decision) == ("speculate", "inconclusive")
@@ -151,8 +151,8 @@ def test_what_does_not_pay_in_between_is_no_end_of_what_pays(scene):
     # rounds of 1.85 s, at 8 of 2.1 s; at 16 of 2 s against 4.1 s, at 17 of 2.125 against 4.1125 s.
     scene.requests(5, ALL)
     for rows, steps in ((1, (1.0, 1.0)), (8, (1.0, 2.0)), (32, (4.0, 4.2))):
-        scene.times(dict(enumerate(steps, 1)), DRAFT, batch=rows)
-    found = recommend(scene.observed(1, batches=(1, 8, 32)))
+        scene.times(dict(enumerate(steps, 1)), DRAFT, concurrency=rows)
+    found = recommend(scene.observed(1, concurrency=(1, 8, 32)))
     assert (found.crossover, found.crossover_gaps) == (None, ((8, 16),))
     assert [(entry.concurrency, entry.k) for entry in found.schedule] == [
         (1, 1),
@@ -168,12 +168,12 @@ def test_what_does_not_pay_in_between_is_no_end_of_what_pays(scene):
 def test_what_was_decoded_at_both_ends_is_said_of_a_load_between(scene):
     scene.requests(5, ALL)
     for rows in (4, 16):
-        scene.times(TARGET, DRAFT, batch=rows)
+        scene.times(TARGET, DRAFT, concurrency=rows)
         for at in range(5):
-            full = {"batch": rows, "candidate": SMALL}
+            full = {"concurrency": rows, "candidate": SMALL}
             scene.batch_run(f"r{at}", 0, (0,) * 8, (1.0,) * 8, active=(rows,) * 8, **full)
             scene.batch_run(f"r{at}", 1, (1,) * 4, (1.5,) * 4, active=(rows,) * 4, **full)
-    run = scene.observed(1, batches=(4, 16))
+    run = scene.observed(1, concurrency=(4, 16))
     level = recommend(run, DecisionOptions(concurrency=(8,))).levels[0]
     assert level.speedup_expected.value == pytest.approx(8 / 6)
     assert level.costs == (
@@ -192,7 +192,7 @@ def blocks(scene):
         scene.requests(5, ALL, *steps)
         for candidate, by_rows in steps.items():
             for rows, seconds in by_rows.items():
-                scene.times({1: seconds, 2: seconds}, DRAFT, candidate, batch=rows)
+                scene.times({1: seconds, 2: seconds}, DRAFT, candidate, concurrency=rows)
         return scene
 
     return timed
@@ -200,7 +200,7 @@ def blocks(scene):
 
 def baseline(scene, candidate, rows, seconds):
     """Requests decoded without speculation, every step of which takes so long."""
-    full = {"batch": rows, "active": (rows,) * 8}
+    full = {"concurrency": rows, "active": (rows,) * 8}
     for name in (f"r{at}" for at in range(5)):
         scene.batch_run(name, 0, (0,) * 8, (seconds,) * 8, candidate=candidate, **full)
 
@@ -238,7 +238,7 @@ def test_between_two_timed_loads_steps_rise_as_passes_do(scene):
     scene.requests(5, ALL)
     for rows in (4, 16):
         steps = {n: max(1.0, rows * n / 8) for n in (1, 2, 3)}
-        scene.times(steps, DRAFT, batch=rows)
+        scene.times(steps, DRAFT, concurrency=rows)
         baseline(scene, SMALL, rows, steps[1] + 0.5)
     assert plain(scene, 12).step == pytest.approx(2.0)
     assert plain(scene, 6).step == pytest.approx(1.5)
@@ -278,11 +278,11 @@ def test_no_larger_load_has_less_throughput_and_less_latency_at_once(timed, deco
     places = [(candidate, rows) for candidate in (SMALL, BIG) for rows in (1, 4, 16)]
     for (candidate, rows), passes, step in zip(places, timed, decoded, strict=True):
         by_tokens = dict(zip((1, 2, 3), passes, strict=True))
-        scene.times(by_tokens, {1: 0.2, 2: 0.2}, candidate, batch=rows)
+        scene.times(by_tokens, {1: 0.2, 2: 0.2}, candidate, concurrency=rows)
         if step is not None:
             baseline(scene, candidate, rows, step)
     evaluator = Evaluator(scene.observed(1, 2), DecisionOptions())
-    loads = [at_load(evaluator, rows) for rows in range(1, 17)]
+    loads = [at_concurrency(evaluator, rows) for rows in range(1, 17)]
     plain_times = [at.seconds_per_token_plain for at in loads]
     assert plain_times == pytest.approx(sorted(plain_times))
     for rates, times in (
