@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from draftbench.cli.flags import (
-    RunArgument,
-    candidate_named,
-    draft_lengths,
-    flag,
-    read,
-    require_measured,
-)
+from draftbench.cli.flags import RunArgument, candidate_named, read, require_measured
 from draftbench.cli.output import Output
 from draftbench.cli.output import width as columns
 from draftbench.errors import UsageError
+from draftbench.flags import draft_lengths, flag
 
 
 def acceptance(

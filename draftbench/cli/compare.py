@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import flag, read
+from draftbench.cli.flags import read
 from draftbench.cli.output import TextOutput, width
+from draftbench.flags import flag
 
 
 def compare(

@@ -14,7 +14,6 @@ from draftbench.models.check_result import ModelSheet
 from draftbench.models.source import ModelSource
 from draftbench.records import SELF, Candidate
 from draftbench.report.terminal.dry_run import DryRun
-from draftbench.sweep import Prepared
 from draftbench.sweep.engine_arms import (
     ALONE,
     arrival_times,
@@ -22,6 +21,7 @@ from draftbench.sweep.engine_arms import (
     plain_starts,
     startable,
 )
+from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.work import DeviceSpeed, seconds_of, speed_of
 
 # From the command that starts a server to its first answer, without reading the weights, on two

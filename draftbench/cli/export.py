@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import Decision, candidate_named, flag, read
+from draftbench.cli.flags import COSTS, candidate_named, read, with_costs
 from draftbench.cli.output import ResultFile, note, width
 from draftbench.errors import UsageError
+from draftbench.flags import flag
+from draftbench.planner.options import DecisionOptions
 
 # How many notes on what to do are printed without --all.
 SHOWN = 3
@@ -61,7 +63,8 @@ def export(
     about: bool = flag(
         False, "Print which versions the engine's rules were read from; needs no RUN."
     ),
-    decision: Decision,
+    options: DecisionOptions,
+    costs: Path | None = COSTS,
     output: ResultFile,
 ) -> int:
     """Print the engine's configuration for what a run recommends.
@@ -91,7 +94,7 @@ def export(
             "a run folder is missing", hint=f"for example: draftbench export RUN --engine {engine}"
         )
     observed = read(run)
-    options = decision.options(observed)
+    options = with_costs(options, costs, observed)
     answer = recommend(observed, options)
     wanted = None if candidate is None else candidate_named(observed, candidate)
     setting = setting_of(
@@ -112,10 +115,10 @@ def export(
         )
         label = "serve, with -o FILE:" if piped else "serve:"
         note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))
-    costs = options.costs.caveats if options.costs else ()
+    borrowed = options.costs.caveats if options.costs else ()
     # That the costs were not measured in this run is said first.
-    remarks = (*costs[:1], *configuration.to_do, *costs[1:])
-    urgent = len(costs[:1]) + len(configuration.to_do[:SHOWN])
+    remarks = (*borrowed[:1], *configuration.to_do, *borrowed[1:])
+    urgent = len(borrowed[:1]) + len(configuration.to_do[:SHOWN])
     shown = remarks if everything else remarks[:urgent]
     for remark in shown:
         note(paragraph(f"note: {remark}", min(width(), SCREEN_COLUMNS)))

@@ -12,16 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftbench.cli.flags import (
-    LARGEST_K,
-    Decision,
-    candidate_named,
-    flag,
-    in_output,
-    read,
-)
+from draftbench.cli.flags import COSTS, candidate_named, read, require_measured, with_costs
 from draftbench.cli.output import TextOutput, check_output, note, width, write_result
 from draftbench.errors import IncomparableError, UsageError
+from draftbench.flags import LARGEST_K, flag, in_output
+from draftbench.planner.options import DecisionOptions
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
 
 if TYPE_CHECKING:
@@ -67,14 +62,18 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _names(*groups: type[Decision | ForCI | TextOutput]) -> set[str]:
+def _names(*groups: type[DecisionOptions | ForCI | TextOutput]) -> set[str]:
     return {field.name for group in groups for field in fields(group)}
 
 
 _VERDICT = {"max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
 # The three ways to call the gate: its usage, the flags that it needs, and those that it may have.
 _WAYS = {
-    "save": ("--save FILE RUN", {"save", "run"}, {"candidate", "k", "force"} | _names(Decision)),
+    "save": (
+        "--save FILE RUN",
+        {"save", "run"},
+        {"candidate", "k", "force"} | _names(DecisionOptions),
+    ),
     "baseline": ("--baseline FILE RUN", {"baseline", "run"}, {"candidate"} | _VERDICT),
     "old": ("--old RUN --new RUN", {"old", "new"}, {"candidate", "k"} | _VERDICT),
 }
@@ -112,7 +111,8 @@ def gate(
         among=("report", "pass", "fail"),
     ),
     exit_zero: bool = flag(False, "Exit 0 whatever the verdict; errors keep their exit codes."),
-    decision: Decision,
+    options: DecisionOptions,
+    costs: Path | None = COSTS,
     for_ci: ForCI,
     output: TextOutput,
 ) -> int:
@@ -128,11 +128,12 @@ def gate(
         check_output(file, output.force)
     if save and run:
         observed = read(run)
-        saved = baseline_of(observed, candidate, k, decision)
+        if None in (candidate, k):
+            options = with_costs(options, costs, observed)
+        saved = baseline_of(observed, candidate, k, options)
         save_baseline(saved, save)
-        if decision.costs is not None and None in (candidate, k):
-            costs = decision.options(observed).costs
-            note(f"note: {costs.caveats[0]}" if costs else "")
+        if options.costs:
+            note(f"note: {options.costs.caveats[0]}")
         if not os.environ.get(VARIABLE) and saved.question.key_id == key_id(request_key()):
             note(
                 f"note: where this baseline is used on another machine, as in CI, set {VARIABLE} "
@@ -214,7 +215,7 @@ def baseline_of(
     run: Run,
     name: str | None,
     k: int | None,
-    decision: Decision | None = None,
+    options: DecisionOptions | None = None,
     concurrency: int | None = None,
 ) -> Baseline:
     """What one candidate did at one k and one load. Default: the recommended configuration.
@@ -226,36 +227,36 @@ def baseline_of(
     from draftbench.run_folder.folder import PrivateText, RunFolder
 
     candidate = None if name is None else candidate_named(run, name)
-    asked = decision and decision.concurrency
-    if asked:
-        concurrency = asked[0]
+    chosen = options.concurrency if options else ()
+    if chosen:
+        concurrency = chosen[0]
     if candidate is None or k is None:
-        picked = _picked(run, candidate, decision or Decision())
+        picked = _picked(run, candidate, options or DecisionOptions())
         candidate, k = picked.candidate, k or picked.k
-        if decision is not None:
+        if options is not None:
             concurrency = picked.concurrency
     assert run.path  # `read` sets it
     texts = RunFolder(run.path).records(PrivateText)
     baseline = make_baseline(run, candidate, k, texts, concurrency)
     load, rows = baseline.question.concurrency, baseline.active_rows
-    if asked and load not in (None, concurrency):
+    if chosen and load not in (None, concurrency):
         loads = sorted({r.batch for r in run.decodes if (r.candidate, r.k) == (candidate, k)})
         raise UsageError(
             f"{candidate} at k = {k} was not measured with {concurrency} requests in flight",
             hint=f"it was with {', '.join(map(str, loads))}: give one of these with --concurrency",
         )
-    if asked and load is None and baseline.processes and rows != concurrency:
+    if chosen and load is None and baseline.processes and rows != concurrency:
         note(f"note: times in this baseline are at concurrency {rows}, not {concurrency}")
     return baseline
 
 
-def _picked(run: Run, candidate: Candidate | None, decision: Decision) -> Configuration:
+def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> Configuration:
     """What the run recommends, or a candidate at its best k, of an engine at the best that was
     served; where no speed is known, the only configuration that the server drafts with.
     """
     from draftbench.planner.recommend import recommend
 
-    answer = recommend(run, decision.options(run))
+    answer = recommend(require_measured(run), options)
     if answer.provisional:
         note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
     picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader

@@ -10,7 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from draftbench.cli.flags import LAST, with_flags
+from draftbench.cli.flags import with_flags
+from draftbench.flags import LAST
 
 # Width of the column of flags; a longer flag has its help on the next line.
 _FLAGS_WIDTH = 26

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from draftbench.cli.flags import Decision, RunArgument, flag, read
-from draftbench.cli.invocation import command
+from pathlib import Path
+
+from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
+from draftbench.cli.invocation import command, words_of
 from draftbench.cli.output import Output, width
+from draftbench.flags import flag, flag_name, flags_of
+from draftbench.planner.options import DecisionOptions
 
 
 def recommend(
@@ -13,7 +17,8 @@ def recommend(
     everything: bool = flag(
         False, "Also print every speed-up, loads, latency, checks and caveats.", names=("--all",)
     ),
-    decision: Decision,
+    options: DecisionOptions,
+    costs: Path | None = COSTS,
     output: Output,
 ) -> int:
     """Decide whether to speculate, with which draft, quantization and k, and say how sure that is.
@@ -28,8 +33,9 @@ def recommend(
     from draftbench.report.terminal.recommendation import render
 
     observed = read(run)
-    answer = decide(observed, decision.options(observed))
-    same = [str(run), *decision.words()]
+    answer = decide(observed, with_costs(options, costs, observed))
+    repeated = words_of({"--costs", *map(flag_name, flags_of(options))})
+    same = [str(run), *repeated]
     following = [] if everything else [command("recommend", *same, "--all")]
     if answer.leader is None:
         following.insert(0, command("acceptance", str(run)))

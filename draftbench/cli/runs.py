@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import RunArgument, flag
+from draftbench.cli.flags import RunArgument
 from draftbench.cli.help import add_command
 from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
+from draftbench.flags import flag
 
 FolderArgument = Annotated[
     Path, typer.Argument(help="The folder that holds the run folders.", metavar="FOLDER")

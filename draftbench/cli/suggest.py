@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import target_flag
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import ModelError
+from draftbench.flags import target_flag
 from draftbench.hub import names_model
 
 if TYPE_CHECKING:
