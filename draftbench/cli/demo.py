@@ -94,8 +94,8 @@ def _why_not(answer: Recommendation) -> list[str]:
 
 def _gated(sides: Mapping[str, Baseline], k: int) -> list[str]:
     """A gate that passes and one that fails: the better draft after the worse, and the reverse."""
+    from draftbench.cli.gate import checked
     from draftbench.gate.judge import judge
-    from draftbench.report.terminal.gate import checked
 
     lines = [f"Now the gate, on the two draft models at k = {k}:"]
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):

@@ -11,15 +11,27 @@ import typer
 from draftbench.cli.flags import COSTS, candidate_named, read, with_costs
 from draftbench.cli.output import ResultFile, note, width
 from draftbench.errors import UsageError
+from draftbench.export.configurations import configure, known_engine
+from draftbench.export.setting import setting_of
 from draftbench.flags import flag
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    Section,
+    continued,
+    counted,
+    paragraph,
+    printable,
+    render_sections,
+)
 
 # How many notes on what to do are printed without --all.
 SHOWN = 3
 
 
 def _engines(incomplete: str) -> list[str]:
-    from draftbench.models.engine_rules import ENGINE_RULES
 
     return list(ENGINE_RULES)
 
@@ -74,17 +86,6 @@ def export(
     draftbench export results/runs/RUN --engine llama.cpp
     draftbench export --engine sglang --about
     """
-    from draftbench.export.configurations import configure, known_engine
-    from draftbench.export.setting import setting_of
-    from draftbench.planner.recommend import recommend
-    from draftbench.report.terminal.text import (
-        SCREEN_COLUMNS,
-        continued,
-        counted,
-        paragraph,
-        printable,
-    )
-
     engine = known_engine(engine)
     if about:
         output.write(_about(engine))
@@ -128,8 +129,6 @@ def export(
 
 
 def _about(engine: str) -> str:
-    from draftbench.models.engine_rules import ENGINE_RULES
-    from draftbench.report.terminal.text import Section, render_sections
 
     rules = ENGINE_RULES[engine]
     rows = [

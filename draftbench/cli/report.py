@@ -9,6 +9,7 @@ from draftbench.cli.output import check_output, note, write_result
 from draftbench.errors import UsageError
 from draftbench.flags import flag, in_output
 from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
 
 
 def report(
@@ -27,8 +28,6 @@ def report(
     draftbench report results/runs/RUN --html report.html
     draftbench report results/runs/RUN --plots charts
     """
-    from draftbench.planner.recommend import recommend
-
     if html is None and plots is None:
         raise UsageError(
             "nothing to write: give --html FILE for a page, or --plots FOLDER for charts",

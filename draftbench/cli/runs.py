@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,9 @@ from draftbench.cli.help import add_command
 from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.flags import flag
+from draftbench.records import to_json
+from draftbench.report.terminal.text import Section, render_sections
+from draftbench.run_folder.folder import MANIFEST, RunFolder
 
 FolderArgument = Annotated[
     Path, typer.Argument(help="The folder that holds the run folders.", metavar="FOLDER")
@@ -34,6 +38,7 @@ class KeptRun:
 
 
 runs = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="List, prune or redact run folders.\n\n\b\n"
@@ -51,9 +56,6 @@ def list_runs(
     draftbench runs list
     draftbench runs list /data/runs --format json | jq -r '.[].run'
     """
-    from draftbench.records import to_json
-    from draftbench.report.terminal.text import Section, render_sections
-
     listed = _newest_first(folder)
     if output.style == "json":
         output.write(to_json(listed))
@@ -75,7 +77,6 @@ def list_runs(
 
 
 def _newest_first(folder: Path) -> list[KeptRun]:
-    from draftbench.run_folder.folder import MANIFEST, RunFolder
 
     if not folder.is_dir():
         raise UsageError(
@@ -112,10 +113,6 @@ def prune(
     draftbench runs prune --keep 20
     draftbench runs prune results/runs --keep 20 --yes
     """
-    import shutil
-
-    from draftbench.run_folder.folder import RunFolder
-
     readable = [run for run in _newest_first(folder) if not run.problem]
     for run in readable[keep:]:
         path = Path(run.run)
@@ -137,8 +134,6 @@ def redact(run: RunArgument) -> int:
 
     draftbench runs redact results/runs/RUN
     """
-    from draftbench.run_folder.folder import RunFolder
-
     RunFolder(run).redact()
     note(f"deleted the private part of {run}; its figures are unchanged")
     return 0

@@ -108,8 +108,7 @@ def sweep(
 
     watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
     if dry_run:
-        from draftbench.cli.dry_run import dry_run_of
-        from draftbench.report.terminal.dry_run import render
+        from draftbench.cli.dry_run import dry_run_of, render
 
         with watcher:
             prepared = prepare(options, as_called(), watcher)
@@ -129,8 +128,8 @@ def run_sweep(
     """Measure, print the recommendation and what could not be measured completely; gives the exit
     code and the recommendation.
     """
+    from draftbench.cli.recommend import render
     from draftbench.planner.recommend import recommend
-    from draftbench.report.terminal.recommendation import render
     from draftbench.report.terminal.text import counted
     from draftbench.run_folder.run import read_run
     from draftbench.sweep import prepare

@@ -9,9 +9,8 @@ import pytest
 from scenes import manifest, query, sheet
 
 from draftbench.cli import dry_run
-from draftbench.cli.dry_run import of_decoder, of_engine
+from draftbench.cli.dry_run import of_decoder, of_engine, render
 from draftbench.records import Candidate
-from draftbench.report.terminal.dry_run import render
 from draftbench.sweep.engine_arms import Serving
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.work import DeviceSpeed
