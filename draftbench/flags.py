@@ -1,9 +1,9 @@
-"""Flags are declared once: as the fields of the record that the code works with, or, where nothing
-but one command needs them, as its parameters.
+"""Every flag is declared once: as a field of the record that the code works with, or as a parameter
+of the only command that has it.
 
-A declaration holds the default, the help, how text becomes a value and what the flag needs. The
-command line makes its parameters of it (`cli/flags.py`). A flag's panel is its heading in `--help`;
-flags without one come first.
+A declaration holds the default, the help, how text becomes a value, and what the flag needs;
+`cli/flags.py` turns it into a parameter of the command line. A flag's panel is its heading in
+`--help`; flags without one come first.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def flag(
         names: if it is not named as its field.
         among: its only values; the shell completes them.
         parse: text → value; with `many`, the flag may be repeated: texts → value.
-        unset: the value where it is not given, for a default of None.
-        needs: what it makes no sense without, and the `hint` for who gives it all the same.
+        unset: the value if it is not given and its default is None.
+        needs: what it makes no sense without; `hint` is for a user who gives it anyway.
         more: what else `typer.Option` takes.
     """
     if among:

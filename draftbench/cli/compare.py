@@ -25,7 +25,7 @@ from draftbench.planner.passes import MIN_PROCESSES
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
 from draftbench.report.terminal.text import Cell, Section, filled, render_sections, shortened
-from draftbench.run_folder.manifest import setting
+from draftbench.run_folder.manifest import flag_of
 
 _LEGEND = (
     "A and B: all requests of each run. B − A: 95% interval over the requests in both, paired (c: "
@@ -33,8 +33,8 @@ _LEGEND = (
     "– is unknown; two k's are each run's best."
 )
 _SELDOM = (
-    f"Times (S, c) are from fewer than {MIN_PROCESSES} processes: a restart can differ by more "
-    "than these intervals, so no change of them is called higher or lower."
+    f"Times (S, c) come from fewer than {MIN_PROCESSES} processes. Restarts can differ by more "
+    "than these intervals, so no change in them is called higher or lower."
 )
 _SHORT_LEGEND = "B − A: 95% interval over the requests in both. S: speed-up while decoding."
 _ANSWERS_LEGEND = (
@@ -62,7 +62,7 @@ def compare(
     output: TextOutput,
 ) -> int:
     """Show what differs between two runs: acceptance, costs and speed-up, paired by request, and
-    every setting. Of runs that cannot be paired, and of three or more, list the answers.
+    every setting. For runs that cannot be paired, and for three or more, list the answers.
 
     draftbench compare results/runs/A results/runs/B
     draftbench compare results/runs/A results/runs/B --format json
@@ -96,7 +96,7 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
     for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         notes += [f"only in {side}: {', '.join(only)}"] if only else []
     differences = {
-        "settings": [(setting(each.fact), each.a, each.b) for each in comparison.question],
+        "settings": [(flag_of(each.fact), each.a, each.b) for each in comparison.question],
         "models": [(each.fact, each.a, each.b) for each in comparison.models],
     }
     caveats = Section("Caveats", notes=comparison.caveats)
@@ -214,7 +214,7 @@ def render_answers(
     head = ["", "load", "answer", "best draft", "k", "speed-up ×", "α", "τ"]
     runners = {each.run: f"{each.requests} requests, {each.runner}" for each in comparison.answers}
     named = [f"{run} ({runners[run]})" if run in runners else run for run in comparison.runs]
-    facts = [setting(each.fact) for each in comparison.question]
+    facts = [flag_of(each.fact) for each in comparison.question]
     title = _title(named, _in_common(comparison.common_requests))
     caveats = Section("Caveats", notes=comparison.caveats)
     if everything:

@@ -82,8 +82,8 @@ def of_decoder(
             for candidate in prepared.candidates
         ),
         assumed=(
-            "Estimated for this machine, as busy as it is now, as if every response reached its "
-            "limit and no draft saved time: usually less.",
+            "Worst case for this machine, as busy as it is now: every response reaches its limit "
+            "and no draft saves time.",
             f"Memory: weights, and a cache for the {tokens} tokens that are held at once at most; "
             "activations are not counted.",
         ),
@@ -115,14 +115,14 @@ def of_engine(
         assumed.append(
             "How fast the servers are is unknown: the time is that of the arrivals."
             if most is None
-            else "Each server is asked for as long as the requests take to arrive."
+            else "Each server is sent requests for as long as they take to arrive."
         )
     memory = None
     if target and started:
         tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.in_flight
         memory = max(_memory(candidate, target, drafts, tokens) for candidate in started)
         assumed.append(
-            "Memory: weights, and a cache for the load's longest requests; the engine's buffers "
+            "Memory: weights, and a cache for the longest requests; the engine's own buffers "
             "come on top."
         )
     return DryRun(
@@ -180,8 +180,8 @@ def _span(prepared: Prepared) -> float | None:
     if prepared.serving is None or prepared.serving.options.arrivals == "closed":
         return None
     pairs = product(prepared.prompts, range(prepared.options.samples))
-    asked = [PromptSample(prompt, sample) for prompt, sample in pairs]
-    return max(arrival_times(asked, prepared.options).values())
+    requests = [PromptSample(prompt, sample) for prompt, sample in pairs]
+    return max(arrival_times(requests, prepared.options).values())
 
 
 def _start_seconds(prepared: Prepared) -> float:
@@ -259,7 +259,7 @@ def render(plan: DryRun, style: str, width: int) -> str:
     """As table, json or markdown."""
     if style == "json":
         return to_json(plan)
-    section = Section(_title(plan), ("", ""), list(_asked(plan)), plan.assumed)
+    section = Section(_title(plan), ("", ""), list(_grid(plan)), plan.assumed)
     return render_sections([section], style, min(width, SCREEN_COLUMNS))
 
 
@@ -275,7 +275,7 @@ def _title(plan: DryRun) -> str:
     return f"This sweep would take about {' to '.join(dict.fromkeys((least, most)))}{memory}"
 
 
-def _asked(plan: DryRun) -> Iterator[tuple[str, str]]:
+def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
     """What is measured, on what and where."""
     question, traffic = plan.manifest.question, plan.manifest.traffic
     target = shortened(question.target, 40)

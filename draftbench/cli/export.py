@@ -31,11 +31,6 @@ from draftbench.report.terminal.text import (
 SHOWN = 3
 
 
-def _engines(incomplete: str) -> list[str]:
-
-    return list(ENGINE_RULES)
-
-
 def export(
     *,
     run: Annotated[
@@ -45,7 +40,7 @@ def export(
         ...,
         "The engine: vllm, sglang, llama.cpp, tensorrt-llm or transformers.",
         "ENGINE",
-        autocompletion=_engines,
+        autocompletion=lambda incomplete: list(ENGINE_RULES),
     ),
     engine_version: str | None = flag(
         None,

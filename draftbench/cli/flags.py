@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, is_dataclass, replace
 from pathlib import Path
@@ -28,12 +27,12 @@ COSTS = in_decision(
 
 
 def with_flags(command: Callable[..., int]) -> Callable[..., int]:
-    """The command as typer calls it, with every flag as a parameter and every value parsed.
+    """The command as typer calls it: every flag a parameter, every value parsed.
 
-    A parameter whose type is a record takes the record with its flags' values; one that is
-    annotated with a record, `Annotated[dict[str, Any], Record]`, takes these values alone.
+    A parameter typed as a record receives the record, made of its flags' values; one typed
+    `Annotated[dict[str, Any], Record]` receives the values alone.
 
-    The command that is returned raises a UsageError for a value that a flag does not know.
+    The returned command raises a UsageError for a value that a flag does not know.
     """
     flags: dict[str, Field[Any]] = {}
     groups: dict[str, tuple[type[Any], Callable[..., Any]]] = {}
@@ -45,7 +44,7 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
             groups[parameter.name] = (group, group if group is kind else dict)
             for each in flags_of(group):
                 flags[each.name] = each
-                parameters.append(_parameter(each.name, each, _type_of(each, group)))
+                parameters.append(_parameter(each.name, each, each.type))
         elif isinstance(declared, Field):
             flags[parameter.name] = declared
             parameters.append(_parameter(parameter.name, declared, kind))
@@ -65,28 +64,22 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
     return called
 
 
-def _type_of(declared: Field[Any], group: type[Any]) -> Any:
-    """The type of a record's flag; of one that is parsed or chosen nobody needs it."""
-    if declared.metadata["parse"] or declared.metadata["among"]:
-        return str
-    module = sys.modules[next(c for c in group.__mro__ if declared.name in vars(c)).__module__]
-    return eval(declared.type, vars(module)) if isinstance(declared.type, str) else declared.type
-
-
 def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
     """A flag as a parameter for typer: of type str if `_parsed` parses it."""
     about = declared.metadata
     default = about["default"]
     if about["many"]:
-        kind = list[str] if default else list[str] | None
-    elif about["parse"]:
-        kind = str if default is not None else str | None
+        kind = list[str]
+    elif about["parse"] or about["among"]:
+        kind = str
+    elif isinstance(kind, str):  # as a record's annotations are
+        kind = eval(kind, {"Path": Path})
     option = typer.Option(*about["names"], **about["option"])
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if default is ... else default,
-        annotation=Annotated[kind, option],
+        annotation=Annotated[kind | None if default is None else kind, option],
     )
 
 
@@ -131,7 +124,7 @@ def read(folder: Path) -> Run:
 
 
 def require_measured(run: Run) -> Run:
-    """The run itself.
+    """The run, if any candidate was measured.
 
     Raises:
         UsageError: no candidate was measured.
@@ -141,7 +134,7 @@ def require_measured(run: Run) -> Run:
     failed = [f"{each.candidate or 'the target'}: {each.reason}" for each in run.failures]
     raise UsageError(
         f"no candidate was measured in this run{f' ({failed[0]})' if failed else ''}",
-        hint="start the same sweep again: it resumes, or ends with what is wrong",
+        hint="run the same sweep again: it resumes, or says what is wrong",
     )
 
 
@@ -159,11 +152,11 @@ def candidate_named(run: Run, name: str) -> Candidate:
 
 
 def with_costs(options: DecisionOptions, costs: Path | None, run: Run) -> DecisionOptions:
-    """The options for this run, with the costs that `--costs` names for its candidates.
+    """The options with the step times in `--costs` for this run's candidates.
 
     Raises:
-        UsageError: nothing was measured, the run cannot be asked so, or `--costs` has times of none
-            of the drafts.
+        UsageError: nothing was measured, an option does not fit the run, or `--costs` has no times
+            for any of its drafts.
     """
     from draftbench.planner.cost_sources import costs_of_run, read_engine_costs
 
@@ -178,8 +171,8 @@ def with_costs(options: DecisionOptions, costs: Path | None, run: Run) -> Decisi
     arrivals = run.manifest.question.arrivals
     if options.concurrency and arrivals != "closed" and costs is None:
         raise UsageError(
-            f"--concurrency with a run whose requests came at their times ({arrivals})",
-            hint="leave it out; a sweep without --arrivals measures numbers in flight",
+            f"--concurrency cannot be chosen for a run with --arrivals {arrivals}",
+            hint="leave it out; a sweep without --arrivals measures at each --concurrency",
         )
     if options.slo is not None and not run.served:
         raise UsageError(

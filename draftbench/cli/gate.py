@@ -145,8 +145,8 @@ def gate(
             note(f"note: {options.costs.caveats[0]}")
         if not os.environ.get(VARIABLE) and saved.question.key_id == key_id(request_key()):
             note(
-                f"note: where this baseline is used on another machine, as in CI, set {VARIABLE} "
-                f"to `hex:` and the content of {key_file()}: runs pair only under one key"
+                f"note: to use this baseline on another machine, such as in CI, set {VARIABLE} "
+                f"there to `hex:` followed by the content of {key_file()}: both need the same key"
             )
         return 0
 
@@ -223,7 +223,7 @@ def baseline_of(
     """What one candidate did at one k and one load. Default: the recommended configuration.
 
     Raises:
-        UsageError: the run recommends nothing, or did not measure it at the `--concurrency` asked.
+        UsageError: the run recommends nothing, or did not measure it at the given --concurrency.
     """
     candidate = None if name is None else candidate_named(run, name)
     chosen = options.concurrency if options else ()
@@ -316,13 +316,13 @@ def render(outcome: Outcome, style: str, width: int) -> str:
 
 def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
     names = f"{result.new} against the baseline {result.old}"
-    asked = f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting"
+    basis = f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting"
     above = [note for note in result.notes if note == SAME_RUN]  # no check below shows it
     if everything:
         title = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"
-        yield Section(title, notes=[names, asked, *above])
+        yield Section(title, notes=[names, basis, *above])
     else:
-        yield Section(f"{result.verdict.upper()}: {names}", notes=[asked, *above])
+        yield Section(f"{result.verdict.upper()}: {names}", notes=[basis, *above])
     others = [words for _, _, words in other_checks(result)]
     yield checked("All requests", result.pooled, others, everything=everything)
     if result.segments:

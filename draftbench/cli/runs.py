@@ -25,7 +25,7 @@ DEFAULT_FOLDER = Path("results/runs")
 
 
 @dataclass(frozen=True)
-class KeptRun:
+class ListedRun:
     """A run folder in the list; one that cannot be read has a problem and nothing else."""
 
     run: str  # its path
@@ -76,21 +76,21 @@ def list_runs(
     return 0
 
 
-def _newest_first(folder: Path) -> list[KeptRun]:
+def _newest_first(folder: Path) -> list[ListedRun]:
 
     if not folder.is_dir():
         raise UsageError(
             f"no folder `{folder}`", hint="`draftbench sweep` creates it; or name another folder"
         )
-    listed: list[KeptRun] = []
+    listed: list[ListedRun] = []
     for path in sorted(entry.parent for entry in folder.glob(f"*/{MANIFEST}")):
         try:
             run = RunFolder(path)
         except RunFolderError as error:
-            listed.append(KeptRun(str(path), problem=error.message))
+            listed.append(ListedRun(str(path), problem=error.message))
             continue
         listed.append(
-            KeptRun(
+            ListedRun(
                 str(path),
                 run.manifest.created,
                 run.manifest.question.target,

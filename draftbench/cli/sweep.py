@@ -14,7 +14,7 @@ from draftbench.cli.config_file import ConfigArgument, config_text
 from draftbench.cli.flags import require_measured, traffic_flag, traffic_query
 from draftbench.cli.invocation import as_called, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
-from draftbench.cli.signals import how_to_resume, kept_in
+from draftbench.cli.signals import how_to_resume, resumable
 from draftbench.errors import AuditError
 from draftbench.flags import (
     drafts_flag,
@@ -135,7 +135,7 @@ def run_sweep(
     from draftbench.sweep import prepare
     from draftbench.sweep.grid import run
 
-    with kept_in(out):
+    with resumable(out):
         with watcher:
             prepared = prepare(options, called, watcher)
             describe(prepared, watcher)
@@ -181,7 +181,7 @@ def _audited(observed: Run) -> str:
 
     checked = audit(observed)
     if checked is None:
-        return "audit: no request was decoded at temperature 0; `--temperature 0` makes all so"
+        return "audit: nothing was decoded at temperature 0; add `--temperature 0`"
     sentence = (
         f"of {checked.requests} outputs at temperature 0, {checked.identical} are identical to the "
         f"target's, {checked.near_ties} differ only at near ties, {checked.faults} unexplained"

@@ -1,5 +1,5 @@
-"""What can be asked of a decision, each option declared once: `recommend`, `report`, `export` and
-`gate --save` take the same ones, so that one run cannot get two answers.
+"""The options of a decision, each declared once: `recommend`, `report`, `export` and `gate --save`
+share them, so that one run cannot get two answers.
 
 At one concurrency every candidate decodes the same rows, so that speed-up, throughput and cost rank
 candidates in the same order; latency also counts the prefills. Throughput and cost also choose

@@ -1,4 +1,4 @@
-"""What can be asked of a sweep, each option declared once with what it needs, and who watches."""
+"""The options of a sweep, each declared once with what it needs, and who watches a sweep."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLOTS = 16
 
 @dataclass(frozen=True)
 class Need:
-    """What an option makes no sense without, and what to say to who gives it all the same."""
+    """What an option makes no sense without; the hint is for a user who gives it anyway."""
 
     what: str
     hint: str
@@ -51,13 +51,13 @@ SERVED = Need(
     lambda serving: serving.named,
 )
 START = Need(
-    "an engine that the sweep starts",
-    "name it with --engine, without --server: a running server is measured as it was started",
+    "an engine that draftbench starts",
+    "give --engine without --server: a running server is measured as it was started",
     lambda serving: serving.engine is not None and serving.server is None,
 )
 SERVER = Need(
     "--server",
-    "--server is the server with speculation; --engine starts both itself",
+    "--server is the one with speculation; --engine starts both servers itself",
     lambda serving: serving.server is not None,
 )
 LOGGED = Need("--arrivals log", "leave it out", lambda serving: serving.arrivals == "log")
@@ -107,8 +107,8 @@ def _temperature(text: str) -> float:
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """A serving engine to measure on instead of the built-in decoder: one that the sweep starts, or
-    the user's servers.
+    """The serving engine to measure on instead of the built-in decoder: one that the sweep starts,
+    or the user's servers.
     """
 
     engine: str | None = in_serving(  # None: the server tells
@@ -185,10 +185,8 @@ class ServingOptions:
         hint="--replay local needs the draft's files and no more",
         among=("local", "engine"),
     )
-    # Requests answered at once at times of arrival, by --concurrency; None: the default.
-    slots: int | None = None
-    # That the user's server computes in, where it does not tell, by --dtype.
-    dtype: str | None = None
+    slots: int | None = None  # requests run at once with --arrivals; None: the default
+    dtype: str | None = None  # assumed for the user's server if it does not report one
 
     @property
     def named(self) -> bool:
@@ -196,9 +194,9 @@ class ServingOptions:
         return self.engine is not None or self.server is not None
 
     def given(self, concurrency: tuple[int, ...] | None, dtype: str | None) -> ServingOptions:
-        """With --concurrency, which at times of arrival is not the load but how many requests a
-        started server answers at once, and with --dtype, in which a started vLLM then computes like
-        the replay here, and a running server is taken to where it does not tell.
+        """With what --concurrency and --dtype mean for an engine. With --arrivals, --concurrency is
+        the most requests that a started server runs at once. A started vLLM computes in --dtype, as
+        the replay here does; a running server is assumed to, if it does not report its type.
 
         Raises:
             UsageError: several numbers, or the server is already running.
@@ -227,7 +225,7 @@ class ServingOptions:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """A sweep as the user asked for it. `target` is empty where a server is to tell its model."""
+    """One sweep. `target` is empty if the server reports its model."""
 
     target: str
     drafts: tuple[str, ...]
@@ -374,7 +372,7 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
     """Refuse options that make no sense together.
 
     Args:
-        serving: as it was asked for, whether or not an engine is named.
+        serving: what was given for an engine, whether or not one is named.
 
     Raises:
         UsageError: an option lacks what it needs, or a model is missing.
@@ -400,7 +398,7 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
             raise UsageError(f"missing option {name}", hint=hint)
     if serving.engine is not None and serving.server is None and serving.engine not in STARTED:
         raise UsageError(
-            f"`{serving.engine}` is no engine that can be started",
+            f"draftbench cannot start `{serving.engine}`",
             hint=f"give its address with --server, or one of {', '.join(STARTED)}",
         )
     # llama.cpp does not return the best token at every position of a prompt.
@@ -414,7 +412,7 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
     if serving.server is not None and not options.drafts and several:
         raise UsageError(
             "--k makes no sense with a server that is running",
-            hint="a running server has its k; --k is for drafts that are replayed (--drafts)",
+            hint="a running server has its own k; --k is for the drafts that --drafts replays",
         )
 
 

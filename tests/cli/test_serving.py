@@ -26,14 +26,14 @@ from draftbench.sweep import engine_check, engine_preparation, engine_worker
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
 SERVER = ["--server", "http://spec"]
-START = "needs an engine that the sweep starts"
+START = "needs an engine that draftbench starts"
 
 
 @pytest.mark.parametrize(
     ("words", "complaint", "hint"),
     [
-        (["--restarts", 2], f"--restarts {START}", "name it with --engine"),
-        (["--ready-timeout", 9], f"--ready-timeout {START}", "name it with --engine"),
+        (["--restarts", 2], f"--restarts {START}", "give --engine"),
+        (["--ready-timeout", 9], f"--ready-timeout {START}", "give --engine"),
         ([*SERVER, "--ready-timeout", 9], f"--ready-timeout {START}", "without --server"),
         ([*SERVER, *ENGINE, "--restarts", 2], f"--restarts {START}", "without --server"),
         ([*SERVER, "--processes", 2], "--processes needs the built-in", "leave it out"),
