@@ -88,15 +88,15 @@ def _flags(context: typer.Context) -> Iterator[tuple[str, Any]]:
 
 def _mapping(file: Path) -> dict[Any, Any]:
     try:
-        settings = read_yaml(file)
+        values = read_yaml(file)
     except UnreadableError as error:
         raise UsageError(
             f"cannot read `{file}`: {error}",
             hint="give a YAML file of `flag: value` lines; `--print-config` writes one",
         ) from error
-    if not isinstance(settings, dict):
-        raise UsageError(f"`{file}` holds no settings", hint="write one `flag: value` a line")
-    return settings
+    if not isinstance(values, dict):
+        raise UsageError(f"`{file}` holds no flags", hint="write one `flag: value` a line")
+    return values
 
 
 def _checked(what: str, parameter: Any, value: Any) -> Any:

@@ -53,7 +53,7 @@ def sweep(
     sample: int | None = flag(
         None, "Measure this many of the requests, picked by --seed (default: all).", min=1
     ),
-    settings: Annotated[dict[str, Any], SweepOptions],
+    given: Annotated[dict[str, Any], SweepOptions],
     concurrency: tuple[int, ...] | None = flag(
         None,
         "The concurrency levels to measure, e.g. 1,4,16 (default: 1). With --arrivals one number: "
@@ -99,8 +99,8 @@ def sweep(
         traffic_query(traffic, sample, **reading),
         batches=tuple(sorted(concurrency or (1,))) if serving.arrivals == "closed" else (1,),
         trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
-        serving=serving.given(concurrency, settings["dtype"]) if serving.named else None,
-        **settings,
+        serving=serving.resolved(concurrency, given["dtype"]) if serving.named else None,
+        **given,
     )
     check_options(options, serving)
     from draftbench.report.terminal.progress import TerminalWatcher

@@ -193,7 +193,7 @@ class ServingOptions:
         """Whether there is an engine to measure on."""
         return self.engine is not None or self.server is not None
 
-    def given(self, concurrency: tuple[int, ...] | None, dtype: str | None) -> ServingOptions:
+    def resolved(self, concurrency: tuple[int, ...] | None, dtype: str | None) -> ServingOptions:
         """With what --concurrency and --dtype mean for an engine. With --arrivals, --concurrency is
         the most requests that a started server runs at once. A started vLLM computes in --dtype, as
         the replay here does; a running server is assumed to, if it does not report its type.
