@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from draftbench.cli.flags import draft_lengths, flag
 from draftbench.cli.output import TextOutput, width
+from draftbench.flags import draft_lengths, flag
 
 
 def estimate(

@@ -1,13 +1,17 @@
-"""What a user asked → a run folder. `prepare` needs no weights, `run` measures what is not measured
-yet.
+"""What a user asked → a run folder: `prepare` needs no weights, `grid.run` measures what is not
+measured yet. The options are read without torch.
 """
 
-from draftbench.sweep.engine_preparation import prepare_serving
-from draftbench.sweep.grid import run
-from draftbench.sweep.options import SweepOptions, Watcher
-from draftbench.sweep.preparation import Prepared, prepare_models
+from __future__ import annotations
 
-__all__ = ["Prepared", "SweepOptions", "Watcher", "prepare", "run"]
+from typing import TYPE_CHECKING
+
+from draftbench.sweep.options import SweepOptions, Watcher
+
+if TYPE_CHECKING:
+    from draftbench.sweep.preparation import Prepared
+
+__all__ = ["SweepOptions", "Watcher", "prepare"]
 
 
 def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
@@ -16,5 +20,8 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
+    from draftbench.sweep.engine_preparation import prepare_serving
+    from draftbench.sweep.preparation import prepare_models
+
     how = prepare_models if options.serving is None else prepare_serving
     return how(options, command, watcher)
