@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
 
 SECONDS_TO_ANSWER = 10.0
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What the user allowed beyond plain weights. Both can run code from the checkpoint."""
+
+    remote_code: bool = False
+    pickle: bool = False
 
 
 def names_model(spec: str) -> bool:

@@ -23,6 +23,8 @@ from doc_meanings import MEANING
 
 from draftbench.acceptance.definitions import Figure
 from draftbench.acceptance.summary import AcceptanceReport
+from draftbench.cli.dry_run import DryRun
+from draftbench.cli.recommend import CSV_FIGURES
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.compare import Comparison, SideBySide
 from draftbench.gate.result import GateResult, HistoryEntry
@@ -32,8 +34,6 @@ from draftbench.planner.formula import FormulaTable
 from draftbench.planner.known_pairs import Suggestion
 from draftbench.planner.recommendation import Advice, Recommendation
 from draftbench.records import AnyObservation, Request
-from draftbench.report.terminal.dry_run import DryRun
-from draftbench.report.terminal.recommendation import CSV_FIGURES
 from draftbench.run_folder.folder import (
     LOCK,
     MANIFEST,

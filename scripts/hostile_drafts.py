@@ -23,10 +23,11 @@ from pathlib import Path
 from silence import Silence
 
 import draftbench
-from draftbench.models.source import Trust
+from draftbench.hub import Trust
 from draftbench.records import Candidate
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import SweepOptions, prepare, run
+from draftbench.sweep import SweepOptions, prepare
+from draftbench.sweep.grid import run
 from draftbench.traffic import TrafficQuery
 
 MODELS = Path(draftbench.__file__).parent / "embedded"

@@ -31,8 +31,10 @@ from silence import Silence
 
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
-from draftbench.sweep import Prepared, SweepOptions, prepare, run
+from draftbench.sweep import SweepOptions, prepare
+from draftbench.sweep.grid import run
 from draftbench.sweep.options import ServingOptions
+from draftbench.sweep.preparation import Prepared
 from draftbench.traffic import TrafficQuery
 
 EMBEDDED = Path(str(files("draftbench"))) / "embedded"

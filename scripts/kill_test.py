@@ -38,7 +38,9 @@ from draftbench.planner.recommend import recommend
 from draftbench.records import DraftingMode
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import Prepared, SweepOptions, prepare, run
+from draftbench.sweep import SweepOptions, prepare
+from draftbench.sweep.grid import run
+from draftbench.sweep.preparation import Prepared
 from draftbench.traffic import TrafficQuery
 
 # Responses are kept by groups: small ones give a sweep of few requests many places to die between.

@@ -2,8 +2,8 @@
 
 stdout carries the result, stderr everything else. Exit codes: 0 done, 1 the answer is no, 2 usage
 or input, 3 inconclusive, 4 incomparable, 70 internal error, 130 interrupted, 143 ended by SIGTERM.
-Every command imports what it needs when it runs, so that help and the offline commands start
-without torch.
+A command is a file of its name: what it asks, what it prints and what its JSON holds. It is
+imported when it is called, and imports torch when it runs.
 """
 
 from __future__ import annotations
@@ -14,29 +14,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 import draftbench
-from draftbench.cli import (
-    acceptance,
-    check,
-    compare,
-    demo,
-    estimate,
-    export,
-    gate,
-    recommend,
-    report,
-    runs,
-    selfcheck,
-    suggest,
-    suites,
-    sweep,
-)
-from draftbench.cli.help import Commands, add_command, help_of
+from draftbench.cli.help import COMMANDS, Commands, help_of
 from draftbench.cli.invocation import called_with
 from draftbench.cli.output import FULL, cannot_write
 from draftbench.cli.signals import (
@@ -145,12 +130,13 @@ def _explained(error: Exception, words: Sequence[str]) -> DraftbenchError:
 
 def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
     """A refused command line, with the flag or the command that was probably meant."""
-    context: typer.Context | None = getattr(error, "ctx", None)
-    commands = {command.__name__.rstrip("_") for command in COMMANDS}
-    path = context.command_path if context else " ".join(["draftbench", *commands & {*words[:1]}])
+    context: Any = getattr(error, "ctx", None)
+    called = " ".join(["draftbench", *(word for word in words[:1] if word in COMMANDS)])
+    path = context.command_path if context else called
     message = error.format_message().rstrip(".")
     message = f"{message[:1].lower()}{message[1:]}".replace("'", "`")
-    names = getattr(context and context.command, "commands", {})
+    group = context and context.command
+    names = group.list_commands(context) if isinstance(group, TyperGroup) else ()
     hint = f"`{path} -h` lists all {'commands' if names else 'flags, with examples'}"
     if unknown := _UNKNOWN_COMMAND.match(message):
         message = f"`{path}` has no command `{unknown[1]}`"
@@ -193,27 +179,6 @@ def _root(
 
 
 app.callback(help=help_of(_root))(_root)
-
-# In the order in which they are used, each with its line in `draftbench --help`.
-COMMANDS: dict[Callable[..., int], str] = {
-    demo.demo: "Try everything on small models, in half a minute, offline.",
-    suggest.suggest: "List drafts that are known to be used with a target.",
-    check.check: "Check whether drafts can work with a target.",
-    sweep.sweep: "Measure drafts on your traffic.",
-    recommend.recommend: "Decide: speculate or not, which draft, which k, how sure.",
-    acceptance.acceptance: "Show acceptance, and where drafts lose it.",
-    report.report: "Write one HTML page that explains a run, with charts.",
-    compare.compare: "Show what differs between two runs.",
-    gate.gate: "Fail a CI job when acceptance regresses.",
-    export.export: "Print the configuration of a serving engine.",
-    estimate.estimate: "Compute a speed-up by formula, without measuring.",
-    suites.suites: "List the built-in traffic.",
-    selfcheck.selfcheck: "Test what works on this machine's CPU or GPU.",
-}
-for command, summary in COMMANDS.items():
-    add_command(app, command, summary)
-
-app.add_typer(runs.runs, name="runs")
 
 
 def entry() -> NoReturn:

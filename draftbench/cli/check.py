@@ -7,17 +7,10 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import (
-    TRUST,
-    Rows,
-    drafts_flag,
-    flag,
-    size_of,
-    target_flag,
-    traffic_flag,
-)
+from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import UsageError
+from draftbench.flags import drafts_flag, flag, size_of, target_flag, trust_flag
 from draftbench.models.drafting import parsed
 from draftbench.records import SELF
 
@@ -42,7 +35,7 @@ def check(
     everything: bool = flag(
         False, "Show chat templates, sizes, memory and engine options too.", names=("--all",)
     ),
-    trust_remote_code: bool = TRUST,
+    trust_remote_code: bool = trust_flag(),
     output: TextOutput,
 ) -> int:
     """Check whether drafts can work with a target, before any weights load. Exits 1 if one cannot.
@@ -62,8 +55,9 @@ def check(
         else:
             continue
         raise UsageError(f"`{name}` is not a model that can be checked", hint=hint)
+    from draftbench.hub import Trust
     from draftbench.models.check import check_models, memory_here
-    from draftbench.models.source import ModelSource, Trust
+    from draftbench.models.source import ModelSource
     from draftbench.report.terminal.check import render
 
     source, *models = (
@@ -92,7 +86,7 @@ def _tokens(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
     from draftbench.measure.prompts import TextSide
     from draftbench.traffic import load
 
-    query = Rows().query(traffic, sample)
+    query = traffic_query(traffic, sample)
     if query.on_hub:
         note(f"note: {traffic} is fetched from the dataset hub unless it is cached")
     text, counts = TextSide(target), defaultdict[int, float](float)

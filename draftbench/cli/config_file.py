@@ -1,8 +1,8 @@
 """A YAML file ↔ the flags of a command.
 
 Keys are the long flag names, with dashes or underscores. Values go through the flags' own checks;
-what stands on the command line overrides the file. A relative path in it is relative to where the
-command runs, like one on the command line.
+the command line overrides the file. A relative path in it is relative to where the command runs,
+like one on the command line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_config(context: typer.Context, file: Path | None) -> Path | None:
         return file
     if file.is_dir():
         raise UsageError(
-            f"`{file}` is a folder, and a YAML file of flags is expected in its place",
+            f"`{file}` is a folder, not a YAML file of flags",
             hint="separate several drafts by commas: `--drafts A,B`",
         )
     flags = dict(_flags(context))
@@ -88,15 +88,15 @@ def _flags(context: typer.Context) -> Iterator[tuple[str, Any]]:
 
 def _mapping(file: Path) -> dict[Any, Any]:
     try:
-        settings = read_yaml(file)
+        values = read_yaml(file)
     except UnreadableError as error:
         raise UsageError(
             f"cannot read `{file}`: {error}",
             hint="give a YAML file of `flag: value` lines; `--print-config` writes one",
         ) from error
-    if not isinstance(settings, dict):
-        raise UsageError(f"`{file}` holds no settings", hint="write one `flag: value` a line")
-    return settings
+    if not isinstance(values, dict):
+        raise UsageError(f"`{file}` holds no flags", hint="write one `flag: value` a line")
+    return values
 
 
 def _checked(what: str, parameter: Any, value: Any) -> Any:

@@ -8,11 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import Rows, flag, read
+from draftbench.cli.flags import read, traffic_query
 from draftbench.cli.gate import baseline_of, save_baseline
 from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, Output, width, write_result
 from draftbench.cli.sweep import next_commands, run_sweep
+from draftbench.flags import flag
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
@@ -38,13 +39,13 @@ def demo(
     draftbench demo
     """
     from draftbench.report.terminal.progress import TerminalWatcher
-    from draftbench.sweep import SweepOptions
+    from draftbench.sweep.options import SweepOptions
 
     models = Path(str(files("draftbench"))) / "embedded"
     options = SweepOptions(
         target=str(models / "target"),
         drafts=tuple(str(models / name) for name in (WORSE, BETTER, FOREIGN)),
-        traffic=Rows().query("suite:completion"),
+        traffic=traffic_query("suite:completion"),
         ks=(1, 2, 3, 4),
         max_new_tokens=56,
         temperature=0.0,
@@ -93,8 +94,8 @@ def _why_not(answer: Recommendation) -> list[str]:
 
 def _gated(sides: Mapping[str, Baseline], k: int) -> list[str]:
     """A gate that passes and one that fails: the better draft after the worse, and the reverse."""
+    from draftbench.cli.gate import checked
     from draftbench.gate.judge import judge
-    from draftbench.report.terminal.gate import checked
 
     lines = [f"Now the gate, on the two draft models at k = {k}:"]
     for old, new in ((WORSE, BETTER), (BETTER, WORSE)):

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 from draftbench.errors import ModelError
 from draftbench.measure.teacher import TOKENS_AT_ONCE
 from draftbench.measure.trajectories import GROUP, PromptSample
+from draftbench.memory import format_size
 from draftbench.models.check import check_models, engine_sheet, memory_here
 from draftbench.models.check_result import ModelSheet
 from draftbench.models.source import ModelSource
-from draftbench.records import SELF, Candidate
-from draftbench.report.terminal.dry_run import DryRun
-from draftbench.sweep import Prepared
+from draftbench.records import SELF, Candidate, Record, to_json
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    Section,
+    counted,
+    duration,
+    render_sections,
+    shortened,
+)
+from draftbench.run_folder.manifest import Manifest
 from draftbench.sweep.engine_servers import ALONE, arrival_times
+from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.work import DeviceSpeed, seconds_of, speed_of
+
+_NAMES = 76  # columns of the names of drafts
+
 
 # From the command that starts a server to its first answer, without reading the weights, on two
 # cores: as vLLM, or as llama.cpp.
@@ -64,8 +76,8 @@ def of_decoder(
             for candidate in prepared.candidates
         ),
         assumed=(
-            "Estimated for this machine, as busy as it is now, as if every response reached its "
-            "limit and no draft saved time: usually less.",
+            "Worst case for this machine, as busy as it is now: every response reaches its limit "
+            "and no draft saves time.",
             f"Memory: weights, and a cache for the {tokens} tokens that are held at once at most; "
             "activations are not counted.",
         ),
@@ -97,14 +109,14 @@ def of_engine(
         assumed.append(
             "How fast the servers are is unknown: the time is that of the arrivals."
             if most is None
-            else "Each server is asked for as long as the requests take to arrive."
+            else "Each server is sent requests for as long as they take to arrive."
         )
     memory = None
     if target and started:
         tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.max_concurrency
         memory = max(_memory(candidate, target, drafts, tokens) for candidate in started)
         assumed.append(
-            "Memory: weights, and a cache for the load's longest requests; the engine's buffers "
+            "Memory: weights, and a cache for the longest requests; the engine's own buffers "
             "come on top."
         )
     return DryRun(
@@ -162,8 +174,8 @@ def _span(prepared: Prepared) -> float | None:
     if prepared.serving is None or prepared.serving.options.arrivals == "closed":
         return None
     pairs = product(prepared.prompts, range(prepared.options.samples))
-    samples = [PromptSample(prompt, sample) for prompt, sample in pairs]
-    return max(arrival_times(samples, prepared.options).values())
+    requests = [PromptSample(prompt, sample) for prompt, sample in pairs]
+    return max(arrival_times(requests, prepared.options).values())
 
 
 def _start_seconds(prepared: Prepared) -> float:
@@ -218,3 +230,86 @@ def _starts(
         return starts, seconds
 
     return of(sum(fewest), least=True), of(sum(ks))
+
+
+class DryRun(Record, frozen=True):
+    """What a sweep would measure, by arithmetic alone. `manifest` is the head of the run folder
+    that it would write. Its time lies between `least_seconds` and `most_seconds`, None where
+    unknown.
+    """
+
+    manifest: Manifest
+    candidates: tuple[str, ...]
+    prompt_tokens: int
+    least_starts: int | None  # of servers of an engine
+    most_starts: int | None  # if every k of every draft is started
+    least_seconds: float | None
+    most_seconds: float | None
+    memory: int | None  # bytes, of the candidate that needs most; None: unknown
+    assumed: tuple[str, ...]  # what time and memory are computed from
+
+
+def render(plan: DryRun, style: str, width: int) -> str:
+    """As table, json or markdown."""
+    if style == "json":
+        return to_json(plan)
+    section = Section(_title(plan), ("", ""), list(_grid(plan)), plan.assumed)
+    return render_sections([section], style, min(width, SCREEN_COLUMNS))
+
+
+def _title(plan: DryRun) -> str:
+    least, most = duration(plan.least_seconds), duration(plan.most_seconds)
+    # An engine's own buffers, which are unknown, can be most of its memory.
+    known = plan.memory is not None and not plan.manifest.question.engine
+    memory = f" and {format_size(plan.memory or 0)} of memory" if known else ""
+    if plan.most_seconds is None:
+        return "This sweep would measure"
+    if plan.least_seconds is None:
+        return f"This sweep would take up to about {most}{memory}"
+    return f"This sweep would take about {' to '.join(dict.fromkeys((least, most)))}{memory}"
+
+
+def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
+    """What is measured, on what and where."""
+    question, traffic = plan.manifest.question, plan.manifest.traffic
+    target = shortened(question.target, 40)
+    ks = ", ".join(map(str, question.ks))
+    if len(question.ks) > 2 and question.ks == tuple(range(question.ks[0], question.ks[-1] + 1)):
+        ks = f"{question.ks[0]}–{question.ks[-1]}"
+    load = f"concurrency {', '.join(map(str, question.concurrency))}"
+    if question.arrivals != "closed":
+        max_concurrency = (
+            f"{question.max_concurrency}"
+            if question.max_concurrency
+            else "as many as the engine takes"
+        )
+        load = f"arrivals {question.arrivals}, {max_concurrency} answered at once"
+    requests = f"{counted(traffic.requests, 'request')} with {plan.prompt_tokens} prompt tokens"
+    if question.samples > 1:
+        requests += f", {question.samples} responses each"
+    if question.engine:
+        yield "engine", question.engine
+        yield "target", target
+    else:
+        yield "target", f"{target}, quantization {question.target_quant}, {question.dtype}"
+    yield "drafts", _names(plan.candidates)
+    yield "grid", f"k = {ks}; {load}; {question.mode} drafting"
+    yield "traffic", requests
+    if question.engine:
+        starts = dict.fromkeys((plan.least_starts, plan.most_starts))
+        yield "servers", f"{' to '.join(map(str, starts))} started"
+        if plan.memory is not None:
+            yield "memory", f"{format_size(plan.memory)} or more"
+    else:
+        threads = counted(plan.manifest.environment.threads, "CPU thread")
+        yield "device", f"{question.device}; {threads}"
+
+
+def _names(candidates: tuple[str, ...]) -> str:
+    """As many as fit, one at least."""
+    for most in range(len(candidates), 0, -1):
+        rest = len(candidates) - most
+        names = ", ".join(candidates[:most]) + (f" and {rest} more" if rest else "")
+        if len(names) <= _NAMES:
+            return names
+    return shortened(", ".join(candidates), _NAMES)

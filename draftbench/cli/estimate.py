@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from draftbench.cli.flags import draft_lengths, flag
 from draftbench.cli.output import TextOutput, width
 from draftbench.errors import UsageError
+from draftbench.flags import draft_lengths, flag
 
 
 def _ratios(name: str, text: str) -> tuple[float, ...]:

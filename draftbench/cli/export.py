@@ -8,18 +8,27 @@ from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import Decision, candidate_named, flag, read
+from draftbench.cli.flags import COSTS, candidate_named, read, with_costs
 from draftbench.cli.output import ResultFile, note, width
 from draftbench.errors import UsageError
+from draftbench.export.configurations import configure, known_engine
+from draftbench.export.serve_plan import serve_plan
+from draftbench.flags import flag
+from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    Section,
+    continued,
+    counted,
+    paragraph,
+    printable,
+    render_sections,
+)
 
 # How many notes on what to do are printed without --all.
 SHOWN = 3
-
-
-def _engines(incomplete: str) -> list[str]:
-    from draftbench.models.engine_rules import ENGINE_RULES
-
-    return list(ENGINE_RULES)
 
 
 def export(
@@ -31,7 +40,7 @@ def export(
         ...,
         "The engine: vllm, sglang, llama.cpp, tensorrt-llm or transformers.",
         "ENGINE",
-        autocompletion=_engines,
+        autocompletion=lambda incomplete: list(ENGINE_RULES),
     ),
     engine_version: str | None = flag(
         None,
@@ -61,7 +70,8 @@ def export(
     about: bool = flag(
         False, "Print which versions the engine's rules were read from; needs no RUN."
     ),
-    decision: Decision,
+    options: DecisionOptions,
+    costs: Path | None = COSTS,
     output: ResultFile,
 ) -> int:
     """Print the engine's configuration for what a run recommends.
@@ -71,17 +81,6 @@ def export(
     draftbench export results/runs/RUN --engine llama.cpp
     draftbench export --engine sglang --about
     """
-    from draftbench.export.configurations import configure, known_engine
-    from draftbench.export.serve_plan import serve_plan
-    from draftbench.planner.recommend import recommend
-    from draftbench.report.terminal.text import (
-        SCREEN_COLUMNS,
-        continued,
-        counted,
-        paragraph,
-        printable,
-    )
-
     engine = known_engine(engine)
     if about:
         output.write(_about(engine))
@@ -91,7 +90,7 @@ def export(
             "a run folder is missing", hint=f"for example: draftbench export RUN --engine {engine}"
         )
     observed = read(run)
-    options = decision.options(observed)
+    options = with_costs(options, costs, observed)
     answer = recommend(observed, options)
     wanted = None if candidate is None else candidate_named(observed, candidate)
     plan = serve_plan(
@@ -112,10 +111,10 @@ def export(
         )
         label = "serve, with -o FILE:" if piped else "serve:"
         note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))
-    costs = options.costs.caveats if options.costs else ()
+    borrowed = options.costs.caveats if options.costs else ()
     # That the costs were not measured in this run is said first.
-    remarks = (*costs[:1], *configuration.to_do, *costs[1:])
-    urgent = len(costs[:1]) + len(configuration.to_do[:SHOWN])
+    remarks = (*borrowed[:1], *configuration.to_do, *borrowed[1:])
+    urgent = len(borrowed[:1]) + len(configuration.to_do[:SHOWN])
     shown = remarks if everything else remarks[:urgent]
     for remark in shown:
         note(paragraph(f"note: {remark}", min(width(), SCREEN_COLUMNS)))
@@ -125,8 +124,6 @@ def export(
 
 
 def _about(engine: str) -> str:
-    from draftbench.models.engine_rules import ENGINE_RULES
-    from draftbench.report.terminal.text import Section, render_sections
 
     rules = ENGINE_RULES[engine]
     rows = [

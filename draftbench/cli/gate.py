@@ -6,30 +6,36 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import (
-    LARGEST_K,
-    Decision,
-    candidate_named,
-    flag,
-    in_output,
-    read,
-)
+from draftbench.cli.flags import COSTS, candidate_named, read, require_measured, with_costs
 from draftbench.cli.output import TextOutput, check_output, note, width, write_result
 from draftbench.errors import IncomparableError, UsageError
+from draftbench.flags import LARGEST_K, flag, in_output
+from draftbench.gate import ci
+from draftbench.gate.baseline import Baseline, read_baseline, write_baseline
+from draftbench.gate.ci import Outcome, append_to_history, difference, number, other_checks
+from draftbench.gate.judge import judge
+from draftbench.gate.limits import default_limits, limits_of
+from draftbench.gate.noninferiority import Verdict
+from draftbench.gate.notes import SAME_RUN
+from draftbench.gate.pin import make_baseline
+from draftbench.gate.result import Check, FigureValue, GateResult
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Configuration
+from draftbench.records import Candidate, to_json
+from draftbench.report.terminal.text import Section, render_sections
+from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
+from draftbench.run_folder.run import Run
 
-if TYPE_CHECKING:
-    from draftbench.gate.baseline import Baseline
-    from draftbench.gate.ci import Outcome
-    from draftbench.planner.recommendation import Configuration
-    from draftbench.records import Candidate
-    from draftbench.run_folder.run import Run
+_MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +52,6 @@ class ForCI:
 
     def publish(self, outcome: Outcome) -> None:
         """Write a verdict, or that a baseline cannot be compared, where CI systems look."""
-        from draftbench.gate import ci
-        from draftbench.report.terminal.gate import render
 
         if self.junit is not None:
             write_result(ci.to_junit(outcome, _now()), self.junit)
@@ -67,14 +71,18 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _names(*groups: type[Decision | ForCI | TextOutput]) -> set[str]:
+def _names(*groups: type[DecisionOptions | ForCI | TextOutput]) -> set[str]:
     return {field.name for group in groups for field in fields(group)}
 
 
 _VERDICT = {"max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
 # The three ways to call the gate: its usage, the flags that it needs, and those that it may have.
 _WAYS = {
-    "save": ("--save FILE RUN", {"save", "run"}, {"candidate", "k", "force"} | _names(Decision)),
+    "save": (
+        "--save FILE RUN",
+        {"save", "run"},
+        {"candidate", "k", "force"} | _names(DecisionOptions),
+    ),
     "baseline": ("--baseline FILE RUN", {"baseline", "run"}, {"candidate"} | _VERDICT),
     "old": ("--old RUN --new RUN", {"old", "new"}, {"candidate", "k"} | _VERDICT),
 }
@@ -112,7 +120,8 @@ def gate(
         among=("report", "pass", "fail"),
     ),
     exit_zero: bool = flag(False, "Exit 0 whatever the verdict; errors keep their exit codes."),
-    decision: Decision,
+    options: DecisionOptions,
+    costs: Path | None = COSTS,
     for_ci: ForCI,
     output: TextOutput,
 ) -> int:
@@ -128,22 +137,18 @@ def gate(
         check_output(file, output.force)
     if save and run:
         observed = read(run)
-        saved = baseline_of(observed, candidate, k, decision)
+        if None in (candidate, k):
+            options = with_costs(options, costs, observed)
+        saved = baseline_of(observed, candidate, k, options)
         save_baseline(saved, save)
-        if decision.costs is not None and None in (candidate, k):
-            costs = decision.options(observed).costs
-            note(f"note: {costs.caveats[0]}" if costs else "")
+        if options.costs:
+            note(f"note: {options.costs.caveats[0]}")
         if not os.environ.get(VARIABLE) and saved.question.key_id == key_id(request_key()):
             note(
-                f"note: where this baseline is used on another machine, as in CI, set {VARIABLE} "
-                f"to `hex:` and the content of {key_file()}: runs pair only under one key"
+                f"note: to use this baseline on another machine, such as in CI, set {VARIABLE} "
+                f"there to `hex:` followed by the content of {key_file()}: both need the same key"
             )
         return 0
-    from draftbench.gate.baseline import read_baseline
-    from draftbench.gate.ci import append_to_history
-    from draftbench.gate.judge import judge
-    from draftbench.gate.limits import default_limits, limits_of
-    from draftbench.report.terminal.gate import render
 
     limits_of(max_drop or (), ())  # a misspelt limit is refused before anything is read
     try:
@@ -199,8 +204,6 @@ def _written(parameters: set[str]) -> str:
 
 def save_baseline(baseline: Baseline, file: Path) -> None:
     """Write a baseline, and say on stderr which faults its run is suspected of."""
-    from draftbench.gate.baseline import write_baseline
-
     write_baseline(baseline, file)
     note(
         f"saved {baseline.candidate} at k = {baseline.question.k} on {len(baseline.requests)} "
@@ -214,31 +217,28 @@ def baseline_of(
     run: Run,
     name: str | None,
     k: int | None,
-    decision: Decision | None = None,
+    options: DecisionOptions | None = None,
     concurrency: int | None = None,
 ) -> Baseline:
     """What one candidate did at one k and one load. Default: the recommended configuration.
 
     Raises:
-        UsageError: the run recommends nothing, or did not measure it at the `--concurrency` asked.
+        UsageError: the run recommends nothing, or did not measure it at the given --concurrency.
     """
-    from draftbench.gate.pin import make_baseline
-    from draftbench.run_folder.folder import PrivateText, RunFolder
-
     candidate = None if name is None else candidate_named(run, name)
-    asked = decision and decision.concurrency
-    if asked:
-        concurrency = asked[0]
+    chosen = options.concurrency if options else ()
+    if chosen:
+        concurrency = chosen[0]
     if candidate is None or k is None:
-        picked = _picked(run, candidate, decision or Decision())
+        picked = _picked(run, candidate, options or DecisionOptions())
         candidate, k = picked.candidate, k or picked.k
-        if decision is not None:
+        if options is not None:
             concurrency = picked.concurrency
     assert run.path  # `read` sets it
     texts = RunFolder(run.path).records(PrivateText)
     baseline = make_baseline(run, candidate, k, texts, concurrency)
     served = baseline.question.concurrency
-    if asked and served not in (None, concurrency):
+    if chosen and served not in (None, concurrency):
         measured = sorted(
             {r.concurrency for r in run.decodes if (r.candidate, r.k) == (candidate, k)}
         )
@@ -247,18 +247,16 @@ def baseline_of(
             hint=f"it was at {', '.join(map(str, measured))}: give one of these with --concurrency",
         )
     timed = baseline.concurrency
-    if asked and served is None and baseline.processes and timed != concurrency:
+    if chosen and served is None and baseline.processes and timed != concurrency:
         note(f"note: times in this baseline are at concurrency {timed}, not {concurrency}")
     return baseline
 
 
-def _picked(run: Run, candidate: Candidate | None, decision: Decision) -> Configuration:
+def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> Configuration:
     """What the run recommends, or a candidate at its best k, of an engine at the best that was
     served; where no speed is known, the only configuration that the server drafts with.
     """
-    from draftbench.planner.recommend import recommend
-
-    answer = recommend(run, decision.options(run))
+    answer = recommend(require_measured(run), options)
     if answer.provisional:
         note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
     picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
@@ -304,3 +302,77 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
             hint="start the server with the baseline's k, or save a new baseline",
         )
     return baseline_of(run, name, k, concurrency=first.concurrency)
+
+
+def render(outcome: Outcome, style: str, width: int) -> str:
+    """A verdict as table, json or markdown (every check with every figure), a refusal as table or
+    markdown.
+    """
+    if isinstance(outcome, IncomparableError):
+        refused = Section("⛔ draftbench gate: incomparable", notes=[outcome.message, outcome.hint])
+        return render_sections([refused], style, width)
+    if style == "json":
+        return to_json(outcome)
+    return render_sections(_sections(outcome, everything=style == "markdown"), style, width)
+
+
+def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
+    names = f"{result.new} against the baseline {result.old}"
+    basis = f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting"
+    above = [note for note in result.notes if note == SAME_RUN]  # no check below shows it
+    if everything:
+        title = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"
+        yield Section(title, notes=[names, basis, *above])
+    else:
+        yield Section(f"{result.verdict.upper()}: {names}", notes=[basis, *above])
+    others = [words for _, _, words in other_checks(result)]
+    yield checked("All requests", result.pooled, others, everything=everything)
+    if result.segments:
+        failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
+        open_ones = sum(check.verdict is Verdict.INCONCLUSIVE for check in result.segments)
+        counts = f"{len(result.segments)} checks, {len(failing)} fail, {open_ones} inconclusive"
+        title = f"By segment: {counts}"
+        shown = result.segments if everything else failing
+        yield replace(checked(title, shown, everything=everything), folded=not failing)
+    if below := [note for note in result.notes if note not in above]:
+        yield Section("Notes", notes=below)
+    if result.changes:
+        rows = [(change.fact, change.old, change.new) for change in result.changes]
+        yield Section("Changes", ["changed", "baseline", "this run"], rows)
+
+
+def checked(
+    title: str, checks: Sequence[Check], notes: Sequence[str] = (), *, everything: bool = False
+) -> Section:
+    """Checks with their limits and verdicts; with everything also each run's interval and the
+    smallest drop that would be seen.
+    """
+    rows = []
+    for check in checks:
+        seen, improved = check.smallest_detectable_drop, " (improved)" if check.improved else ""
+        row = {
+            "segment": check.segment,
+            "metric": check.metric,
+            "before": _value(check.old, ends=everything),
+            "now": _value(check.new, ends=everything),
+            "change": difference(check),
+            "limit": check.amount(check.limit.value),
+            "detects drops from": None if seen is None else check.amount(seen),
+            "verdict": f"{check.verdict}{improved}",
+        }
+        if check.segment is None:
+            del row["segment"]
+        if everything:
+            row["verdict"] = f"{_MARKS[check.verdict]} {row['verdict']}"
+        else:
+            del row["detects drops from"]
+        rows.append(row)
+    head = list(rows[0]) if rows else []
+    table = [list(row.values()) for row in rows]
+    return Section(title, head, table, notes, names=2 if "segment" in head else 1)
+
+
+def _value(figure: FigureValue, *, ends: bool) -> str:
+    if not ends or figure.low is None or figure.high is None:
+        return number(figure.value)
+    return f"{number(figure.value)} [{number(figure.low)}, {number(figure.high)}]"

@@ -1,17 +1,38 @@
-"""Makes functions commands, and writes their `--help` as plain text under headings."""
+"""The list of commands, each loaded when it is called, and their `--help`: plain text under
+headings.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from draftbench.cli.flags import LAST, with_flags
+from draftbench.cli.flags import with_flags
+from draftbench.flags import LAST
 
+# In the order in which they are used, each with its line in `draftbench --help`.
+COMMANDS = {
+    "demo": "Try everything on small models, in half a minute, offline.",
+    "suggest": "List drafts that are known to be used with a target.",
+    "check": "Check whether drafts can work with a target.",
+    "sweep": "Measure drafts on your traffic.",
+    "recommend": "Decide: speculate or not, which draft, which k, how sure.",
+    "acceptance": "Show acceptance, and where drafts lose it.",
+    "report": "Write one HTML page that explains a run, with charts.",
+    "compare": "Show what differs between two runs.",
+    "gate": "Fail a CI job when acceptance regresses.",
+    "export": "Print the configuration of a serving engine.",
+    "estimate": "Compute a speed-up by formula, without measuring.",
+    "suites": "List the built-in traffic.",
+    "selfcheck": "Test what works on this machine's CPU or GPU.",
+    "runs": "List, prune or redact run folders.",
+}
 # Width of the column of flags; a longer flag has its help on the next line.
 _FLAGS_WIDTH = 26
 
@@ -32,9 +53,25 @@ def help_of(command: Callable[..., object]) -> str:
 class Commands(TyperGroup):
     """The program, whose help has its commands on one screen and its few flags on one line."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, as help and the shell list them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, from the file of that name; None: there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        made = getattr(import_module(f"draftbench.cli.{cmd_name}"), cmd_name)
+        if not isinstance(made, typer.Typer):
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            add_command(app, made, COMMANDS[cmd_name])
+            made = app
+        return typer.main.get_command(made)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the names of the flags."""
-        self.format_commands(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
         names = [max(parameter.opts, key=len) for parameter in self.get_params(ctx)]
         formatter.write(f"\nOptions: {', '.join(names)}\n")
 

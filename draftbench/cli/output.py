@@ -10,8 +10,8 @@ from pathlib import Path
 
 import typer
 
-from draftbench.cli.flags import in_output
 from draftbench.errors import UsageError
+from draftbench.flags import in_output
 from draftbench.safe_files import is_other_work, write_whole
 
 FORMATS = ("table", "json", "markdown", "csv")

@@ -2,9 +2,82 @@
 
 from __future__ import annotations
 
-from draftbench.cli.flags import Decision, RunArgument, flag, read
-from draftbench.cli.invocation import command
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import chain, product
+from pathlib import Path
+
+from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
+from draftbench.cli.invocation import command, words_of
 from draftbench.cli.output import Output, width
+from draftbench.flags import flag, flag_name, flags_of
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend as decide
+from draftbench.planner.recommendation import Caveat, Recommendation
+from draftbench.records import to_json
+from draftbench.report.answer import (
+    LONGEST_NAME,
+    candidates,
+    crossover,
+    every_section,
+    headline,
+    limits_kept,
+    named,
+    reasons,
+    schedule,
+    unmeasured,
+)
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    SCREEN_LINES,
+    columns,
+    command_lines,
+    csv_text,
+    ends,
+    markdown_table,
+    paragraph,
+    printable,
+    render_sections,
+)
+from draftbench.safe_files import markdown_escaped
+
+CSV_FIGURES = (
+    "alpha",
+    "mean_accepted_length",
+    "tokens_per_round",
+    "accepted_per_drafted",
+    "draft_cost_ratio",
+    "verify_ratio",
+    "speedup_predicted",
+    "speedup_measured",
+    "speedup_expected",
+    "speedup_end_to_end",
+    "speedup_end_to_end_expected",
+    "mean_accepted_length_measured",
+    "accepted_per_drafted_measured",
+)
+_MOST_ROWS, _MOST_CAVEATS = 6, 2
+_SHORTEST_NAME, _TELLING_NAME = 12, 24
+_CUT = " …"
+_HALF = "± half a 95% interval"
+# Kinds of caveats for the first screen, the most urgent first; decisive ones are already in its
+# second line.
+_URGENT = (
+    "unanswered",
+    "output-differs",
+    "suspected-fault",
+    "failed",
+    "not-timed",
+    "revised",
+    "borrowed-costs",
+    "interval",
+    "looping",
+    "stalled",
+    "uncertain-cost",
+    "slow-step",
+    "throttled",
+    "no-fast-kernel",
+)
 
 
 def recommend(
@@ -13,7 +86,8 @@ def recommend(
     everything: bool = flag(
         False, "Also print every speed-up, loads, latency, checks and caveats.", names=("--all",)
     ),
-    decision: Decision,
+    options: DecisionOptions,
+    costs: Path | None = COSTS,
     output: Output,
 ) -> int:
     """Decide whether to speculate, with which draft, quantization and k, and say how sure that is.
@@ -24,12 +98,10 @@ def recommend(
     draftbench recommend results/runs/RUN --costs vllm.yaml
     draftbench recommend results/runs/RUN --format json | jq .choice
     """
-    from draftbench.planner.recommend import recommend as decide
-    from draftbench.report.terminal.recommendation import render
-
     observed = read(run)
-    answer = decide(observed, decision.options(observed))
-    same = [str(run), *decision.words()]
+    answer = decide(observed, with_costs(options, costs, observed))
+    repeated = words_of({"--costs", *map(flag_name, flags_of(options))})
+    same = [str(run), *repeated]
     following = [] if everything else [command("recommend", *same, "--all")]
     if answer.leader is None:
         following.insert(0, command("acceptance", str(run)))
@@ -37,3 +109,134 @@ def recommend(
     text = render(answer, output.style, width(), everything=everything, commands=following)
     output.write(text)
     return 0
+
+
+def render(
+    answer: Recommendation,
+    style: str,
+    width: int,
+    *,
+    everything: bool = False,
+    commands: Sequence[str] = (),
+) -> str:
+    """As table, json, markdown or csv; JSON and CSV always hold everything.
+
+    `commands` are what to run next, named below a table.
+    """
+    if style == "json":
+        return to_json(answer)
+    if style == "csv":
+        return _csv(answer)
+    top = [headline(answer), *reasons(answer)]
+    if style == "markdown":
+        title, *lines = map(markdown_escaped, top)
+        if everything:
+            rest = [render_sections(every_section(answer), style, width)]
+        else:
+            table = candidates(answer)
+            after = [*_below(answer), *(f"Caveat: {caveat.text}" for caveat in _urgent(answer))]
+            below = [f"- {markdown_escaped(line)}" for line in after]
+            rest = [
+                markdown_table(table.head, table.rows),
+                markdown_escaped("; ".join([_HALF, *table.notes])),
+            ]
+            rest.append("\n".join(below))
+        return "\n\n".join([f"## {title}", *lines, *rest]).rstrip()
+    if everything:
+        head = "\n".join(paragraph(line, width) for line in top)
+        return f"{head}\n\n{render_sections(every_section(answer), style, width)}"
+    return _screen(answer, top, min(width, SCREEN_COLUMNS), commands)
+
+
+def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequence[str]) -> str:
+    def two_lines(text: str) -> str:
+        return textwrap.fill(
+            printable(text),
+            max(width, 40),
+            subsequent_indent="  ",
+            max_lines=2 if width > SCREEN_COLUMNS / 2 else 4,
+            placeholder=_CUT,
+            break_on_hyphens=False,
+        )
+
+    def joined(*blocks: list[str]) -> str:
+        return "\n\n".join("\n".join(block) for block in blocks if block)
+
+    first = [two_lines(line) for line in top]
+    table = _fitting_table(answer, width)
+    following = command_lines(commands, width)
+    caveats = [_uncut(two_lines, caveat) for caveat in _urgent(answer)]
+    below: list[str] = []
+    for line in [*map(two_lines, _below(answer)), *caveats]:
+        if joined(first, table, [*below, line], following).count("\n") < SCREEN_LINES:
+            below.append(line)
+    return joined(first, table, below, following)
+
+
+def _fitting_table(answer: Recommendation, width: int) -> list[str]:
+    """The first rows, with names as long as the width allows, and the legend; memory and c, which
+    stand under --all, give way before names become hard to tell apart.
+    """
+    names = range(LONGEST_NAME, _SHORTEST_NAME - 1, -1)
+    for without, longest in chain(
+        product(((), ("memory",)), names[: LONGEST_NAME - _TELLING_NAME]),
+        product((("memory", "c"),), names),
+    ):
+        table = candidates(answer, longest, without)
+        text = columns(table.head, table.rows[:_MOST_ROWS])
+        if max(map(len, text.split("\n"))) <= width:
+            break
+    left_out = len(table.rows) - _MOST_ROWS
+    more = [f"   and {left_out} more: --all"] if left_out > 0 else []
+    return [text, *more, paragraph("; ".join([_HALF, *table.notes]), width)]
+
+
+def _below(answer: Recommendation) -> list[str]:
+    """What stands below the table, before the caveats."""
+    lines = []
+    if answer.runner_up is not None:
+        second = answer.evaluation_of(answer.runner_up)
+        speed = answer.ranked_by(second)
+        if answer.choice and speed and speed.value <= 1:
+            best = f"{named(answer.runner_up)}: {speed.value:.2f}×"
+            lines.append(f"No other draft is faster than decoding without one (best: {best}).")
+        elif second.reason:
+            lines.append(f"Runner-up: {named(answer.runner_up)}, {second.reason}.")
+    if answer.schedule and answer.crossover_between:
+        lines.append(crossover(answer))
+    return [*lines, *filter(None, [schedule(answer), unmeasured(answer)]), *limits_kept(answer)]
+
+
+def _urgent(answer: Recommendation) -> list[Caveat]:
+    """The two most urgent caveats, without those that make the answer provisional or, where no
+    speed is known, those that say why not.
+    """
+    known = answer.leader is not None
+    rest = [
+        caveat
+        for caveat in answer.caveats
+        if caveat.kind in _URGENT and (not caveat.decisive if known else caveat.kind != "failed")
+        # Where an interval comes from is urgent where the leader was not decoded.
+        if caveat.kind != "interval" or caveat.short
+    ]
+    return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
+
+
+def _uncut(fitted: Callable[[str], str], caveat: Caveat) -> str:
+    """A caveat as `fitted`, in its short form if the long one would be cut."""
+    line = fitted(f"Caveat: {caveat.text}")
+    return fitted(f"Caveat: {caveat.short}") if line.endswith(_CUT) and caveat.short else line
+
+
+def _csv(answer: Recommendation) -> str:
+    spread = [f"{name}{end}" for name in CSV_FIGURES for end in ("", "_low", "_high")]
+    head = ["draft", "quant", "k", "best", *spread, "prediction_error", "memory_bytes"]
+    rows = [
+        [
+            *(each.draft, each.quant, each.k, int(each.best)),
+            *(value for name in CSV_FIGURES for value in ends(getattr(each, name))),
+            *(each.prediction_error, each.memory_bytes),
+        ]
+        for each in answer.evaluations
+    ]
+    return csv_text(head, rows)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from draftbench.cli.flags import Decision, RunArgument, flag, in_output, read
+from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
 from draftbench.cli.output import check_output, note, write_result
 from draftbench.errors import UsageError
+from draftbench.flags import flag, in_output
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
 
 
 def report(
@@ -17,15 +20,14 @@ def report(
         None, "Write every chart into this folder, as SVG and PNG.", "FOLDER"
     ),
     force: bool = in_output(False, "Replace files that draftbench did not write."),
-    decision: Decision,
+    options: DecisionOptions,
+    costs: Path | None = COSTS,
 ) -> int:
     """Write a run as one HTML page that explains itself, or as charts.
 
     draftbench report results/runs/RUN --html report.html
     draftbench report results/runs/RUN --plots charts
     """
-    from draftbench.planner.recommend import recommend
-
     if html is None and plots is None:
         raise UsageError(
             "nothing to write: give --html FILE for a page, or --plots FOLDER for charts",
@@ -34,7 +36,7 @@ def report(
     if html is not None:
         check_output(html, force)
     observed = read(run)
-    answer = recommend(observed, decision.options(observed))
+    answer = recommend(observed, with_costs(options, costs, observed))
     if html is not None:
         from draftbench.report.page import page
 

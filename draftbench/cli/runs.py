@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import RunArgument, flag
+from draftbench.cli.flags import RunArgument
 from draftbench.cli.help import add_command
 from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
+from draftbench.flags import flag
+from draftbench.records import to_json
+from draftbench.report.terminal.text import Section, render_sections
+from draftbench.run_folder.folder import MANIFEST, RunFolder
 
 FolderArgument = Annotated[
     Path, typer.Argument(help="The folder that holds the run folders.", metavar="FOLDER")
@@ -20,7 +25,7 @@ DEFAULT_FOLDER = Path("results/runs")
 
 
 @dataclass(frozen=True)
-class KeptRun:
+class ListedRun:
     """A run folder in the list; one that cannot be read has a problem and nothing else."""
 
     run: str  # its path
@@ -33,6 +38,7 @@ class KeptRun:
 
 
 runs = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="List, prune or redact run folders.\n\n\b\n"
@@ -50,9 +56,6 @@ def list_runs(
     draftbench runs list
     draftbench runs list /data/runs --format json | jq -r '.[].run'
     """
-    from draftbench.records import to_json
-    from draftbench.report.terminal.text import Section, render_sections
-
     listed = _newest_first(folder)
     if output.style == "json":
         output.write(to_json(listed))
@@ -73,22 +76,21 @@ def list_runs(
     return 0
 
 
-def _newest_first(folder: Path) -> list[KeptRun]:
-    from draftbench.run_folder.folder import MANIFEST, RunFolder
+def _newest_first(folder: Path) -> list[ListedRun]:
 
     if not folder.is_dir():
         raise UsageError(
             f"no folder `{folder}`", hint="`draftbench sweep` creates it; or name another folder"
         )
-    listed: list[KeptRun] = []
+    listed: list[ListedRun] = []
     for path in sorted(entry.parent for entry in folder.glob(f"*/{MANIFEST}")):
         try:
             run = RunFolder(path)
         except RunFolderError as error:
-            listed.append(KeptRun(str(path), problem=error.message))
+            listed.append(ListedRun(str(path), problem=error.message))
             continue
         listed.append(
-            KeptRun(
+            ListedRun(
                 str(path),
                 run.manifest.created,
                 run.manifest.question.target,
@@ -111,10 +113,6 @@ def prune(
     draftbench runs prune --keep 20
     draftbench runs prune results/runs --keep 20 --yes
     """
-    import shutil
-
-    from draftbench.run_folder.folder import RunFolder
-
     readable = [run for run in _newest_first(folder) if not run.problem]
     for run in readable[keep:]:
         path = Path(run.run)
@@ -136,8 +134,6 @@ def redact(run: RunArgument) -> int:
 
     draftbench runs redact results/runs/RUN
     """
-    from draftbench.run_folder.folder import RunFolder
-
     RunFolder(run).redact()
     note(f"deleted the private part of {run}; its figures are unchanged")
     return 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from draftbench.cli.flags import Rows, complete_devices, flag
+from draftbench.cli.flags import traffic_query
 from draftbench.cli.output import note, write_result
 from draftbench.errors import UsageError
+from draftbench.flags import complete_devices, flag
 
 _SIGNS = {True: "works", False: "FAILS", None: "–"}
 
@@ -33,7 +34,7 @@ def selfcheck(
     note(f"trying {chosen}; this takes a minute")
     findings = []
     watcher = TerminalWatcher(quiet=True)
-    for finding in check_device(chosen, Rows().query("suite:completion", 2), watcher):
+    for finding in check_device(chosen, traffic_query("suite:completion", 2), watcher):
         findings.append(finding)
         write_result(f"{_SIGNS[finding.works]:6} {finding.what}: {finding.found}")
     failed = [finding.what for finding in findings if finding.works is False]

@@ -1,5 +1,5 @@
-"""Control-C, SIGTERM, a full disk and closed streams: says what is kept and how to resume, and
-exits with a different code for each.
+"""Control-C, SIGTERM, a full disk and closed streams: each says what is saved and how to resume,
+and has its own exit code.
 
 Control-C comes as Python's KeyboardInterrupt. SIGTERM, which schedulers and containers send before
 they kill, would end a process silently: here it raises an exception too. A reader that closes
@@ -49,8 +49,8 @@ def _unwind(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def kept_in(out: Path) -> Iterator[None]:
-    """Turn whatever stops a run that writes to `out` into an error with the command to resume.
+def resumable(out: Path) -> Iterator[None]:
+    """Turn whatever stops a sweep that writes to `out` into an error with the command to resume it.
 
     Raises:
         InterruptedRunError: by Control-C.

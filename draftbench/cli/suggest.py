@@ -6,15 +6,33 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftbench.cli.flags import target_flag
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import ModelError
-from draftbench.hub import names_model
+from draftbench.flags import target_flag
+from draftbench.hub import hub_answers, names_model
+from draftbench.models.check_result import OwnDraft
+from draftbench.models.own_draft import own_draft_by_name, own_draft_of
+from draftbench.planner.known_pairs import KnownPairing, SuggestedDraft, Suggestion, pairings_of
+from draftbench.records import to_json
+from draftbench.report.terminal.check import own_draft_section
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    Section,
+    paragraph,
+    parameters,
+    render_sections,
+)
 
 if TYPE_CHECKING:
-    from draftbench.models.check_result import OwnDraft
     from draftbench.models.source import ModelSource
-    from draftbench.planner.known_pairs import KnownPairing, Suggestion
+
+
+_IN_USE = "Known to be used, not known to be fast here: measure them with `draftbench sweep`."
+_UNKNOWN = (
+    "Known pairs go by the names of models on the hub; for a folder, give the id it came from. "
+    "Otherwise look for a model of the target's family and generation, 10 to 30 times smaller; "
+    "`draftbench check` says whether it can work."
+)
 
 
 def suggest(
@@ -28,9 +46,6 @@ def suggest(
     draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
     draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
     """
-    from draftbench.planner.known_pairs import pairings_of
-    from draftbench.report.terminal.suggest import render
-
     # Refuse what is neither a model here nor a name on the hub, before any library is imported.
     path = Path(target).expanduser()
     folder, file = (path / "config.json").is_file(), path.suffix == ".gguf" and path.is_file()
@@ -46,10 +61,7 @@ def suggest(
 
 def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
     """The known pairs, each checked against the configurations and tokenizers that can be read."""
-    from draftbench.hub import hub_answers
     from draftbench.models.source import ModelSource
-    from draftbench.planner.known_pairs import SuggestedDraft, Suggestion
-    from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
 
     source = ModelSource(target)
     drafts = {row.draft: ModelSource(row.draft) for row in rows if row.draft is not None}
@@ -98,8 +110,6 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
 
 def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
     """The draft that the target carries, by its configuration or, if that is not read, its name."""
-    from draftbench.models.own_draft import own_draft_by_name, own_draft_of
-
     try:
         return own_draft_of(source.raw_config) if read else own_draft_by_name(source.spec)
     except ModelError:
@@ -110,11 +120,54 @@ def _unreadable(model: ModelSource) -> str | None:
     """Why a model's configuration or tokenizer cannot be read, None if they can; the same sentence
     for every model that is not in the cache.
     """
-    from draftbench.hub import hub_answers
-
     try:
         _ = model.config, model.tokenizer
     except ModelError as error:
         here = model.local or hub_answers()
         return error.message if here else "not in the cache, and the hub cannot be reached"
     return None
+
+
+def render(answer: Suggestion, style: str, width: int) -> str:
+    """As table, json or markdown."""
+    if style == "json":
+        return to_json(answer)
+    section = Section(f"No known draft for {answer.target}", notes=[_UNKNOWN])
+    if answer.proposals:
+        size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
+        if answer.active_parameters != answer.parameters and answer.active_parameters:
+            size += f", {parameters(answer.active_parameters)} active"
+        head = ["draft", "size", "of the target", "same tokens", "vocabulary"]
+        rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
+        title = f"Drafts used with {answer.target}{size}"
+        section = Section(title, head, rows, [*_notes(answer), *([_IN_USE] if rows else [])])
+    sections = [*own_draft_section(answer.target, answer.own_draft), section]
+    return render_sections(sections, style, min(width, SCREEN_COLUMNS))
+
+
+def _notes(answer: Suggestion) -> list[str]:
+    notes, unchecked = [], dict[str, list[str]]()
+    for proposal in answer.proposals:
+        pairing, name = proposal.pairing, proposal.pairing.draft or "no draft"
+        date = "" if pairing.date is None else f", {pairing.date}"
+        note = "" if pairing.note is None else f"{pairing.note}; "
+        notes.append(f"{name}: {note}{pairing.source}{date}")
+        notes += [f"{name}: {text}" for text in (*proposal.obstacles, *proposal.caveats)]
+        if proposal.unchecked and pairing.draft:
+            unchecked.setdefault(proposal.unchecked, []).append(pairing.draft)
+    for reason, drafts in unchecked.items():
+        notes.append(f"Size and vocabulary were not checked for {', '.join(drafts)}: {reason}")
+    return notes
+
+
+def _row(proposal: SuggestedDraft) -> list[str]:
+    known = proposal.pairing.billions
+    count = proposal.parameters or (None if known is None else round(known * 1e9))
+    checked = "cannot work" if proposal.obstacles else "can work"
+    return [
+        proposal.pairing.draft or "",
+        "unknown" if count is None else parameters(count),
+        "–" if proposal.share is None else f"{proposal.share:.1%}",
+        "–" if proposal.same_tokens is None else f"{proposal.same_tokens:.2%}",
+        "not checked" if proposal.unchecked else checked,
+    ]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from draftbench.cli.output import TextOutput, width
+from draftbench.records import to_json
+from draftbench.report.terminal.text import Section, render_sections
+from draftbench.traffic.suites import suites as built_in
 
 
 def suites(output: TextOutput) -> int:
@@ -11,10 +14,6 @@ def suites(output: TextOutput) -> int:
     draftbench suites
     draftbench suites --format json | jq -r '.[].name'
     """
-    from draftbench.records import to_json
-    from draftbench.report.terminal.text import Section, render_sections
-    from draftbench.traffic.suites import suites as built_in
-
     every = built_in()
     if output.style == "json":
         output.write(to_json(every))

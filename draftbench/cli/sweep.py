@@ -3,186 +3,41 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from draftbench.cli.config_file import ConfigArgument, config_text
-from draftbench.cli.flags import (
-    LARGEST_CONCURRENCY,
-    TRUST,
-    Rows,
-    complete_devices,
-    complete_levels,
-    draft_lengths,
-    drafts_flag,
-    flag,
-    in_built_in,
-    in_measure,
-    in_models,
-    in_output,
-    in_safety,
-    in_traffic,
-    level_name,
-    level_names,
-    number_range,
-    numbers,
-    one_of,
-    require_measured,
-    target_flag,
-    traffic_flag,
-)
+from draftbench.cli.flags import require_measured, traffic_flag, traffic_query
 from draftbench.cli.invocation import as_called, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
-from draftbench.cli.serving import ServingFlags, refuse_with_engine, with_dtype, with_slots
-from draftbench.cli.signals import how_to_resume, kept_in
-from draftbench.errors import AuditError, UsageError
-from draftbench.memory import LEVELS
-from draftbench.records import DraftingMode, NGramSizes
+from draftbench.cli.signals import how_to_resume, resumable
+from draftbench.errors import AuditError
+from draftbench.flags import (
+    drafts_flag,
+    flag,
+    in_output,
+    in_safety,
+    numbers,
+    one_of,
+    target_flag,
+    trust_flag,
+)
+from draftbench.hub import Trust
+from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
+from draftbench.traffic import TrafficQuery
 
 if TYPE_CHECKING:
     from draftbench.planner.recommendation import Recommendation
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.run_folder.run import Run
-    from draftbench.sweep import Prepared, SweepOptions
+    from draftbench.sweep.preparation import Prepared
 
 
-def _lookup(text: str) -> NGramSizes:
-    shortest, longest = number_range("--ngram", text)
-    return NGramSizes(longest, shortest)
-
-
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise UsageError(f"--temperature {text}: expected a number from 0", hint="0 is greedy")
-    return value
-
-
-def loads(text: str) -> tuple[int, ...]:
-    """`4,1` → (1, 4)."""
-    return tuple(sorted(numbers("--concurrency", LARGEST_CONCURRENCY, text)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Flags that become the fields of `SweepOptions` of the same names."""
-
-    quants: tuple[str, ...] = flag(
-        ("none",),
-        f"The quantization levels of the drafts: {', '.join(LEVELS)}.",
-        "LEVEL,…",
-        ("--quant",),
-        parse=partial(level_names, "--quant"),
-        many=True,
-        autocompletion=complete_levels,
-    )
-    ks: tuple[int, ...] = flag(
-        "1-8", "The draft lengths, e.g. 1-8 or 2,4,8.", "K,…", ("--k",), parse=draft_lengths
-    )
-    concurrency: tuple[int, ...] | None = flag(
-        None,
-        "The concurrency levels to measure, e.g. 1,4,16 (default: 1). With --arrivals one number: "
-        "the most requests that a started server may run at once.",
-        "N,…",
-        ("--concurrency",),
-        parse=loads,
-    )
-
-    responses: str = in_traffic(
-        "target",
-        "Where responses come from: target generates them; log takes the logged answers, which are "
-        "scored first (built-in decoder only).",
-        "SOURCE",
-        among=("target", "log"),
-    )
-    samples: int = in_traffic(1, "How many responses the target writes to each request.", min=1)
-    max_new_tokens: int | None = in_traffic(
-        None, "The longest response in tokens (default: each request's limit).", min=2
-    )
-    temperature: float | None = in_traffic(
-        None, "Replace the temperature of every request; 0 is greedy.", "X", parse=_temperature
-    )
-
-    dtype: str | None = in_models(
-        None,
-        "The type of unquantized weights: bfloat16 or float32; vLLM is started with it, too.",
-        "TYPE",
-        autocompletion=lambda incomplete: ["bfloat16", "float32"],
-    )
-    device: str | None = in_models(
-        None,
-        "Where models run: cpu, cuda, cuda:1, or auto, which spreads them over all GPUs (default: "
-        "a GPU if there is one).",
-        "DEVICE",
-        autocompletion=complete_devices,
-    )
-    threads: int | None = in_models(
-        None, "The number of CPU threads (default: OMP_NUM_THREADS, else one per core).", min=1
-    )
-
-    measure: str = in_measure(
-        "best",
-        "After replay, decode for real: at the best k, at all k's or at none; replay does not even "
-        "time steps, for acceptance alone.",
-        "HOW",
-        among=("best", "all", "none", "replay"),
-    )
-    measure_requests: int = in_measure(
-        30, "Decode this many of the requests for real; the others are only replayed.", min=1
-    )
-    mode: DraftingMode = in_measure(
-        "greedy",
-        "How drafts propose: greedy, sampled or sampled-temperature-only.",
-        "MODE",
-        among=tuple(DraftingMode),
-        parse=DraftingMode,
-    )
-    controls: bool = in_measure(
-        True, "Leave out prompt lookup and the target as its own draft.", show_default=False
-    )
-    lookup: NGramSizes = in_measure(
-        "2-4",
-        "The n-gram lengths that prompt lookup tries.",
-        "N-N",
-        ("--ngram",),
-        parse=_lookup,
-    )
-    processes: int = in_built_in(
-        1,
-        "How many processes time and decode each candidate; restarts can differ by a few percent.",
-        min=1,
-    )
-    target_quant: str = in_built_in(
-        "none",
-        "The quantization level of the target.",
-        "LEVEL",
-        parse=lambda text: level_name("--target-quant", text),
-        autocompletion=complete_levels,
-    )
-    simulate_quant: bool = in_built_in(
-        False, "Measure acceptance, but no speed, at levels without a fast kernel here."
-    )
-    one_layout: bool = in_built_in(
-        False, "Hold weights only once on a CPU: less memory, slower passes over several tokens."
-    )
-    audit: bool = in_built_in(False, "Exit 1 if speculation changes what the target writes.")
-    isolate: bool = in_built_in(
-        False,
-        "Run each candidate in a separate process, so that a crash costs only that one. Slower.",
-    )
-
-    candidate_timeout: float | None = in_safety(
-        None, "How long one candidate, or one start of an engine, may take.", "SECONDS", min=1
-    )
+LARGEST_CONCURRENCY = 256
 
 
 def sweep(
@@ -198,14 +53,21 @@ def sweep(
     sample: int | None = flag(
         None, "Measure this many of the requests, picked by --seed (default: all).", min=1
     ),
-    settings: Settings,
-    serving: ServingFlags,
+    given: Annotated[dict[str, Any], SweepOptions],
+    concurrency: tuple[int, ...] | None = flag(
+        None,
+        "The concurrency levels to measure, e.g. 1,4,16 (default: 1). With --arrivals one number: "
+        "the most requests that a started server may run at once.",
+        "N,…",
+        parse=partial(numbers, "--concurrency", LARGEST_CONCURRENCY),
+    ),
+    serving: ServingOptions,
     out: Path | None = flag(
         None, "The run folder to write (default: results/runs/TIME).", "FOLDER"
     ),
     dry_run: bool = flag(False, "Show the grid, its time and its memory, without loading weights."),
-    rows: Rows,
-    trust_remote_code: bool = TRUST,
+    reading: Annotated[dict[str, Any], TrafficQuery],
+    trust_remote_code: bool = trust_flag(),
     allow_pickle: bool = in_safety(False, "Load pickled weights. A malicious file can run code."),
     output: Output,
     quiet: bool = QUIET,
@@ -231,36 +93,22 @@ def sweep(
         return 0
     if dry_run:
         one_of("--format of a --dry-run", output.style, TEXT_FORMATS)
-    from draftbench.models.source import Trust
+    options = SweepOptions(
+        target or "",
+        drafts or (),
+        traffic_query(traffic, sample, **reading),
+        concurrency=tuple(sorted(concurrency or (1,))) if serving.arrivals == "closed" else (1,),
+        trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
+        serving=serving.resolved(concurrency, given["dtype"]) if serving.named else None,
+        **given,
+    )
+    check_options(options, serving)
     from draftbench.report.terminal.progress import TerminalWatcher
-    from draftbench.sweep import SweepOptions, prepare
+    from draftbench.sweep import prepare
 
     watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
-    asked = serving.options()
-    if asked is not None:
-        refuse_with_engine(asked, settings, drafts or ())
-        asked = with_dtype(asked, settings.dtype)
-    needed = {
-        "--target": (target, "the model you serve: its folder, .gguf file or hub id"),
-        "--drafts": (drafts, "a smaller model of the target's family, or `ngram` (no model)"),
-    }
-    for name, (given, what) in needed.items():
-        if not given and (asked is None or asked.server is None):
-            raise UsageError(f"missing option {name}", hint=what)
-    if asked is not None and asked.arrivals != "closed":
-        asked = with_slots(asked, settings.concurrency)
-        settings = replace(settings, concurrency=None)
-    options = SweepOptions(
-        target=target or "",
-        drafts=drafts or (),
-        traffic=rows.query(traffic, sample),
-        trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
-        serving=asked,
-        **vars(settings) | {"concurrency": settings.concurrency or (1,)},
-    )
     if dry_run:
-        from draftbench.cli.dry_run import dry_run_of
-        from draftbench.report.terminal.dry_run import render
+        from draftbench.cli.dry_run import dry_run_of, render
 
         with watcher:
             prepared = prepare(options, as_called(), watcher)
@@ -280,13 +128,14 @@ def run_sweep(
     """Measure, print the recommendation and what could not be measured completely; gives the exit
     code and the recommendation.
     """
+    from draftbench.cli.recommend import render
     from draftbench.planner.recommend import recommend
-    from draftbench.report.terminal.recommendation import render
     from draftbench.report.terminal.text import counted
     from draftbench.run_folder.run import read_run
-    from draftbench.sweep import prepare, run
+    from draftbench.sweep import prepare
+    from draftbench.sweep.grid import run
 
-    with kept_in(out):
+    with resumable(out):
         with watcher:
             prepared = prepare(options, called, watcher)
             describe(prepared, watcher)
@@ -332,7 +181,7 @@ def _audited(observed: Run) -> str:
 
     checked = audit(observed)
     if checked is None:
-        return "audit: no request was decoded at temperature 0; `--temperature 0` makes all so"
+        return "audit: nothing was decoded at temperature 0; add `--temperature 0`"
     sentence = (
         f"of {checked.requests} outputs at temperature 0, {checked.identical} are identical to the "
         f"target's, {checked.near_ties} differ only at near ties, {checked.faults} unexplained"

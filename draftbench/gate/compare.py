@@ -28,7 +28,7 @@ from draftbench.run_folder.manifest import (
     difference_lines,
     differing_environment,
     differing_question,
-    flag_name,
+    flag_of,
 )
 from draftbench.run_folder.run import Run
 
@@ -272,7 +272,7 @@ def _answered_otherwise(a: Run, b: Run) -> str | None:
     for name in ("responses", "samples", "max_new_tokens", "temperature"):
         if name in asked:
             before, after = asked[name]
-            return f"not comparable: {flag_name(name)} was {before}, is {after}"
+            return f"not comparable: {flag_of(name)} was {before}, is {after}"
     both = a.responses.keys() & b.responses.keys()
     other = _resampled(a, b, both)
     return f"not comparable: {other} of {len(both)} were sampled otherwise" if other else None

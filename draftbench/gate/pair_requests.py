@@ -12,7 +12,7 @@ from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import TIMED, Limit
 from draftbench.records import NUMBER_TYPES
 from draftbench.run_folder.key import VARIABLE
-from draftbench.run_folder.manifest import flag_name
+from draftbench.run_folder.manifest import flag_of
 
 # Requests that the new run lacks may be those on which it failed, so most must be there.
 MIN_OVERLAP = 0.8
@@ -151,7 +151,7 @@ def _another_question(field: str, before: object, now: object) -> IncomparableEr
         "`hex:` and the content of ~/.config/draftbench/key there",
         "metric_version": "save the baseline again with this draftbench",
     }
-    name = flag_name(field)
+    name = flag_of(field)
     if field in ("metric_version", "definition of α"):  # set by no flag
         name = field.replace("_", " ")
     return IncomparableError(

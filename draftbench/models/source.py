@@ -15,7 +15,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from draftbench.errors import ModelError
-from draftbench.hub import hub_answers, names_model, short_name, split_revision
+from draftbench.hub import Trust, hub_answers, names_model, short_name, split_revision
 from draftbench.models.checkpoint import check_files
 from draftbench.models.own_draft import own_draft_of
 from draftbench.safe_files import UnreadableError
@@ -37,19 +37,11 @@ _LAYER = re.compile(r"(.+?)\.(\d+)\.")
 
 
 @dataclass(frozen=True)
-class Trust:
-    """What the user allowed beyond plain weights. Both can run code from the checkpoint."""
-
-    remote_code: bool = False
-    pickle: bool = False
-
-
-@dataclass(frozen=True)
 class ModelSource:
     """A model as the user named it, read only as far as it is asked for."""
 
     spec: str
-    trust: Trust = Trust()
+    trust: Trust = field(default_factory=Trust)
 
     @property
     def local(self) -> bool:

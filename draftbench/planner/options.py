@@ -1,5 +1,5 @@
-"""The options of a decision: asked speed-up, objective, limits, loads and costs. `recommend`,
-`report`, `export` and `gate --save` take the same ones.
+"""The options of a decision, each declared once: `recommend`, `report`, `export` and `gate --save`
+share them, so that one run cannot get two answers.
 
 At one concurrency every candidate decodes the same rows, so that speed-up, throughput and cost rank
 candidates in the same order; latency also counts the prefills. Throughput and cost also choose
@@ -8,12 +8,20 @@ among the concurrencies; the other objectives answer for the first.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from draftbench.errors import UsageError
-from draftbench.planner.cost_sources import CostSource
-from draftbench.planner.recommendation import Objective, Slo
+from draftbench.flags import in_decision, numbers, size_of
 
+if TYPE_CHECKING:
+    from draftbench.planner.cost_sources import CostSource
+    from draftbench.planner.recommendation import Objective, Slo
+
+# The largest concurrency that can be decided for; it need not be measured.
+LARGEST_LOAD = 4096
 RANKS_BY: dict[Objective, str] = {
     "speedup": "tokens per second after the first token, with speculation over without",
     "latency": "time per output token of a request, both prefills included",
@@ -22,35 +30,74 @@ RANKS_BY: dict[Objective, str] = {
 }
 
 
+def _slo(text: str) -> Slo:
+    """`ttft=300ms,tpot=40ms` → seconds."""
+    from draftbench.planner.recommendation import Slo
+
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        limit = re.fullmatch(r"\s*(ttft|tpot|e2e)\s*=\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", part)
+        if limit is None or limit[1] in limits:
+            raise UsageError(
+                f"--slo {text}: expected limits such as ttft=300ms,tpot=40ms",
+                hint="ttft is the time to the first token, tpot the time for each further one, e2e "
+                "that to the last; each once, in ms or s",
+            )
+        limits[limit[1]] = float(limit[2]) / (1000 if limit[3] == "ms" else 1)
+    return Slo(**limits)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DecisionOptions:
     """What a user asks of `recommend`.
-
-    Args:
-        min_speedup: the speed-up from which speculation is worth having.
-        objective: what candidates (and for throughput and cost: concurrencies) are ranked by.
-        max_memory: bytes that target, draft, both caches and the logits of a verification pass may
-            take at a concurrency and the traffic's longest context; None: no limit.
-        max_p99_ratio: how much the 99th percentile of a request's time per output token may grow
-            by speculation (under 100 requests: the largest value); None: no limit.
-        concurrency: concurrencies to answer for; empty: those of the
-            run, or those that `costs` were timed at.
-        price_per_hour: of the machine, for tokens per dollar.
-        costs: where costs come from instead of this run.
-        slo: how long a request may take on the engine that served it.
 
     Raises:
         UsageError: `cost` without a price, or a price that cannot be used.
     """
 
-    min_speedup: float = 1.0
-    objective: Objective = "speedup"
-    max_memory: float | None = None
-    max_p99_ratio: float | None = None
-    concurrency: tuple[int, ...] = ()
-    price_per_hour: float | None = None
-    costs: CostSource | None = None
-    slo: Slo | None = None
+    min_speedup: float = in_decision(
+        1.0, "The smallest speed-up worth speculating for.", "S", min=0.0, max=1000.0
+    )
+    # Active decoding rows; empty: the run's, or those that `costs` were timed at.
+    concurrency: tuple[int, ...] = in_decision(
+        None,
+        "How many concurrent requests to decide for, e.g. 1,8,32 (default: as swept).",
+        "N,…",
+        parse=partial(numbers, "--concurrency", LARGEST_LOAD),
+        unset=(),
+    )
+    objective: Objective = in_decision(
+        "speedup",
+        "Rank by speedup (after the first token), latency (prefills included), throughput or "
+        "cost; the last two also choose among --concurrency.",
+        "NAME",
+        among=tuple(RANKS_BY),
+    )
+    price_per_hour: float | None = in_decision(
+        None, "The machine's price per hour, to compute tokens per dollar.", "PRICE"
+    )
+    # Bytes, at a concurrency and the traffic's longest context, logits of a pass included.
+    max_memory: float | None = in_decision(
+        None,
+        "How much memory target, draft and caches may take together, e.g. 20GB.",
+        "SIZE",
+        parse=partial(size_of, "--max-memory"),
+    )
+    # Under 100 requests it limits the largest value.
+    max_p99_ratio: float | None = in_decision(
+        None,
+        "The most that p99 time per output token may grow, as a ratio, e.g. 1.2.",
+        "RATIO",
+        min=0.0,
+    )
+    slo: Slo | None = in_decision(
+        None,
+        "Latency limits, e.g. ttft=300ms,tpot=40ms,e2e=10s: prints the share of requests within "
+        "them (runs on a serving engine).",
+        "LIMITS",
+        parse=_slo,
+    )
+    costs: CostSource | None = None  # where costs come from instead of this run, by --costs
 
     def __post_init__(self) -> None:
         if self.objective == "cost" and self.price_per_hour is None:

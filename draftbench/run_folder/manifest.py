@@ -222,7 +222,7 @@ def _differences(before: dict[str, object], after: dict[str, object]) -> Differe
     return {name: (a, b) for name, (a, b) in texts.items() if (a or None) != (b or None)}
 
 
-def flag_name(name: str) -> str:
+def flag_of(name: str) -> str:
     """What users call a field of a question: the flag that sets it, where there is one."""
     return _NAMES.get(name, f"--{name.replace('_', '-')}")
 
@@ -233,7 +233,7 @@ def difference_lines(differences: Differences) -> list[str]:
     return [
         _DIGESTS.get(
             name,
-            f"{flag_name(name) if name in of_question else name}: "
+            f"{flag_of(name) if name in of_question else name}: "
             f"{before or 'none'} → {after or 'none'}",
         )
         for name, (before, after) in differences.items()

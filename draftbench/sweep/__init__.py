@@ -1,11 +1,17 @@
-"""Options → a run folder: `prepare` checks them without weights, `run` measures what is missing."""
+"""What a user asked → a run folder: `prepare` needs no weights, `grid.run` measures what is not
+measured yet. The options are read without torch.
+"""
 
-from draftbench.sweep.engine_prepare import prepare_serving
-from draftbench.sweep.grid import run
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from draftbench.sweep.options import SweepOptions, Watcher
-from draftbench.sweep.preparation import Prepared, prepare_models
 
-__all__ = ["Prepared", "SweepOptions", "Watcher", "prepare", "run"]
+if TYPE_CHECKING:
+    from draftbench.sweep.preparation import Prepared
+
+__all__ = ["SweepOptions", "Watcher", "prepare"]
 
 
 def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
@@ -14,5 +20,8 @@ def prepare(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
+    from draftbench.sweep.engine_prepare import prepare_serving
+    from draftbench.sweep.preparation import prepare_models
+
     how = prepare_models if options.serving is None else prepare_serving
     return how(options, command, watcher)

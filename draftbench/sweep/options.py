@@ -1,13 +1,34 @@
-"""A sweep as the user asked for it, and who watches it."""
+"""The options of a sweep, each declared once with what it needs, and who watches a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
-from draftbench.models.source import Trust
-from draftbench.records import NGRAMS, SELF, Candidate, DraftingMode, NGramSizes, Observation
+from draftbench.errors import UsageError
+from draftbench.flags import (
+    complete_devices,
+    complete_levels,
+    draft_lengths,
+    flag,
+    flag_name,
+    flags_of,
+    in_measure,
+    in_models,
+    in_safety,
+    in_traffic,
+    level_name,
+    level_names,
+    number_range,
+    one_of,
+)
+from draftbench.hub import Trust
+from draftbench.memory import LEVELS
+from draftbench.models.engine_rules import DRIVEN, STARTED, engine_called
+from draftbench.records import SELF, Candidate, DraftingMode, NGramSizes, Observation
 from draftbench.traffic import TrafficQuery
 
 # Requests that a server answers at once at times of arrival, unless its engine answers more.
@@ -15,57 +36,311 @@ SLOTS = 16
 
 
 @dataclass(frozen=True)
+class Need:
+    """What an option makes no sense without; the hint is for a user who gives it anyway."""
+
+    what: str
+    hint: str
+    met: Callable[[ServingOptions], bool]
+
+
+BUILT_IN = Need("the built-in decoder", "leave it out", lambda serving: not serving.named)
+SERVED = Need(
+    "a serving engine",
+    "name one with --engine, or a running one with --server",
+    lambda serving: serving.named,
+)
+START = Need(
+    "an engine that draftbench starts",
+    "give --engine without --server: a running server is measured as it was started",
+    lambda serving: serving.engine is not None and serving.server is None,
+)
+SERVER = Need(
+    "--server",
+    "--server is the one with speculation; --engine starts both servers itself",
+    lambda serving: serving.server is not None,
+)
+LOGGED = Need("--arrivals log", "leave it out", lambda serving: serving.arrivals == "log")
+
+in_built_in = partial(
+    flag, panel="Built-in decoder only (without --engine and --server)", needs=BUILT_IN
+)
+in_serving = partial(flag, panel="Serving engine (with --engine or --server)", needs=SERVED)
+
+
+def _engine(text: str) -> str:
+    engine = engine_called(text)
+    one_of("--engine", engine, DRIVEN)
+    return engine
+
+
+def _arrivals(text: str) -> str:
+    kind, colon, rate = text.partition(":")
+    if text in ("closed", "log"):
+        return text
+    try:
+        valid = kind == "poisson" and 0 < float(rate) < math.inf
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(
+            f"--arrivals cannot be `{text}`",
+            hint="closed, log, or poisson:RATE with requests a second, e.g. poisson:2.5",
+        )
+    return f"{kind}{colon}{float(rate):g}"
+
+
+def _lookup(text: str) -> NGramSizes:
+    shortest, longest = number_range("--ngram", text)
+    return NGramSizes(longest, shortest)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UsageError(f"--temperature {text}: expected a number from 0", hint="0 is greedy")
+    return value
+
+
+@dataclass(frozen=True)
 class ServingOptions:
-    """A serving engine to measure on instead of the built-in decoder: one that the sweep starts, or
-    the user's servers.
+    """The serving engine to measure on instead of the built-in decoder: one that the sweep starts,
+    or the user's servers.
     """
 
-    engine: str | None = None  # None: the server tells
-    server: str | None = None  # address of the user's server
-    baseline: str | None = None  # address of the user's server without speculation
-    args: str = ""
-    command: str | None = None
-    stop_command: str | None = None
-    ready_timeout: float = 900.0
-    tokenizer: str | None = None  # None: the target's
-    arrivals: str = "closed"  # closed, log or poisson:RATE
-    time_scale: float = 1.0  # times the log's own speed
-    # Requests answered at once at times of arrival; None: the default.
-    max_concurrency: int | None = None
-    restarts: int = 1
-    replay: str = "local"  # or engine: the engine serves the draft
-    dtype: str | None = None  # that the user's server computes in, where it does not tell
+    engine: str | None = in_serving(  # None: the server tells
+        None,
+        f"Start this engine and measure on it: {', '.join(STARTED)}.",
+        "NAME",
+        parse=_engine,
+        autocompletion=lambda incomplete: list(DRIVEN),
+    )
+    server: str | None = in_serving(
+        None, "Measure on a running server, with its speculation if it has any.", "URL"
+    )
+    baseline: str | None = in_serving(
+        None,
+        "The same model without speculation, on another server: what --server is compared with.",
+        "URL",
+        ("--baseline-server",),
+        needs=SERVER,
+    )
+    args: str = in_serving(
+        "",
+        "More flags to start the engine with, as one string.",
+        "ARGS",
+        ("--engine-args",),
+        needs=START,
+        show_default=False,
+    )
+    command: str | None = in_serving(
+        None,
+        "The command that starts the engine. {args} stands for the flags that draftbench adds; "
+        "{model}, {host} and {port} work too.",
+        "COMMAND",
+        ("--engine-command",),
+        needs=START,
+    )
+    stop_command: str | None = in_serving(
+        None,
+        "The command that stops what --engine-command started elsewhere.",
+        "COMMAND",
+        ("--engine-stop-command",),
+        needs=START,
+    )
+    ready_timeout: float = in_serving(
+        900.0, "How long to wait for a started server to answer.", "SECONDS", needs=START, min=1
+    )
+    tokenizer: str | None = in_serving(
+        None, "The folder or id of the target's tokenizer (default: --target).", "MODEL"
+    )
+    arrivals: str = in_serving(
+        "closed",
+        "When requests are sent: closed keeps --concurrency of them in flight, log keeps the "
+        "log's times, poisson:RATE sends RATE a second on average.",
+        "HOW",
+        parse=_arrivals,
+    )
+    time_scale: float = in_serving(
+        1.0,
+        "Replay the log this many times faster (--arrivals log).",
+        "FACTOR",
+        needs=LOGGED,
+        min=1e-6,
+    )
+    restarts: int = in_serving(
+        1,
+        "Start each server this many times, since speed differs from start to start.",
+        needs=START,
+        min=1,
+    )
+    replay: str = in_serving(
+        "local",
+        "Where drafts are replayed: local (here), or engine, which serves and scores each draft.",
+        "WHERE",
+        needs=START,
+        hint="--replay local needs the draft's files and no more",
+        among=("local", "engine"),
+    )
+    max_concurrency: int | None = None  # requests run at once with --arrivals; None: the default
+    dtype: str | None = None  # assumed for the user's server if it does not report one
+
+    @property
+    def named(self) -> bool:
+        """Whether there is an engine to measure on."""
+        return self.engine is not None or self.server is not None
+
+    def resolved(self, concurrency: tuple[int, ...] | None, dtype: str | None) -> ServingOptions:
+        """With what --concurrency and --dtype mean for an engine. With --arrivals, --concurrency is
+        the most requests that a started server runs at once. A started vLLM computes in --dtype, as
+        the replay here does; a running server is assumed to, if it does not report its type.
+
+        Raises:
+            UsageError: several numbers, or the server is already running.
+        """
+        max_concurrency, args = None, self.args
+        if concurrency is not None and self.arrivals != "closed":
+            if self.server is not None:
+                raise UsageError(
+                    "--concurrency with --arrivals on a server that is running",
+                    hint="leave it out: how many requests are in flight follows from their "
+                    "arrivals, and how many the server answers at once from how it was started",
+                )
+            if len(concurrency) > 1:
+                raise UsageError(
+                    "--concurrency with --arrivals takes one number: how many requests the server "
+                    "answers at once",
+                    hint="the load is that of the arrivals; measure another one, e.g. poisson:8, "
+                    "in another --out",
+                )
+            (max_concurrency,) = concurrency
+        stated = "--dtype" in args.replace("=", " ").split()
+        if dtype and self.server is None and self.engine == "vllm" and not stated:
+            args = f"{args} --dtype {dtype}".strip()
+        return replace(
+            self, args=args, max_concurrency=max_concurrency, dtype=dtype if self.server else None
+        )
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """A sweep as the user asked for it. `target` is empty where a server is to tell its model."""
+    """One sweep. `target` is empty if the server reports its model."""
 
     target: str
     drafts: tuple[str, ...]
     traffic: TrafficQuery
-    ks: tuple[int, ...] = tuple(range(1, 9))
-    concurrency: tuple[int, ...] = (1,)
-    quants: tuple[str, ...] = ("none",)
-    target_quant: str = "none"
-    dtype: str | None = None
-    device: str | None = None
-    simulate_quant: bool = False
-    one_layout: bool = False
-    mode: DraftingMode = DraftingMode.GREEDY
-    lookup: NGramSizes = NGRAMS
-    responses: str = "target"
-    samples: int = 1
-    max_new_tokens: int | None = None
-    temperature: float | None = None
-    measure: str = "best"
-    measure_requests: int = 30
-    controls: bool = True
-    threads: int | None = None
-    processes: int = 1
-    candidate_timeout: float | None = None
-    isolate: bool = False
-    audit: bool = False
+    quants: tuple[str, ...] = flag(
+        ("none",),
+        f"The quantization levels of the drafts: {', '.join(LEVELS)}.",
+        "LEVEL,…",
+        ("--quant",),
+        parse=partial(level_names, "--quant"),
+        many=True,
+        autocompletion=complete_levels,
+    )
+    ks: tuple[int, ...] = flag(
+        "1-8", "The draft lengths, e.g. 1-8 or 2,4,8.", "K,…", ("--k",), parse=draft_lengths
+    )
+
+    responses: str = in_traffic(
+        "target",
+        "Where responses come from: target generates them; log takes the logged answers, which are "
+        "scored first (built-in decoder only).",
+        "SOURCE",
+        among=("target", "log"),
+        needs=BUILT_IN,
+        hint="the server writes the responses",
+    )
+    samples: int = in_traffic(1, "How many responses the target writes to each request.", min=1)
+    max_new_tokens: int | None = in_traffic(
+        None, "The longest response in tokens (default: each request's limit).", min=2
+    )
+    temperature: float | None = in_traffic(
+        None, "Replace the temperature of every request; 0 is greedy.", "X", parse=_temperature
+    )
+
+    dtype: str | None = in_models(
+        None,
+        "The type of unquantized weights: bfloat16 or float32; vLLM is started with it, too.",
+        "TYPE",
+        autocompletion=lambda incomplete: ["bfloat16", "float32"],
+    )
+    device: str | None = in_models(
+        None,
+        "Where models run: cpu, cuda, cuda:1, or auto, which spreads them over all GPUs (default: "
+        "a GPU if there is one).",
+        "DEVICE",
+        autocompletion=complete_devices,
+    )
+    threads: int | None = in_models(
+        None, "The number of CPU threads (default: OMP_NUM_THREADS, else one per core).", min=1
+    )
+
+    measure: str = in_measure(
+        "best",
+        "After replay, decode for real: at the best k, at all k's or at none; replay does not even "
+        "time steps, for acceptance alone.",
+        "HOW",
+        among=("best", "all", "none", "replay"),
+    )
+    measure_requests: int = in_measure(
+        30, "Decode this many of the requests for real; the others are only replayed.", min=1
+    )
+    mode: DraftingMode = in_measure(
+        "greedy",
+        "How drafts propose: greedy, sampled or sampled-temperature-only.",
+        "MODE",
+        among=tuple(DraftingMode),
+        parse=DraftingMode,
+    )
+    controls: bool = in_measure(
+        True, "Leave out prompt lookup and the target as its own draft.", show_default=False
+    )
+    lookup: NGramSizes = in_measure(
+        "2-4", "The n-gram lengths that prompt lookup tries.", "N-N", ("--ngram",), parse=_lookup
+    )
+
+    processes: int = in_built_in(
+        1,
+        "How many processes time and decode each candidate; restarts can differ by a few percent.",
+        hint="leave it out: --restarts starts the servers of --engine several times",
+        min=1,
+    )
+    target_quant: str = in_built_in(
+        "none",
+        "The quantization level of the target.",
+        "LEVEL",
+        hint="leave it out, and serve the quantized checkpoint, or name the engine's own flag in "
+        "--engine-args",
+        parse=partial(level_name, "--target-quant"),
+        autocompletion=complete_levels,
+    )
+    simulate_quant: bool = in_built_in(
+        False,
+        "Measure acceptance, but no speed, at levels without a fast kernel here.",
+        hint="what is not served is replayed anyway",
+    )
+    one_layout: bool = in_built_in(
+        False, "Hold weights only once on a CPU: less memory, slower passes over several tokens."
+    )
+    audit: bool = in_built_in(
+        False,
+        "Exit 1 if speculation changes what the target writes.",
+        hint="whether texts are the same is measured anyway",
+    )
+    isolate: bool = in_built_in(
+        False,
+        "Run each candidate in a separate process, so that a crash costs only that one. Slower.",
+        hint="an engine runs in separate processes anyway",
+    )
+
+    candidate_timeout: float | None = in_safety(
+        None, "How long one candidate, or one start of an engine, may take.", "SECONDS", min=1
+    )
+    concurrency: tuple[int, ...] = (1,)  # the loads, by --concurrency
     trust: Trust = field(default_factory=Trust)
     serving: ServingOptions | None = None
 
@@ -93,6 +368,54 @@ class SweepOptions:
         of every server.
         """
         return self.serving.restarts if self.serving else self.processes
+
+
+def check_options(options: SweepOptions, serving: ServingOptions) -> None:
+    """Refuse options that make no sense together.
+
+    Args:
+        serving: what was given for an engine, whether or not one is named.
+
+    Raises:
+        UsageError: an option lacks what it needs, or a model is missing.
+    """
+    for group in (options, serving):
+        for each in flags_of(group):
+            value, need = getattr(group, each.name), each.metadata["needs"]
+            if need and value != each.default and not need.met(serving):
+                shown = f" {value}" if each.metadata["among"] else ""
+                raise UsageError(
+                    f"{flag_name(each)}{shown} needs {need.what}",
+                    hint=each.metadata["hint"] or need.hint,
+                )
+    for name, given, hint in (
+        ("--target", options.target, "the model you serve: its folder, .gguf file or hub id"),
+        (
+            "--drafts",
+            options.drafts,
+            "a smaller model of the target's family, or `ngram` (no model)",
+        ),
+    ):
+        if not given and serving.server is None:
+            raise UsageError(f"missing option {name}", hint=hint)
+    if serving.engine is not None and serving.server is None and serving.engine not in STARTED:
+        raise UsageError(
+            f"draftbench cannot start `{serving.engine}`",
+            hint=f"give its address with --server, or one of {', '.join(STARTED)}",
+        )
+    # llama.cpp does not return the best token at every position of a prompt.
+    if serving.replay == "engine" and serving.engine == "llama.cpp":
+        raise UsageError(
+            "--replay engine cannot score a draft with llama.cpp",
+            hint="--replay local needs the draft's files and no more",
+        )
+    # A single k says how many tokens a server drafts that does not report it.
+    several = len(options.ks) > 1 and options.ks != SweepOptions.ks
+    if serving.server is not None and not options.drafts and several:
+        raise UsageError(
+            "--k makes no sense with a server that is running",
+            hint="a running server has its own k; --k is for the drafts that --drafts replays",
+        )
 
 
 class Watcher(Protocol):

@@ -330,25 +330,20 @@ def check_drafts(
 
 
 def question_of(options: SweepOptions, traffic: Traffic, build: Build) -> Question:
-    """The question of a run, without what only an engine adds."""
+    """The question of a run: the options that its fields are named as, without what only an engine
+    adds.
+    """
     chosen = "".join(request.id for request in traffic.requests)
-    return Question(
-        target=portable(options.target),
-        target_quant=options.target_quant,
-        dtype=str(build.dtype).removeprefix("torch."),
-        device=build.device,
-        drafts=tuple(map(portable, options.drafts)),
-        quants=options.quants,
-        simulate_quant=options.simulate_quant,
-        ks=options.ks,
-        mode=options.mode,
-        lookup_longest=options.lookup.longest,
-        lookup_shortest=options.lookup.shortest,
-        traffic=Path(options.traffic.source).name,
-        traffic_digest=keyed_hash(options.traffic.key, (traffic.digest + chosen).encode()),
-        responses=options.responses,
-        samples=options.samples,
-        max_new_tokens=options.max_new_tokens,
-        temperature=options.temperature,
-        concurrency=options.concurrency,
-    )
+    resolved = {
+        "target": portable(options.target),
+        "dtype": str(build.dtype).removeprefix("torch."),
+        "device": build.device,
+        "drafts": tuple(map(portable, options.drafts)),
+        "lookup_longest": options.lookup.longest,
+        "lookup_shortest": options.lookup.shortest,
+        "concurrency": options.concurrency,
+        "traffic": Path(options.traffic.source).name,
+        "traffic_digest": keyed_hash(options.traffic.key, (traffic.digest + chosen).encode()),
+    }
+    named = vars(options).keys() & Question.__struct_fields__
+    return Question(**{name: getattr(options, name) for name in named} | resolved)

@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 
 from draftbench.errors import TrafficError
+from draftbench.flags import in_traffic
 from draftbench.records import Request
 from draftbench.traffic.datasets import on_hub, parse_dataset
 from draftbench.traffic.files import Row, read_rows
@@ -46,12 +47,20 @@ class TrafficQuery:
     source: str
     key: bytes  # of the keyed hashes: the same key gives the same ids, and so the same sample
     sample: int | None = None  # how many requests are chosen; None: all
-    seed: int = 0  # decides which requests are chosen
-    segment_by: str | None = None
-    prompt_field: str | None = None
-    response_field: str | None = None
-    skip_bad: bool = False  # whether bad rows are counted instead of refused
-    as_chat: bool = False  # whether plain prompts are a user's messages
+    seed: int = in_traffic(0, "The seed by which --sample picks requests.")
+    segment_by: str | None = in_traffic(None, "The field of a row that names its segment.", "FIELD")
+    prompt_field: str | None = in_traffic(
+        None, "The field of a row that holds the prompt.", "FIELD"
+    )
+    response_field: str | None = in_traffic(
+        None, "The field of a row that holds the logged answer.", "FIELD"
+    )
+    as_chat: bool = in_traffic(
+        False, "Treat a plain prompt as a user's message, as vLLM's custom data sets do."
+    )
+    skip_bad: bool = in_traffic(
+        False, "Skip and count rows that cannot be read, instead of stopping at the first."
+    )
 
     @property
     def on_hub(self) -> bool:

@@ -8,12 +8,12 @@ from draftbench.acceptance.hazards import served_rounds
 from draftbench.acceptance.intervals import estimate
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.acceptance.summary import acceptance_report
+from draftbench.cli.recommend import render
 from draftbench.planner.cells import responses_of
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Slo
 from draftbench.report.answer import reasons
-from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of
 
 # Of 400 tokens after the first so many were drafted, at one a round: 320 to 240 rounds.

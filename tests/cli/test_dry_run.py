@@ -9,9 +9,8 @@ import pytest
 from scenes import manifest, query, sheet
 
 from draftbench.cli import dry_run
-from draftbench.cli.dry_run import of_decoder, of_engine
+from draftbench.cli.dry_run import of_decoder, of_engine, render
 from draftbench.records import Candidate
-from draftbench.report.terminal.dry_run import render
 from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.work import DeviceSpeed
@@ -151,7 +150,7 @@ def test_servers_are_asked_for_as_long_as_the_log_is(on_an_engine):
     assert plan.least_seconds == pytest.approx(3 * 30.1 + 40 + 3 * (600 + 4))
     shown = " ".join(render(plan, "table", 100).split())
     assert "servers 3 started" in shown
-    assert "asked for as long as the requests take to arrive" in shown
+    assert "sent requests for as long as they take to arrive" in shown
 
 
 def test_a_server_that_requests_wait_for_takes_longer_than_their_arrivals(on_an_engine):

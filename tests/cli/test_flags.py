@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli import flags
+from draftbench import flags
 from draftbench.errors import UsageError
 from draftbench.traffic.suites import suite_names
 

@@ -168,7 +168,7 @@ def test_a_baseline_under_a_users_key_says_how_it_pairs_elsewhere(
     file.parent.mkdir()
     file.write_text(key.hex())
     ours = command("gate", swept[0], "--save", tmp_path / "a", "--candidate", "draft", "--k", 1)
-    assert f"as in CI, set DRAFTBENCH_KEY to `hex:` and the content of {file}" in ours.err
+    assert f"set DRAFTBENCH_KEY there to `hex:` followed by the content of {file}" in ours.err
     theirs = command("gate", kept, "--save", tmp_path / "b")
     assert (theirs.code, "DRAFTBENCH_KEY" in theirs.err) == (0, False)
 

@@ -14,10 +14,10 @@ from engines.scripted_server import ScriptedServer
 from gguf import GGMLQuantizationType
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
-from draftbench.cli import serving
 from draftbench.engines import commands
 from draftbench.engines.counters import Counters
 from draftbench.errors import EngineError
+from draftbench.models.engine_rules import STARTED
 from draftbench.records import Candidate
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
@@ -26,24 +26,25 @@ from draftbench.sweep import engine_ask, engine_check, engine_prepare
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 2, "--max-new-tokens", 10]
 ENGINE = ["--engine", "vllm"]
 SERVER = ["--server", "http://spec"]
-ONE = "hint: name one with --engine\n"  # and nothing of --server, which takes no such flag
+START = "needs an engine that draftbench starts"
 
 
 @pytest.mark.parametrize(
     ("words", "complaint", "hint"),
     [
-        (["--restarts", 2], "--restarts without a serving engine", ONE),
-        (["--ready-timeout", 9], "--ready-timeout without a serving engine", ONE),
-        ([*SERVER, "--ready-timeout", 9], "--ready-timeout with --server", "without --server"),
-        ([*SERVER, "--processes", 2], "--processes makes no sense", "leave it out"),
-        ([*SERVER, "--target-quant", "int8"], "--target-quant makes no sense", "leave it out"),
+        (["--restarts", 2], f"--restarts {START}", "give --engine"),
+        (["--ready-timeout", 9], f"--ready-timeout {START}", "give --engine"),
+        ([*SERVER, "--ready-timeout", 9], f"--ready-timeout {START}", "without --server"),
+        ([*SERVER, *ENGINE, "--restarts", 2], f"--restarts {START}", "without --server"),
+        ([*SERVER, "--processes", 2], "--processes needs the built-in", "leave it out"),
+        ([*SERVER, "--target-quant", "int8"], "--target-quant needs the built-in", "leave it out"),
         ([*ENGINE, "--arrivals", "poisson"], "--arrivals cannot be `poisson`", "poisson:2.5"),
-        (["--time-scale", 2], "--time-scale without --arrivals log", "leave it out"),
+        (["--time-scale", 2], "--time-scale needs --arrivals log", "leave it out"),
         (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "sglang, openai"),
-        ([*ENGINE, "--processes", 2], "--processes makes no sense", "--restarts"),
-        ([*ENGINE, "--one-layout"], "--one-layout makes no sense", "built-in decoder"),
-        ([*ENGINE, "--audit"], "--audit makes no sense", "measured anyway"),
-        ([*ENGINE, "--simulate-quant"], "--simulate-quant makes no sense", "replayed anyway"),
+        ([*ENGINE, "--processes", 2], "--processes needs the built-in", "--restarts"),
+        ([*ENGINE, "--one-layout"], "--one-layout needs the built-in", "leave it out"),
+        ([*ENGINE, "--audit"], "--audit needs the built-in decoder", "measured anyway"),
+        ([*ENGINE, "--simulate-quant"], "--simulate-quant needs the built-in", "replayed anyway"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused_with_a_hint(failing, words, complaint, hint):
@@ -423,7 +424,9 @@ def test_servers_have_room_for_requests_that_arrive_together(
     words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, "--k", 2]
     outcome = command("sweep", *words, "--arrivals", "poisson:6", *more, "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
-    assert {(start.max_concurrency, start.concurrency) for start in engine.starts} == {(limit, room)}
+    assert {(start.max_concurrency, start.concurrency) for start in engine.starts} == {
+        (limit, room)
+    }
     assert read_run(RunFolder(tmp_path / "run")).manifest.question.concurrency == (1,)
 
 
@@ -567,4 +570,4 @@ def test_where_no_speed_is_known_no_k_is_named(command, tmp_path, embedded):
 
 
 def test_the_command_line_offers_to_start_what_can_be_started():
-    assert tuple(commands._PROGRAMS) == serving.STARTED
+    assert tuple(commands._PROGRAMS) == STARTED

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli.signals import TerminatedError, catch_sigterm, kept_in
+from draftbench.cli.signals import TerminatedError, catch_sigterm, resumable
 from draftbench.errors import InterruptedRunError, ModelError
 from draftbench.records import Replay
 from draftbench.report.terminal.progress import TerminalWatcher
@@ -186,7 +186,7 @@ def test_after_control_c_sigterm_is_the_systems_again(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     try:
         catch_sigterm()
-        with pytest.raises(InterruptedRunError), kept_in(tmp_path):
+        with pytest.raises(InterruptedRunError), resumable(tmp_path):
             raise KeyboardInterrupt
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:

@@ -10,13 +10,13 @@ import pytest
 from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
+from draftbench.cli.gate import render
 from draftbench.errors import IncomparableError, RunFolderError
 from draftbench.gate.ci import append_to_history, describe, to_github, to_junit
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.result import FigureValue
-from draftbench.report.terminal.gate import render
 
 HOSTILE = "a|b <img src=x>`@all` \x1b[31m\n::error::%0A]]>&"
 WHEN = "2026-01-31T12:00:00Z"

@@ -4,6 +4,7 @@ import pytest
 import scenes
 from scenes import SMALL
 
+from draftbench.cli.gate import render
 from draftbench.errors import UsageError
 from draftbench.gate.ci import describe_texts, to_github, to_junit
 from draftbench.gate.judge import judge
@@ -11,7 +12,6 @@ from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import TEXTS_NOT_JUDGED
 from draftbench.gate.pin import make_baseline
 from draftbench.records import EngineFacts, Sampling
-from draftbench.report.terminal.gate import render
 from draftbench.run_folder.run import run_of
 
 SERVER = {"engine": "vllm", "engine version": "0.1", "target": "big"}

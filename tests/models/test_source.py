@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from draftbench.errors import ModelError
-from draftbench.hub import split_revision
+from draftbench.hub import Trust, split_revision
 from draftbench.models.check import check_models
-from draftbench.models.source import ModelSource, Trust, end_tokens
+from draftbench.models.source import ModelSource, end_tokens
 
 
 def refused(source, what="config"):

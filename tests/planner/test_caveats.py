@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from scenes import ALL, BIG, CHEAP, INT4, SELF_DRAFT, SMALL, TARGET, evaluation, says
 
+from draftbench.cli.recommend import render
 from draftbench.planner.caveats import checks
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Audit
 from draftbench.records import MachineState
-from draftbench.report.terminal.recommendation import render
 
 
 def decisive(found):

@@ -8,11 +8,11 @@ import pytest
 from planner.engine_run import in_pieces, replayed_run
 from scenes import BIG, SMALL, manifest, replay, served, trajectory
 
+from draftbench.cli.recommend import render
 from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, EngineFacts
-from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of
 
 # Of one start of each server by the prior alone, as of its quotient.

@@ -7,6 +7,7 @@ from msgspec import structs
 from planner.engine_run import answers, run
 from scenes import SMALL
 
+from draftbench.cli.recommend import render
 from draftbench.planner.output_check import (
     audit,
     matches_with_draft,
@@ -17,7 +18,6 @@ from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Audit
 from draftbench.records import Sampling
 from draftbench.report.page import page
-from draftbench.report.terminal.recommendation import render
 from draftbench.run_folder.run import run_of
 
 

@@ -21,9 +21,9 @@ from draftbench.sweep import (
     engine_check,
     engine_prepare,
     prepare,
-    run,
     worker,
 )
+from draftbench.sweep.grid import run
 from draftbench.sweep.options import ServingOptions
 from draftbench.traffic import TrafficQuery
 

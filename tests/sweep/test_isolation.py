@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from draftbench.models.source import Trust
+from draftbench.hub import Trust
 from draftbench.records import Candidate
 
 pytestmark = pytest.mark.slow

@@ -21,8 +21,8 @@ from scenes import BIG, INT4, Scene
 from draftbench.acceptance.breakdown import Breakdown, GroupRounds
 from draftbench.acceptance.intervals import Estimate
 from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, acceptance_report
+from draftbench.cli.acceptance import render
 from draftbench.records import Sampling
-from draftbench.report.terminal.acceptance import render
 
 NAME = "small:int4"
 

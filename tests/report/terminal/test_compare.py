@@ -13,13 +13,13 @@ import pytest
 from scenes import OTHER_TEXT, manifest, served, trajectory
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.cli.compare import render
 from draftbench.errors import IncomparableError
 from draftbench.gate.compare import CandidateChange, FigureChange, compare_runs
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import Limit
 from draftbench.gate.pin import make_baseline
 from draftbench.records import Candidate, DraftingMode, Sampling
-from draftbench.report.terminal.compare import render
 from draftbench.run_folder.run import run_of
 
 SIX = 6

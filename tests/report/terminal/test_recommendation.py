@@ -9,10 +9,10 @@ import pytest
 import scenes
 
 from draftbench.acceptance.intervals import Estimate
+from draftbench.cli.recommend import CSV_FIGURES, render
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Caveat
-from draftbench.report.terminal.recommendation import CSV_FIGURES, render
 
 LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
 COMMANDS = ["draftbench recommend runs/R --all", "draftbench report runs/R --html report.html"]
