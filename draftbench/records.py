@@ -94,7 +94,10 @@ class Request(Record, frozen=True):
     sampling: Sampling = Sampling()
     max_tokens: int | None = None  # most output tokens
     stop: tuple[str, ...] = ()  # stop strings
-    response: str | None = None  # the logged answer
+    # The logged answer: its text, or a message where it holds reasoning or calls of tools.
+    response: str | dict[str, Any] | None = None
+    # What the answer must be, as one field named by its kind (docs/formats.md); an engine applies it.
+    constraint: dict[str, Any] | None = None
     timestamp: str | None = None  # when it was asked
 
 

@@ -18,8 +18,8 @@ from log_shapes import (
 )
 
 from draftbench.records import Sampling
-from draftbench.traffic.forms import UnknownFormError
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import UnknownFormError
+from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.rows import Fields, read_request
 
 
@@ -119,7 +119,7 @@ def test_a_named_answer_that_holds_no_text_is_a_bad_row():
 
 def test_a_plain_prompt_can_be_a_message():
     row = {"prompt": "Hello", "output_tokens": 9}
-    form, asked, _ = read_request(row, "log:1", Fields(as_chat=True), b"key")
+    form, asked, *_ = read_request(row, "log:1", Fields(as_chat=True), b"key")
     assert (form, asked.messages, asked.max_tokens) == ("vLLM custom as chat", (USER,), 9)
     assert read({"messages": TOLD}, as_chat=True) == read({"messages": TOLD})
 

@@ -21,7 +21,7 @@ from scenes import query
 
 from draftbench.traffic import load
 from draftbench.traffic.forms import BODIES, PARTS
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.rows import Fields, read_request
 
 
