@@ -96,8 +96,7 @@ class Request(Record, frozen=True):
     stop: tuple[str, ...] = ()  # stop strings
     # The logged answer: its text, or a message where it holds reasoning or calls of tools.
     response: str | dict[str, Any] | None = None
-    # What the answer must be, as one field named by its kind (docs/formats.md); an engine applies it.
-    constraint: dict[str, Any] | None = None
+    constraint: dict[str, Any] | None = None  # what an engine holds the answer to, by its kind
     timestamp: str | None = None  # when it was asked
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from draftbench.traffic.errors import LengthsOnlyError
-from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import BadRowError, LengthsOnlyError, NotRepresentableError
 from draftbench.traffic.rows import Fields, read_request
 
 USER = {"role": "user", "content": "Hello"}

@@ -100,7 +100,8 @@ def message_of(turn: Mapping[str, Any]) -> Answer | None:
         (message, *_) = messages_of([turn], set()) or [{}]
     except (BadRowError, NotRepresentableError):
         return None
-    said = {name: message[name] for name in ("tool_calls", "reasoning_content") if name in message}
+    more = ("tool_calls", "reasoning_content")
+    said: dict[str, Any] = {name: message[name] for name in more if name in message}
     if not said:
         return message.get("content") or None
     return {"role": "assistant", "content": message["content"], **said}

@@ -16,10 +16,19 @@ KINDS = ("json", "json_object", "regex", "choice", "grammar", "tool")
 # The field of a request → the kind of constraint that its value is; None: it is a structure, which
 # `_structure` reads.
 CONSTRAINTS: dict[str, str | None] = {
-    **{"guided_json": "json", "guided_json_object": "json_object", "guided_regex": "regex"},
-    **{"guided_choice": "choice", "guided_grammar": "grammar", "json_schema": "json"},
-    **{"regex": "regex", "ebnf": "grammar", "response_format": None, "structured_outputs": None},
-    **{"grammar": None, "format": None, "structural_tag": None},
+    "guided_json": "json",
+    "guided_json_object": "json_object",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "response_format": None,
+    "structured_outputs": None,
+    "grammar": None,
+    "format": None,
+    "structural_tag": None,
 }
 
 

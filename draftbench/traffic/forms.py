@@ -164,7 +164,10 @@ def _custom(call: Mapping[str, Any]) -> LoggedRequest | None:
 def _bedrock(call: Mapping[str, Any]) -> LoggedRequest | None:
     if not {"inferenceConfig", "toolConfig"} & call.keys():
         return None
-    tools = {"tools": at(call, "toolConfig.tools"), "tool_choice": at(call, "toolConfig.toolChoice")}
+    tools = {
+        "tools": at(call, "toolConfig.tools"),
+        "tool_choice": at(call, "toolConfig.toolChoice"),
+    }
     request = _messages(call)
     return request and replace(request, settings=tools)
 
@@ -263,9 +266,7 @@ def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
         {"type": "function", **{name: decoded(each[name]) for name in each}}
         for each in (functions if isinstance(functions, list) else [])
     ]
-    return LoggedRequest(
-        messages, settings={"tools": tools or at(call, "gen_ai.tool.definitions")}
-    )
+    return LoggedRequest(messages, settings={"tools": tools or at(call, "gen_ai.tool.definitions")})
 
 
 def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -444,7 +445,7 @@ def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> LoggedReques
 
 def _unread(row: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     """What an object holds beside these fields and those that are read wherever they stand."""
-    empty = (None, "", [], {})
+    empty: tuple[Any, ...] = (None, "", [], {})
     return {
         name: row[name]
         for name in row

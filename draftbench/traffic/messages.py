@@ -27,10 +27,18 @@ _READ = {
 # Fields of a message that change its prompt and that a `Request` cannot express.
 _PARTS = (*MEDIA, "prefix")
 _ROLES = {
-    **{"human": "user", "gpt": "assistant", "ai": "assistant", "AIMessageChunk": "assistant"},
-    **{"HumanMessage": "user", "AIMessage": "assistant", "SystemMessage": "system"},
-    **{"ToolMessage": "tool", "function": "tool", "function_call": "assistant"},
-    **{"observation": "tool", "function_response": "tool"},
+    "human": "user",
+    "gpt": "assistant",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "HumanMessage": "user",
+    "AIMessage": "assistant",
+    "SystemMessage": "system",
+    "ToolMessage": "tool",
+    "function": "tool",
+    "function_call": "assistant",
+    "observation": "tool",
+    "function_response": "tool",
 }
 _TEXTS = ("text", "input_text", "output_text")
 _CALLS = ("tool_use", "toolUse", "tool_call", "function_call")
@@ -55,9 +63,8 @@ def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
             raise BadRowError(f"{where} is not an object")
         item = turn.get("type") in (*_THOUGHTS, "function_call")
         said = _said(_unwrapped(turn), where, unread)
-        if said and (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(said[:1]):
-            if joins or messages[-1].get("content") is not None:
-                _join(messages[-1], said.pop(0))
+        if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(said[:1]):
+            _join(messages[-1], said.pop(0))
         messages += said
         joins = item or (joins and bool(messages) and _is_assistants(messages[-1:]))
     return messages

@@ -5,6 +5,7 @@ literal, in columns whose names are paths, or in OpenTelemetry's lists of typed 
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -53,14 +54,11 @@ def parsed(text: bytes | str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        if not any(word in text for word in ((b"NaN", b"Infinity") if isinstance(text, bytes)
-                                             else ("NaN", "Infinity"))):
+        lenient = text.decode() if isinstance(text, bytes) else text
+        if "NaN" not in lenient and "Infinity" not in lenient:
             raise
-        with_nulls = json.JSONDecoder(parse_constant=lambda _: None)
-        try:
-            return with_nulls.decode(text.decode() if isinstance(text, bytes) else text)
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):
+            return json.JSONDecoder(parse_constant=lambda _: None).decode(lenient)
         raise
 
 

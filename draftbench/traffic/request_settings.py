@@ -48,8 +48,9 @@ HARMLESS = frozenset({
     "fallbacks", "extra_headers", "extra_query", "request_timeout", "streaming", "model_name",
     "_type", "encoding_formats",
     # Anthropic, Bedrock (whose schemas and guards are of the answer)
-    "anthropic_version", "anthropic_beta", "betas", "container", "schemaVersion", "performanceConfig",
-    "requestMetadata", "additionalModelResponseFieldPaths", "cache_control", "modelId",
+    "anthropic_version", "anthropic_beta", "betas", "container", "schemaVersion",
+    "performanceConfig", "requestMetadata", "additionalModelResponseFieldPaths",
+    "cache_control", "modelId",
     # llama.cpp; the last two lines have no effect where what they shape is off
     "cache_prompt", "id_slot", "n_probs", "min_keep", "n_keep", "timings_per_token",
     "return_tokens", "return_progress", "post_sampling_probs",
@@ -155,11 +156,13 @@ def request_fields(
         NotRepresentableError: the request sets a field that a `Request` cannot express.
     """
     given: dict[str, Any] = {"temperature": 1.0 if server else 0.0}
-    constraint, forced = constraint_of({
-        name: setting_value(name, settings[name])
-        for name in (*CONSTRAINTS, "tools", "tool_choice")
-        if name in settings and (server or name in api or name not in _COLUMNS)
-    })
+    constraint, forced = constraint_of(
+        {
+            name: setting_value(name, settings[name])
+            for name in (*CONSTRAINTS, "tools", "tool_choice")
+            if name in settings and (server or name in api or name not in _COLUMNS)
+        }
+    )
     for alias, text in settings.items():
         name = _ALIASES.get(alias, alias)
         if name in _COLUMNS and not server and alias not in api:
@@ -171,9 +174,7 @@ def request_fields(
             continue
         if name in ("max_tokens", "max_completion_tokens") and value in _ENDLESS:
             continue
-        if name == "tool_choice" and (
-            forced or not setting_value("tools", settings.get("tools"))
-        ):
+        if name == "tool_choice" and (forced or not setting_value("tools", settings.get("tools"))):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
@@ -228,13 +229,16 @@ def setting_value(name: str, value: Any) -> Any:
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as chat templates expect it; Anthropic and the Responses API write it flat."""
-    match tool:
-        case {"toolSpec": {"inputSchema": {"json": schema}, **given}}:  # Bedrock's
-            return {"type": "function", "function": {**given, "parameters": schema}}
-        case {"input_schema": schema} | {"type": "function", "parameters": schema}:
-            given = {name: tool[name] for name in ("name", "description") if name in tool}
-            return {"type": "function", "function": {**given, "parameters": schema}}
+    """A tool as chat templates expect it; others than OpenAI's chat API write it flat."""
+    flat = tool.get("toolSpec", tool)
+    match flat:
+        case {"inputSchema": {"json": schema}} | {"input_schema": schema}:
+            pass
+        case {"type": "function", "parameters": schema}:
+            pass
         case {"type": str(kind)} if kind != "function":  # a tool of the server, or a grammar
             raise NotRepresentableError("tools other than functions")
-    return tool
+        case _:
+            return tool
+    named = {name: flat[name] for name in ("name", "description") if name in flat}
+    return {"type": "function", "function": {**named, "parameters": schema}}

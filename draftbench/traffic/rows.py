@@ -40,8 +40,8 @@ _CUT = re.compile(
     re.IGNORECASE,
 )
 _REDACTED = re.compile(
-    r"\A\s*(redacted-by-litellm|[\W_]{1,3}(content |text )?(redacted|filtered|masked|hidden)[\W_]{1,3})"
-    r"\s*\Z",
+    r"\A\s*(redacted-by-litellm"
+    r"|[\W_]{1,3}(content |text )?(redacted|filtered|masked|hidden)[\W_]{1,3})\s*\Z",
     re.IGNORECASE,
 )
 # A text that only looks like messages: it could be parsed neither as JSON nor as Python.
@@ -129,7 +129,9 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         if not content.strip():
             raise BadRowError("the prompt is empty")
         if _LIKE_MESSAGES.match(content):
-            raise BadRowError("the prompt looks like messages, but is no JSON and no Python literal")
+            raise BadRowError(
+                "the prompt looks like messages, but is no JSON and no Python literal"
+            )
         _refuse_marker(content)
         return (
             {"messages": ({"role": "user", "content": content},)} if chat else {"prompt": content}

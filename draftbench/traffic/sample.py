@@ -32,8 +32,8 @@ from draftbench.records import Request
 from draftbench.traffic.datasets import on_hub, parse_dataset
 from draftbench.traffic.errors import (
     BadRowError,
-    NotRepresentableError,
     NoTrafficError,
+    NotRepresentableError,
     readable_names,
     seen_in,
 )
@@ -190,10 +190,10 @@ def load(query: TrafficQuery) -> Traffic:
         )
     if not entries:
         counts = ", ".join(f"{reason} ({count})" for reason, count in census.dropped.items())
-        first = f"; {census.bad_rows[0]}" if census.bad_rows else ""
+        first = [f"; {bad.first}: {bad.reason}" for bad in census.bad.values()][:1]
         raise TrafficError(
-            f"no row of `{source.name}` can be used: {counts}{first}",
-            hint="see which fields the requests set, or name the prompt with --prompt-field",
+            f"no row of `{source.name}` can be used: {counts}{''.join(first)}",
+            hint="docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
         )
     if fields.segment and all(entry.segment is None for entry in entries.values()):
         raise TrafficError(
@@ -271,9 +271,7 @@ def _read(
             if (bad := census.bad.get(alike)) is not None:
                 census.bad[alike] = msgspec.structs.replace(bad, rows=bad.rows + 1)
             elif len(census.bad) < _REASONS_NAMED:
-                census.bad[alike] = BadRows(
-                    reason=str(error), first=where, rows=1, hint=error.hint
-                )
+                census.bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
             if census.dropped[_BAD] == census.rows == _HOPELESS:
                 break
             continue
@@ -283,7 +281,10 @@ def _read(
         census.columns = census.columns or dict.fromkeys(readable_names(read.columns))
         if request.constraint is not None and not request.constraint.keys() <= query.constraints:
             kind = next(iter(request.constraint))
-            census.dropped[f"structured output ({kind}): only an engine applies it"] += 1
+            lacks = "which this engine does not apply"
+            if not query.constraints:
+                lacks = "which only an engine applies (--engine, --server)"
+            census.dropped[f"structured output ({kind}), {lacks}"] += 1
             continue
         census.assumed[request.sampling.temperature] += read.assumed
         if (entry := census.entries.get(request.id)) is None:

@@ -10,6 +10,8 @@ from draftbench.traffic.errors import readable_names
 
 # Characters of the end of a prompt that are shown.
 SHOWN = 200
+# How most tables are written, which needs no word.
+ORDINARY = ("columns separated by commas",)
 # Most names that are remembered: a log can have a new one in each row.
 _MOST_NAMES = 1000
 
@@ -24,7 +26,7 @@ class BadRows(Record, frozen=True):
 
 
 class FirstRequest(Record, frozen=True):
-    """What the first request asks: its `roles` (empty for a plain prompt), and how its text ends."""
+    """What the first request asks: its `roles` (none: a plain prompt), and how its text ends."""
 
     roles: tuple[str, ...]
     end: str | None  # null: not asked for

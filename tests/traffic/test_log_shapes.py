@@ -18,8 +18,7 @@ from log_shapes import (
 )
 
 from draftbench.records import Sampling
-from draftbench.traffic.errors import UnknownFormError
-from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import BadRowError, NotRepresentableError, UnknownFormError
 from draftbench.traffic.rows import Fields, read_request
 
 

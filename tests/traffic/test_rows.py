@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from draftbench.traffic.errors import UnknownFormError
-from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import BadRowError, NotRepresentableError, UnknownFormError
 from draftbench.traffic.rows import Fields, read_request
 
 HELLO = [{"role": "user", "content": "Hello"}]
