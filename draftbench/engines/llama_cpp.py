@@ -105,7 +105,7 @@ class LlamaCpp(Server):
 
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
-        body = {
+        body: dict[str, Any] = {
             "prompt": ask.prompt if isinstance(ask.prompt, str) else list(ask.prompt),
             "n_predict": ask.limit,
             "temperature": sampling.temperature,

@@ -84,8 +84,10 @@ class SglangServerInfo(msgspec.Struct):
 
 # What SGLang calls the kinds of constraints.
 _CONSTRAINTS = {
-    **{"json": "json_schema", "json_object": "json_schema"},
-    **{"regex": "regex", "grammar": "ebnf"},
+    "json": "json_schema",
+    "json_object": "json_schema",
+    "regex": "regex",
+    "grammar": "ebnf",
 }
 
 

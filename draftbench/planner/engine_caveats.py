@@ -56,8 +56,8 @@ def _of_structured_output(run: Run) -> Iterator[Caveat]:
         share = 1 - traffic.constrained / traffic.requests
         yield Caveat(
             "structured-output",
-            f"{traffic.constrained} of {traffic.requests} requests have structured output: what the "
-            "engine measured includes its grammar; drafts are replayed without it, so replay "
+            f"{traffic.constrained} of {traffic.requests} requests have structured output: what "
+            "the engine measured includes its grammar; drafts are replayed without it, so replay "
             f"speaks for the other {share:.0%}",
         )
 

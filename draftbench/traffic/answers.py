@@ -118,7 +118,11 @@ def _read(answer: Any) -> Answer | None:
             return _read(first)
         case [{"type": str()} | {"role": str()}, *_]:
             return _joined(answer)
-        case {"role": _} | {"lc": _} | {"message.role": _} | {"content": list() | str()}:
+        case {"lc": _}:
+            said = message_of(answer)
+        case {"message.role": _}:
+            return _read(at(answer, "message"))
+        case {"role": _} | {"content": list() | str()}:
             said = message_of({"role": "assistant", **answer})
         case {"response": str(text), "thinking": str(thought)}:  # Ollama's
             said = message_of({"role": "assistant", "content": text, "thinking": thought})
@@ -142,12 +146,17 @@ def _joined(items: list[Any]) -> Answer | None:
     if "role" in items[0] or items[0]["type"] in ("message", "function_call", "reasoning"):
         hidden = [item for item in items if item.get("type") == "reasoning" and _is_hidden(item)]
         try:
-            said = messages_of([item for item in items if item not in hidden], set())
+            shown = [_with_role(item) for item in items if item not in hidden]
+            said = messages_of(shown, set())
         except (BadRowError, NotRepresentableError):
             return None
         answer = message_of(said[-1]) if said else None
         return _with_reasoning(answer) if hidden and answer is not None else answer
     return message_of({"role": "assistant", "content": items})
+
+
+def _with_role(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"role": "assistant", **item} if item.get("type") == "message" else item
 
 
 def _is_hidden(item: Mapping[str, Any]) -> bool:

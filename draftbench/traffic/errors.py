@@ -8,7 +8,7 @@ from typing import Any
 
 from draftbench.errors import closest
 
-_READABLE = re.compile(r"[^\W\d][\w .:/-]{0,63}")
+_READABLE = re.compile(r"(?=.{1,64}\Z)[^\W\d][\w.:/-]*( [\w.:/-]+){0,2}")
 _MOST_NAMES = 8
 
 

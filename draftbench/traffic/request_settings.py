@@ -225,7 +225,7 @@ def setting_value(name: str, value: Any) -> Any:
     except (ValueError, RecursionError):
         return value
     text = name == "stop" or CONSTRAINTS.get(name) in ("regex", "grammar")
-    return value if text and not isinstance(content, list) else content
+    return value if text and content is not None and not isinstance(content, list) else content
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:
