@@ -94,8 +94,7 @@ class Request(Record, frozen=True):
     sampling: Sampling = Sampling()
     max_tokens: int | None = None  # most output tokens
     stop: tuple[str, ...] = ()  # stop strings
-    # The logged answer: its text, or a message where it holds reasoning or calls of tools.
-    response: str | dict[str, Any] | None = None
+    response: str | dict[str, Any] | None = None  # the logged answer: a text, or a message
     constraint: dict[str, Any] | None = None  # what an engine holds the answer to, by its kind
     timestamp: str | None = None  # when it was asked
 

@@ -21,8 +21,8 @@ class BadRows(Record, frozen=True):
 
     reason: str  # in the parser's or the template's words
     first: str  # FILE:ROW of the first
-    rows: int
-    hint: str
+    rows: int  # how many
+    hint: str  # what helps
 
 
 class FirstRequest(Record, frozen=True):
@@ -45,10 +45,10 @@ class TrafficSummary(Record, frozen=True):
     forms: dict[str, int]  # rows by the form in which they are written
     unread: dict[str, int]  # fields that were not read: in how many rows; longest first
     left_out: dict[str, int]  # rows by the reason why they are no request
-    bad_rows: tuple[BadRows, ...]
+    bad_rows: tuple[BadRows, ...]  # one entry per reason
     assumed: dict[str, int]  # rows without a temperature by the one that is assumed
     constrained: int  # requests with structured output
-    first: FirstRequest | None = None
+    first: FirstRequest | None = None  # what it asks
 
 
 @dataclass

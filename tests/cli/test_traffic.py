@@ -28,10 +28,10 @@ def test_a_log_is_described_without_its_texts(command, log):
         "fields that are not read: passage",
         "1 left out: redacted by the logger",
         "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
-        "rows without a temperature: 1; 1 is assumed, the default of servers (--temperature",
-        "  sets another)",
-        "1 of 2 requests have structured output, which only an engine applies: draft models",
-        "  are replayed without it, so replay speaks for the other 50%",
+        "rows without a temperature: 1; 1 is assumed, the default of servers (--temperature sets",
+        "  another)",
+        "1 of 2 requests have structured output, which only an engine applies: draft models are",
+        "  replayed without it, so replay speaks for the other 50%",
         "the first request: user",
     ]
 
