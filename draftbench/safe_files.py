@@ -1,8 +1,8 @@
 """Reads files that anybody may have written, writes files whole, and makes text safe to print.
 
 Nothing read here can make a reader wait, fill the memory or open another file: pipes and devices
-are refused, and so are files over a size limit, YAML's aliases (which multiply what they name), its
-tags, and deep nesting.
+are refused, and so are files over a size limit, YAML's aliases (which multiply what they name) and
+its tags.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 MAX_YAML_BYTES = 64 << 10
-MAX_YAML_DEPTH = 20
 
 # Control characters of a terminal (C0, C1, delete), characters that reverse the writing direction,
 # halves of characters, which cannot be printed, and non-characters, which XML does not allow.
@@ -80,17 +79,11 @@ def read_yaml(path: Path) -> Any:
     import yaml
 
     class Plain(yaml.SafeLoader):
-        depth = 0
-
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
                 raise yaml.composer.ComposerError(None, None, "aliases are not read", mark)
-            self.depth += 1
-            if self.depth > MAX_YAML_DEPTH:
-                raise RecursionError
             node = super().compose_node(parent, index)
-            self.depth -= 1
             if isinstance(node, yaml.ScalarNode):
                 node.value.encode()  # an escape can stand for half a character
             return node

@@ -1,5 +1,5 @@
-"""Checks that `draftbench gate --server` catches faults planted in a real llama-server, and passes
-servers without one: acceptance at temperature 0, one request at a time.
+"""Checks that the gate catches faults planted in a real llama-server, and passes servers without
+one: acceptance at temperature 0, one request at a time.
 
     python scripts/check_engine_gate.py LLAMA_SERVER [--sound 20] [--requests 60]
 
@@ -127,10 +127,13 @@ class Trial:
         """The baseline of a sound server."""
         run = self.folder / "run"
         with started(self._start("outliers", ""), self.folder) as server:
-            words = ["sweep", "--server", server.url, "--out", str(run), "--no-controls"]
-            _must(*words, "--traffic", str(self.traffic), "--quiet", "-o", str(run) + ".txt")
+            _must(*self._sweep(server.url, run))
         name = _candidate(run)
         _must("gate", "--save", str(self.baseline), str(run), "--candidate", name, "--k", str(K))
+
+    def _sweep(self, url: str, run: Path) -> list[str]:
+        words = ["sweep", "--server", url, "--out", str(run), "--no-controls"]
+        return [*words, "--traffic", str(self.traffic), "--quiet", "-o", f"{run}.txt"]
 
     def _gate(self, draft: str, args: str) -> tuple[int, str]:
         """Start a server and judge it: the gate's exit code, with its reason or figures."""
@@ -138,9 +141,10 @@ class Trial:
             tempfile.TemporaryDirectory(dir=self.folder) as own,
             started(self._start(draft, args), Path(own)) as server,
         ):
-            words = ["gate", "--baseline", str(self.baseline), "--server", server.url]
-            words += ["--traffic", str(self.traffic), "--out", f"{own}/run", "--format", "json"]
-            code, out, err = _quietly(*words)
+            code, out, err = _quietly(*self._sweep(server.url, Path(own) / "run"))
+            if code == 0:
+                words = ["gate", "--baseline", str(self.baseline), f"{own}/run"]
+                code, out, err = _quietly(*words, "--format", "json")
         if not out:
             return code, next((x for x in err.splitlines() if x.startswith("error: ")), err)
         checks = [check for check in json.loads(out)["checks"] if check["segment"] is None]

@@ -202,12 +202,6 @@ def gated(change: Callable[[Path], object], *more: str) -> list[str]:
     return ["gate", "--baseline", "base.json", "run", *more]
 
 
-def gated_on_a_server(*more: str) -> list[str]:
-    """A server that would be judged against a baseline."""
-    words = gated(nothing)[:-1]
-    return [*words, "--server", "http://127.0.0.1:9", "--traffic", "log.jsonl", *more]
-
-
 def pipe() -> list[str]:
     os.mkfifo("pipe.jsonl")
     return sweep("--traffic", "pipe.jsonl")
@@ -254,7 +248,7 @@ def without_key() -> list[str]:
 BOMB = b'{"num_hidden_layers": 1000000000, "model_type": "llama"}'
 # Of a GGUF file: the number `block_count` 2, and a tensor of one float.
 ONE_OF_TWO_LAYERS = struct.pack(
-    "<QQ Q17sII Q7sIIQ 4x", 1, 1, 17, b"llama.block_count", 4, 2, 7, b"blk.0.w", 0, 0, 0
+    "<QQ Q17sII Q7sIIQ 64x", 1, 1, 17, b"llama.block_count", 4, 2, 7, b"blk.0.w", 0, 0, 0
 )
 WORDS: list[Case] = [
     ("An unknown command", lambda: ["swep"]),
@@ -397,9 +391,6 @@ ANSWERS: list[Case] = [
     ("`--slo` of no known time", lambda: kept(nothing, "recommend", "run", "--slo", "ttfb=1s")),
     ("`--slo` of a run without an engine", lambda: kept(
         nothing, "recommend", "run", "--slo", "ttft=300ms")),
-    ("`gate --server` with a draft", lambda: gated_on_a_server("--draft", "small")),
-    ("Times of a server without `--baseline-server`", lambda: gated_on_a_server(
-        "--max-drop", "speedup:5%")),
     ("`--max-memory` that is not a size", lambda: kept(
         nothing, "recommend", "run", "--max-memory", "lots")),
     ("A cost file with an unknown key", lambda: kept(

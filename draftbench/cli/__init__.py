@@ -45,7 +45,6 @@ from draftbench.cli.signals import (
     catch_sigterm,
     drop_unwritten,
     release_sigterm,
-    survive_closed_stderr,
 )
 from draftbench.errors import (
     DraftbenchError,
@@ -101,10 +100,13 @@ def _run(words: list[str]) -> int:
     try:
         code = app(args=words, prog_name=app.info.name, standalone_mode=False)
     except SystemExit as left:
-        # Typer leaves so when stdout is closed; `--help | head` must still exit with 0.
-        if isinstance(left.__context__, BrokenPipeError) and not _HELP.isdisjoint(words):
+        # Typer leaves so when nobody reads: `--help | head` must still exit with 0, and a closed
+        # stderr must not read as "the gate found a regression".
+        if not isinstance(closed := left.__context__, BrokenPipeError):
+            raise
+        if not _HELP.isdisjoint(words):
             return 0
-        raise
+        raise cannot_write("stderr", closed) from left
     # No command returns 130: it is what Typer makes of Control-C.
     if code == InterruptedRunError.exit_code:
         raise KeyboardInterrupt
@@ -167,7 +169,8 @@ def _print(error: DraftbenchError) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-    with contextlib.suppress(OSError):  # if stderr is full, the exit code still says what happened
+    # If stderr is full or closed (rich then exits), the exit code still says what happened.
+    with contextlib.suppress(OSError, SystemExit):
         console.print(f"error: {without_controls(error.message, lines=True)}", style="red")
         console.print(f"hint: {without_controls(error.hint, lines=True)}", style="cyan")
 
@@ -218,7 +221,6 @@ app.add_typer(runs.runs, name="runs")
 def entry() -> NoReturn:
     """The console script."""
     catch_sigterm()
-    survive_closed_stderr()
     try:
         code = main()
     finally:

@@ -12,9 +12,8 @@ from draftbench.measure.trajectories import GROUP, PromptSample
 from draftbench.models.check import check_models, engine_sheet, memory_here
 from draftbench.models.check_result import ModelSheet
 from draftbench.models.source import ModelSource
-from draftbench.records import LOOKUP, SELF, Candidate
-from draftbench.report.terminal.dry_run import DryRun, Need, Work
-from draftbench.report.terminal.text import counted
+from draftbench.records import SELF, Candidate
+from draftbench.report.terminal.dry_run import DryRun
 from draftbench.sweep import Prepared
 from draftbench.sweep.engine_arms import (
     ALONE,
@@ -23,17 +22,15 @@ from draftbench.sweep.engine_arms import (
     plain_starts,
     startable,
 )
-from draftbench.sweep.work import DeviceSpeed, speed_of, work_of
+from draftbench.sweep.work import DeviceSpeed, seconds_of, speed_of
 
 # From the command that starts a server to its first answer, without reading the weights, on two
 # cores: as vLLM, or as llama.cpp.
 _START_SECONDS, _QUICK_START_SECONDS = 30.0, 2.0
-# Drafts that have no weights to load.
-_WITHOUT_WEIGHTS = (LOOKUP, SELF, "suffix")
 
 
 def dry_run_of(prepared: Prepared) -> DryRun:
-    """The work and memory of a sweep; models are counted from their configurations.
+    """The time and memory of a sweep; models are counted from their configurations.
 
     Raises:
         ModelError: a model of the built-in decoder cannot be counted.
@@ -58,29 +55,26 @@ def of_decoder(
     prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
 ) -> DryRun:
     """A dry run with the built-in decoder; `drafts` by name."""
-    work = [
-        Work(what=what, how_much=how_much, seconds=seconds)
-        for what, how_much, seconds in work_of(prepared, target, drafts, speed)
-    ]
     level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
-    second_layout = not prepared.options.one_layout
+    twice = not prepared.options.one_layout
     return DryRun(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),
         prompt_tokens=sum(tokens for tokens, _ in prepared.prompt_tokens),
-        work=tuple(work),
+        least_starts=None,
+        most_starts=None,
         least_seconds=None,
-        most_seconds=sum(each.seconds or 0.0 for each in work),
+        most_seconds=seconds_of(prepared, target, drafts, speed),
+        memory=max(
+            _memory(candidate, target, drafts, tokens, level, second_layout=twice)
+            for candidate in prepared.candidates
+        ),
         assumed=(
             "Estimated for this machine, as busy as it is now, as if every response reached its "
             "limit and no draft saved time: usually less.",
+            f"Memory: weights, and a cache for the {tokens} tokens that are held at once at most; "
+            "activations are not counted.",
         ),
-        memory=tuple(
-            _need(candidate, target, drafts, tokens, level, second_layout=second_layout)
-            for candidate in prepared.candidates
-        ),
-        counted=f"Cache: for the {tokens} tokens that are held at once at most; activations are "
-        "not counted.",
     )
 
 
@@ -98,30 +92,37 @@ def of_engine(
         target = None  # it runs elsewhere
     span = _span(prepared)
     step = target.bytes_at("none") / speed.reading if target else None
-    least, most = _servers(prepared, started, step, span)
+    (least_starts, least), (most_starts, most) = _starts(prepared, started, step, span)
     assumed = ["Responses reach their limit; replay of the drafts is not counted."]
-    if most.seconds is not None:
+    if most is not None:
         assumed.append(
             f"Estimated without starting anything: a start takes {_start_seconds(prepared):.0f} s, "
             "weights are read as fast as this machine can, and no draft saves time."
         )
-    if span is not None and least.seconds is not None:
+    if span is not None and least is not None:
         assumed.append(
             "How fast the servers are is unknown: the time is that of the arrivals."
-            if most.seconds is None
+            if most is None
             else "Each server is asked for as long as the requests take to arrive."
         )
-    tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.in_flight
+    memory = None
+    if target and started:
+        tokens = max(map(sum, prepared.prompt_tokens)) * prepared.options.in_flight
+        memory = max(_memory(candidate, target, drafts, tokens) for candidate in started)
+        assumed.append(
+            "Memory: weights, and a cache for the load's longest requests; the engine's buffers "
+            "come on top."
+        )
     return DryRun(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),
         prompt_tokens=sum(tokens for tokens, _ in prepared.prompt_tokens),
-        work=(least, most),
-        least_seconds=least.seconds,
-        most_seconds=most.seconds,
+        least_starts=least_starts,
+        most_starts=most_starts,
+        least_seconds=least,
+        most_seconds=most,
+        memory=memory,
         assumed=tuple(assumed),
-        memory=tuple(_need(c, target, drafts, tokens) for c in started) if target else (),
-        counted="The cache is for the load's longest requests; the engine's buffers come on top.",
     )
 
 
@@ -139,7 +140,7 @@ def _cache_tokens(prepared: Prepared) -> int:
     return max(longest * max(rows, 1), min(GROUP * longest, max(TOKENS_AT_ONCE, longest)))
 
 
-def _need(
+def _memory(
     candidate: Candidate,
     target: ModelSheet,
     drafts: Mapping[str, ModelSheet],
@@ -147,28 +148,19 @@ def _need(
     level: str = "none",
     *,
     second_layout: bool = False,
-) -> Need:
-    """The memory of one candidate, with a cache of so many tokens; the target, at this level, needs
-    a second cache as its own draft.
+) -> int:
+    """Bytes of a candidate with a cache of so many tokens, without a drafter that only an engine
+    knows; the target, at this level, needs a second cache as its own draft.
     """
-    draft = drafts.get(candidate.draft)
-    known = draft is not None or candidate.draft in _WITHOUT_WEIGHTS
-    weights, twice = target.bytes_at(level), target.second_layout_at(level)
-    of_draft = 0
-    if draft is not None:
-        of_draft = draft.bytes_at(candidate.quant)
-        twice += draft.second_layout_at(candidate.quant)
-    drafting = target if candidate.draft == SELF else draft
-    by_token = target.kv_bytes_per_token + (drafting.kv_bytes_per_token if drafting else 0)
-    twice *= second_layout
-    return Need(
-        candidate=str(candidate),
-        target_weights=weights,
-        draft_weights=of_draft if known else None,
-        second_layout=twice,
-        cache=tokens * by_token if known else None,
-        together=weights + of_draft + twice + tokens * by_token if known else None,
+    models = [(target, level)]
+    if candidate.draft in drafts:
+        models.append((drafts[candidate.draft], candidate.quant))
+    weights = sum(
+        model.bytes_at(quant) + second_layout * model.second_layout_at(quant)
+        for model, quant in models
     )
+    caches = [model for model, _ in models] + [target] * (candidate.draft == SELF)
+    return weights + tokens * sum(model.kv_bytes_per_token for model in caches)
 
 
 def _span(prepared: Prepared) -> float | None:
@@ -185,11 +177,11 @@ def _start_seconds(prepared: Prepared) -> float:
     return _QUICK_START_SECONDS if quick else _START_SECONDS
 
 
-def _servers(
+def _starts(
     prepared: Prepared, started: list[Candidate], step: float | None, span: float | None
-) -> tuple[Work, Work]:
-    """What the sweep takes at least and at most: the first server writes every response, each other
-    one answers the measured requests at every load.
+) -> tuple[tuple[int, float | None], tuple[int, float | None]]:
+    """How many servers the sweep starts and the seconds that it takes, at least and at most: the
+    first server writes every response, each other one answers the measured requests at every load.
 
     Args:
         step: seconds of a token of the target; None: unknown.
@@ -213,9 +205,9 @@ def _servers(
     plain = 0 if serving.server else 1 + turns * len(plain_starts(serving, options, 0))
     ks = [len(startable(serving, options, candidate)) for candidate in started]
     # At least the smallest k and the largest of each draft, from which the others are predicted.
-    least = [min(2, count) for count in ks] if options.measure == "best" else ks
+    fewest = [min(2, count) for count in ks] if options.measure == "best" else ks
 
-    def work(what: str, drafting: int) -> Work:
+    def of(drafting: int, *, least: bool = False) -> tuple[int, float | None]:
         starts = plain + drafting * turns * speculates
         others = max(starts - 1, 0)
         if serving.server is not None:  # the server that drafts and its baseline, once each
@@ -227,13 +219,8 @@ def _servers(
             arriving = 0.0 if span is None else span + longest * step
             seconds = starts * (_start_seconds(prepared) + step) + written * step
             seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
-        elif span and what == "at least":  # no server is done before the last request has come
+        elif span and least:  # no server is done before the last request has come
             seconds = len(visits) * span + starts * _start_seconds(prepared)
-        tokens = round(written + sum(tokens for tokens, _ in visits))
-        return Work(
-            what=what,
-            how_much=f"{counted(starts, 'server')} started, {tokens} tokens written",
-            seconds=seconds,
-        )
+        return starts, seconds
 
-    return work("at least", sum(least)), work("at most, every k of every draft", sum(ks))
+    return of(sum(fewest), least=True), of(sum(ks))

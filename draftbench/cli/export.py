@@ -114,7 +114,7 @@ def export(
         note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))
     costs = options.costs.caveats if options.costs else ()
     # That the costs were not measured in this run is said first.
-    remarks = (*costs[:1], *configuration.to_do, *configuration.notes, *costs[1:])
+    remarks = (*costs[:1], *configuration.to_do, *costs[1:])
     urgent = len(costs[:1]) + len(configuration.to_do[:SHOWN])
     shown = remarks if everything else remarks[:urgent]
     for remark in shown:

@@ -266,12 +266,10 @@ def drafts_flag(help: str = "The draft models, separated by commas.", default: A
 
 
 def traffic_flag(
-    default: Any,
-    help: str = "The requests: a log file, suite:NAME or hf:DATASET.",
-    panel: str | None = None,
+    default: Any, help: str = "The requests: a log file, suite:NAME or hf:DATASET."
 ) -> Any:
     """A flag for a source of requests."""
-    return flag(default, help, "SOURCE", autocompletion=_complete_traffic, panel=panel)
+    return flag(default, help, "SOURCE", autocompletion=_complete_traffic)
 
 
 @dataclass(frozen=True, kw_only=True)

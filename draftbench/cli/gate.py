@@ -15,13 +15,11 @@ import typer
 from draftbench.cli.flags import (
     LARGEST_K,
     Decision,
-    Rows,
     candidate_named,
     flag,
     in_output,
     read,
 )
-from draftbench.cli.gate_measure import NewRun, measure
 from draftbench.cli.output import TextOutput, check_output, note, width, write_result
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
@@ -69,25 +67,14 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _names(*groups: type[Decision | Rows | NewRun | ForCI | TextOutput]) -> set[str]:
+def _names(*groups: type[Decision | ForCI | TextOutput]) -> set[str]:
     return {field.name for group in groups for field in fields(group)}
 
 
-_MEASURING = _names(NewRun, Rows)
 _VERDICT = {"max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
-# The five ways to call the gate: its usage, the flags that it needs, and those that it may have.
+# The three ways to call the gate: its usage, the flags that it needs, and those that it may have.
 _WAYS = {
     "save": ("--save FILE RUN", {"save", "run"}, {"candidate", "k", "force"} | _names(Decision)),
-    "target": (
-        "--baseline FILE --target MODEL --draft MODEL --traffic SOURCE",
-        {"baseline", "target", "draft", "traffic"},
-        _MEASURING | _VERDICT,
-    ),
-    "server": (
-        "--baseline FILE --server URL --traffic SOURCE",
-        {"baseline", "server", "traffic"},
-        (_MEASURING - {"draft", "quant"}) | _VERDICT,
-    ),
     "baseline": ("--baseline FILE RUN", {"baseline", "run"}, {"candidate"} | _VERDICT),
     "old": ("--old RUN --new RUN", {"old", "new"}, {"candidate", "k"} | _VERDICT),
 }
@@ -125,8 +112,6 @@ def gate(
         among=("report", "pass", "fail"),
     ),
     exit_zero: bool = flag(False, "Exit 0 whatever the verdict; errors keep their exit codes."),
-    new_run: NewRun,
-    rows: Rows,
     decision: Decision,
     for_ci: ForCI,
     output: TextOutput,
@@ -136,10 +121,6 @@ def gate(
 
     draftbench gate --save baselines/prod.json results/runs/RUN
     draftbench gate --baseline baselines/prod.json results/runs/RUN
-    draftbench gate --baseline baselines/prod.json \\
-        --target ./big --draft ./small --traffic prod.jsonl
-    draftbench gate --baseline baselines/prod.json \\
-        --server http://host:8000 --traffic prod.jsonl
     draftbench gate --old results/runs/A --new results/runs/B
     """
     _check_together(context)
@@ -161,19 +142,18 @@ def gate(
     from draftbench.gate.baseline import read_baseline
     from draftbench.gate.ci import append_to_history
     from draftbench.gate.judge import judge
-    from draftbench.gate.limits import TIMED, default_limits, limits_of
+    from draftbench.gate.limits import default_limits, limits_of
     from draftbench.report.terminal.gate import render
 
-    timed = any(limit.metric in TIMED for limit in limits_of(max_drop or (), ()))
+    limits_of(max_drop or (), ())  # a misspelt limit is refused before anything is read
     try:
         if old and new:
             first = baseline_of(read(old), candidate, k)
             second = _successor(new, candidate, first)
         else:
             assert baseline
+            assert run
             first = read_baseline(baseline)
-            if run is None:
-                run, candidate = measure(first, new_run, rows, timed=timed)
             second = _successor(run, candidate, first)
         defaults = default_limits(first.alpha, first.question.k)
         result = judge(first, second, limits_of(max_drop or (), defaults))
@@ -200,20 +180,12 @@ def _check_together(context: typer.Context) -> None:
         for name in context.params
         if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
     }
-    if "save" in given:
-        way = flag = "save"
-    elif given & _MEASURING:
-        way = "server" if "server" in given else "target"
-        flag = way if way in given else min(given & _MEASURING)
-    else:
-        way = flag = "baseline" if "baseline" in given else "old"
+    way = next((way for way in ("save", "baseline") if way in given), "old")
     usage, needed, allowed = _WAYS[way]
     hint = f"`draftbench gate {usage}`; see `draftbench gate --help`"
     others, missing = given - needed - allowed, needed - given
-    if others and flag in given:
-        raise UsageError(
-            f"{_written({flag})} cannot be combined with {_written(others)}", hint=hint
-        )
+    if others and way in given:
+        raise UsageError(f"--{way} cannot be combined with {_written(others)}", hint=hint)
     if missing:
         raise UsageError(f"missing: {_written(missing)}", hint=hint)
 
@@ -308,9 +280,9 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
     """The run to judge, at the baseline's k and load: the named candidate, or the baseline's.
 
     Raises:
-        IncomparableError: the run did not measure the baseline's candidate.
+        IncomparableError: the run did not measure the baseline's candidate, or not at its k.
     """
-    run = read(folder)
+    run, k = read(folder), first.question.k
     measured = list(map(str, run.candidates))
     if name is None and first.candidate not in measured:
         raise IncomparableError(
@@ -318,5 +290,15 @@ def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
             hint=f"its candidates are {', '.join(measured) or 'none'}; name the draft "
             "that replaces it with --candidate, or gate a run of the same draft and level",
         )
+    name = name or first.candidate
+    judged = candidate_named(run, name)
+    served = {row.k for row in run.decodes if row.candidate == judged}
+    served |= {row.k for row in run.unanswered if row.candidate == judged}
+    if k not in served and not any(replay.candidate == judged for replay in run.replays):
+        drafted = ", ".join(map(str, sorted(served))) or "nothing"
+        raise IncomparableError(
+            f"the baseline cannot be compared: k was {k}, the server drafts {drafted}",
+            hint="start the server with the baseline's k, or save a new baseline",
+        )
     load = first.question.concurrency or first.active_rows
-    return baseline_of(run, name or first.candidate, first.question.k, concurrency=load)
+    return baseline_of(run, name, k, concurrency=load)

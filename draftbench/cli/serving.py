@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 SERVING = "Serving engine (with --engine or --server)"
 in_serving = partial(flag, panel=SERVING)
 _READY_TIMEOUT = 900.0
-# Engines that do not return the best token at every position of a prompt.
-_SCORES_NO_PROMPT = ("llama.cpp", "tensorrt-llm")
 
 
 def _engine(text: str) -> str:
@@ -160,9 +158,8 @@ class ServingFlags:
                 f"`{self.engine}` is no engine that can be started",
                 hint=f"give its address with --server, or one of {', '.join(STARTED)}",
             )
-        if self.replay == "engine" and (
-            self.server is not None or self.engine in _SCORES_NO_PROMPT
-        ):
+        # llama.cpp does not return the best token at every position of a prompt.
+        if self.replay == "engine" and (self.server is not None or self.engine == "llama.cpp"):
             why = "a server that is running" if self.server is not None else self.engine
             raise UsageError(
                 f"--replay engine cannot score a draft with {why}",

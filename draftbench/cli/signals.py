@@ -3,13 +3,12 @@ exits with a different code for each.
 
 Control-C comes as Python's KeyboardInterrupt. SIGTERM, which schedulers and containers send before
 they kill, would end a process silently: here it raises an exception too. A reader that closes
-stdout or stderr does not change the exit code.
+stdout does not change the exit code.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -88,33 +87,6 @@ def how_to_resume(out: Path) -> str:
     return f"finished work is kept in `{out}`; resume with: {resume_command(out)}"
 
 
-class _MayBeClosed(io.TextIOWrapper):
-    """A stderr that may be closed: progress and notes are then lost, and the command continues."""
-
-    def write(self, text: str) -> int:
-        try:
-            return super().write(text)
-        except BrokenPipeError:
-            _to_nowhere(_STDERR)
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except BrokenPipeError:
-            _to_nowhere(_STDERR)
-
-
-def survive_closed_stderr() -> None:
-    """From here on, writing to a closed stderr is no error."""
-    old = sys.stderr
-    if isinstance(old, io.TextIOWrapper):
-        encoding, errors = old.encoding, old.errors
-        sys.stderr = sys.__stderr__ = _MayBeClosed(  # type: ignore[misc]
-            old.detach(), encoding=encoding, errors=errors, line_buffering=True
-        )
-
-
 def drop_unwritten() -> None:
     """Drop what could not be written to stdout and stderr; Python would try again while it shuts
     down, and exit with 120.
@@ -123,11 +95,6 @@ def drop_unwritten() -> None:
         try:
             stream.flush()
         except OSError:
-            _to_nowhere(number)
-
-
-def _to_nowhere(stream: int) -> None:
-    """Redirect a file descriptor to /dev/null, for libraries and child processes too."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream)
-    os.close(nowhere)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)

@@ -206,7 +206,7 @@ def sweep(
     out: Path | None = flag(
         None, "The run folder to write (default: results/runs/TIME).", "FOLDER"
     ),
-    dry_run: bool = flag(False, "Show the work, its time and its memory, without loading weights."),
+    dry_run: bool = flag(False, "Show the grid, its time and its memory, without loading weights."),
     rows: Rows,
     trust_remote_code: bool = TRUST,
     allow_pickle: bool = in_safety(False, "Load pickled weights. A malicious file can run code."),
@@ -350,10 +350,16 @@ def _audited(observed: Run) -> str:
 
 def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     """Say what was read of the traffic and which drafts are refused, before weights load."""
+    from draftbench.planner.caveats import LOAD
     from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
     from draftbench.report.terminal.traffic import traffic_lines
 
-    describe_load(prepared, watcher)
+    load = prepared.manifest.environment.load
+    if load is not None and load > LOAD:  # as a caveat of the answer says
+        watcher.note(
+            f"the machine is busy (load {load:.1f} per core): times will be noisy, acceptance will "
+            "not"
+        )
     for line in traffic_lines(prepared.traffic):
         watcher.note(line)
     refused: dict[str, list[str]] = {}
@@ -364,18 +370,6 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     for draft, caveats in prepared.caveats.items():
         for caveat in caveats:
             watcher.note(paragraph(f"note on {draft}: {caveat}", SCREEN_COLUMNS))
-
-
-def describe_load(prepared: Prepared, watcher: TerminalWatcher) -> None:
-    """Say if the machine is busy, as a caveat of the answer will."""
-    from draftbench.planner.caveats import LOAD
-
-    load = prepared.manifest.environment.load
-    if load is not None and load > LOAD:
-        watcher.note(
-            f"the machine is busy (load {load:.1f} per core): times will be noisy, acceptance will "
-            "not"
-        )
 
 
 def next_commands(watcher: TerminalWatcher, *commands: str) -> None:

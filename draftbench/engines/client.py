@@ -295,11 +295,11 @@ def garbage(what: str, said: str = "") -> AnswerError:
     )
 
 
-def other_ids(what: str = "the server read other token ids than were sent") -> AnswerError:
+def other_ids() -> AnswerError:
     """A prompt that the server read differently."""
     return AnswerError(
         Fault.OTHER_IDS,
-        what,
+        "the server read other token ids than were sent",
         hint="the server's tokenizer must be the target's, and add nothing to a prompt of ids",
     )
 

@@ -1,7 +1,7 @@
 """A server to be started → its command line.
 
-The flags of vLLM and llama.cpp were tried; those of SGLang and TensorRT-LLM come from their
-sources. Prefix caches are off everywhere: a prompt that was read before would cost nothing.
+The flags of vLLM and llama.cpp were tried; those of SGLang come from its sources. Prefix caches
+are off everywhere: a prompt that was read before would cost nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from draftbench.engines.secrets import form_of, hidden_in, values_of
 from draftbench.errors import UsageError, did_you_mean
@@ -23,16 +22,13 @@ from draftbench.models.drafting import (
     llama_cpp_flags,
     revision_flags,
     sglang_flags,
-    tensorrt_llm_fields,
     vllm_fields,
 )
+from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 # Placeholders are replaced in a word; `${name}` is a variable of some shell.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
-# Requests that an engine takes at once unless a flag allows more: vLLM's default, and what SGLang
-# falls back to as soon as it speculates.
-_VLLM_REQUESTS, _SGLANG_REQUESTS = 256, 48
 # Programs that run a server in another process tree.
 _ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")
 
@@ -41,7 +37,7 @@ _ELSEWHERE = ("docker", "podman", "nerdctl", "kubectl", "ssh", "srun")
 class ServerStart:
     """A server to be started; without `speculation` it is the baseline."""
 
-    engine: str  # vllm, llama.cpp, sglang or tensorrt-llm
+    engine: str  # vllm, llama.cpp or sglang
     target: str
     speculation: Speculation | None = None
     args: str = ""  # the user's flags, as a shell would read them
@@ -63,26 +59,23 @@ class Launch:
     added: frozenset[str]  # these values
     stop: tuple[str, ...]  # the stop command; may be empty
     environment: dict[str, str]  # added to the user's
-    file: tuple[Path, str] | None  # a file that the command reads, and its text
     may_survive: bool  # whether it may outlive a killed draftbench, as in a container
 
 
 @dataclass(frozen=True)
 class _Program:
     """How an engine is started: its usual command and flags, the flags that the user must not set,
-    the --mode other than greedy that can be measured on it, and its configuration file.
+    and the --mode other than greedy that can be measured on it.
     """
 
     command: str
     flags: Callable[[ServerStart], list[str]]
     taken: tuple[str, ...]
     draws: DraftingMode | None
-    configuration: Callable[[ServerStart], dict[str, Any]] | None = None
 
 
-def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
-    """The command that starts a server on `host` and `port`; if the engine reads a configuration
-    file, it is in `folder`.
+def launch(start: ServerStart, host: str, port: int) -> Launch:
+    """The command that starts a server on `host` and `port`.
 
     Raises:
         EngineError: the engine lacks this method of drafting.
@@ -98,11 +91,6 @@ def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
                 hint=f"give --mode {modes}",
             )
     words = [*engine.flags(start), "--host", host, "--port", str(port)]
-    file = None
-    if engine.configuration is not None:
-        path = folder / f"{start.engine}-{port}.json"
-        file = path, json.dumps(engine.configuration(start), indent=2)
-        words += ["--config", str(path)]
     added, given = _user_args(start, engine), start.command
     values = {"model": start.target, "host": host, "port": str(port), "python": sys.executable}
     command, form = (
@@ -124,9 +112,7 @@ def launch(start: ServerStart, host: str, port: int, folder: Path) -> Launch:
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     may_survive = runs_elsewhere(start.command) and not stop
     values_added = values_of([*_split("--engine-command", given or ""), *added])
-    return Launch(
-        tuple(command), tuple(form), values_added, tuple(stop), environment, file, may_survive
-    )
+    return Launch(tuple(command), tuple(form), values_added, tuple(stop), environment, may_survive)
 
 
 def runs_elsewhere(command: str | None) -> bool:
@@ -191,7 +177,7 @@ def _vllm(start: ServerStart) -> list[str]:
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     if start.context_length is not None:
         words += ["--max-model-len", str(start.context_length)]
-    if start.slots is not None or start.concurrency > _VLLM_REQUESTS:
+    if start.slots is not None or start.concurrency > ENGINE_RULES["vllm"].requests:
         words += ["--max-num-seqs", str(start.concurrency)]
     if (drafts := start.speculation) is not None:
         fields = vllm_fields(drafts)
@@ -216,29 +202,9 @@ def _sglang(start: ServerStart) -> list[str]:
     words = ["--model-path", target, *revision, "--disable-radix-cache", "--enable-metrics"]
     if start.context_length is not None:
         words += ["--context-length", str(start.context_length)]
-    if start.slots is not None or start.concurrency > _SGLANG_REQUESTS:
+    if start.slots is not None or start.concurrency > ENGINE_RULES["sglang"].requests:
         words += ["--max-running-requests", str(start.concurrency)]
     return words if start.speculation is None else [*words, *sglang_flags(start.speculation)]
-
-
-def _tensorrt_llm(start: ServerStart) -> list[str]:
-    words = [start.target]
-    if start.context_length is not None:
-        words += ["--max_seq_len", str(start.context_length)]
-    return words if start.slots is None else [*words, "--max_batch_size", str(start.slots)]
-
-
-def _tensorrt_llm_file(start: ServerStart) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "kv_cache_config": {"enable_block_reuse": False},
-        "return_perf_metrics": True,
-    }
-    drafts = start.speculation
-    if drafts is None:
-        return fields
-    if drafts.method == "ngram":
-        fields["disable_overlap_scheduler"] = True
-    return fields | {"speculative_config": tensorrt_llm_fields(drafts)}
 
 
 _PROGRAMS = {
@@ -270,12 +236,5 @@ _PROGRAMS = {
             *("--speculative-draft-model-path", "--speculative-draft-model"),
         ),
         None,
-    ),
-    "tensorrt-llm": _Program(
-        "trtllm-serve {args}",
-        _tensorrt_llm,
-        ("--port", "--config", "--extra-llm-api-options"),
-        DraftingMode.SAMPLED,
-        _tensorrt_llm_file,
     ),
 }

@@ -10,19 +10,11 @@ from draftbench.engines.llama_cpp import LlamaCpp
 from draftbench.engines.openai import ModelCard, ModelList, OpenAi
 from draftbench.engines.secrets import on_one_line
 from draftbench.engines.sglang import Sglang
-from draftbench.engines.tensorrt_llm import TensorRtLlm
 from draftbench.engines.vllm import Vllm
 from draftbench.errors import EngineError, did_you_mean
 
-KINDS: dict[str, type[Server]] = {
-    kind.engine: kind for kind in (Vllm, LlamaCpp, Sglang, TensorRtLlm, OpenAi)
-}
-_OWNERS = {
-    "vllm": "vllm",
-    "llamacpp": "llama.cpp",
-    "sglang": "sglang",
-    "tensorrt_llm": "tensorrt-llm",
-}
+KINDS: dict[str, type[Server]] = {kind.engine: kind for kind in (Vllm, LlamaCpp, Sglang, OpenAi)}
+_OWNERS = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
 
 
 def connect(

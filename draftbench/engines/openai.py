@@ -1,7 +1,7 @@
 """Any server with OpenAI's `/v1/completions`, as a black box: it takes text and returns no token
 ids, so only its speed can be measured. `usage` says how many tokens it wrote.
 
-vLLM and TensorRT-LLM share the route, so their answers are decoded here too.
+vLLM shares the route, so its answers are decoded here too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from draftbench.engines.engine import (
 )
 from draftbench.errors import EngineError
 from draftbench.records import Amount, Count
-
-# What vLLM and TensorRT-LLM would add to a prompt or an answer of ids.
-NOTHING_ADDED = {"add_special_tokens": False, "ignore_eos": False, "min_tokens": 0}
 
 
 class LogProbs(msgspec.Struct):
@@ -77,10 +74,6 @@ class OpenAiEvent(ServerEvent):
     choices: tuple[Choice, ...] = ()
     usage: Usage | None = None
     metrics: Metrics | None = None  # of vLLM
-
-
-class Version(msgspec.Struct):
-    version: str
 
 
 class ModelCard(msgspec.Struct):

@@ -29,7 +29,6 @@ from draftbench.engines.commands import Launch, ServerStart, launch
 from draftbench.engines.secrets import on_one_line, secrets_of
 from draftbench.errors import EngineError
 from draftbench.run_folder.manifest import cores_here
-from draftbench.safe_files import write_whole
 
 HOST = "127.0.0.1"
 # Which of its two model runners vLLM takes, and so which match its prompt lookup proposes.
@@ -80,9 +79,7 @@ def started(start: ServerStart, log_folder: Path) -> Iterator[Running]:
         UsageError: the command or the arguments cannot be used as they are.
     """
     port = _free_port()
-    run = launch(start, HOST, port, log_folder)
-    if run.file is not None:
-        write_whole(run.file[0], run.file[1].encode())
+    run = launch(start, HOST, port)
     begun = time.monotonic()
     runner = _Guardian(run, log_folder, start.engine)
     try:

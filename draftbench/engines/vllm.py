@@ -29,7 +29,7 @@ from draftbench.engines.engine import (
     accepted_at_least,
     margin_of,
 )
-from draftbench.engines.openai import NOTHING_ADDED, OpenAi, OpenAiEvent, Version
+from draftbench.engines.openai import OpenAi, OpenAiEvent
 from draftbench.traffic.constraints import KINDS
 
 _TOLD = re.compile(
@@ -41,6 +41,10 @@ _SPECULATION = re.compile(
     r"[^)]*?num_spec_tokens=(\d{1,3})"
 )
 _CACHING = re.compile(r'enable_prefix_caching="(True|False)"')
+
+
+class Version(msgspec.Struct):
+    version: str
 
 
 class VllmServerInfo(msgspec.Struct):
@@ -55,7 +59,9 @@ class Vllm(TokenServer, OpenAi):
     constraints = frozenset(KINDS)
 
     def body(self, ask: Ask) -> dict[str, Any]:
-        body = super().body(ask) | NOTHING_ADDED
+        body = super().body(ask)
+        # What it would add to a prompt or an answer of ids.
+        body |= {"add_special_tokens": False, "ignore_eos": False, "min_tokens": 0}
         # No other request's prefix has such a salt.
         body |= {"return_token_ids": True, "cache_salt": secrets.token_hex(16)}
         if ask.log_p:

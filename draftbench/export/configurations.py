@@ -18,10 +18,9 @@ from draftbench.export import (
 )
 from draftbench.export.setting import Setting
 from draftbench.export.written import Version, Written, version_of
-from draftbench.models.drafting import check_method
+from draftbench.models.drafting import METHODS, check_method
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
-    STARTED,
     EngineRules,
     engine_called,
     refusal_by_size,
@@ -36,11 +35,6 @@ _WRITERS: dict[str, Callable[[Setting, Version], Written]] = {
     "tensorrt-llm": for_tensorrt_llm.write,
     "transformers": for_transformers.write,
 }
-# Engines that can accept drafts at given rates; SGLang only at their mean.
-_SYNTHETIC = ("vllm", "llama.cpp", "sglang")
-# Engines whose configuration does not name the revision of the target, or of the draft.
-_NO_TARGET_REVISION = ("llama.cpp",)
-_NO_DRAFT_REVISION = ("llama.cpp", "tensorrt-llm")
 _COMMENT = textwrap.TextWrapper(
     88, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
 )
@@ -48,15 +42,13 @@ _COMMENT = textwrap.TextWrapper(
 
 @dataclass(frozen=True)
 class EngineConfiguration:
-    """The text to paste; `to_do` lists what its user must do, the most urgent first, `notes` what
-    is good to know. `command` starts the engine with the text in FILE, None if the text itself
-    runs.
+    """The text to paste; `to_do` lists what its user must do, the most urgent first. `command`
+    starts the engine with the text in FILE, None if the text itself runs.
     """
 
     text: str
     command: str | None
     to_do: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 def known_engine(name: str) -> str:
@@ -123,13 +115,13 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
     if setting.target_quant != "none":
         to_do.append(f"serve the target at {setting.target_quant}, as it was measured")
     pinned = (
-        (setting.target, setting.target_revision, _NO_TARGET_REVISION),
-        (setting.draft, setting.draft_revision, _NO_DRAFT_REVISION),
+        ("target", setting.target, setting.target_revision),
+        ("draft", setting.draft, setting.draft_revision),
     )
     to_do += [
         f"serve `{model}@{revision}`, the revision that was measured"
-        for model, revision, unnamed_by in pinned
-        if revision and engine in unnamed_by
+        for side, model, revision in pinned
+        if revision and side not in rules.pins
     ]
     if setting.contexts and (cut := shorter_context(rules, *setting.contexts)):
         to_do.append(f"{rules.name}: {cut}")
@@ -138,13 +130,11 @@ def configure(setting: Setting, engine: str, version: str | None = None) -> Engi
             f"{name} drafts in the mode `{written.mode}`, and the run measured `{setting.mode}`: "
             "above temperature 0 acceptance will differ, so measure again there"
         )
-    to_do += [*written.to_do, *_of_paths(setting, engine)]
+    to_do += [*written.to_do, *_of_paths(setting, engine), *setting.undecided]
     text = written.text
     if engine != "vllm":  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])
-    return EngineConfiguration(
-        text, written.command, tuple(to_do), (*written.notes, *setting.notes)
-    )
+    return EngineConfiguration(text, written.command, tuple(to_do))
 
 
 def _check(setting: Setting, engine: str, rules: EngineRules) -> None:
@@ -155,10 +145,11 @@ def _check(setting: Setting, engine: str, rules: EngineRules) -> None:
             f"{rules.name} refuses this pair: {refusal}",
             hint="`draftbench check` says which engines take it",
         )
-    if setting.survival and engine not in _SYNTHETIC:
+    if setting.survival and not rules.synthetic:
+        can = ", ".join(name for name, each in ENGINE_RULES.items() if each.synthetic)
         raise UsageError(
             f"{rules.name} plays back no measured acceptance",
-            hint=f"--synthetic is for {', '.join(_SYNTHETIC)}",
+            hint=f"--synthetic is for {can}",
         )
     if drafts.method in ("draft-model", "ngram"):
         return
@@ -167,7 +158,7 @@ def _check(setting: Setting, engine: str, rules: EngineRules) -> None:
             f"spec:FILE.json is written for {measured_on}: it cannot be exported for {rules.name}",
             hint=f"use --engine {measured_on}, or sweep on {rules.name}",
         )
-    if engine not in STARTED:
+    if engine not in METHODS:
         raise UsageError(
             f"{rules.name} is not known to draft by `{drafts.method}`",
             hint=f"the run measured it on {measured_on}: use --engine {measured_on}",

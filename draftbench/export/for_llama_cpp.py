@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from draftbench.errors import UsageError
 from draftbench.export.setting import Setting
-from draftbench.export.written import NEWEST, Version, Written, match_taken, too_old
+from draftbench.export.written import NEWEST, Version, Written, other_lookup, too_old
 from draftbench.hub import short_name
 from draftbench.models.drafting import Speculation, llama_cpp_flags, too_short
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.levels import level_facts
 from draftbench.records import DraftingMode
 
@@ -54,19 +53,13 @@ def write(setting: Setting, version: Version) -> Written:
     """
     build, _ = version
     renamed = build >= _NEW_BUILD
-    older = "flags of builds before their renaming in April 2026 (pull request 22397)"
-    notes, to_do = [ENGINE_RULES["llama.cpp"].form if renamed else older], []
+    to_do: list[str] = []
     words = ["llama-server", "-m", _file(setting.target, setting.target_quant, "target")]
     more = ["-np", str(setting.load), "--metrics"]  # 4 without -np
-    notes.append("--metrics counts the rounds that `draftbench gate --server` judges")
     if setting.survival:
         if build < _RATES_BUILD:
             raise too_old("llama.cpp", f"b{_RATES_BUILD}", "acceptance to play back")
         more += ["--spec-synth-rates", ",".join(map(str, setting.survival))]
-        notes.append(
-            f"builds before b{_RATES_BUILD} may not start with --spec-synth-rates (pull request "
-            "27711, August 2026; b10644 does not)"
-        )
     if setting.load > 1:
         to_do.append(
             f"add -c N with {setting.load} times a request's tokens, or --kv-unified: "
@@ -76,26 +69,23 @@ def write(setting: Setting, version: Version) -> Written:
         more += ["-ngl", "99", "-ngld", "99"]
     drafting, mode = setting.drafting, None
     if setting.method == "ngram":
-        _of_lookup(setting, notes, to_do)
+        _of_lookup(setting, to_do)
     elif setting.method == "draft-model":
-        drafting, mode = _of_draft_model(setting, build, notes, to_do)
+        drafting, mode = _of_draft_model(setting, build, to_do)
     elif not renamed:
         raise too_old("llama.cpp", f"b{_NEW_BUILD}", "flags as the run started it with")
     flags = llama_cpp_flags(drafting)
     if not renamed:
         flags = _as_before_renaming(flags, setting)
-    return Written(shlex.join([*words, *flags, *more]), notes, mode, to_do=to_do)
+    return Written(shlex.join([*words, *flags, *more]), mode, to_do=to_do)
 
 
-def _of_lookup(setting: Setting, notes: list[str], to_do: list[str]) -> None:
-    shortest = setting.lookup.shortest
-    other = ""
-    if setting.first_match:
-        other = f"; it {match_taken(first=False, measured_first=True)}"
-    notes.append(
-        f"llama.cpp looks up n-grams of one length: {shortest} tokens, the shortest of the "
-        f"run{other}"
-    )
+def _of_lookup(setting: Setting, to_do: list[str]) -> None:
+    longest, shortest = setting.lookup
+    lengths = ""
+    if longest > shortest and setting.engine != "llama.cpp":
+        lengths = f"looks up n-grams of {shortest} tokens alone, the run of up to {longest}"
+    to_do += other_lookup(setting, "llama.cpp", lengths=lengths)
     if setting.k < shortest:
         to_do.append(f"{too_short(shortest)}: with k = {setting.k} it drafts nothing")
     if not setting.target.endswith(".gguf"):
@@ -103,7 +93,7 @@ def _of_lookup(setting: Setting, notes: list[str], to_do: list[str]) -> None:
 
 
 def _of_draft_model(
-    setting: Setting, build: int, notes: list[str], to_do: list[str]
+    setting: Setting, build: int, to_do: list[str]
 ) -> tuple[Speculation, DraftingMode]:
     """How llama.cpp drafts with a file of the draft, and in which mode."""
     draft = setting.draft or ""
@@ -111,10 +101,11 @@ def _of_draft_model(
     # When llama.cpp samples drafts, it uses a request's temperature and seed, not top-k or top-p.
     if setting.mode is not DraftingMode.GREEDY and build >= _SAMPLING_BUILD:
         mode = DraftingMode.SAMPLED_TEMPERATURE_ONLY
-        notes.append(
-            "it draws from the draft's ten best tokens only, so fewer are accepted than in the run"
+        to_do.append(
+            "measure acceptance there: it draws from the draft's ten best tokens only, so fewer "
+            "are accepted than in the run"
         )
-        notes.append(
+        to_do.append(
             f"builds before b{_SAMPLING_BUILD} (October 2026) do not start with "
             "--spec-draft-sampling: --engine-version after-rename writes for them"
         )
@@ -122,7 +113,7 @@ def _of_draft_model(
         to_do.append(_CONVERT.format("models to GGUF files of these names"))
     for quant in dict.fromkeys((setting.quant, setting.target_quant)):
         if arguments := level_facts(quant).llama_quantize:
-            notes.append(f"nearest to {quant} is `llama-quantize {arguments}`")
+            to_do.append(f"nearest to {quant} is `llama-quantize {arguments}`")
     file = _file(draft, setting.quant, "draft")
     return replace(setting.drafting, model=file, mode=mode), mode
 

@@ -11,9 +11,6 @@ from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.levels import level_facts, made_by
 from draftbench.records import DraftingMode
 
-# What SGLang sets --max-running-requests to as soon as it speculates.
-_REQUESTS = 48
-
 
 def write(setting: Setting, version: Version) -> Written:
     """The command, the same for every version."""
@@ -22,12 +19,13 @@ def write(setting: Setting, version: Version) -> Written:
         words.insert(0, f"SGLANG_SIMULATE_ACC_LEN={1 + sum(setting.survival):.4g}")
     if setting.target_revision:
         words += ["--revision", setting.target_revision]
-    if setting.load > _REQUESTS:
+    if setting.load > ENGINE_RULES["sglang"].requests:
         words += ["--max-running-requests", str(setting.load)]
     words += sglang_flags(setting.drafting)
-    notes, to_do, mode = [ENGINE_RULES["sglang"].form], [], None
+    to_do: list[str] = []
+    mode = None
     if setting.method == "ngram":
-        notes.append(
+        to_do.append(
             "SGLang looks up n-grams in the texts of all requests, and the run in those of one: "
             "measure acceptance there"
         )
@@ -37,7 +35,4 @@ def write(setting: Setting, version: Version) -> Written:
             to_do.append(
                 "with that checkpoint write its method, for example `awq`, in place of `unquant`"
             )
-        notes.append("STANDALONE does not work with data-parallel attention")
-        if setting.schedule:
-            notes.append("`--speculative-adaptive` changes the draft length of EAGLE only")
-    return Written(shlex.join(words), notes, mode, to_do=to_do)
+    return Written(shlex.join(words), mode, to_do=to_do)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 
 from draftbench.export.setting import Setting
-from draftbench.export.written import Version, Written, match_taken, too_old
+from draftbench.export.written import Version, Written, down_to_one, other_lookup, too_old
 from draftbench.models.drafting import tensorrt_llm_fields
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 
@@ -19,7 +18,7 @@ def write(setting: Setting, version: Version) -> Written:
     """
     import yaml
 
-    notes, to_do = [ENGINE_RULES["tensorrt-llm"].form], []
+    to_do: list[str] = []
     older, steps = version < (1, 3), setting.schedule
     if older and setting.method not in ("draft-model", "ngram"):
         raise too_old("TensorRT-LLM", "1.3", "fields as the run started it with")
@@ -35,18 +34,11 @@ def write(setting: Setting, version: Version) -> Written:
                 "serve loads with k = 0 from an instance without a draft: TensorRT-LLM's "
                 "Draft_Target drafts one token there"
             )
-        if not older:
-            least = "nothing" if model is None else "one token"
-            notes.append(f"beyond {steps[-1][1]} requests TensorRT-LLM drafts {least}")
     if model is not None:
-        fields["speculative_model"] = setting.draft or model  # that of a spec:FILE.json
+        fields["speculative_model"] = setting.draft
     mode = None
     if setting.method == "ngram":
-        notes.append(
-            "TensorRT-LLM looks up n-grams down to one token, the run down to "
-            f"{setting.lookup.shortest}; it "
-            f"{match_taken(first=False, measured_first=setting.first_match)}"
-        )
+        to_do += other_lookup(setting, "TensorRT-LLM", lengths=down_to_one(setting))
     elif setting.method == "draft-model":
         mode = DraftingMode.GREEDY
         if older:
@@ -55,7 +47,7 @@ def write(setting: Setting, version: Version) -> Written:
             fields.pop("use_rejection_sampling", None)
         elif "use_rejection_sampling" in fields:
             mode = DraftingMode.SAMPLED
-            notes.append(
+            to_do.append(
                 "use_rejection_sampling (July 2026, pull request 15775) needs FlashInfer, and "
                 "works with neither guided decoding nor context parallelism"
             )
@@ -73,4 +65,4 @@ def write(setting: Setting, version: Version) -> Written:
     document["speculative_config"] = fields
     text = yaml.safe_dump(document, sort_keys=False).rstrip("\n")
     command = f"trtllm-serve {shlex.quote(setting.target)} --config FILE"
-    return Written(text, notes, mode, scheduled, command, to_do)
+    return Written(text, mode, scheduled, command, to_do)

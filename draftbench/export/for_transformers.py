@@ -5,15 +5,14 @@ default it would change from round to round.
 from __future__ import annotations
 
 from draftbench.export.setting import Setting
-from draftbench.export.written import Version, Written, match_taken
+from draftbench.export.written import Version, Written, down_to_one, other_lookup
 from draftbench.models.drafting import transformers_arguments
-from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 
 def write(setting: Setting, version: Version) -> Written:
     """The snippet, the same for every version."""
-    notes = [ENGINE_RULES["transformers"].form]
+    to_do = ["set each request's sampling: the most frequent is written"] if setting.mixed else []
     loading = 'dtype="auto", device_map="cuda"' if setting.on_gpu else 'dtype="auto"'
     target = _from_pretrained(setting.target, setting.target_revision)
     lines = [
@@ -24,12 +23,9 @@ def write(setting: Setting, version: Version) -> Written:
     ]
     if setting.draft is None:
         mode = None
-        longest, shortest = setting.lookup
+        longest = setting.lookup.longest
         arguments = f"prompt_lookup_num_tokens={setting.k}, max_matching_ngram_size={longest}"
-        notes.append(
-            f"transformers looks up n-grams down to one token, the run down to {shortest}; it "
-            f"{match_taken(first=True, measured_first=setting.first_match)}"
-        )
+        to_do += other_lookup(setting, "transformers", first=True, lengths=down_to_one(setting))
     else:
         mode = DraftingMode.SAMPLED
         draft = _from_pretrained(setting.draft, setting.draft_revision)
@@ -42,18 +38,13 @@ def write(setting: Setting, version: Version) -> Written:
         arguments = transformers_arguments(two_tokenizers=setting.sizes is not None)
         if setting.sizes:
             lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
-            notes.append(
-                f"the vocabularies have {setting.sizes} entries: transformers treats them "
-                "as different and translates through text"
-            )
     lines += [
         # The checkpoint's generation_config would decide what is not written here.
         f"settings = {{{', '.join(_generation(setting))}}}",
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
         f"output = target.generate(**inputs, **settings, {arguments})",
     ]
-    to_do = ["set each request's sampling: the most frequent is written"] if setting.mixed else []
-    return Written("\n".join(lines), notes, mode, to_do=to_do)
+    return Written("\n".join(lines), mode, to_do=to_do)
 
 
 def _from_pretrained(name: str, revision: str | None) -> str:

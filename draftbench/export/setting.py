@@ -53,7 +53,7 @@ class Setting:
     contexts: tuple[int, int] | None = None  # lengths of the target's and the draft's
     load: int = 1  # largest number of concurrent requests that was measured
     schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
-    notes: tuple[str, ...] = ()  # on what the schedule leaves open
+    undecided: tuple[str, ...] = ()  # sentences on loads that the schedule leaves open
     differences: tuple[str, ...] = ()  # from what the run recommends
     provisional: str = ""  # why a longer or quieter run could change the answer
     # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
@@ -142,10 +142,10 @@ def setting_of(
                 hint="give another one with --target or --draft",
             )
     schedule: Schedule = ()
-    notes: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
     # The answer's schedule is the leader's.
     if answer.leader is not None and pick.candidate == answer.leader.candidate:
-        schedule, notes = schedule_of(answer, pick.k)
+        schedule, undecided = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
     settings = Counter(
@@ -167,7 +167,7 @@ def setting_of(
         load=question.slots
         or max((entry.concurrency for entry in answer.schedule if entry.timed), default=1),
         schedule=schedule,
-        notes=notes,
+        undecided=undecided,
         differences=differences,
         provisional=answer.provisional,
         engine=question.engine,
@@ -271,28 +271,27 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:
     """The draft length by ranges of load, from 1 request to the most that were measured, none if
-    one length serves all; and notes on loads that are undecided.
+    one length serves all; and a sentence on each range of loads that is undecided.
 
     Args:
         k: the length up to the first load whose answer is decided.
     """
     lengths: list[tuple[int, int]] = []
-    notes = []
+    open_loads = []
     for undecided, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
         entries = list(group)
         if undecided:
             k = lengths[-1][1] if lengths else k
-            notes.append(f"{_undecided(answer.schedule, entries)}: k = {k} is kept")
+            open_loads.append(f"{_undecided(answer.schedule, entries)}: k = {k} is kept")
         lengths += [(entry.concurrency, k if entry.k is None else entry.k) for entry in entries]
     firsts = [next(group) for _, group in groupby(lengths, key=lambda entry: entry[1])]
     if len(firsts) < 2:
-        return (), tuple(notes)
+        return (), tuple(open_loads)
     largest, _ = lengths[-1]
-    notes.append(f"nothing was measured beyond {largest} concurrent requests")
     starts = [1, *(at for at, _ in firsts[1:]), largest + 1]
     return tuple(
         (starts[at], starts[at + 1] - 1, length) for at, (_, length) in enumerate(firsts)
-    ), tuple(notes)
+    ), tuple(open_loads)
 
 
 def _undecided(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:

@@ -1,4 +1,4 @@
-"""What the writers of all engines share: versions, what a writer returns, and common sentences."""
+"""What the writers of all engines share: versions, what a writer returns, and a common sentence."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftbench.errors import UsageError
+from draftbench.export.setting import Setting
 from draftbench.records import DraftingMode
 
 Version = tuple[int, int]
@@ -18,7 +19,6 @@ class Written:
     """What a writer returns."""
 
     text: str
-    notes: list[str]
     mode: DraftingMode | None  # in which the engine will draft; None for a method without modes
     scheduled: bool = False  # whether the text has the draft lengths by load
     command: str | None = None  # starts the engine with the text in FILE; None: the text does
@@ -45,8 +45,20 @@ def too_old(engine: str, oldest: str, feature: str) -> UsageError:
     )
 
 
-def match_taken(*, first: bool, measured_first: bool) -> str:
-    """Words on which match an engine's prompt lookup takes, and whether the run's took the same."""
-    takes, took = ("first" if is_first else "last" for is_first in (first, measured_first))
-    same = "as was measured" if takes == took else f"the run measured the {took}"
-    return f"takes the {takes} match in the prompt, {same}"
+def other_lookup(
+    setting: Setting, engine: str, *, first: bool = False, lengths: str = ""
+) -> list[str]:
+    """What to do where an engine's prompt lookup takes the first match where the run took the last,
+    or the other way round, or n-grams of other `lengths`.
+    """
+    takes, took = ("first" if each else "last" for each in (first, setting.first_match))
+    differs = [lengths] if lengths else []
+    if takes != took:
+        differs.append(f"takes the {takes} match in the prompt, the run the {took}")
+    return [f"{engine} {' and '.join(differs)}: measure acceptance there"] if differs else []
+
+
+def down_to_one(setting: Setting) -> str:
+    """How an engine that looks up n-grams down to one token differs from the run; may be empty."""
+    shortest = setting.lookup.shortest
+    return f"looks up n-grams down to one token, the run down to {shortest}" * (shortest > 1)

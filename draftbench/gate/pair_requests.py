@@ -41,8 +41,8 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
             raise _another_question(field, value, now[field])
     # What was not answered was asked for all the same.
     asked = {counts.id: counts.sampling for counts in old.requests if counts.id in new.unanswered}
-    check_requests(old, asked | {counts.id: counts.sampling for counts in new.requests})
-    check_target(old, new.tested)
+    _check_requests(old, asked | {counts.id: counts.sampling for counts in new.requests})
+    _check_target(old, new.tested)
     for metric in (limit.metric for limit in limits if limit.metric in TIMED):
         for fact in ("machine", "target runner"):
             there, here = old.tested.get(fact), new.tested.get(fact)
@@ -92,19 +92,9 @@ def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     return {name: [pair for pair in pairs if pair[0].segment == name] for name in names}
 
 
-def check_key(old: Baseline, key_id: str) -> None:
-    """Refuse a run whose request hashes were made with another key.
-
-    Raises:
-        IncomparableError: no request could be paired.
-    """
-    if key_id != old.question.key_id:
-        raise _another_question("key_id", old.question.key_id, key_id)
-
-
-def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
-    """Refuse a run over other requests, before anything is measured; `sampling` has the label of
-    each request's sampling by its hash.
+def _check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
+    """Refuse a run over other requests; `sampling` has the label of each request's sampling by its
+    hash.
 
     Raises:
         IncomparableError: other traffic, or another sampling.
@@ -128,7 +118,7 @@ def check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
         )
 
 
-def check_target(old: Baseline, tested: Mapping[str, str]) -> None:
+def _check_target(old: Baseline, tested: Mapping[str, str]) -> None:
     """Refuse a target that is held in another number type or quantization, as far as it is known.
 
     Raises:

@@ -178,7 +178,7 @@ def _counted_by_engine(
     if rounds.tokens.any() and not rounds.target_passes.any():
         raise UsageError(
             "the server tells nothing of its drafting, so its acceptance cannot be judged",
-            hint="a gate takes a server that counts: vLLM, llama.cpp, SGLang or TensorRT-LLM",
+            hint="a gate takes a server that counts: vLLM, llama.cpp or SGLang",
         )
     by_position = bool(np.isfinite(rounds.reached).all())
     return trajectories, rounds, alpha_of_rounds(trajectories, rounds) if by_position else None
@@ -336,7 +336,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
         engine |= {"engine version": served.version, "served model": served.model}
         others = {n: value for n, value in served.settings.items() if n not in OF_TARGET}
         engine |= {f"engine {name}": value for name, value in others.items()}
-        engine |= stated_target(served.settings)
+        engine |= _stated_target(served.settings)
     tested |= {name: value for name, value in engine.items() if value is not None}
     tested |= {
         "target quant": question.target_quant,
@@ -353,7 +353,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     return tested
 
 
-def stated_target(settings: Mapping[str, str]) -> dict[str, str]:
+def _stated_target(settings: Mapping[str, str]) -> dict[str, str]:
     """What a server states of its target's weights and number type, as things tested."""
     stated = {name: settings[name] for name in OF_TARGET if name in settings}
     return {f"target {name}": value.removeprefix("torch.") for name, value in stated.items()}

@@ -1,7 +1,7 @@
 """Refuses a checkpoint whose files could point out of its folder, fill the memory, or never end;
 and a .gguf file that holds other layers than it says.
 
-Looks at names, sizes and headers before any library reads the files; whether the model works is for
+Looks at names, sizes and headers before any library loads the files; whether the model works is for
 the libraries to say. Links are followed, since the hub's cache is made of them, but only to plain
 files.
 """
@@ -9,14 +9,14 @@ files.
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
-import struct
-from collections.abc import Iterator
+from collections import Counter
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+import numpy as np
 
 from draftbench.safe_files import UnreadableError, read_limited
 
@@ -38,11 +38,6 @@ MOST = 1 << 40
 # Numbers of config.json that are at least 1 in every model.
 _AT_LEAST_ONE = ("hidden_size", "max_position_embeddings", "num_hidden_layers", "vocab_size")
 
-# GGUF's numbers for kinds of values, and how those of a fixed size are stored.
-_STRING, _ARRAY, _DEEPEST = 8, 9, 4
-_SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
-_LEAST_TENSOR_BYTES = 8 + 4 + 4 + 8
-_MOST_DIMENSIONS, _LONGEST_NAME = 4, 1 << 16
 # A tensor of one of a GGUF file's layers; the names of metadata that say how many of something
 # there are, without the architecture before them. `split.count` is of files.
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
@@ -57,8 +52,8 @@ def check_files(path: Path) -> None:
         OSError: a file that cannot be opened.
     """
     if path.is_file():
-        with path.open("rb") as stream:
-            _check_gguf(_Header(stream, path.stat().st_size))
+        counts, layers, _ = gguf_header(path)
+        _check_layers(counts, layers)
         return
     if (path / "adapter_config.json").exists():
         raise UnreadableError("it is an adapter, which would load another model beneath it")
@@ -103,87 +98,47 @@ def _check_index(index: Any) -> None:
             raise UnreadableError(f"the file of `{tensor[:80]}` is not in this folder")
 
 
-class _Header:
-    """Reads the header of a file of `size` bytes. Every length in it must fit into the file, else
-    reading would never end.
+@cache
+def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
+    """What a .gguf file's header says: how many of something there are, the layers that it holds,
+    and the weights of each type. Cached, since reading a large vocabulary takes seconds.
+
+    Raises:
+        UnreadableError: it is no GGUF file, or ends before what its header promises.
     """
+    from gguf import GGUFReader
 
-    def __init__(self, stream: BinaryIO, size: int) -> None:
-        self.stream, self.size = stream, size
+    class Bounded(GGUFReader):  # type: ignore[misc]
+        """The library would walk an array of 2^60 numbers that are not there."""
 
-    def skip(self, count: int) -> None:
-        if count > self.size or self.stream.seek(count, os.SEEK_CUR) > self.size:
-            raise UnreadableError("its header ends beyond the end of the file")
+        def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **named: Any) -> Any:
+            if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
+                raise UnreadableError("it is cut off: its header promises more")
+            return super()._get(offset, dtype, count, *order, **named)
 
-    def number(self, form: str = "<Q") -> int:
-        raw = self.stream.read(struct.calcsize(form))
-        if len(raw) < struct.calcsize(form):
-            raise UnreadableError("its header ends beyond the end of the file")
-        number: int = struct.unpack(form, raw)[0]
-        return number
-
-    def counted(self, count: int, least: int) -> Iterator[int]:
-        """Indices of `count` entries that take at least so many bytes each."""
-        if count * least > self.size - self.stream.tell():
-            raise UnreadableError(f"its header promises {count} entries, more than the file holds")
-        return iter(range(count))
-
-    def name(self) -> str:
-        """A name, or the beginning of a long one."""
-        length = self.number()
-        name = self.stream.read(min(length, _LONGEST_NAME))
-        self.skip(length - len(name))
-        return name.decode(errors="replace")
-
-    def value(self, kind: int, depth: int = 0) -> float | None:
-        """A number; None, and skipped, if it is anything else."""
-        if kind in _SCALARS:
-            return self.number(f"<{_SCALARS[kind]}")
-        if kind == _STRING:
-            self.skip(self.number())
-        elif kind == _ARRAY and depth < _DEEPEST:
-            inner, count = self.number("<I"), self.number()
-            if inner in _SCALARS:
-                self.skip(struct.calcsize(f"<{_SCALARS[inner]}") * count)
-            else:
-                for _ in self.counted(count, 8):
-                    self.value(inner, depth + 1)
-        else:
-            raise UnreadableError(f"its header holds a value of the unknown kind {kind}")
-        return None
+    try:
+        reader = Bounded(path)
+        counts = {
+            key: field.contents()
+            for name, field in reader.fields.items()
+            if (key := name if name in _COUNTS else name.rpartition(".")[2]) in _COUNTS
+        }
+        kinds: Counter[str] = Counter()
+        layers = 0
+        for tensor in reader.tensors:
+            kinds[tensor.tensor_type.name.lower()] += int(tensor.n_elements)
+            if found := _BLOCK.match(tensor.name):
+                layers = max(layers, int(found[1]) + 1)
+    except Exception as error:  # whatever the library meets in a spoiled file
+        raise UnreadableError(str(error)) from error
+    return {k: v for k, v in counts.items() if isinstance(v, int | float)}, layers, kinds
 
 
-def _check_gguf(header: _Header) -> None:
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    if header.number("<I") != int.from_bytes(b"GGUF", "little"):
-        raise UnreadableError("no GGUF file")
-    header.number("<I")
-    tensors, fields = header.number(), header.number()
-    counts: dict[str, float] = {}
-    for _ in header.counted(fields, 8 + 4):
-        name, value = header.name(), header.value(header.number("<I"))
-        key = name if name in _COUNTS else name.rpartition(".")[2]
-        if value is not None and key in _COUNTS:
-            counts[key] = value
+def _check_layers(counts: dict[str, float], layers: int) -> None:
+    """Check that a .gguf file holds the layers that it says. A tokenizer alone has none, one file
+    of several not all; those that draft for the others may have been left out, or not counted.
+    """
     _check_numbers("", counts)
-    layers = 0
-    end = 0  # of the tensors, which follow the header
-    for _ in header.counted(tensors, _LEAST_TENSOR_BYTES):
-        if found := _BLOCK.match(header.name()):
-            layers = max(layers, int(found[1]) + 1)
-        dimensions = header.number("<I")
-        if dimensions > _MOST_DIMENSIONS:
-            raise UnreadableError(f"its header holds a tensor of {dimensions} dimensions")
-        numbers = math.prod(header.number() for _ in range(dimensions))
-        kind, start = header.number("<I"), header.number()
-        if kind in GGML_QUANT_SIZES:
-            block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-            end = max(end, start + numbers // block * block_bytes)
-    if (missing := header.stream.tell() + end - header.size) > 0:
-        raise UnreadableError(f"it is cut off: {missing:,} bytes or more are missing")
-    # A tokenizer alone has no layers, one file of several not all. Those that draft for the others
-    # may have been left out, or not counted.
     asked, drafting = counts.get("block_count", layers), counts.get("nextn_predict_layers", 0)
     if layers and abs(layers - asked) > drafting and counts.get("split.count", 1) <= 1:
         raise UnreadableError(f"it holds {layers} layers, and its `block_count` asks for {asked}")

@@ -26,13 +26,13 @@ METHODS: dict[str, tuple[Method, ...]] = {
     "vllm": get_args(Method),
     "llama.cpp": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
     "sglang": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
-    "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp", "raw"),
+    "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp"),
 }
 _TAKES_FLAGS = ("llama.cpp", "sglang")
 _MOST_RAW_BYTES = 64 << 10
 _RAW_HINT = (
-    "spec:FILE.json holds vLLM's or TensorRT-LLM's speculative configuration, or flags of "
-    'llama.cpp or SGLang with their values; "{k}" stands for the draft length'
+    "spec:FILE.json holds vLLM's speculative configuration, or flags of llama.cpp or SGLang with "
+    'their values; "{k}" stands for the draft length'
 )
 # What --speculative-config may hold, by the fields of vllm/config/speculative.py.
 VLLM_FIELDS_OF = "0.32"
@@ -127,7 +127,7 @@ def check_method(engine: str, drafts: Speculation) -> None:
     if drafts.method not in methods:
         raise EngineError(
             f"{engine} is not known to draft by `{drafts.method}`",
-            hint=f"it drafts by {', '.join(methods[:-1])}, or as spec:FILE.json says",
+            hint=f"it drafts by {', '.join(methods).replace('raw', 'spec:FILE.json')}",
         )
     flags = engine in _TAKES_FLAGS
     for name in drafts.raw or {}:
@@ -240,8 +240,6 @@ def tensorrt_llm_fields(drafts: Speculation) -> dict[str, Any]:
     oldest match in the texts of all requests.
     """
     length = {"max_draft_len": drafts.k}
-    if drafts.method == "raw":
-        return _passed_through(drafts)
     if drafts.method == "mtp":
         return {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
     if drafts.method == "ngram":

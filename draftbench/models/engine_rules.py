@@ -32,7 +32,7 @@ from draftbench.models.drafting import (
 )
 
 # The engines that draftbench can start, as commands and records name them.
-STARTED = ("vllm", "llama.cpp", "sglang", "tensorrt-llm")
+STARTED = ("vllm", "llama.cpp", "sglang")
 # The servers that it can measure on.
 DRIVEN = (*STARTED, "openai")
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
@@ -65,6 +65,11 @@ class EngineRules(msgspec.Struct, frozen=True):
     refused: str = ""  # what it does with a pair that it refuses, if it starts all the same
     gguf: str = ""  # what it does with a .gguf file; empty if it takes one
     converts: bool = False  # whether it loads only files that were converted and quantized before
+    pins: tuple[str, ...] = ("target", "draft")  # the models whose revision its configuration names
+    synthetic: bool = (
+        False  # whether it can accept drafts at given rates; SGLang only at their mean
+    )
+    requests: int = 0  # that it takes at once unless a flag allows more; 0: not known here
 
 
 def engine_called(name: str) -> str:
@@ -75,8 +80,9 @@ def engine_called(name: str) -> str:
     def letters(text: str) -> str:
         return re.sub(r"[-_. ]", "", text.lower())
 
-    engines = (*DRIVEN, "transformers")
-    return next((engine for engine in engines if letters(engine) == letters(name)), name)
+    return next(
+        (engine for engine in (*ENGINE_RULES, "openai") if letters(engine) == letters(name)), name
+    )
 
 
 def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
@@ -199,6 +205,8 @@ def _named(difference: TokenDifference | None) -> str:
 ENGINE_RULES = {
     "vllm": EngineRules(
         name="vLLM",
+        synthetic=True,
+        requests=256,
         form="written for vLLM 0.33, and parsed by vLLM 0.32",
         # `verify_equal_vocab_size_if_draft_model` compares sizes, unless words are translated.
         rules=(
@@ -236,6 +244,8 @@ ENGINE_RULES = {
     ),
     "sglang": EngineRules(
         name="SGLang",
+        synthetic=True,
+        requests=48,  # as soon as it speculates
         form="written for SGLang 0.5.23",
         # `_validate_vocab_compatibility`: config.vocab_size, then both get_vocab() as a whole.
         rules=(
@@ -264,6 +274,8 @@ ENGINE_RULES = {
     ),
     "llama.cpp": EngineRules(
         name="llama.cpp",
+        synthetic=True,
+        pins=(),
         form="flags of builds from May 2026 on (pull requests 22397 and 22964)",
         converts=True,
         # Begin and end tokens count only where the target adds them.
@@ -295,6 +307,7 @@ ENGINE_RULES = {
     ),
     "tensorrt-llm": EngineRules(
         name="TensorRT-LLM",
+        pins=("target",),
         form="written for TensorRT-LLM 1.3.0rc27 (llm_args.py at 00043967)",
         # It compares nothing; its guide warns of very low acceptance with another tokenizer.
         rules=(

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from draftbench.errors import ModelError
+from draftbench.models.checkpoint import gguf_header
 from draftbench.models.source import ModelSource
 
 
@@ -205,16 +205,8 @@ def _kind(method: str, facts: Mapping[str, Any]) -> str | None:
     return str(kind) if kind else None
 
 
-@cache
 def _gguf_kind(path: Path) -> str | None:
-    """The quantized type that most weights of a GGUF file have; cached, since reading a large
-    vocabulary takes seconds.
-    """
-    from gguf import GGUFReader
-
-    sizes: Counter[str] = Counter()
-    for tensor in GGUFReader(path).tensors:
-        sizes[tensor.tensor_type.name.lower()] += int(tensor.n_elements)
-    for plain in ("f64", "f32", "f16", "bf16"):
-        del sizes[plain]
-    return sizes.most_common(1)[0][0] if sizes else None
+    """The quantized type that most weights of a GGUF file have."""
+    *_, sizes = gguf_header(path)
+    quantized = Counter({k: n for k, n in sizes.items() if k not in ("f64", "f32", "f16", "bf16")})
+    return quantized.most_common(1)[0][0] if quantized else None

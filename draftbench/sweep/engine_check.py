@@ -228,13 +228,13 @@ def find_drafting(
 
 
 def _drafting_with(serving: Serving, method: str, model: str | None) -> Candidate:
-    """The draft of the user's server, by the model that it names, or else that the user does."""
+    """The draft of the user's server: the model that it or the user names, or else its method."""
     if method == "ngram":
         return Candidate(draft=LOOKUP)
     named = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
     if model is None and len(named) == 1:
         return Candidate(draft=named[0])
-    return Candidate(draft=short_name(model or serving.options.drafts_with or method))
+    return Candidate(draft=short_name(model or method))
 
 
 def stated_specs(serving: Serving) -> dict[str, str]:

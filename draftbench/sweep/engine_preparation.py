@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -129,7 +128,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     target = target_of(options, server, facts, watcher)
     prompts, summary = render(options, traffic, target.text, target.context)
     _say_that_less_is_sent(options, asked, len(prompts), traffic.rows, watcher)
-    arrivals = arrivals_digest(options, prompts)
+    arrivals = _arrivals_digest(options, prompts)
     check = (
         partial(check_pair, target.source)
         if target.configured
@@ -237,7 +236,7 @@ def _say_that_less_is_sent(
         )
 
 
-def arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | None:
+def _arrivals_digest(options: SweepOptions, prompts: Sequence[Prompt]) -> str | None:
     """A keyed hash of when each request is sent, at the log's own speed; None in a closed loop.
 
     Raises:
@@ -326,14 +325,14 @@ def _check_starts(
         command=asked.command,
         stop_command=asked.stop_command,
     )
-    launch(plain, HOST, 0, Path())
+    launch(plain, HOST, 0)
     for drafter in drafters:
         for doubt in doubtful_fields(asked.engine, drafter):
             watcher.note(doubt, always=True)
         # Replays can be of any mode; no server drafts for them.
         mode = drafter.mode if options.most_ks else DraftingMode.GREEDY
         for k in options.ks:
-            launch(replace(plain, speculation=replace(drafter, k=k, mode=mode)), HOST, 0, Path())
+            launch(replace(plain, speculation=replace(drafter, k=k, mode=mode)), HOST, 0)
     named = [("--target", options.target, False)]
     named += [("--drafts", d.model, d.method == "draft-model") for d in drafters if d.model]
     for flag, spec, replayed_here in named:

@@ -34,7 +34,6 @@ class ServingOptions:
     restarts: int = 1
     replay: str = "local"  # or engine: the engine serves the draft
     dtype: str | None = None  # that the user's server computes in, where it does not tell
-    drafts_with: str | None = None  # the draft's name, if the user's server reports none
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ for each further token.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from statistics import mean, median
@@ -18,7 +18,7 @@ from draftbench.measure.decoding import WARM_TOKENS, repeats_of
 from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS, CostGrid
 from draftbench.measure.trajectories import RESPONSE_ROWS
 from draftbench.models.check_result import ModelSheet
-from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
+from draftbench.records import SAMPLES_PER_VISIT, SELF
 from draftbench.sweep.preparation import Prepared
 
 # Until a process loads a model: libraries, tokenizers, traffic.
@@ -55,10 +55,6 @@ def speed_of(device: str) -> DeviceSpeed:
     return DeviceSpeed(numbers.nbytes / median(seconds), 1e-4, 1 / 10, 1e8)
 
 
-# A kind of work, how much of it there is, and about how many seconds it takes.
-Work = tuple[str, str, float]
-
-
 @dataclass(frozen=True)
 class _Model:
     """Seconds of its step and of loading it; `token` as the device's. Prompt lookup takes none."""
@@ -76,16 +72,16 @@ class _Model:
         return tokens * self.token * self.step
 
 
-def work_of(
+def seconds_of(
     prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
-) -> list[Work]:
-    """Everything that the sweep does, if responses reach their limits, every candidate is decoded
+) -> float:
+    """About how long the sweep takes, if responses reach their limits, every candidate is decoded
     at as many k's as may be, and steps are timed no longer than they must be.
 
     Args:
         drafts: by name.
     """
-    options = prepared.options
+    options, prompts = prepared.options, prepared.prompt_tokens
     ours = _model(target, options.target_quant, speed)
     theirs = {
         candidate: _model(drafts[candidate.draft], candidate.quant, speed)
@@ -96,12 +92,26 @@ def work_of(
         candidate: ours if candidate.draft == SELF else theirs.get(candidate, _Model())
         for candidate in prepared.candidates
     }
-    work = [_loading(prepared, ours, theirs), *_along_responses(prepared, ours, models)]
+    # Separate processes each load the target: one that writes its responses, and in every turn one
+    # for each candidate.
+    apart = options.isolate or options.processes > 1
+    children = 1 + options.processes * len(models) if apart else 0
+    seconds = (1 + children) * START_SECONDS + (children or 1) * ours.loading
+    seconds += options.processes * sum(draft.loading for draft in theirs.values())
+    # The target writes several responses side by side, and reads its prompts for that; then each
+    # model reads all of it once, the target first.
+    read = sum(tokens for tokens, _ in prompts) * options.samples
+    written = sum(limit for _, limit in prompts) * options.samples
+    if options.responses != "log":
+        rows = min(RESPONSE_ROWS, len(prompts) * options.samples)
+        seconds += written / rows * ours.one_pass(rows) + ours.reading(read)
+    seconds += sum(model.reading(read + written) for model in (ours, *models.values()))
     if options.measure != "replay":
-        work.append(_step_times(prepared, ours, models))
+        seconds += options.processes * _step_times(prepared, ours, models.values())
     if options.most_ks:
-        work.append(_decoding(prepared, ours, models))
-    return work
+        decoded = [draft for candidate, draft in models.items() if options.decodes(candidate)]
+        seconds += options.processes * _decoding(prepared, ours, decoded)
+    return seconds
 
 
 def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
@@ -109,45 +119,11 @@ def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
     return _Model(step, sheet.parameters / speed.loading, speed.token)
 
 
-def _loading(prepared: Prepared, target: _Model, drafts: Mapping[Candidate, _Model]) -> Work:
-    """Separate processes each load the target: one that writes its responses, and in every turn
-    one for each candidate.
-    """
-    options = prepared.options
-    apart = options.isolate or options.processes > 1
-    children = 1 + options.processes * len(prepared.candidates) if apart else 0
-    starts, loads = 1 + children, children or 1
-    of_drafts = options.processes * sum(draft.loading for draft in drafts.values())
-    how_much = f"{children} processes, each with the target" if apart else "each model once"
-    seconds = starts * START_SECONDS + loads * target.loading + of_drafts
-    return "loading", how_much, seconds
-
-
-def _along_responses(
-    prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]
-) -> Iterator[Work]:
-    """The target writes several responses side by side, and reads its prompts for that; then each
-    model reads all of it once, the target first.
-    """
-    prompts, samples = prepared.prompt_tokens, prepared.options.samples
-    read = sum(tokens for tokens, _ in prompts) * samples
-    written = sum(limit for _, limit in prompts) * samples
-    rows = min(RESPONSE_ROWS, len(prompts) * samples)
-    writing = written / rows * target.one_pass(rows) + target.reading(read)
-    if prepared.options.responses == "log":
-        writing = 0.0
-    whole = read + written
-    yield "target writes", f"at most {written} tokens", writing
-    yield "target scores", f"{whole} tokens in long passes", target.reading(whole)
-    replays = sum(model.reading(whole) for model in models.values())
-    yield "drafts replay", f"{whole} tokens once per candidate, for every k", replays
-
-
-def _step_times(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]) -> Work:
+def _step_times(prepared: Prepared, target: _Model, drafts: Iterable[_Model]) -> float:
     options = prepared.options
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
-    passes, seconds = 0, 0.0
-    for batch, draft in product(options.batches, models.values()):
+    seconds = 0.0
+    for batch, draft in product(options.batches, drafts):
         grid = CostGrid((), max(options.ks), (), (), batch)
         visits = LEAST_TURNS * _VISIT * (_CONTEXTS if batch == 1 else _CONTEXTS_OF_ROWS)
         prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if batch == 1 else 0)
@@ -155,30 +131,23 @@ def _step_times(prepared: Prepared, target: _Model, models: Mapping[Candidate, _
         if draft is not target and draft.step > 0:
             timed.append((draft, _DRAFT_SIZES))
         for model, sizes in timed:
-            passes += visits * len(sizes) + prompts
             seconds += visits * sum(model.one_pass(batch * size) for size in sizes)
             seconds += prompts * model.reading(prompt)
-    passes, seconds = options.processes * passes, options.processes * seconds
-    return "step times", f"about {passes} passes of target and draft", seconds
+    return seconds
 
 
-def _decoding(prepared: Prepared, target: _Model, models: Mapping[Candidate, _Model]) -> Work:
-    """Decoding as fast as without a draft."""
+def _decoding(prepared: Prepared, target: _Model, drafts: Iterable[_Model]) -> float:
+    """Seconds of decoding as fast as without a draft."""
     options, cells = prepared.options, 1 + prepared.options.most_ks
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
     limit = mean(limit for _, limit in prepared.prompt_tokens)
     warm = min(limit, WARM_TOKENS + mean(options.ks))
     requests = min(options.measure_requests, len(prepared.prompt_tokens))
-    drafts = [draft for candidate, draft in models.items() if options.decodes(candidate)]
-    responses, seconds = 0, 0.0
+    seconds = 0.0
     for batch, draft in product(options.batches, drafts):
         # (responses, their tokens), the first batch once more to warm up
         of_all = requests * repeats_of(requests, batch)
-        responses += cells * of_all
         for rows, tokens in ((of_all, limit), (batch, warm)):
             seconds += cells * rows * tokens / batch * target.one_pass(batch)
             seconds += cells * rows * (target.reading(prompt) + draft.reading(prompt))
-    responses, seconds = options.processes * responses, options.processes * seconds
-    asked = f"{requests} request{'s' * (requests > 1)}"
-    how_much = f"{responses} responses: {asked}, without a draft and at {cells - 1} k's"
-    return "decoding", how_much, seconds
+    return seconds

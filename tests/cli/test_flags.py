@@ -118,7 +118,7 @@ PROGRAM = (
     ("typed", "offered"),
     [
         ("sweep --quant none,int", ["none,int8", "none,int4"]),
-        ("gate --traffic su", [f"suite:{name}" for name in sorted(suite_names())]),
+        ("sweep --traffic su", [f"suite:{name}" for name in sorted(suite_names())]),
         ("check --traffic samp", []),
         ("export RUN --engine v", ["vllm"]),
         ("recommend RUN --objective th", ["throughput"]),

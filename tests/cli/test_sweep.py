@@ -94,7 +94,7 @@ def planned_candidates(command, folder, written):
 
 
 @pytest.mark.parametrize("stored", ["target", "draft"])
-def test_a_dry_run_counts_the_files_of_a_checkpoint_that_is_stored_quantized(
+def test_a_draft_that_is_stored_quantized_is_a_candidate_at_that_level(
     command, embedded, tmp_path, stored
 ):
     shutil.copytree(embedded / stored, tmp_path / stored)
@@ -108,10 +108,8 @@ def test_a_dry_run_counts_the_files_of_a_checkpoint_that_is_stored_quantized(
     words += ["--traffic", "suite:completion", "--sample", 2, "--dry-run", "--format", "json"]
     outcome = command("sweep", *words, "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
-    (need,) = json.loads(outcome.out)["memory"]
-    size = (embedded / stored / "model.safetensors").stat().st_size
-    assert need[f"{stored}_weights"] == size
-    assert need["candidate"] == ("draft:gptq-int4" if stored == "draft" else "draft")
+    plan = json.loads(outcome.out)
+    assert plan["candidates"] == ["draft:gptq-int4" if stored == "draft" else "draft"]
 
 
 def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):

@@ -1,5 +1,4 @@
-"""A server on loopback that plays vLLM, llama-server, SGLang, TensorRT-LLM or any OpenAI server,
-well or badly.
+"""A server on loopback that plays vLLM, llama-server, SGLang or any OpenAI server, well or badly.
 
 It writes for each prompt the tokens that `write` says, in rounds of `k` drafted tokens of which
 `accepts` (in turn) are accepted. `faults` names what goes wrong with which request for text,
@@ -29,7 +28,6 @@ OWNERS = {
     "vllm": "vllm",
     "llama.cpp": "llamacpp",
     "sglang": "sglang",
-    "tensorrt-llm": "tensorrt_llm",
     "openai": "somebody",
 }
 VERSION = "9.8.7"
@@ -100,7 +98,7 @@ class ScriptedServer:
             return {"tokens": [*map(ord, text if text is not None else str(body["messages"]))]}
         if path == "/detokenize":
             return {"content": "".join(map(chr, body["tokens"]))}
-        if self.engine in ("vllm", "tensorrt-llm") and path == "/version":
+        if self.engine == "vllm" and path == "/version":
             return {"version": VERSION}
         if self.engine == "vllm" and path == "/reset_prefix_cache":
             return {}
@@ -289,31 +287,6 @@ def _sglang(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[An
     yield "[DONE]"
 
 
-def _tensorrt_llm(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
-    for i, piece in enumerate(pieces):
-        yield {
-            "choices": [
-                {
-                    "index": 0,
-                    "text": "",
-                    "token_ids": piece,
-                    "stop_reason": None,
-                    "finish_reason": finish if i == len(pieces) - 1 else None,
-                    "avg_decoded_tokens_per_iter": None,
-                }
-            ]
-        }
-    yield {
-        "choices": [],
-        "usage": {
-            "prompt_tokens": len(read),
-            "completion_tokens": sum(map(len, pieces)),
-            "prompt_tokens_details": {"cached_tokens": 0},
-        },
-    }
-    yield "[DONE]"
-
-
 def _openai(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]:
     for i, piece in enumerate(pieces):
         yield {
@@ -336,7 +309,6 @@ SHAPES = {
     "vllm": _vllm,
     "llama.cpp": _llama_cpp,
     "sglang": _sglang,
-    "tensorrt-llm": _tensorrt_llm,
     "openai": _openai,
 }
 ROUTES = {"llama.cpp": "/completion", "sglang": "/generate"}

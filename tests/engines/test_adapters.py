@@ -52,11 +52,6 @@ BODIES = {
     "openai": OPENAI,
     "vllm": OPENAI
     | {"return_token_ids": True, "add_special_tokens": False, "ignore_eos": False, "min_tokens": 0},
-    "tensorrt-llm": OPENAI
-    | {
-        "detokenize": False, "include_stop_str_in_output": True, "add_special_tokens": False,
-        "ignore_eos": False, "min_tokens": 0,
-    },
     "sglang": {
         "input_ids": [5, 6, 7],
         "sampling_params": {
@@ -98,7 +93,6 @@ def test_no_two_requests_share_a_prefix_in_the_cache(adapter, engine):
     [
         ("openai", {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "seed": 2**33}),
         ("vllm", {"top_k": 40, "stop": ["\n\n", "END"], "logprobs": 0, "seed": 2**33}),
-        ("tensorrt-llm", {"top_k": 40, "stop": ["\n\n", "END"], "logprobs": 1}),
         ("sglang", {"return_logprob": True}),
         ("llama.cpp", {"top_k": 40, "n_probs": 1, "post_sampling_probs": True, "seed": 2}),
     ],
@@ -128,7 +122,6 @@ FACTS = {
         "sglang", VERSION, "org/target", 4096, False, "STANDALONE", 4,
         {"max_running_requests": "48", "weights": "target"},
     ),
-    "tensorrt-llm": ServerFacts("tensorrt-llm", VERSION, "org/target"),
     "openai": ServerFacts("openai", None, "org/target", 4096),
 }  # fmt: skip
 
@@ -163,14 +156,13 @@ def test_a_prompt_that_was_read_with_another_id_is_an_error(connected, engine):
     assert caught.value.fault is Fault.OTHER_IDS
 
 
-@pytest.mark.parametrize("engine", ["llama.cpp", "tensorrt-llm"])
-def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(connected, engine):
+def test_a_token_that_the_server_puts_before_the_prompt_is_an_error(connected):
     class Adding(ScriptedServer):
         def answer(self, body):
             body["prompt"].insert(0, 1)
             return super().answer(body)
 
-    server = connected(Adding(engine))
+    server = connected(Adding("llama.cpp"))
     with pytest.raises(AnswerError) as caught:
         server.echo([[5, 6, 7]])
     assert caught.value.fault is Fault.OTHER_IDS
@@ -189,7 +181,7 @@ def test_spaces_that_llama_server_leaves_out_of_the_prompt_it_shows_are_no_other
         server.echo([[*map(ord, "def f(a,...):")]])
 
 
-@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("engine", ["vllm", "llama.cpp", "sglang"])
 def test_two_beginnings_of_a_prompt_are_an_error_before_anything_is_sent(connected, engine):
     play = ScriptedServer(engine)
     server = connected(play)
@@ -291,7 +283,7 @@ def test_texts_become_tokens_and_chats_become_prompts(connected, engine):
         ("llama.cpp", "best_tokens", ([1, 2], 1)),
         ("openai", "best_tokens", ([1, 2], 1)),
         ("openai", "tokenize", ("a",)),
-        ("tensorrt-llm", "apply_template", ([],)),
+        ("openai", "apply_template", ([],)),
     ],
 )
 def test_what_an_engine_cannot_do_is_an_error_that_names_a_way(adapter, engine, method, arguments):
@@ -414,19 +406,6 @@ def test_sglang_s_abort_is_a_failure_with_its_reason(adapter):
     with pytest.raises(AnswerError, match="out of pages") as caught:
         read(adapter("sglang"), {"output_ids": [], "meta_info": meta})
     assert caught.value.fault is Fault.FAILED
-
-
-def test_tensorrt_llm_s_answer_without_the_end_token_s_id_has_unknown_ids(connected):
-    class Short(ScriptedServer):
-        def events(self, body, wrong):
-            for event in super().events(body, wrong):
-                if event != "[DONE]" and event.get("usage"):
-                    event["usage"]["completion_tokens"] += 1
-                yield event
-
-    server = connected(Short("tensorrt-llm", end=9))
-    (answer,) = drive(server, [Ask(("r", 0), [5, 6], 50, Sampling())], concurrency=1)
-    assert (answer.tokens, answer.output_tokens, answer.error) == (None, 4, None)
 
 
 def llama(content, tokens, predicted, **more):

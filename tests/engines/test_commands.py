@@ -18,7 +18,7 @@ WHERE = ["--host", "127.0.0.1", "--port", "8123"]
 
 
 @pytest.fixture
-def started(tmp_path):
+def started():
     """The words and the whole launch of an engine with a drafter and other settings."""
 
     def launched(engine, draft=None, k=4, *, lookup=NGRAMS, quant="none", mode="greedy", **changes):
@@ -26,7 +26,7 @@ def started(tmp_path):
             draft, k, lookup=lookup, quant=quant, mode=DraftingMode(mode)
         )
         start = ServerStart(engine, changes.pop("target", "T"), drafts, **changes)
-        return launch(start, "127.0.0.1", 8123, tmp_path)
+        return launch(start, "127.0.0.1", 8123)
 
     return launched
 
@@ -49,7 +49,7 @@ def test_vllm_without_speculation_asks_for_what_is_read_from_its_answers(started
     usual = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *VLLM.split()]
     assert after(plain, usual) == ["--max-model-len", "512"]
     assert plain.environment == {"VLLM_NO_USAGE_STATS": "1"}
-    assert (plain.stop, plain.file) == ((), None)
+    assert plain.stop == ()
 
 
 @pytest.mark.parametrize(
@@ -164,38 +164,6 @@ def test_sglang_drafts_a_chain(started, draft, flags):
 
 
 @pytest.mark.parametrize(
-    ("draft", "fields"),
-    [
-        (None, None),
-        ("d", {"decoding_type": "Draft_Target", "max_draft_len": 4, "speculative_model": "d"}),
-        (
-            "ngram",
-            {"decoding_type": "NGram", "max_draft_len": 4, "max_matching_ngram_size": 4}
-            | {"is_public_pool": False, "is_use_oldest": False},
-        ),
-        ("eagle3:e", {"decoding_type": "Eagle3", "max_draft_len": 4, "speculative_model": "e"}),
-        ("mtp", {"decoding_type": "MTP", "num_nextn_predict_layers": 4}),
-    ],
-)
-def test_tensorrt_llm_reads_its_drafter_from_a_file(started, tmp_path, draft, fields):
-    launched = started("tensorrt-llm", draft, context_length=100)
-    path, text = launched.file
-    assert path.parent == tmp_path
-    assert launched.words == (
-        "trtllm-serve",
-        "T",
-        "--max_seq_len",
-        "100",
-        *WHERE,
-        "--config",
-        str(path),
-    )
-    written = json.loads(text)
-    assert written.get("speculative_config") == fields
-    assert written["kv_cache_config"] == {"enable_block_reuse": False}
-
-
-@pytest.mark.parametrize(
     ("engine", "raw", "flags"),
     [
         ("llama.cpp", {"--spec-type": "ngram-mod", "--spec-ngram-mod-n-max": "{k}"}, None),
@@ -249,7 +217,6 @@ def test_a_file_of_another_draft_length_is_refused(started, tmp_path):
     [
         ("vllm", "sampled", "--mode greedy or sampled-temperature-only"),
         ("llama.cpp", "sampled-temperature-only", "--mode greedy"),
-        ("tensorrt-llm", "sampled-temperature-only", "--mode greedy or sampled"),
         ("sglang", "sampled", "--mode greedy"),
     ],
 )
@@ -270,7 +237,7 @@ def test_a_mode_that_cannot_be_measured_on_an_engine_is_refused(started, engine,
         ),
         ("vllm", "widgets", ["see what your version calls it"]),
         ("vllm", "draft_sample_method", []),
-        ("tensorrt-llm", "num_speculative_token", []),
+        ("sglang", "num_speculative_token", []),
     ],
 )
 def test_a_field_that_vllm_is_not_known_to_have_is_doubted(tmp_path, engine, key, doubts):
@@ -287,7 +254,6 @@ def test_a_field_that_vllm_is_not_known_to_have_is_doubted(tmp_path, engine, key
         ("llama.cpp", "spec-type", "no flag of llama.cpp", "--spec-type"),
         ("sglang", "speculative-algorithm", "no flag of sglang", "--speculative-algorithm"),
         ("vllm", "--draft-model", "no field of vllm", "draft_model"),
-        ("tensorrt-llm", "--decoding_type", "no field of tensorrt-llm", "decoding_type"),
     ],
 )
 def test_the_keys_of_a_file_are_written_as_its_engine_writes_them(
@@ -308,7 +274,7 @@ def test_a_head_without_its_weights_is_refused():
 
 @pytest.mark.parametrize(
     ("engine", "draft"),
-    [("llama.cpp", "suffix"), ("sglang", "suffix"), ("tensorrt-llm", "dflash:f")],
+    [("llama.cpp", "suffix"), ("sglang", "suffix")],
 )
 def test_a_drafter_that_an_engine_is_not_known_to_have_is_refused(started, engine, draft):
     with pytest.raises(EngineError, match=f"{engine} is not known to draft by"):
@@ -437,7 +403,6 @@ def test_an_engine_is_told_of_more_requests_than_it_takes_by_itself(started, eng
         ("vllm", "--max-num-seqs"),
         ("llama.cpp", "-np"),
         ("sglang", "--max-running-requests"),
-        ("tensorrt-llm", "--max_batch_size"),
     ],
 )
 def test_an_engine_answers_as_many_requests_at_once_as_were_asked_for(started, engine, flag):

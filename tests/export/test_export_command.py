@@ -37,7 +37,8 @@ def test_stdout_is_the_configuration_alone_and_notes_go_to_stderr(export, make_r
         'serve, with -o FILE: vllm serve org/target --speculative-config "$(cat FILE)"',
         "note: send temperature 0 with every request, as measured; otherwise vLLM samples by the",
         "  checkpoint's generation_config.json",
-        "… 2 more notes: --all",
+        "note: measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model",
+        "  without CUDA graphs, so that a small draft costs more than was measured here",
     ]
 
 
@@ -101,7 +102,8 @@ def test_three_things_to_do_are_printed_and_every_note_with_all(command, make_ru
         [x for x in o.err.splitlines() if x.startswith("note: ")] for o in (few, every)
     )
     assert (len(shown), shown) == (3, listed[:3])
-    assert few.err.endswith(f"… {len(listed) - 3} more notes: --all\n")
+    assert len(listed) == 4
+    assert few.err.endswith("… 1 more note: --all\n")
     assert "more note" not in every.err
 
 

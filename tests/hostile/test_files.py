@@ -136,34 +136,58 @@ def tensor(*shape: int, kind: int, start: int) -> bytes:
 ENDLESS = (1 << 60).to_bytes(8, "little")
 KEY = (1).to_bytes(8, "little") + b"k"
 ARRAY = (9).to_bytes(4, "little")
+SHORT = "it is cut off"
 BLOCKS = (17).to_bytes(8, "little") + b"llama.block_count" + (4).to_bytes(4, "little")
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "beyond the end"),
-        (b"FUGG", "no GGUF file"),
-        (header(b"", fields=1 << 60), "more than the file holds"),
-        (header(b"", tensors=1 << 60), "more than the file holds"),
-        (header(ENDLESS + b"k" * 8, fields=1), "beyond the end"),
+        (b"", "empty file"),
+        (b"FUGG", "GGUF magic invalid"),
+        (header(b"", fields=1 << 60), SHORT),
+        (header(b"", tensors=1 << 60), SHORT),
+        (header(ENDLESS + b"k" * 8, fields=1), SHORT),
         # The library would walk an array of 2^60 empty numbers.
-        (header(KEY + ARRAY + (4).to_bytes(4, "little") + ENDLESS, fields=1), "beyond the end"),
-        (header(KEY + ARRAY + ARRAY + ENDLESS, fields=1), "more than the file holds"),
-        (header(KEY + (77).to_bytes(4, "little"), fields=1), "unknown kind 77"),
+        (header(KEY + ARRAY + (4).to_bytes(4, "little") + ENDLESS, fields=1), SHORT),
+        (header(KEY + ARRAY + ARRAY + ENDLESS, fields=1), SHORT),
+        (header(KEY + ARRAY + (ARRAY + (1).to_bytes(8, "little")) * 5000, fields=1), "recursion"),
+        (header(KEY + (77).to_bytes(4, "little"), fields=1), "77"),
         # A tokenizer alone, whose model would be built of a billion layers.
         (header(BLOCKS + (10**9).to_bytes(4, "little"), fields=1), "`block_count` is more than"),
-        (header(KEY + (5).to_bytes(4, "little") + b"\0" * 64, tensors=1), "tensor of 5 dimensions"),
         # 3 × 4 float32 from byte 8 on, of which 50 bytes are there.
-        (header(tensor(3, 4, kind=0, start=8) + b"\0" * 50, tensors=1), "cut off: 6 bytes"),
+        (header(tensor(3, 4, kind=0, start=8) + b"\0" * 50, tensors=1), SHORT),
         # Two blocks of 32 in 4 bits, each 18 bytes.
-        (header(tensor(64, kind=2, start=0) + b"\0" * 35, tensors=1), "cut off: 1 bytes"),
+        (header(tensor(64, kind=2, start=0) + b"\0" * 35, tensors=1), SHORT),
+        (header(tensor(1 << 62, 1 << 62, kind=0, start=1 << 63), tensors=1), "cut off|reshape"),
     ],
 )
 def test_a_gguf_header_must_fit_into_its_file(tmp_path, data, words):
     (tmp_path / "model.gguf").write_bytes(data)
     with pytest.raises(UnreadableError, match=words):
         check_files(tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.gguf", header(KEY + ARRAY + ARRAY + ENDLESS, fields=1)),
+        ("model.gguf", header(KEY + ARRAY + (ARRAY + (1).to_bytes(8, "little")) * 5000, fields=1)),
+        ("sweep.yaml", b"drafts: " + b"[" * 5000),
+        ("sweep.yaml", b"drafts: " + b"[" * 250 + b"]" * 250),
+    ],
+)
+def test_a_hostile_file_ends_in_one_error_and_one_hint(command, tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    words = {
+        "model.gguf": ["check", "--target", tmp_path / name, "--drafts", tmp_path / name],
+        "sweep.yaml": ["sweep", tmp_path / name, "--dry-run"],
+    }[name]
+    outcome = command(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    error, hint = outcome.err.splitlines()
+    assert error.startswith("error: ")
+    assert hint.startswith("hint: ")
 
 
 def test_what_is_refused_names_the_model_and_says_what_to_do(tmp_path):

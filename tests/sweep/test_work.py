@@ -9,7 +9,7 @@ from scenes import query, sheet
 
 from draftbench.records import Candidate
 from draftbench.sweep.options import SweepOptions
-from draftbench.sweep.work import DeviceSpeed, work_of
+from draftbench.sweep.work import DeviceSpeed, seconds_of
 
 SMALL, NGRAM, SELF = Candidate(draft="small"), Candidate(draft="ngram"), Candidate(draft="self")
 
@@ -32,73 +32,65 @@ def work(tmp_path):
             candidates=candidates,
             prompt_tokens=[(60, 40)] * 10,
         )
-        return {
-            what: SimpleNamespace(how_much=how_much, seconds=seconds)
-            for what, how_much, seconds in work_of(prepared, target, {"small": draft}, CORES)
-        }
+        return pytest.approx(seconds_of(prepared, target, {"small": draft}, CORES))
 
     return planned
 
 
-@pytest.mark.parametrize(
-    ("what", "seconds"),
-    [
-        # 5 s of libraries, 45 million weights a second.
-        ("loading", 5 + 10 + 1),
-        # 8 rows side by side, of which each after the first takes a tenth: 50 passes of 1.7 steps;
-        # and 600 tokens of prompts at a tenth of a step.
-        ("target writes", 0.1 * (50 * 1.7 + 60)),
-        ("target scores", 0.1 * 100),
-        # Draft, and the target as its own; prompt lookup takes nothing.
-        ("drafts replay", 0.01 * 100 + 0.1 * 100),
-        # 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, by each candidate,
-        # and over 1 and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
-        ("step times", 3 * 0.1 * (27 * 4.6 + 18 * 6) + 0.01 * (27 * 2.1 + 18 * 6)),
-        # Draft and prompt lookup: 3 cells, each of 5 requests of 40 tokens, and once 14 tokens to
-        # warm up, beside 6 prompts.
-        ("decoding", 2 * 3 * 0.1 * (5 * 40 + 14 + 6 * 6) + 3 * 0.01 * 6 * 6),
-    ],
-)
-def test_time_follows_from_sizes_layers_and_tokens(work, what, seconds):
-    assert work()[what].seconds == pytest.approx(seconds)
+# 5 s of libraries, 45 million weights a second.
+LOADING = 5 + 10 + 1
+# 8 rows side by side, of which each after the first takes a tenth: 50 passes of 1.7 steps; and 600
+# tokens of prompts at a tenth of a step.
+WRITING = 0.1 * (50 * 1.7 + 60)
+# The target scores 1000 tokens; draft, and target as its own, read them; prompt lookup takes none.
+READING = 0.1 * 100 + 0.01 * 100 + 0.1 * 100
+# 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, by each candidate, and over 1
+# and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
+STEPS = 3 * 0.1 * (27 * 4.6 + 18 * 6) + 0.01 * (27 * 2.1 + 18 * 6)
+# Draft or prompt lookup: a cell of 5 requests of 40 tokens, and once 14 tokens to warm up, beside 6
+# prompts, which the draft reads too.
+CELL, OF_DRAFT = 0.1 * (5 * 40 + 14 + 6 * 6), 0.01 * 6 * 6
+OF_SELF = 0.1 * 6 * 6
+DECODING = 3 * (2 * CELL + OF_DRAFT)
 
 
-def test_the_target_as_its_own_draft_is_counted_as_decoded_only_where_it_is(work):
-    responses = {
-        "best": work()["decoding"].how_much,
-        "asked for": work(drafts=("small", "self"))["decoding"].how_much,
-        "all": work(measure="all")["decoding"].how_much,
-    }
-    assert {how: text.split(":")[0] for how, text in responses.items()} == {
-        "best": "30 responses",
-        "asked for": "45 responses",
-        "all": "60 responses",
-    }
+def test_time_follows_from_sizes_layers_and_tokens(work):
+    assert work() == LOADING + WRITING + READING + STEPS + DECODING
 
 
-def test_processes_of_their_own_each_start_and_load_the_target(work):
-    once, apart, three = work(), work(isolate=True), work(processes=3)
-    # One writes the responses, then one for each of three candidates: in every turn.
-    assert apart["loading"].seconds == pytest.approx(5 * 5 + 4 * 10 + 1)
-    assert three["loading"].seconds == pytest.approx(11 * 5 + 10 * 10 + 3 * 1)
-    for what, factor in (("drafts replay", 1), ("step times", 3), ("decoding", 3)):
-        assert three[what].seconds == pytest.approx(factor * once[what].seconds), what
-
-
-def test_rows_that_step_together_take_longer_and_write_more(work):
-    rows = work(batches=(4,), candidates=(NGRAM,))
-    # At two lengths over 4, 8, 12 and 16 tokens, and no prompts.
-    assert rows["step times"].seconds == pytest.approx(0.1 * 18 * (1.3 + 1.7 + 2.1 + 2.5))
-    # 5 requests are decoded 3 times, so that 4 rows are filled 3 times.
-    assert rows["decoding"].how_much.startswith("45 responses")
-
-
-@pytest.mark.parametrize(
-    ("measure", "missing"), [("replay", {"step times", "decoding"}), ("none", {"decoding"})]
-)
-def test_what_is_not_measured_takes_no_time(work, measure, missing):
-    assert work().keys() - work(measure=measure).keys() == missing
+def test_what_is_not_measured_takes_no_time(work):
+    assert work(measure="none") == LOADING + WRITING + READING + STEPS
+    assert work(measure="replay") == LOADING + WRITING + READING
 
 
 def test_a_log_is_not_written(work):
-    assert work(responses="log")["target writes"].seconds == 0
+    assert work(measure="replay", responses="log") == LOADING + READING
+
+
+def test_the_target_as_its_own_draft_is_decoded_only_where_it_was_asked_for(work):
+    more = 3 * (CELL + OF_SELF)
+    asked = work(drafts=("small", "self"))
+    assert asked == LOADING + WRITING + READING + STEPS + DECODING + more
+    # At three k's instead of two.
+    every = 4 * (3 * CELL + OF_DRAFT + OF_SELF)
+    assert work(measure="all") == LOADING + WRITING + READING + STEPS + every
+
+
+def test_processes_of_their_own_each_start_and_load_the_target(work):
+    """One writes the responses, then one for each of three candidates: in every turn."""
+    apart = 5 * 5 + 4 * 10 + 1
+    assert work(isolate=True) == apart + WRITING + READING + STEPS + DECODING
+    three = 11 * 5 + 10 * 10 + 3 * 1
+    assert work(processes=3) == three + WRITING + READING + 3 * (STEPS + DECODING)
+
+
+def test_rows_that_step_together_take_longer_and_write_more(work):
+    """At two lengths over 4, 8, 12 and 16 tokens, and no prompts; then 5 requests are decoded 3
+    times, so that 4 rows are filled 3 times, 4 rows at 1.3 steps.
+    """
+    common = 5 + 10 + WRITING + 0.1 * 100
+    steps = 0.1 * 18 * (1.3 + 1.7 + 2.1 + 2.5)
+    decoding = 3 * 0.1 * ((15 * 40 + 4 * 14) / 4 * 1.3 + 19 * 6)
+    alone = {"batches": (4,), "candidates": (NGRAM,)}
+    assert work(**alone, measure="none") == common + steps
+    assert work(**alone) == common + steps + decoding
