@@ -42,7 +42,7 @@ from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
 from draftbench.traffic.summary import BadRows, TrafficSummary, Unread
 
-_BAD = "bad row"
+_BAD, _STRUCTURED = "bad row", "structured output"
 _REASONS_NAMED = 5
 # After so many rows without a single request the rest is not read.
 _HOPELESS = 1000
@@ -193,7 +193,9 @@ def load(query: TrafficQuery) -> Traffic:
         first = [f"; {bad.first}: {bad.reason}" for bad in census.bad.values()][:1]
         raise TrafficError(
             f"no row of `{source.name}` can be used: {counts}{''.join(first)}",
-            hint="docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
+            hint="measure them on an engine that applies it, with --engine or --server"
+            if any(reason.startswith(_STRUCTURED) for reason in census.dropped)
+            else "docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
         )
     if fields.segment and all(entry.segment is None for entry in entries.values()):
         raise TrafficError(
@@ -283,8 +285,8 @@ def _read(
             kind = next(iter(request.constraint))
             lacks = "which this engine does not apply"
             if not query.constraints:
-                lacks = "which only an engine applies (--engine, --server)"
-            census.dropped[f"structured output ({kind}), {lacks}"] += 1
+                lacks = "which only an engine applies"
+            census.dropped[f"{_STRUCTURED} ({kind}), {lacks}"] += 1
             continue
         census.assumed[request.sampling.temperature] += read.assumed
         if (entry := census.entries.get(request.id)) is None:
@@ -308,8 +310,11 @@ def _unusable(census: _Census, source: _Source) -> TrafficError:
     )
     counted = f"{rows} of {read} rows cannot be read: " if rows > 1 else ""
     guessed = f"; read as {', '.join(source.layout)}" if source.layout and rows == read else ""
-    helps = "fix them, or skip and count them with --skip-bad"
-    hint = bad[0].hint if rows == read or rows == 1 else helps
+    hint = "fix them, or skip and count them with --skip-bad"
+    if rows == 1 or bad[0].hint != BadRowError.hint:
+        hint = bad[0].hint
+    if rows == read and hint == BadRowError.hint:
+        hint = "fix the row: there is no other"
     return TrafficError(f"{counted}{named}{guessed}", hint=hint)
 
 

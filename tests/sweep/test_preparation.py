@@ -183,7 +183,7 @@ def test_structured_output_is_left_out_of_the_built_in_decoder_and_kept_for_an_e
     path.write_text("".join(json.dumps(row | each) + "\n" for each in held))
     here = small.prepared("ngram", traffic=query(path))
     assert [prompt.request.constraint for prompt in here.prompts] == [None]
-    where = "which only an engine applies (--engine, --server)"
+    where = "which only an engine applies"
     assert here.manifest.traffic.dropped == {
         f"structured output (json_object), {where}": 1,
         f"structured output (choice), {where}": 1,
