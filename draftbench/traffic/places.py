@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -22,7 +22,8 @@ def at(row: Any, path: str) -> Any:
     If the path is only the beginning of columns (`request.model`, `request.messages`), the value is
     the object that these columns make, or the list if they are numbered (`messages.0.role`).
     """
-    row = decoded(row)
+    if not isinstance(row, dict):
+        row = decoded(row)
     if not path or not isinstance(row, dict):
         return None if path else row
     if path in row:
@@ -40,9 +41,10 @@ def at(row: Any, path: str) -> Any:
     return columns or None
 
 
-def splits(path: str) -> Iterator[tuple[str, str]]:
+@lru_cache(1024)
+def splits(path: str) -> tuple[tuple[str, str], ...]:
     """The two parts of a path at each of its dots, from the first dot on."""
-    return ((path[:i], path[i + 1 :]) for i, letter in enumerate(path) if letter == ".")
+    return tuple((path[:i], path[i + 1 :]) for i, letter in enumerate(path) if letter == ".")
 
 
 def parsed(text: bytes | str) -> Any:
