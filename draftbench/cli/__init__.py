@@ -35,6 +35,7 @@ from draftbench.cli import (
     suggest,
     suites,
     sweep,
+    traffic,
 )
 from draftbench.cli.help import Commands, add_command, help_of
 from draftbench.cli.invocation import called_with
@@ -198,6 +199,7 @@ app.callback(help=help_of(_root))(_root)
 COMMANDS: dict[Callable[..., int], str] = {
     demo.demo: "Try everything on small models, in half a minute, offline.",
     suggest.suggest: "List drafts that are known to be used with a target.",
+    traffic.traffic: "Show what is read of a log.",
     check.check: "Check whether drafts can work with a target.",
     sweep.sweep: "Measure drafts on your traffic.",
     recommend.recommend: "Decide: speculate or not, which draft, which k, how sure.",

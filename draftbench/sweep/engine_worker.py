@@ -353,6 +353,7 @@ class EngineWorker:
                 stop=prompt.request.stop,
                 arrival=arrivals.get(one.key),
                 log_p=log_p and sampling.temperature > 0,
+                constraint=prompt.request.constraint,
             )
         fillers = list(asks.values()) if (load.concurrency or 1) > 1 else []
         by_key = {one.key: one for one in asked}

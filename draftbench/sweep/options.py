@@ -67,6 +67,7 @@ class SweepOptions:
     candidate_timeout: float | None = None
     isolate: bool = False
     audit: bool = False
+    show_prompt: bool = False
     trust: Trust = field(default_factory=Trust)
     serving: ServingOptions | None = None
 
