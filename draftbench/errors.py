@@ -29,6 +29,14 @@ class TrafficError(UsageError):
     """A traffic source that cannot be read or holds rows that cannot be replayed."""
 
 
+class RefusedError(TrafficError):
+    """One request that a model's template or tokenizer refuses; `reason` does not name its row."""
+
+    def __init__(self, message: str, *, reason: str, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
 class ModelError(UsageError):
     """A model that cannot be loaded, quantized or run here."""
 

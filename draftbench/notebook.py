@@ -123,7 +123,10 @@ def observations(run: Run) -> dict[str, pd.DataFrame]:
     """The raw records, a frame for each kind."""
     import pandas as pd
 
+    def as_list(numbers: Any) -> Any:
+        unread = isinstance(numbers, msgspec.Raw)
+        return msgspec.json.decode(numbers) if unread else list(numbers)
+
     kinds = ("trajectories", "replays", "decodes", "costs", "facts", "failures")
-    return {
-        kind: pd.DataFrame(msgspec.to_builtins(getattr(run, kind), enc_hook=list)) for kind in kinds
-    }
+    records = ((kind, getattr(run, kind)) for kind in kinds)
+    return {k: pd.DataFrame(msgspec.to_builtins(rows, enc_hook=as_list)) for k, rows in records}

@@ -94,7 +94,8 @@ class Request(Record, frozen=True):
     sampling: Sampling = Sampling()
     max_tokens: int | None = None  # most output tokens
     stop: tuple[str, ...] = ()  # stop strings
-    response: str | None = None  # the logged answer
+    response: str | dict[str, Any] | None = None  # the logged answer: a text, or a message
+    constraint: dict[str, Any] | None = None  # what an engine holds the answer to, by its kind
     timestamp: str | None = None  # when it was asked
 
 

@@ -44,8 +44,10 @@ from draftbench.run_folder.folder import (
     PrivateText,
 )
 from draftbench.run_folder.manifest import Manifest
-from draftbench.traffic.forms import BLOCKS, BODIES, FORMS, PARTS
+from draftbench.traffic.answers import ANSWERS
+from draftbench.traffic.forms import BLOCKS, BODIES, FORMS, PARTS, SYSTEMS
 from draftbench.traffic.suites import Suite
+from draftbench.traffic.summary import TrafficSummary
 
 # What `_meaning` says of a field that its record's docstring explains.
 IN_DOCSTRING = "in the docstring"
@@ -78,6 +80,7 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
         "",
         (DryRun,),
     ),
+    ("`traffic --format json`", "", (TrafficSummary,)),
     ("`suites --format json`", "A list of suites.", (Suite,)),
 )
 FILES: tuple[tuple[str, str, tuple[type, ...]], ...] = (
@@ -151,15 +154,27 @@ def _traffic(shown: set[type]) -> str:
     return (
         "## Traffic\n\n"
         "`.jsonl`, `.json` and `.csv`, each also `.gz` or `.zst`; `.parquet`; `suite:NAME`; "
-        "`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`. A row's form is recognised by its content:\n\n"
+        "`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`. Texts are UTF-8 or UTF-16; the columns of a "
+        "`.csv` are separated by commas, semicolons, tabs or bars. `draftbench traffic SOURCE` "
+        "shows what is read of a log. A row's form is recognised by its content:\n\n"
         f"{forms}\n\n"
         "A request may stand bare, inside "
-        f"{places(BODIES)} (API bodies: OpenAI batches, Helicone, LiteLLM, MLflow), or in part "
-        f"inside {places(PARTS)} (Langfuse, OpenTelemetry). Each of these may be an object, JSON "
-        "text, dotted columns or a list of typed attributes. [What becomes of a log](logs.md) has "
-        "a row of every shape.\n\n"
-        "- **Logged answer:** under `response`, `completion`, `output`, `choices`, `response_body` "
-        "or `gen_ai.output.messages`, as text or as an API returns it.\n"
+        f"{places(BODIES)} (API bodies: batches, Helicone, LiteLLM, MLflow, Bedrock), or in part "
+        f"inside {places(PARTS)} (Langfuse, spans, LangSmith). Each of these may be an object, the "
+        "text of JSON or of a Python literal, dotted columns or a list of typed attributes. [What "
+        "becomes of a log](logs.md) has a row of every shape.\n\n"
+        f"- **System text:** beside the prompt under {places(SYSTEMS)}.\n"
+        f"- **Logged answer:** under {places(ANSWERS)}, as text or as an API returns it. Its "
+        "reasoning and its calls of tools are put back as the template writes them; an answer of "
+        "which a part is lost is not used.\n"
+        "- **No traffic:** calls that failed, and texts that the logger cut or redacted, by the "
+        "marks of LiteLLM, Langfuse, Datadog and OpenInference. They are counted by reason.\n"
+        "- **Structured output and tools that must be called** (`response_format`, `guided_…`, "
+        "`structured_outputs`, `grammar`, `tool_choice`) are left out of the built-in decoder and "
+        "sent to engines that apply them.\n"
+        "- **A part of a prompt that is no text** leaves its row out, counted under its name; "
+        "fields that are not read are named. Nulls with which a table pads a row are no part of "
+        "it, and neither are notes that a log makes on messages.\n"
         "- **Segment:** under `segment`, `category` or `tags.segment`.\n"
         "- `--prompt-field`, `--response-field` and `--segment-by` take dotted paths instead.\n"
         "- **Sampling parameters:** under the names of OpenAI, vLLM, SGLang, Anthropic, Ollama, "

@@ -4,9 +4,11 @@
 
 Sources of the shapes: LiteLLM, StandardLoggingPayload and spend logs; Helicone, export with bodies;
 Langfuse, observations by API, table and blob storage; OpenTelemetry, GenAI conventions 1.37 and
-OTLP; MLflow, `search_traces`; Anthropic, Messages; OpenAI, batches and Responses; Ollama,
-`/api/chat` and `/api/generate`; llama.cpp, `/completion`; SGLang, `/generate`; TGI, `/generate`;
-vLLM, benchmarks/datasets; AIPerf, custom data sets; Mooncake, Azure and BurstGPT, traces.
+OTLP; OpenInference and OpenLLMetry, spans; LangSmith, runs; Amazon Bedrock, model invocation logs;
+MLflow, `search_traces`; Datadog, spans; Anthropic, Messages and batches; OpenAI, batches and
+Responses; Ollama, `/api/chat` and `/api/generate`; llama.cpp, `/completion`; SGLang, `/generate`;
+TGI, `/generate`; vLLM, benchmarks/datasets; AIPerf, custom data sets; Mooncake, Azure and BurstGPT,
+traces.
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from draftbench.traffic.forms import LengthsOnlyError
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import (
+    BadRowError,
+    LengthsOnlyError,
+    NoTrafficError,
+    NotRepresentableError,
+)
 from draftbench.traffic.rows import Fields, read_request
 
 USER = {"role": "user", "content": "Hello"}
@@ -54,6 +60,22 @@ LANGFUSE = {
     "output": ANSWER,
 }
 SHAREGPT = [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}]
+THOUGHT = {"role": "assistant", "content": "Hi", "reasoning_content": "hm"}
+CALL = {"type": "function", "function": {"name": "ls", "arguments": {}}, "id": "c"}
+CALLED = [
+    USER,
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "a.txt", "tool_call_id": "c"},
+]
+HUMAN = {"lc": 1, "type": "constructor", "id": ["langchain", "HumanMessage"],
+         "kwargs": {"content": "Hello", "type": "human"}}  # fmt: skip
+SPANNED = {
+    "llm.invocation_parameters": json.dumps({"temperature": 0.7, "max_tokens": 9}),
+    "llm.input_messages.0.message.role": "user",
+    "llm.input_messages.0.message.content": "Hello",
+    "llm.output_messages.0.message.role": "assistant",
+    "llm.output_messages.0.message.content": "Hi",
+}
 DEFAULT, GREEDY = {"temperature": 1.0}, {"temperature": 0.0}
 
 # fmt: off
@@ -75,7 +97,7 @@ SHAPES = {
          "max_output_tokens": 9,
          "output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
                     {"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
-        TOLD, "Hi", SAMPLED),
+        TOLD, THOUGHT, SAMPLED),
     "OpenAI Responses, items": (
         {"body": {"model": "m", "instructions": "Be brief", "max_output_tokens": 9, "input": [
             {"type": "message", "role": "user",
@@ -96,7 +118,47 @@ SHAPES = {
          "response": {"type": "message", "role": "assistant",
                       "content": [{"type": "thinking", "thinking": "hm"},
                                   {"type": "text", "text": "Hi"}]}},
+        TOLD, THOUGHT, SAMPLED),
+    "Anthropic batch": (
+        {"custom_id": "a", "params": CHAT}, [USER], None, SAMPLED),
+    "Anthropic, tools": (
+        CHAT | {"messages": [
+            USER,
+            {"role": "assistant",
+             "content": [{"type": "tool_use", "id": "c", "name": "ls", "input": {}}]},
+            {"role": "user",
+             "content": [{"type": "tool_result", "tool_use_id": "c", "content": "a.txt"}]}]},
+        CALLED, None, SAMPLED),
+    "OpenAI Responses, function items": (
+        {"body": {"model": "m", "input": [
+            USER, {"type": "function_call", "call_id": "c", "name": "ls", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "a.txt"}]}},
+        CALLED, None, DEFAULT),
+    "Bedrock, Converse": (
+        {"schemaType": "ModelInvocationLog", "modelId": "m",
+         "input": {"inputBodyJson": {
+             "system": [{"text": "Be brief"}],
+             "messages": [{"role": "user", "content": [{"text": "Hello"}]}],
+             "inferenceConfig": {"maxTokens": 9, "temperature": 0.7}}},
+         "output": {"outputBodyJson": {"output": {"message": {
+             "role": "assistant", "content": [{"text": "Hi"}]}}}}},
         TOLD, "Hi", SAMPLED),
+    "Bedrock, InvokeModel": (
+        {"modelId": "m", "input": {"inputBodyJson": {
+            "anthropic_version": "bedrock-2023-05-31", "messages": [USER], "max_tokens": 9}},
+         "output": {"outputBodyJson": {"role": "assistant",
+                                       "content": [{"type": "text", "text": "Hi"}]}}},
+        [USER], "Hi", DEFAULT | {"max_tokens": 9}),
+    "Bedrock, too large": (
+        {"modelId": "m", "input": {"inputBodyS3Path": "s3://a/b"}},
+        NoTrafficError, "kept elsewhere by the logger", {}),
+    "LiteLLM, cut": (
+        {"proxy_server_request": CHAT | {"messages": [{
+            "role": "user", "content": "a... (litellm_truncated skipped 9 chars) ...z"}]}},
+        NoTrafficError, "cut by the logger", {}),
+    "LiteLLM, redacted": (
+        CHAT | {"messages": [{"role": "user", "content": "redacted-by-litellm"}]},
+        NoTrafficError, "redacted by the logger", {}),
     "LiteLLM standard payload": (
         {"call_type": "acompletion", "model": "m", "messages": [USER], "response": COMPLETION,
          "model_parameters": SAMPLED | {"stream": True}},
@@ -131,16 +193,32 @@ SHAPES = {
          "model_parameters": json.dumps(SAMPLED | {"stop": '["."]'}),
          "output": json.dumps(ANSWER)},
         TOLD, "Hi", SAMPLED | {"stop": (".",)}),
+    "Langfuse, cut": (
+        LANGFUSE | {"input": "<truncated due to size exceeding limit>"},
+        NoTrafficError, "cut by the logger", {}),
+    "a failed call": (
+        {"request": CHAT, "response": {"object": "error", "message": "too long", "code": 400}},
+        NoTrafficError, "the call failed", {}),
+    "LangSmith run": (
+        {"run_type": "llm", "inputs": {"messages": [[HUMAN]]},
+         "outputs": {"generations": [[{"text": "Hi"}]]},
+         "extra": {"invocation_params": CHAT | {"messages": None}}},
+        [USER], "Hi", SAMPLED),
+    "OpenInference span": ({"attributes": SPANNED}, [USER], "Hi", SAMPLED),
+    "OpenLLMetry span": (
+        {"attributes": {**SPAN_SETTINGS, "gen_ai.prompt.0.role": "user",
+                        "gen_ai.prompt.0.content": "Hello", "gen_ai.completion.0.content": "Hi"}},
+        [USER], "Hi", SAMPLED),
     "MLflow trace": (
         {"trace_id": "t", "request": json.dumps(CHAT), "response": json.dumps(COMPLETION)},
         [USER], "Hi", SAMPLED),
-    "OpenTelemetry span": ({"name": "chat m", "attributes": SPAN}, TOLD, "Hi", SAMPLED),
+    "OpenTelemetry span": ({"name": "chat m", "attributes": SPAN}, TOLD, THOUGHT, SAMPLED),
     "OpenTelemetry, JSON text": (
         {"attributes": json.dumps({
             name: json.dumps(value) if isinstance(value, list) else value
             for name, value in SPAN.items()})},
-        TOLD, "Hi", SAMPLED),
-    "OpenTelemetry, columns": (SPAN, TOLD, "Hi", SAMPLED),
+        TOLD, THOUGHT, SAMPLED),
+    "OpenTelemetry, columns": (SPAN, TOLD, THOUGHT, SAMPLED),
     "OpenTelemetry, exported": (
         {"name": "chat m", "attributes": [
             {"key": "gen_ai.request.temperature", "value": {"doubleValue": 0.7}},
@@ -151,12 +229,16 @@ SHAPES = {
     "OpenTelemetry, table of texts": (
         {name: value if isinstance(value, str) else json.dumps(value)
          for name, value in SPAN.items()},
-        TOLD, "Hi", SAMPLED),
+        TOLD, THOUGHT, SAMPLED),
     "vLLM custom": (
         {"prompt": "Once", "output_tokens": 9}, "Once", None, GREEDY | {"max_tokens": 9}),
     "vLLM, constrained": (
         {"body": CHAT | {"structured_outputs": {"regex": "a+"}}},
-        NotRepresentableError, "structured_outputs", {}),
+        [USER], None, SAMPLED | {"constraint": {"regex": "a+"}}),
+    "a tool that must be called": (
+        CHAT | {"tools": [{"type": "function", "function": {"name": "ls", "parameters": {}}}],
+                "tool_choice": {"type": "function", "function": {"name": "ls"}}},
+        [USER], None, SAMPLED | {"constraint": {"tool": {}}}),
     "SGLang /generate": (
         {"text": "Once", "sampling_params": {"temperature": 0.7, "max_new_tokens": 9}},
         "Once", None, SAMPLED),
@@ -190,7 +272,10 @@ SHAPES = {
         "Once", None, {"temperature": 0.7}),
     "Ollama, constrained": (
         {"model": "m", "prompt": "Hello", "format": "json", "options": {"temperature": 0.7}},
-        NotRepresentableError, "format", {}),
+        [USER], None, {"temperature": 0.7, "constraint": {"json_object": True}}),
+    "Ollama, not thinking": (
+        {"model": "m", "messages": [USER], "think": False, "options": {"temperature": 0.7}},
+        [USER], None, {"temperature": 0.7, "template": {"enable_thinking": False}}),
     "llama.cpp /completion": (
         {"prompt": "Once", "temperature": 0.7, "n_predict": 9, "repeat_penalty": 1.0},
         "Once", None, SAMPLED),
@@ -212,6 +297,21 @@ SHAPES = {
     "Alpaca": (
         {"instruction": "Greet", "input": "Bob", "output": "Hi Bob"},
         [{"role": "user", "content": "Greet\nBob"}], "Hi Bob", GREEDY),
+    "Alpaca with system and history": (
+        {"instruction": "Hello", "system": "Be brief", "history": [["Hello", "Hi"]],
+         "output": "Hi"},
+        [SYSTEM, USER, ANSWER, USER], "Hi", GREEDY),
+    "ShareGPT with a system column": (
+        {"system": "Be brief", "conversations": SHAREGPT}, TOLD, "Hi", GREEDY),
+    "messages with a system column": (
+        {"system_prompt": "Be brief", "messages": [USER, ANSWER]}, TOLD, "Hi", GREEDY),
+    "messages as a Python literal": (
+        {"messages": str([USER, ANSWER])}, [USER], "Hi", GREEDY),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        NotRepresentableError, "message content of type image_url", {}),
+    "images beside messages": ({"messages": [USER], "images": ["a.png"]},
+                               NotRepresentableError, "images", {}),
     "messages of a data set": ({"messages": [USER, ANSWER]}, [USER], "Hi", GREEDY),
     "prompt of a data set": ({"prompt": "Once", "completion": "upon"}, "Once", "upon", GREEDY),
     "Mooncake trace": (
@@ -250,26 +350,36 @@ def _line(shape: tuple[str, tuple[Any, ...]]) -> str:
     name, (row, *_) = shape
     text = json.dumps(row, ensure_ascii=False)
     try:
-        _, asked, assumed = read_request(text.encode(), name, Fields(), b"key")
+        _, asked, assumed, *_ = read_request(text.encode(), name, Fields(), b"key")
     except NotRepresentableError as error:
-        cells = [f"left out: it sets `{error}`", *[""] * 4]
+        cells = [f"left out: not representable: {error}", *[""] * 4]
+    except NoTrafficError as error:
+        cells = [f"left out: {error}", *[""] * 4]
     except BadRowError as error:
         cells = [f"refused: {error}", *[""] * 4]
     else:
-        messages = [f"{said['role']}: {said['content']}" for said in asked.messages or ()]
+        messages = [f"{said['role']}: {_said(said)}" for said in asked.messages or ()]
         temperature = f"{asked.sampling.temperature:g}"
+        held = f"<br>(only with an engine: {', '.join(asked.constraint or ())})"
         cells = [
-            "<br>".join(messages) or str(asked.prompt),
+            ("<br>".join(messages) or str(asked.prompt)) + held * bool(asked.constraint),
             f"({temperature})" if assumed else temperature,
             str(asked.max_tokens or ""),
             " ".join(asked.stop),
-            asked.response or "",
+            _said(asked.response) if isinstance(asked.response, dict) else asked.response or "",
         ]
     return (
         "| "
         + " | ".join(cell.replace("\n", "<br>") for cell in [name, f"`{text}`", *cells])
         + " |\n"
     )
+
+
+def _said(message: dict[str, Any]) -> str:
+    """What a message says: its reasoning in brackets, its text, and the tools that it calls."""
+    thought = message.get("reasoning_content")
+    called = [f"{call['function']['name']}(…)" for call in message.get("tool_calls", ())]
+    return " ".join(filter(None, [f"({thought})" * bool(thought), message["content"], *called]))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from draftbench.flags import LAST
 COMMANDS = {
     "demo": "Try everything on small models, in half a minute, offline.",
     "suggest": "List drafts that are known to be used with a target.",
+    "traffic": "Show what is read of a log.",
     "check": "Check whether drafts can work with a target.",
     "sweep": "Measure drafts on your traffic.",
     "recommend": "Decide: speculate or not, which draft, which k, how sure.",

@@ -195,9 +195,10 @@ def _audited(observed: Run) -> str:
 
 
 def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
-    """Say how many requests the traffic has and which drafts are refused, before weights load."""
+    """Say what was read of the traffic and which drafts are refused, before weights load."""
     from draftbench.planner.caveats import LOAD
     from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
+    from draftbench.report.terminal.traffic import traffic_lines
 
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD:  # as a caveat of the answer says
@@ -205,11 +206,8 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
             f"the machine is busy (load {load:.1f} per core): times will be noisy, acceptance will "
             "not"
         )
-    facts = prepared.manifest.traffic
-    merged = f"; duplicates merged: {facts.merged}" if facts.merged else ""
-    watcher.note(f"{facts.requests} requests in {facts.rows} rows, read as {facts.form}{merged}")
-    for reason, count in facts.dropped.items():
-        watcher.note(f"{count} left out: {reason}")
+    for line in traffic_lines(prepared.traffic):
+        watcher.note(line)
     refused: dict[str, list[str]] = {}
     for failure in prepared.failures:
         refused.setdefault(failure.reason, []).append(str(failure.candidate))

@@ -47,6 +47,7 @@ class Ask:
     stop: tuple[str, ...] = ()
     arrival: float | None = None  # open loop: seconds since the drive began
     log_p: bool = False  # whether to ask for the log-probabilities of the answer's own tokens
+    constraint: Mapping[str, Any] | None = None  # what the answer is held to (traffic/constraints)
 
 
 @dataclass(eq=False)
@@ -139,6 +140,7 @@ class Server(ABC):
     # Whether positions and rounds come from the server's counters, read around each request.
     counts_around: bool = False
     flush_route: ClassVar[str | None] = None  # what empties the prefix cache
+    constraints: ClassVar[frozenset[str]] = frozenset()  # the kinds that it holds answers to
 
     def __init__(self, http: Http, model: str | None) -> None:
         self.http = http

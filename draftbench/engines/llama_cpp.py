@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -98,10 +99,11 @@ class LlamaCpp(Server):
     engine = "llama.cpp"
     route = "/completion"
     counts_around = True
+    constraints = frozenset({"json", "json_object", "choice", "grammar"})
 
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
-        body = {
+        body: dict[str, Any] = {
             "prompt": ask.prompt if isinstance(ask.prompt, str) else list(ask.prompt),
             "n_predict": ask.limit,
             "temperature": sampling.temperature,
@@ -127,6 +129,16 @@ class LlamaCpp(Server):
         }
         if ask.log_p:
             body |= {"n_probs": 1, "post_sampling_probs": True}
+        match ask.constraint:
+            case {"json": schema}:
+                body["json_schema"] = schema
+            case {"json_object": _}:
+                body["json_schema"] = {"type": "object"}
+            case {"grammar": grammar}:
+                body["grammar"] = grammar
+            case {"choice": texts}:
+                quoted = (json.dumps(text, ensure_ascii=False) for text in texts)
+                body["grammar"] = f"root ::= {' | '.join(quoted)}"
         return body
 
     def read(self, data: bytes, answer: Answer) -> None:

@@ -98,6 +98,7 @@ class OpenAi(Server):
     route = "/v1/completions"
     returns_ids = False
     extended = True
+    constraints = frozenset({"json", "json_object"})
 
     def facts(self) -> ServerFacts:
         return ServerFacts(self.engine, model=self.model, context_length=self._card().max_model_len)
@@ -130,7 +131,17 @@ class OpenAi(Server):
                 "the server takes neither `top_k` nor `min_p`",
                 hint="measure requests without them, or set them in the server",
             )
-        return body
+        return body | self.constrained(ask)
+
+    def constrained(self, ask: Ask) -> dict[str, Any]:
+        """The fields that hold the answer to a constraint."""
+        match ask.constraint:
+            case {"json": schema}:
+                named = {"name": "answer", "schema": schema}
+                return {"response_format": {"type": "json_schema", "json_schema": named}}
+            case {"json_object": _}:
+                return {"response_format": {"type": "json_object"}}
+        return {}
 
     def read(self, data: bytes, answer: Answer) -> None:
         if (event := event_of(data, OpenAiEvent, answer)) is not None:

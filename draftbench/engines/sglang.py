@@ -10,6 +10,7 @@ tested with answers of that shape.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -79,8 +80,18 @@ class SglangServerInfo(msgspec.Struct):
     tp_size: Count | None = None
 
 
+# What SGLang calls the kinds of constraints.
+_CONSTRAINTS = {
+    "json": "json_schema",
+    "json_object": "json_schema",
+    "regex": "regex",
+    "grammar": "ebnf",
+}
+
+
 class Sglang(TokenServer):
     engine = "sglang"
+    constraints = frozenset(_CONSTRAINTS)
     route = "/generate"
     returns_since = "SGLang of 0.5.23 or near does"
     flush_route = "/flush_cache"
@@ -88,6 +99,10 @@ class Sglang(TokenServer):
 
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
+        held = {_CONSTRAINTS[kind]: value for kind, value in (ask.constraint or {}).items()}
+        if "json_schema" in held:
+            schema = {"type": "object"} if held["json_schema"] is True else held["json_schema"]
+            held["json_schema"] = json.dumps(schema)
         text = isinstance(ask.prompt, str)
         return {
             "text" if text else "input_ids": ask.prompt if text else list(ask.prompt),
@@ -105,6 +120,7 @@ class Sglang(TokenServer):
                 "stop": list(ask.stop),
                 "ignore_eos": False,
                 "min_new_tokens": 0,
+                **held,
             },
             "stream": True,
             "return_prompt_token_ids": True,

@@ -30,6 +30,7 @@ from draftbench.engines.engine import (
     margin_of,
 )
 from draftbench.engines.openai import OpenAi, OpenAiEvent
+from draftbench.traffic.constraints import KINDS
 
 _TOLD = re.compile(
     r"\b(dtype|max_seq_len|tensor_parallel_size|pipeline_parallel_size|data_parallel_size"
@@ -55,6 +56,7 @@ class Vllm(TokenServer, OpenAi):
     returns_ids = True
     returns_since = "vLLM 0.10.2 and later do"
     flush_route = "/reset_prefix_cache"  # in developer mode
+    constraints = frozenset(KINDS)
 
     def body(self, ask: Ask) -> dict[str, Any]:
         body = super().body(ask)
@@ -65,6 +67,12 @@ class Vllm(TokenServer, OpenAi):
         if ask.log_p:
             body |= {"logprobs": 0, "return_tokens_as_token_ids": True}
         return body
+
+    def constrained(self, ask: Ask) -> dict[str, Any]:
+        # A forced call is held to the schema of its arguments, as vLLM's chat route does.
+        named = {"tool": "json"}
+        given = {named.get(kind, kind): value for kind, value in (ask.constraint or {}).items()}
+        return {"structured_outputs": given} if given else {}
 
     def take(self, event: OpenAiEvent, answer: Answer) -> None:
         super().take(event, answer)

@@ -7,14 +7,14 @@ same ids. No error quotes the text of a request.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from draftbench.errors import TrafficError
+from draftbench.errors import RefusedError
 from draftbench.measure.templates import Renderer
 from draftbench.models.source import ModelSource, end_tokens
 from draftbench.records import Request
@@ -48,6 +48,10 @@ def fitted(
     return Prompt(settings, array("i", tokens), min(limit, room))
 
 
+class LostAnswerError(Exception):
+    """A logged answer of which the target wrote more than can be put back; `str()` says what."""
+
+
 @dataclass(frozen=True)
 class TextSide:
     """What measuring needs to know of text: the target's tokenizer, template and end tokens."""
@@ -77,22 +81,45 @@ class TextSide:
             limit: most tokens of a response.
 
         Raises:
-            TrafficError, ModelError: the tokenizer or its template refuses it, or does not end.
+            RefusedError, ModelError: the tokenizer or its template refuses it, or does not end.
         """
         if request.messages is not None and not getattr(self.tokenizer, "chat_template", None):
-            raise TrafficError(
-                f"{request.source} is a chat, and `{self.source.name}` has no chat template",
-                hint=self.template_hint,
+            without = f"is a chat, and `{self.source.name}` has no chat template"
+            raise RefusedError(
+                f"{request.source} {without}", reason=f"it {without}", hint=self.template_hint
             )
         return fitted(request, self._renderer.tokens(request), limit, context_length)
 
     def answer(self, request: Request) -> list[int]:
-        """The logged answer as the target's tokens.
+        """The logged answer as the target's tokens: with its reasoning and its calls of tools as
+        the template writes them.
 
         Raises:
-            TrafficError, ModelError: the tokenizer refuses it, or does not end.
+            LostAnswerError: the log or the template leaves out a part of it.
+            RefusedError, ModelError: the tokenizer refuses it, or does not end.
         """
-        return self._renderer.answer(request)
+        answer = request.response
+        if not isinstance(answer, dict):
+            return self._renderer.answer(request)
+        if answer.get("reasoning_content", "") is None:
+            raise LostAnswerError("reasoning that is not in the log")
+        if request.messages is None:
+            raise LostAnswerError("reasoning or calls of tools after a plain prompt")
+        prompt, whole = self._renderer.tokens(request), self._renderer.tokens(request, answer)
+        if whole[: len(prompt)] != prompt:
+            raise LostAnswerError("reasoning or calls of tools that the template writes otherwise")
+        rest = whole[len(prompt) :]
+        end = next((at for at, token in enumerate(rest) if token in self.end_tokens), len(rest))
+        written = "".join(self.shown(rest[:end]).split())
+        for what, text in _parts(answer):
+            if "".join(text.split()) not in written:
+                raise LostAnswerError(f"{what} that the template does not write")
+        return rest[:end]
+
+    def shown(self, tokens: Sequence[int]) -> str:
+        """The text of token ids."""
+        text: str = self.tokenizer.decode(list(tokens))
+        return text
 
     def ends(self, output: list[int], stop: tuple[str, ...]) -> bool:
         """Whether the response ends with the last token of `output`."""
@@ -103,3 +130,11 @@ class TextSide:
         window = output[-max(len(text.encode()) for text in stop) - EXTRA_TOKENS :]
         tail, before = self.tokenizer.decode(window), self.tokenizer.decode(window[:-1])
         return any(text in tail and text not in before for text in stop)
+
+
+def _parts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What an answer says, each as (what it is, its text)."""
+    yield "reasoning", answer.get("reasoning_content") or ""
+    yield "a text", answer.get("content") or ""
+    for call in answer.get("tool_calls", ()):
+        yield "a call of a tool", call["function"]["name"]

@@ -17,6 +17,7 @@ import resource
 import signal
 import time
 import weakref
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from operator import index
@@ -25,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from draftbench.errors import ModelError, TrafficError
+from draftbench.errors import ModelError, RefusedError
 from draftbench.records import Request
 
 # Seconds that the child has for one request.
@@ -38,15 +39,17 @@ MEMORY_BYTES = 2 << 30
 # What renders a request → the hints for when it refuses one, and for when it takes too much.
 _HINTS = {
     "chat template": (
-        "it may not know these roles or tools; leave such rows out of the traffic",
+        "it may not know these roles or tools; --skip-bad leaves such rows out, and counts them",
         "it is a program of whoever made the model: read chat_template.jinja or "
         "tokenizer_config.json, or give plain prompts",
     ),
     "tokenizer": (
-        "it cannot read this text; leave such rows out of the traffic",
+        "it cannot read this text; --skip-bad leaves such rows out, and counts them",
         "its patterns are a program of whoever made the model: read tokenizer.json",
     ),
 }
+# Most characters of a template's own words, and fewest that say anything.
+_MOST_WORDS, _FEWEST_WORDS = 200, 8
 _PARALLELISM = "TOKENIZERS_PARALLELISM"
 _ANSWER = msgspec.msgpack.Decoder(list[int] | str)
 
@@ -63,19 +66,19 @@ class Renderer:
         self._tokenizer, self._name = tokenizer, name
         self._pipe: Connection | None = None
 
-    def tokens(self, request: Request) -> list[int]:
-        """The prompt's token ids; a chat's with the opening of the response.
+    def tokens(self, request: Request, answer: Mapping[str, Any] | None = None) -> list[int]:
+        """The prompt's token ids; a chat's with the opening of the response, or with an answer.
 
         Raises:
-            TrafficError: the template or the tokenizer refuses this request.
+            RefusedError: the template or the tokenizer refuses this request.
             ModelError: it takes too long or too much memory, or ends its process.
         """
         if request.messages is None:
             return self._asked(request, "tokenizer", {"text": request.prompt})
         chat = {
-            "conversation": list(request.messages),
+            "conversation": [*request.messages, *([answer] if answer else [])],
             "tools": list(request.tools) if request.tools else None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": answer is None,
             "tokenize": True,
             "return_dict": False,
             **request.template,
@@ -86,7 +89,7 @@ class Renderer:
         """The token ids of the logged answer.
 
         Raises:
-            TrafficError, ModelError: as `tokens`.
+            RefusedError, ModelError: as `tokens`.
         """
         plain = {"text": request.response or "", "add_special_tokens": False}
         return self._asked(request, "tokenizer", plain)
@@ -110,8 +113,10 @@ class Renderer:
             return answer
         refused, excessive = _HINTS[what]
         if answer is not None and answer != MemoryError.__name__:
-            raise TrafficError(
-                f"the {what} of `{self._name}` refuses {request.source} ({answer})", hint=refused
+            raise RefusedError(
+                f"the {what} of `{self._name}` refuses {request.source} ({answer})",
+                reason=f"the {what} refuses it ({answer})",
+                hint=refused,
             )
         excess = f"needs more than {MEMORY_BYTES >> 30} GiB of memory" if answer else self._death()
         raise ModelError(
@@ -155,7 +160,7 @@ def _end(child: BaseProcess, pipe: Connection) -> None:
 
 
 def _serve(tokenizer: Any, pipe: Connection, parents: Connection) -> None:
-    """The child's work: answer every request with its token ids, or the name of an exception."""
+    """The child's work: answer every request with its token ids, or with what was raised."""
     parents.close()  # else this process would not notice that the parent ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted, and ends this process
     for ending in (signal.SIGALRM, signal.SIGTERM):  # handlers would wait for native code
@@ -193,4 +198,18 @@ def _rendered(tokenizer: Any, arguments: dict[str, Any]) -> bytes:
         return msgspec.msgpack.encode(list(map(int, map(index, ids))))
     # A template may raise anything, with a message that quotes the chat.
     except Exception as error:
-        return msgspec.msgpack.encode(type(error).__name__)
+        template = getattr(tokenizer, "chat_template", None)
+        words = _own_words(str(error), template) if "text" not in arguments else ""
+        return msgspec.msgpack.encode(words or type(error).__name__)
+
+
+def _own_words(message: str, template: Any) -> str:
+    """The beginning of a message that stands in the template itself, so that it quotes no chat."""
+    texts = template.values() if isinstance(template, Mapping) else [template]
+    written = "\0".join(text for text in texts if isinstance(text, str))
+    said, length = message[:_MOST_WORDS], 0
+    while length < len(said) and said[: length + 1] in written:
+        length += 1
+    if length < _FEWEST_WORDS:
+        return ""
+    return said[:length].strip() + "…" * (length < len(message))

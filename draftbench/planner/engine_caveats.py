@@ -42,10 +42,24 @@ def engine_caveats(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     if run.manifest.question.engine is None or evaluator.foreign:
         return
     yield from _of_two_servers(run)
+    yield from _of_structured_output(run)
     yield from _of_a_thinned_log(run)
     yield from _of_untimed(run, decided)
     yield from _of_unreported_rounds(run, decided)
     yield from _of_cached_prompts(evaluator, decided)
+
+
+def _of_structured_output(run: Run) -> Iterator[Caveat]:
+    """Requests whose answers the engine held to a grammar, which replays do not know."""
+    traffic = run.manifest.traffic
+    if traffic.constrained:
+        share = 1 - traffic.constrained / traffic.requests
+        yield Caveat(
+            "structured-output",
+            f"{traffic.constrained} of {traffic.requests} requests have structured output: what "
+            "the engine measured includes its grammar; drafts are replayed without it, so replay "
+            f"speaks for the other {share:.0%}",
+        )
 
 
 def _of_two_servers(run: Run) -> Iterator[Caveat]:

@@ -118,6 +118,7 @@ class TrafficFacts(Record, frozen=True):
     merged: Count  # exact duplicates merged
     dropped: dict[str, Count]  # rows left out, by reason
     revision: str | None = None  # commit of a data set of the hub; None for files and suites
+    constrained: Count = 0  # requests with structured output
 
 
 class Environment(Record, frozen=True):

@@ -348,6 +348,7 @@ class EngineWorker:
                     stop=prompt.request.stop,
                     arrival=arrivals.get(each.key),
                     log_p=log_p and sampling.temperature > 0,
+                    constraint=prompt.request.constraint,
                 )
             )
         by_key = {each.key: each for each in samples}

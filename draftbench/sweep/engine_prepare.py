@@ -17,13 +17,19 @@ import msgspec
 
 from draftbench.decoder.device import device_of, device_words, dtype_of, set_threads
 from draftbench.engines.commands import ServerStart, launch
-from draftbench.engines.connect import connect
+from draftbench.engines.connect import KINDS, connect
 from draftbench.engines.engine import Server, ServerFacts
 from draftbench.engines.secrets import form_of, hidden_in
 from draftbench.engines.start import HOST
-from draftbench.errors import EngineError, ModelError, PairError, TrafficError, UsageError
+from draftbench.errors import (
+    EngineError,
+    ModelError,
+    PairError,
+    RefusedError,
+    UsageError,
+)
 from draftbench.hub import short_name
-from draftbench.measure.prompts import Prompt, TextSide, fitted
+from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS
@@ -43,6 +49,7 @@ from draftbench.sweep.preparation import (
     Prepared,
     PromptMaker,
     check_drafts,
+    facts_of,
     manifest_of,
     question_of,
     read_requests,
@@ -99,9 +106,11 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     facts = server.facts() if server is not None else None
     engine = facts.engine if facts is not None else engine_options.engine
     assert engine is not None
+    held = replace(options.traffic, constraints=KINDS[engine].constraints)
+    options = replace(options, traffic=held)
     traffic = read_requests(options, watcher)
     target = target_of(options, server, facts, watcher)
-    prompts, traffic_facts = render(options, traffic, target.text, target.context)
+    prompts, summary = render(options, traffic, target.text, target.context)
     sent, rows = len(prompts) * options.samples, traffic.rows
     if engine_options.arrivals == "log" and sent < rows:
         watcher.note(
@@ -186,7 +195,10 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         failures=tuple(checked.failures),
         caveats=checked.caveats,
         prompts=prompts,
-        manifest=manifest_of(options, command, question, traffic_facts, threads, specs),
+        traffic=summary,
+        manifest=manifest_of(
+            options, command, question, facts_of(traffic, summary), threads, specs
+        ),
         build=build,
         serving=serving,
     )
@@ -463,14 +475,15 @@ class ServerText:
         """As `measure.prompts.TextSide` does.
 
         Raises:
-            TrafficError: the request has what cannot be sent over HTTP.
+            RefusedError: the request asks for what cannot be asked over HTTP.
             EngineError: the server has no such route.
         """
         text: str | list[int] | None = request.prompt
         if request.messages is not None:
             if request.tools or request.template:
-                raise TrafficError(
+                raise RefusedError(
                     f"{request.source} has tools or arguments of the template",
+                    reason="it has tools or arguments of the template",
                     hint="name the target's folder or id with --tokenizer, which renders them",
                 )
             text = self.server.apply_template(request.messages)
@@ -479,8 +492,18 @@ class ServerText:
         return fitted(request, text or (), limit, context_length)
 
     def answer(self, request: Request) -> list[int]:
-        """The logged answer as token ids."""
+        """The logged answer as token ids.
+
+        Raises:
+            LostAnswerError: it holds more than a text, which only a template can write.
+        """
+        if isinstance(request.response, dict):
+            raise LostAnswerError("reasoning or calls of tools, which --tokenizer could put back")
         return self.server.tokenize(request.response or "")
+
+    def shown(self, tokens: Sequence[int]) -> str | None:
+        """None: not every server says what ids mean."""
+        return None
 
 
 def _same_ids(source: ModelSource, server: Server) -> bool:

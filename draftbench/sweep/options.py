@@ -258,6 +258,9 @@ class SweepOptions:
     max_new_tokens: int | None = in_traffic(
         None, "The longest response in tokens (default: each request's limit).", min=2
     )
+    show_prompt: bool = in_traffic(
+        False, "Show how the first request's prompt ends, as the target reads it."
+    )
     temperature: float | None = in_traffic(
         None, "Replace the temperature of every request; 0 is greedy.", "X", parse=_temperature
     )

@@ -10,7 +10,7 @@ import time
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,16 @@ from draftbench.decoder.device import (
     set_threads,
 )
 from draftbench.engines.secrets import without_values
-from draftbench.errors import DraftbenchError, ModelError, PairError, TrafficError, UsageError
+from draftbench.errors import (
+    DraftbenchError,
+    ModelError,
+    PairError,
+    RefusedError,
+    TrafficError,
+    UsageError,
+)
 from draftbench.hub import names_model
-from draftbench.measure.prompts import Prompt, TextSide
+from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
 from draftbench.models.drafting import draft_name, parsed
 from draftbench.models.prequantized import stored_level
@@ -51,6 +58,7 @@ from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.failures import failure, known_error
 from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.traffic import Traffic, load
+from draftbench.traffic.summary import TrafficSummary, first_request
 
 DEFAULT_LIMIT = 256
 
@@ -61,6 +69,8 @@ class PromptMaker(Protocol):
     def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None: ...
 
     def answer(self, request: Request) -> list[int]: ...
+
+    def shown(self, tokens: Sequence[int]) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -76,6 +86,7 @@ class Prepared:
     failures: tuple[Failure, ...]  # of drafts that were refused
     caveats: dict[str, tuple[str, ...]]
     prompts: tuple[Prompt, ...]
+    traffic: TrafficSummary
     manifest: Manifest
     build: Build
     serving: Serving | None = None
@@ -128,7 +139,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             f"`{target.name}` names no context length, as recurrent models do",
             hint="choose a target whose layers keep keys and values",
         )
-    prompts, facts = render(options, traffic, TextSide(target), context)
+    prompts, summary = render(options, traffic, TextSide(target), context)
     checked = check_drafts(options, specs, partial(check_pair, target))
     if not checked.candidates:
         raise checked.no_draft
@@ -147,7 +158,10 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         failures=tuple(checked.failures),
         caveats=checked.caveats,
         prompts=prompts,
-        manifest=manifest_of(options, command, question, facts, threads, specs),
+        traffic=summary,
+        manifest=manifest_of(
+            options, command, question, facts_of(traffic, summary), threads, specs
+        ),
         build=replace(build, longest=longest),
     )
 
@@ -198,7 +212,7 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
 
 
 def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
-    """Read the requests, with a note on each bad row.
+    """Read the requests.
 
     Raises:
         TrafficError: there is none.
@@ -207,19 +221,6 @@ def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
     if options.traffic.on_hub:
         watcher.note("it is fetched from the dataset hub unless it is cached")
     traffic = load(options.traffic)
-    for row in traffic.bad_rows:
-        watcher.note(f"bad row {row}")
-    if {"vLLM custom", "text"} & {*traffic.form.split(", ")}:
-        watcher.note(
-            "prompts are used as they are; vLLM and AIPerf would put them through the chat "
-            "template (--as-chat)"
-        )
-    for temperature, rows in sorted(traffic.assumed.items()) if options.temperature is None else ():
-        meaning = "the default of servers" if temperature else "greedy"
-        watcher.note(
-            f"rows without a temperature: {rows}; {temperature:g} is assumed, {meaning} "
-            "(--temperature sets another)"
-        )
     if not traffic.requests:
         reasons = _listed(traffic.dropped)
         raise TrafficError(
@@ -233,14 +234,19 @@ def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
 
 def render(
     options: SweepOptions, traffic: Traffic, text: PromptMaker, context: int
-) -> tuple[tuple[Prompt, ...], TrafficFacts]:
+) -> tuple[tuple[Prompt, ...], TrafficSummary]:
     """Render every request; those that cannot be replayed are counted among the rows left out.
 
     Args:
         context: tokens that the target reads.
+
+    Raises:
+        TrafficError: the template refuses a request (unless `skip_bad`), or there is none left.
     """
     prompts: list[Prompt] = []
     dropped: Counter[str] = Counter()
+    refused: dict[str, list[RefusedError]] = {}
+    first: Request | None = None
     for request in traffic.requests:
         if options.responses == "log" and not request.response:
             dropped["no logged answer"] += 1
@@ -250,29 +256,68 @@ def render(
             sampling = msgspec.structs.replace(sampling, temperature=options.temperature)
         limits = filter(None, (request.max_tokens, options.max_new_tokens))
         sampled = msgspec.structs.replace(request, sampling=sampling)
-        prompt = text.prompt(sampled, min(limits, default=DEFAULT_LIMIT), context)
+        try:
+            prompt = text.prompt(sampled, min(limits, default=DEFAULT_LIMIT), context)
+            if prompt is not None and options.responses == "log":
+                prompt = replace(prompt, logged=array("i", text.answer(request)[: prompt.limit]))
+        except RefusedError as error:
+            refused.setdefault(error.reason, []).append(error)
+            continue
+        except LostAnswerError as error:
+            dropped[f"its logged answer had {error}"] += 1
+            continue
         if prompt is None:
             dropped["longer than the target's context"] += 1
-            continue
-        if options.responses == "log":
-            prompt = replace(prompt, logged=array("i", text.answer(request)[: prompt.limit]))
-            if not prompt.logged:
-                dropped["a logged answer without any token"] += 1
-                continue
-        prompts.append(prompt)
-    if not prompts:
+        elif options.responses == "log" and not prompt.logged:
+            dropped["a logged answer without any token"] += 1
+        else:
+            first = first or request
+            prompts.append(prompt)
+    if refused and not (options.traffic.skip_bad and prompts):
+        raise _refusal(refused, len(traffic.requests))
+    dropped.update({reason: len(errors) for reason, errors in refused.items()})
+    if first is None:
         raise TrafficError(
             f"no request can be replayed ({_listed(dropped)})",
-            hint=f"the target reads {context} tokens; `--responses log` needs logged answers",
+            hint="let the target answer itself: `--responses target`"
+            if options.responses == "log"
+            else f"the target reads {context} tokens: take shorter prompts, or another target",
         )
-    return tuple(prompts), TrafficFacts(
+    summary = traffic.summary(Path(options.traffic.source).name)
+    shown = options.show_prompt or options.traffic.source.startswith("suite:")
+    rendered = text.shown(prompts[0].tokens) if shown else None
+    return tuple(prompts), msgspec.structs.replace(
+        summary,
+        requests=len(prompts),
+        left_out={**summary.left_out, **dropped},
+        assumed=summary.assumed if options.temperature is None else {},
+        constrained=sum(prompt.request.constraint is not None for prompt in prompts),
+        first=first_request(first, rendered, shown=shown),
+    )
+
+
+def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
+    """What the run folder keeps of the traffic."""
+    bad = sum(each.rows for each in traffic.bad_rows)
+    return TrafficFacts(
         form=traffic.form,
         rows=traffic.rows,
-        requests=len(prompts),
+        requests=summary.requests,
         merged=traffic.merged,
-        dropped={**traffic.dropped, **dropped},
+        dropped={**({"bad row": bad} if bad else {}), **summary.left_out},
         revision=traffic.revision,
+        constrained=summary.constrained,
     )
+
+
+def _refusal(refused: Mapping[str, Sequence[RefusedError]], requests: int) -> TrafficError:
+    """The error for requests that the target's template or tokenizer refuses: the first of each
+    reason.
+    """
+    count = sum(map(len, refused.values()))
+    firsts = [errors[0] for errors in refused.values()]
+    counted = f"{count} of {requests} requests cannot be asked: " if count > 1 else ""
+    return TrafficError(counted + "; ".join(error.message for error in firsts), hint=firsts[0].hint)
 
 
 def _listed(reasons: Mapping[str, int]) -> str:

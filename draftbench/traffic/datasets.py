@@ -21,7 +21,7 @@ from typing import Any
 from draftbench.errors import DraftbenchError, TrafficError
 from draftbench.hub import hub_answers
 from draftbench.safe_files import read_limited
-from draftbench.traffic.files import Row, can_read, read_rows
+from draftbench.traffic.files import Row, can_read, read_rows, without_padding
 
 MAX_METADATA_BYTES = 4 << 20
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -61,7 +61,7 @@ class Dataset:
             rows: Iterable[Any]
             if files is None:
                 self._builder.download_and_prepare()
-                rows = map(dict, self._builder.as_dataset(split=split))
+                rows = map(without_padding, map(dict, self._builder.as_dataset(split=split)))
             else:
                 rows = (row.data for file in files[split] for row in read_rows(file))
             for number, row in enumerate(rows, 1):

@@ -1,8 +1,9 @@
 """Reads the raw rows of a traffic file one at a time, with their numbers.
 
-Reads `.jsonl`, `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and `.parquet`. It holds
-one row, one buffer or one small parquet batch at a time, and everything that could grow without end
-has a limit.
+Reads `.jsonl`, `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and `.parquet`. Texts are
+UTF-8 or UTF-16; the columns of a `.csv` are separated by whichever sign its header holds most. It
+holds one row, one buffer or one small parquet batch at a time, and everything that could grow
+without end has a limit.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import codecs
 import contextlib
 import csv
 import io
+import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -35,6 +38,7 @@ _BROKEN = (OSError, ValueError, NotImplementedError, RecursionError, OverflowErr
 _CHUNK = 1 << 20
 _BATCH = 64
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _BETWEEN_ROWS = re.compile(r"[\s,]*")
 
 
@@ -54,7 +58,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     """
     try:
         kind, compression = _checked_kind(path)
-        with _open(path, compression) as stream:
+        with _open(path, compression) as stream, _as_utf8(stream, kind) as stream:
             for count, row in enumerate(_READERS[kind](stream), 1):
                 if count > MAX_ROWS:
                     raise ValueError(f"more than {MAX_ROWS} rows")
@@ -66,6 +70,21 @@ def read_rows(path: Path) -> Iterator[Row]:
         elif isinstance(error, OSError) and error.errno is not None:
             reason, hint = os.strerror(error.errno), "see whether you may read it and its folder"
         raise TrafficError(f"`{path.name}` cannot be read: {reason}", hint=hint) from error
+
+
+def layout_of(path: Path) -> tuple[str, ...]:
+    """How a text file is read, as far as that was guessed from its beginning."""
+    kind, compression = _checked_kind(path)
+    if kind == ".parquet":
+        return ()
+    words = []
+    with contextlib.suppress(*_BROKEN), _open(path, compression) as stream:
+        if encoding := _encoding(stream):
+            words.append(encoding[:6].upper())
+        if kind == ".csv":
+            header = next(_lines(_as_utf8(stream, kind)), b"").decode(errors="replace")
+            words.append(f"columns separated by {_DELIMITERS[_delimiter(header)]}")
+    return tuple(words)
 
 
 def _checked_kind(path: Path) -> tuple[str, str | None]:
@@ -127,6 +146,47 @@ def _open(path: Path, compression: str | None) -> BinaryIO:
     most = max(_ALWAYS_UNPACKED, MAX_RATIO * path.stat().st_size)
     unpacked = pyarrow.input_stream(str(path), compression=compression)
     return io.BufferedReader(_Limited(unpacked, most), _CHUNK)
+
+
+def _encoding(stream: Any) -> str | None:
+    """UTF-16, by the mark at the beginning of a text or by the zeros in its first letters; None:
+    UTF-8.
+    """
+    start = stream.peek(64)[:64]
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if len(start) > 3 and not any(start[1:4:2]) and all(start[:4:2]):
+        return "utf-16-le"
+    if len(start) > 3 and not any(start[:4:2]) and all(start[1:4:2]):
+        return "utf-16-be"
+    return None
+
+
+def _as_utf8(stream: Any, kind: str) -> BinaryIO:
+    if kind == ".parquet" or not (encoding := _encoding(stream)):
+        return stream
+    return io.BufferedReader(_Recoded(stream, encoding), _CHUNK)
+
+
+class _Recoded(io.RawIOBase):
+    """A text in UTF-8, of a stream in another encoding."""
+
+    def __init__(self, stream: Any, encoding: str) -> None:
+        self.stream = stream
+        self.decoder = codecs.getincrementaldecoder(encoding)()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        text = b""
+        while not text:
+            read = self.stream.read(len(buffer) // 3)
+            text = self.decoder.decode(read, final=not read).encode()
+            if not read:
+                break
+        buffer[: len(text)] = text
+        return len(text)
 
 
 class _Limited(io.RawIOBase):
@@ -205,13 +265,39 @@ def _read_csv(stream: BinaryIO) -> Iterator[Row]:
             yield line.decode(errors="surrogateescape").removeprefix("\ufeff")
 
     csv.field_size_limit(MAX_ROW)
-    reader = csv.DictReader(lines(), strict=True)
+    texts = lines()
+    header = next(texts, "")
+    delimiter = _delimiter(header)
+    reader = csv.DictReader(itertools.chain([header], texts), strict=True, delimiter=delimiter)
     if len(reader.fieldnames or ()) > MAX_COLUMNS:
         raise ValueError(f"more than {MAX_COLUMNS} columns")
     start = 2
     for cells in reader:
         yield Row(start, {name: text for name, text in cells.items() if text})
         start, size = reader.line_num + 1, 0
+
+
+def _delimiter(header: str) -> str:
+    """What separates the columns of a table, by its first line: the most frequent sign."""
+    bare = re.sub(r'"[^"]*"', "", header)
+    return max(_DELIMITERS, key=bare.count)
+
+
+def without_padding(value: Any) -> Any:
+    """A value of a table without the nulls and NaNs with which the table fills the fields that a
+    row does not have. A message may well have no content.
+    """
+    if isinstance(value, dict):
+        return {
+            name: without_padding(inner)
+            for name, inner in value.items()
+            if not _is_padding(inner) or name == "content"
+        }
+    return [without_padding(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _is_padding(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _read_parquet(stream: BinaryIO) -> Iterator[Row]:
@@ -222,7 +308,7 @@ def _read_parquet(stream: BinaryIO) -> Iterator[Row]:
     batches = file.iter_batches(batch_size=_BATCH)
     rows = (row for batch in batches for row in batch.to_pylist())
     for number, row in enumerate(rows, 1):
-        yield Row(number, row)
+        yield Row(number, without_padding(row))
 
 
 _READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {

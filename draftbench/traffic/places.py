@@ -1,22 +1,29 @@
-"""Finds a value in a raw row, however a log keeps it: nested, as JSON text, in columns whose names
-are paths, or in OpenTelemetry's lists of typed attributes.
+"""Finds a value in a raw row, however a log keeps it: nested, as the text of JSON or of a Python
+literal, in columns whose names are paths, or in OpenTelemetry's lists of typed attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import contextlib
+import json
+from functools import lru_cache
 from typing import Any
 
 import msgspec
+
+# Most characters of a Python literal: parsing takes a hundred times its size.
+_MOST_LITERAL = 1 << 20
 
 
 def at(row: Any, path: str) -> Any:
     """The value at a dotted path, where names may hold dots; the row itself for an empty path.
 
     If the path is only the beginning of columns (`request.model`, `request.messages`), the value is
-    the object that these columns make.
+    the object that these columns make, or the list if they are numbered (`messages.0.role`).
     """
-    row = decoded(row)
+    if not isinstance(row, dict):
+        row = decoded(row)
     if not path or not isinstance(row, dict):
         return None if path else row
     if path in row:
@@ -28,29 +35,61 @@ def at(row: Any, path: str) -> Any:
         return None
     start = f"{path}."
     columns = {name[len(start) :]: row[name] for name in row if name.startswith(start)}
+    heads = {name.partition(".")[0] for name in columns}
+    if columns and all(head.isdecimal() and head.isascii() for head in heads):
+        return [at(columns, head) for head in sorted(heads, key=lambda head: (len(head), head))]
     return columns or None
 
 
-def splits(path: str) -> Iterator[tuple[str, str]]:
+@lru_cache(1024)
+def splits(path: str) -> tuple[tuple[str, str], ...]:
     """The two parts of a path at each of its dots, from the first dot on."""
-    return ((path[:i], path[i + 1 :]) for i, letter in enumerate(path) if letter == ".")
+    return tuple((path[:i], path[i + 1 :]) for i, letter in enumerate(path) if letter == ".")
+
+
+def parsed(text: bytes | str) -> Any:
+    """The value of JSON, in which NaN and Infinity, as Python writes them, are null.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        lenient = text.decode() if isinstance(text, bytes) else text
+        if "NaN" not in lenient and "Infinity" not in lenient:
+            raise
+        with contextlib.suppress(ValueError):
+            return json.JSONDecoder(parse_constant=lambda _: None).decode(lenient)
+        raise
 
 
 def decoded(value: Any) -> Any:
-    """The object or list that a text holds as JSON, possibly encoded twice, or that a list holds as
-    typed attributes; anything else as it is.
+    """The object or list that a text holds as JSON, possibly encoded twice, or as a Python literal,
+    or that a list holds as typed attributes; anything else as it is.
     """
     if not isinstance(value, str | list):
         return value
     content = value
     while isinstance(content, str) and content.lstrip()[:1] in ("{", "[", '"'):
         try:
-            content = msgspec.json.decode(content)
+            content = parsed(content)
         except (ValueError, RecursionError):
-            return value
+            content = _literal(content)
+            break
     if isinstance(content, list) and content and all(map(_is_attribute, content)):
         return _untyped({"kvlistValue": {"values": content}})
     return content if isinstance(content, dict | list) else value
+
+
+def _literal(text: str) -> Any:
+    """The object or list that a Python literal holds, as tables keep it; None for other texts."""
+    if "'" not in text or len(text) > _MOST_LITERAL:
+        return None
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 def _is_attribute(value: Any) -> bool:

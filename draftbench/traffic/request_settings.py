@@ -15,6 +15,9 @@ import msgspec
 from msgspec import Meta
 
 from draftbench.records import Sampling
+from draftbench.traffic.constraints import CONSTRAINTS, constraint_of
+from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.places import decoded, parsed
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off
@@ -44,6 +47,10 @@ HARMLESS = frozenset({
     "litellm_metadata", "litellm_trace_id", "litellm_session_id", "num_retries", "max_retries",
     "fallbacks", "extra_headers", "extra_query", "request_timeout", "streaming", "model_name",
     "_type", "encoding_formats",
+    # Anthropic, Bedrock (whose schemas and guards are of the answer)
+    "anthropic_version", "anthropic_beta", "betas", "container", "schemaVersion",
+    "performanceConfig", "requestMetadata", "additionalModelResponseFieldPaths",
+    "cache_control", "modelId",
     # llama.cpp; the last two lines have no effect where what they shape is off
     "cache_prompt", "id_slot", "n_probs", "min_keep", "n_keep", "timings_per_token",
     "return_tokens", "return_progress", "post_sampling_probs",
@@ -58,8 +65,11 @@ _ALIASES = {
     "stop_sequences": "stop", "stopSequences": "stop", "topP": "top_p", "topK": "top_k",
     "sampling_seed": "seed", "choice.count": "n", "reasoning.level": "reasoning_effort",
     "min_new_tokens": "min_tokens", "repeat_penalty": "repetition_penalty",
+    "max_gen_len": "max_tokens", "max_tokens_to_sample": "max_tokens",
     "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
 }
+# Parts of a prompt that are no text.
+MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 # Fields that change the distribution or the prompt and cannot be applied → their values that have
 # no effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -68,26 +78,24 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "typical_p": (1,), "min_tokens": (0,), "ignore_eos": (False,), "stop_token_ids": ([],),
     "stop_regex": ([],), "best_of": (1,), "use_beam_search": (False,), "num_beams": (1,),
     "no_repeat_ngram_size": (0,), "logits_processors": ([],), "custom_logit_processor": (),
-    "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "images": ([],),
-    "tool_choice": ("auto", {"type": "auto"}), "parallel_tool_calls": (True,),
-    "functions": ([],), "think": (), "thinking": ({"type": "disabled"},),
+    "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "history": ([],),
+    **dict.fromkeys(MEDIA, ([], {})), "tool_choice": ("auto", {"type": "auto"}, {"auto": {}}),
+    "parallel_tool_calls": (True,), "functions": ([],), "thinking": ({"type": "disabled"},),
+    "guardrailConfig": (),
     "thinking_token_budget": (-1,),
     "add_generation_prompt": (True,), "continue_final_message": (False,), "chat_template": (),
     "documents": ([],), "template": (), "context": ([], {}), "suffix": (),
     "truncate_prompt_tokens": (-1,),
-    # constraints on the answer
-    "response_format": ({"type": "text"},), "structured_outputs": ({},), "guided_json": (),
-    "guided_regex": (), "guided_choice": ([],), "guided_grammar": (),
-    "guided_json_object": (False,), "allowed_token_ids": ([],), "structural_tag": (), "regex": (),
-    "format": (), "grammar": (), "json_schema": (), "ebnf": (),
+    "allowed_token_ids": ([],),
     # samplers of llama.cpp and its like
     "mirostat": (0,), "tfs_z": (1,), "watermark": (False,), "top_a": (0,), "dry_multiplier": (0,),
     "xtc_probability": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0),
 }
-# Those of them that are also names of columns in data sets. They are settings only in a request
-# that was sent to a server.
+# Settings that are also names of columns in data sets. They are settings only in a request that
+# was sent to a server.
 _COLUMNS = frozenset({
-    "format", "template", "context", "documents", "think", "thinking", "functions",
+    "format", "template", "context", "documents", "think", "thinking", "functions", "grammar",
+    "regex", "json_schema",
 })
 # Arguments of the renderer that a log must not set: with `chat_template` the log's template would
 # run.
@@ -124,19 +132,9 @@ class _Applied(msgspec.Struct):
 
 
 # The names of all settings, in every API.
-SETTINGS = frozenset({*_Applied.__struct_fields__, *_TEMPLATE_SWITCHES, *_NEUTRAL, *_ALIASES})
-
-
-class BadRowError(Exception):
-    """A row that cannot be read as a request. The message gives the reason without the row's
-    text.
-    """
-
-    hint = "fix the row, or skip and count bad rows with --skip-bad"
-
-
-class NotRepresentableError(Exception):
-    """A request that a `Request` cannot express; `str()` is the field that it sets."""
+SETTINGS = frozenset({
+    *_Applied.__struct_fields__, *_TEMPLATE_SWITCHES, *_NEUTRAL, *_ALIASES, *CONSTRAINTS, "think",
+})  # fmt: skip
 
 
 def request_fields(
@@ -158,21 +156,31 @@ def request_fields(
         NotRepresentableError: the request sets a field that a `Request` cannot express.
     """
     given: dict[str, Any] = {"temperature": 1.0 if server else 0.0}
+    constraint, forced = constraint_of(
+        {
+            name: setting_value(name, settings[name])
+            for name in (*CONSTRAINTS, "tools", "tool_choice")
+            if name in settings and (server or name in api or name not in _COLUMNS)
+        }
+    )
     for alias, text in settings.items():
         name = _ALIASES.get(alias, alias)
+        if name in _COLUMNS and not server and alias not in api:
+            continue
         value = setting_value(name, text) if name in SETTINGS else text
+        if name == "think":  # Ollama's
+            name = "enable_thinking" if isinstance(value, bool) else "reasoning_effort"
         if value is None or (name != alias and settings.get(name) is not None):
             continue
         if name in ("max_tokens", "max_completion_tokens") and value in _ENDLESS:
             continue
-        if name == "tool_choice" and not setting_value("tools", settings.get("tools")):
+        if name == "tool_choice" and (forced or not setting_value("tools", settings.get("tools"))):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
         given[name] = int(value) if whole and name in _Applied.__struct_fields__ else value
         if name in _NEUTRAL:
-            is_column = name in _COLUMNS and not server and alias not in api
-            allowed = is_column or value in _NEUTRAL[name]
+            allowed = value in _NEUTRAL[name]
         else:
             allowed = alias not in api or name in HARMLESS or name in SETTINGS
         if not allowed:
@@ -200,6 +208,7 @@ def request_fields(
         "weight": float(asked.n),
         "tools": tuple(map(_function, asked.tools)) or None,
         "template": asked.chat_template_kwargs | switches,
+        "constraint": constraint,
     }
 
 
@@ -209,19 +218,27 @@ def setting_value(name: str, value: Any) -> Any:
         return value
     if not value.strip():
         return None
+    if name in ("tools", "tool_choice") and isinstance(structure := decoded(value), list | dict):
+        return structure
     try:
-        decoded = msgspec.json.decode(_PYTHON.get(value, value))
+        content = parsed(_PYTHON.get(value, value))
     except (ValueError, RecursionError):
         return value
-    return value if name == "stop" and not isinstance(decoded, list) else decoded
+    text = name == "stop" or CONSTRAINTS.get(name) in ("regex", "grammar")
+    return value if text and content is not None and not isinstance(content, list) else content
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as chat templates expect it; Anthropic and the Responses API write it flat."""
-    match tool:
-        case {"input_schema": schema} | {"type": "function", "parameters": schema}:
-            given = {name: tool[name] for name in ("name", "description") if name in tool}
-            return {"type": "function", "function": {**given, "parameters": schema}}
+    """A tool as chat templates expect it; others than OpenAI's chat API write it flat."""
+    flat = tool.get("toolSpec", tool)
+    match flat:
+        case {"inputSchema": {"json": schema}} | {"input_schema": schema}:
+            pass
+        case {"type": "function", "parameters": schema}:
+            pass
         case {"type": str(kind)} if kind != "function":  # a tool of the server, or a grammar
             raise NotRepresentableError("tools other than functions")
-    return tool
+        case _:
+            return tool
+    named = {name: flat[name] for name in ("name", "description") if name in flat}
+    return {"type": "function", "function": {**named, "parameters": schema}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,33 +19,33 @@ import msgspec
 
 from draftbench.records import Request
 from draftbench.safe_files import without_controls
+from draftbench.traffic.answers import Answer, answer_of, failed
+from draftbench.traffic.errors import BadRowError, NoTrafficError
 from draftbench.traffic.files import MAX_ROW
-from draftbench.traffic.forms import find_request
-from draftbench.traffic.places import at, decoded
-from draftbench.traffic.request_settings import (
-    BadRowError,
-    NotRepresentableError,
-    request_fields,
-    setting_value,
-)
+from draftbench.traffic.forms import SEGMENTS, find_request
+from draftbench.traffic.messages import messages_of
+from draftbench.traffic.places import at, parsed
+from draftbench.traffic.request_settings import request_fields, setting_value
 
 # Most bytes of a request as JSON, and of a logged response; a row with a longer one is bad.
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
 
-# Where logs keep the label of a request, and its answer, as text or as an API returns it.
-_SEGMENTS = ("segment", "category", "tags.segment")
-_ANSWERS = (
-    *("response", "completion", "output", "choices", "response_body"),
-    *("gen_ai.output.messages", "attributes.gen_ai.output.messages"),
+# What loggers write in place of a text: LiteLLM inside it, and for the whole of it Langfuse,
+# Datadog, LiteLLM, OpenInference and those who put a word in brackets.
+_CUT_INSIDE = "(litellm_truncated "
+_CUT = re.compile(
+    r"\s*[<\[(]+[^<>\[\]()]{0,80}\b(truncated|too large|dropped because|omitted)\b"
+    r"[^<>\[\]()]{0,80}[>\])]+\s*\Z",
+    re.IGNORECASE,
 )
-# Types of message parts that are text.
-_TEXTS = ("text", "input_text", "output_text")
-# Fields inside which an API's answer keeps its text.
-_INSIDE = (
-    *("body", "choices", "message", "output", "content", "parts", "text", "generated_text"),
-    "response",
+_REDACTED = re.compile(
+    r"\A\s*(redacted-by-litellm"
+    r"|[\W_]{1,3}(content |text )?(redacted|filtered|masked|hidden)[\W_]{1,3})\s*\Z",
+    re.IGNORECASE,
 )
+# A text that only looks like messages: it could be parsed neither as JSON nor as Python.
+_LIKE_MESSAGES = re.compile(r"""\s*\[\s*\{\s*(['"])(role|content|from|value)\1\s*:""")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class ReadRow(NamedTuple):
     form: str
     request: Request
     assumed: bool  # whether the row names no temperature
+    unread: dict[str, Any]  # fields that were not read, with what they hold
+    columns: Mapping[str, Any]  # the row's own
 
 
 def read_request(
@@ -76,11 +79,15 @@ def read_request(
     Raises:
         BadRowError: the row is not a request (`UnknownFormError`: its form is not known).
         NotRepresentableError: the request asks for something that a `Request` cannot express.
+        NoTrafficError: its text is the logger's, or its call failed.
     """
+    unread: set[str] = set()
     try:
         row = _parse(data)
         asked = find_request(row, fields.prompt)
-        content = _content(asked.content, chat=fields.as_chat)
+        if asked.server and failed(row):
+            raise NoTrafficError("the call failed")
+        content = _content(asked.content, unread, chat=fields.as_chat)
         settings = request_fields(asked.settings, server=bool(asked.server), api=asked.api)
         request = Request(
             id=_identity(content | settings, key),
@@ -97,7 +104,7 @@ def read_request(
         raise BadRowError("not UTF-8") from None
     form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
     assumed = setting_value("temperature", asked.settings.get("temperature")) is None
-    return ReadRow(form, request, assumed)
+    return ReadRow(form, request, assumed, {**asked.unread, **dict.fromkeys(unread)}, row)
 
 
 def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,7 +113,7 @@ def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
         if len(data) > MAX_ROW:
             raise BadRowError("longer than 16 MiB")
         try:
-            row = msgspec.json.decode(data)
+            row = parsed(data)
         except msgspec.DecodeError as error:
             reason = str(error).removeprefix("JSON is malformed: ")
             raise BadRowError(f"not JSON ({reason})") from None
@@ -117,72 +124,36 @@ def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
     return row
 
 
-def _content(content: Any, *, chat: bool) -> dict[str, Any]:
+def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
     if isinstance(content, str):
         if not content.strip():
             raise BadRowError("the prompt is empty")
+        if _LIKE_MESSAGES.match(content):
+            raise BadRowError(
+                "the prompt looks like messages, but is no JSON and no Python literal"
+            )
+        _refuse_marker(content)
         return (
             {"messages": ({"role": "user", "content": content},)} if chat else {"prompt": content}
         )
     if not isinstance(content, list):
         missing = "the prompt is missing" if content is None else "the prompt is not a text"
         raise BadRowError(missing)
-    messages = tuple(_message(message, f"messages[{at}]") for at, message in enumerate(content))
-    if not any(message["content"].strip() for message in messages if message.get("content")):
+    messages = tuple(messages_of(content, unread))
+    texts = [text for message in messages if (text := message["content"] or "").strip()]
+    if not texts:
         raise BadRowError("the messages are empty")
+    for text in texts:
+        _refuse_marker(text)
     return {"messages": messages}
 
 
-def _message(message: Any, where: str) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise BadRowError(f"{where} is not an object")
-    if not isinstance(message.get("role"), str):
-        raise BadRowError(f"{where} has no `role`")
-    # Tables fill missing fields with nulls, which templates would take for given ones.
-    given = {
-        name: value for name, value in message.items() if value is not None or name == "content"
-    }
-    if "parts" in given:  # OpenTelemetry's
-        given = {"role": given["role"], "content": given["parts"]}
-    match given.get("content"):
-        case list(parts):
-            # vLLM and llama.cpp join them by line breaks too, for plain-text templates.
-            given["content"] = "\n".join(_text(part, where) for part in parts)
-        case str():
-            pass
-        case None if given.get("tool_calls"):
-            pass
-        case _:
-            raise BadRowError(f"{where} has no text as `content`")
-    if "tool_calls" in given:
-        calls = given["tool_calls"]
-        calls = calls if isinstance(calls, list) else [calls]
-        given["tool_calls"] = [_tool_call(call, where) for call in calls]
-    return given
-
-
-def _text(part: Any, where: str) -> str:
-    if isinstance(part, dict) and part.get("type", "text") in _TEXTS:
-        match part:
-            # OpenTelemetry calls it `content`.
-            case {"text": str(text)} | {"content": str(text)}:
-                return text
-        raise BadRowError(f"{where} has a part without text")
-    raise NotRepresentableError("message content other than text")
-
-
-def _tool_call(call: Any, where: str) -> dict[str, Any]:
-    """The arguments are JSON text in the API and an object in chat templates."""
-    if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
-        raise BadRowError(f"{where} has a tool call without `function`")
-    arguments = call["function"].get("arguments")
-    if not isinstance(arguments, str):
-        return call
-    try:
-        decoded = msgspec.json.decode(arguments or "{}")
-    except msgspec.DecodeError:
-        raise BadRowError(f"{where} has tool call arguments that are not JSON") from None
-    return {**call, "function": {**call["function"], "arguments": decoded}}
+def _refuse_marker(text: str) -> None:
+    """Raise a NoTrafficError for a text in which the logger speaks."""
+    if _CUT_INSIDE in text or _CUT.match(text):
+        raise NoTrafficError("cut by the logger")
+    if _REDACTED.match(text):
+        raise NoTrafficError("redacted by the logger")
 
 
 def _identity(request: Mapping[str, Any], key: bytes) -> str:
@@ -201,7 +172,7 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
 
 
 def _segment(row: Mapping[str, Any], path: str | None) -> str | None:
-    values = (at(row, place) for place in ([path] if path else _SEGMENTS))
+    values = (at(row, place) for place in ([path] if path else SEGMENTS))
     value = next((v for v in values if v is not None and not isinstance(v, Mapping)), None)
     if value is None or value == "":
         return None
@@ -224,60 +195,15 @@ def _timestamp(value: Any) -> str | None:
     return text if len(text) <= _MAX_LABEL else None
 
 
-def _response(row: Mapping[str, Any], path: str | None, answer: str | None) -> str | None:
-    if path is not None:
-        given = at(row, path)
-        answer = _answer_text(given)
-        if answer is None and given is not None and not _is_api_answer(decoded(given)):
-            raise BadRowError("the logged response is not a text")
-    else:
-        places = {place: at(row, place) for place in _ANSWERS}
-        choices = decoded(places["choices"])  # of an API's answer, or of a quiz
-        places["choices"] = choices if isinstance(choices, list) else None
-        values = sorted(places.values(), key=lambda value: not isinstance(value, str))
-        answer = next((text for text in map(_answer_text, values) if text is not None), answer)
+def _response(row: Mapping[str, Any], path: str | None, last: Answer | None) -> Answer | None:
+    answer = answer_of(row, path, last)
     if answer is None:
         return None
-    if len(answer.encode()) > MAX_TEXT:
+    text = answer if isinstance(answer, str) else answer["content"] or ""
+    try:
+        _refuse_marker(text)
+    except NoTrafficError:  # the target can still answer the request
+        return None
+    if len(msgspec.json.encode(answer)) > MAX_TEXT + 2:
         raise BadRowError("the logged response is longer than 1 MiB")
     return answer
-
-
-def _answer_text(answer: Any) -> str | None:
-    """The text of an answer in the form of any API; of several choices, the first."""
-    match answer:
-        case str():
-            content = decoded(answer)
-            # JSON that is no API's answer is what the model wrote.
-            return _answer_text(content) if _is_api_answer(content) else answer
-        case {"type": "reasoning" | "thinking"}:
-            return None
-        case [{"message": first}, *_]:
-            return _answer_text(first)
-        case Mapping():
-            texts = (_answer_text(answer[name]) for name in _INSIDE if name in answer)
-        case list():
-            texts = (_answer_text(part) for part in answer if isinstance(part, Mapping))
-        case _:
-            return None
-    return next((text for text in texts if text is not None), None)
-
-
-def _is_api_answer(value: Any) -> bool:
-    match value:
-        case (
-            {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
-            | {"output": [{"type": _}, *_]}  # its Responses
-            | {"content": [{"type": _}, *_]}  # Anthropic
-            | {"role": "assistant"}  # a message alone
-            | [{"role": "assistant"}, *_]
-            | {"message": {"role": "assistant"}}  # Ollama
-            | {"response": str(), "done": _}
-            | {"content": str(), "stop": _, "tokens_predicted": _}  # llama.cpp
-            | {"text": _, "meta_info": _}  # SGLang
-            | {"generated_text": _}  # TGI
-            | [{"generated_text": _}, *_]
-            | {"status_code": _, "body": _}  # OpenAI's batches
-        ):
-            return True
-    return False

@@ -19,6 +19,7 @@ import hashlib
 import heapq
 import hmac
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,16 +27,26 @@ from pathlib import Path
 
 import msgspec
 
-from draftbench.errors import TrafficError
+from draftbench.errors import TrafficError, did_you_mean
 from draftbench.flags import in_traffic
 from draftbench.records import Request
 from draftbench.traffic.datasets import on_hub, parse_dataset
-from draftbench.traffic.files import Row, read_rows
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import (
+    BadRowError,
+    NoTrafficError,
+    NotRepresentableError,
+    readable_names,
+    seen_in,
+)
+from draftbench.traffic.files import Row, layout_of, read_rows
 from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
+from draftbench.traffic.summary import BadRows, TrafficSummary, Unread
 
-_BAD_ROWS_NAMED = 5
+_BAD, _STRUCTURED = "bad row", "structured output"
+_REASONS_NAMED = 5
+# After so many rows without a single request the rest is not read.
+_HOPELESS = 1000
 # If a source has many segments, so many times the sample is held while it is read.
 _SHORTLISTED = 20
 
@@ -61,6 +72,8 @@ class TrafficQuery:
     skip_bad: bool = in_traffic(
         False, "Skip and count rows that cannot be read, instead of stopping at the first."
     )
+    # The kinds of structured output that can be decoded; rows with others are left out.
+    constraints: frozenset[str] = frozenset()
 
     @property
     def on_hub(self) -> bool:
@@ -78,12 +91,35 @@ class Traffic:
     rows: int
     merged: int  # rows that repeat a request
     dropped: Mapping[str, int]  # rows that were left out, by reason
-    bad_rows: tuple[str, ...]  # the first few, as "file:line: reason"
-    form: str  # the forms that were recognised
+    bad_rows: tuple[BadRows, ...]  # those counted as bad in `dropped`, by reason
+    forms: Mapping[str, int]  # rows by the form that was recognised
+    unread: Mapping[str, int]  # rows by the field that was not read, the longest first
+    layout: tuple[str, ...]  # what was guessed of the file: its encoding, its separator
     digest: str  # keyed hash of ids and weights of all requests, chosen or not, in any order
     revision: str | None = None  # commit of a data set of the hub
     # How many rows name no temperature, by the one that is assumed for them.
     assumed: Mapping[float, int] = field(default_factory=dict)
+
+    @property
+    def form(self) -> str:
+        """The forms that were recognised."""
+        return ", ".join(sorted(self.forms))
+
+    def summary(self, source: str) -> TrafficSummary:
+        """What was read, and what was not, of a source of this name."""
+        return TrafficSummary(
+            source=source,
+            layout=self.layout,
+            rows=self.rows,
+            requests=len(self.requests),
+            merged=self.merged,
+            forms=dict(self.forms),
+            unread=dict(self.unread),
+            left_out={reason: self.dropped[reason] for reason in self.dropped if reason != _BAD},
+            bad_rows=self.bad_rows,
+            assumed={f"{temperature:g}": rows for temperature, rows in self.assumed.items()},
+            constrained=sum(request.constraint is not None for request in self.requests),
+        )
 
 
 @dataclass(slots=True)
@@ -100,6 +136,7 @@ class _Source:
     rows: Callable[[], Iterator[Row]]
     segment_by: str | None = None
     revision: str | None = None
+    layout: tuple[str, ...] = ()
 
 
 @dataclass
@@ -108,8 +145,10 @@ class _Census:
 
     rows: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    bad_rows: list[str] = field(default_factory=list)
-    forms: set[str] = field(default_factory=set)
+    bad: dict[str, BadRows] = field(default_factory=dict)
+    forms: Counter[str] = field(default_factory=Counter)
+    unread: Unread = field(default_factory=Unread)
+    columns: dict[str, None] = field(default_factory=dict)  # of the first row
     assumed: Counter[float] = field(default_factory=Counter)
     entries: dict[str, Entry] = field(default_factory=dict)
 
@@ -160,14 +199,17 @@ def load(query: TrafficQuery) -> Traffic:
         )
     if not entries:
         counts = ", ".join(f"{reason} ({count})" for reason, count in census.dropped.items())
-        first = f"; {census.bad_rows[0]}" if census.bad_rows else ""
+        first = [f"; {bad.first}: {bad.reason}" for bad in census.bad.values()][:1]
         raise TrafficError(
-            f"no row of `{source.name}` can be used: {counts}{first}",
-            hint="see which fields the requests set, or name the prompt with --prompt-field",
+            f"no row of `{source.name}` can be used: {counts}{''.join(first)}",
+            hint="measure them on an engine that applies it, with --engine or --server"
+            if any(reason.startswith(_STRUCTURED) for reason in census.dropped)
+            else "docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
         )
     if fields.segment and all(entry.segment is None for entry in entries.values()):
         raise TrafficError(
-            f"no row has a segment under `{fields.segment}`", hint="check --segment-by"
+            f"no row has a segment under `{fields.segment}`; {seen_in(census.columns)}",
+            hint=did_you_mean(str(fields.segment), census.columns, "check --segment-by"),
         )
     weights = choose(entries, query.sample, query.seed)
     texts = {request.id: request for heap in shortlist.segments.values() for _, request in heap}
@@ -183,8 +225,9 @@ def load(query: TrafficQuery) -> Traffic:
     )
     if query.response_field and not any(request.response for request in requests):
         raise TrafficError(
-            f"no chosen request has a response under `{query.response_field}`",
-            hint="check --response-field",
+            f"no chosen request has a response under `{query.response_field}`; "
+            f"{seen_in(census.columns)}",
+            hint=did_you_mean(query.response_field, census.columns, "check --response-field"),
         )
     digest = hmac.new(query.key, digestmod=hashlib.sha256)
     for name in sorted(entries):
@@ -194,8 +237,10 @@ def load(query: TrafficQuery) -> Traffic:
         rows=census.rows,
         merged=census.rows - census.dropped.total() - len(entries),
         dropped=dict(census.dropped),
-        bad_rows=tuple(census.bad_rows),
-        form=", ".join(sorted(census.forms)),
+        bad_rows=tuple(census.bad.values()),
+        forms=dict(census.forms),
+        unread=census.unread.longest_first(),
+        layout=source.layout,
         digest=digest.hexdigest(),
         revision=source.revision,
         assumed=+census.assumed,
@@ -211,7 +256,7 @@ def _find(text: str) -> _Source:
         dataset = parse_dataset(name)
         return _Source(dataset.name, dataset.rows, revision=dataset.commit)
     path = Path(text)
-    return _Source(path.name, lambda: read_rows(path))
+    return _Source(path.name, lambda: read_rows(path), layout=layout_of(path))
 
 
 def _read(
@@ -223,26 +268,63 @@ def _read(
         census.rows += 1
         where = f"{source.name}:{row.number}"
         try:
-            form, request, assumed = read_request(row.data, where, fields, query.key)
+            read = read_request(row.data, where, fields, query.key)
         except NotRepresentableError as error:
             census.dropped[f"not representable: {error}"] += 1
             continue
-        except BadRowError as error:
-            if not query.skip_bad:
-                raise TrafficError(f"{where}: {error}", hint=error.hint) from None
-            census.dropped["bad row"] += 1
-            if len(census.bad_rows) < _BAD_ROWS_NAMED:
-                census.bad_rows.append(f"{where}: {error}")
+        except NoTrafficError as error:
+            census.dropped[str(error)] += 1
             continue
-        census.forms.add(form)
-        census.assumed[request.sampling.temperature] += assumed
+        except BadRowError as error:
+            census.dropped[_BAD] += 1
+            # The same reason in another message or column is no other reason.
+            alike = re.sub(r"\d+", "", str(error))
+            if (bad := census.bad.get(alike)) is not None:
+                census.bad[alike] = msgspec.structs.replace(bad, rows=bad.rows + 1)
+            elif len(census.bad) < _REASONS_NAMED:
+                census.bad[alike] = BadRows(reason=str(error), first=where, rows=1, hint=error.hint)
+            if census.dropped[_BAD] == census.rows == _HOPELESS:
+                break
+            continue
+        request = read.request
+        census.forms[read.form] += 1
+        census.unread.count(read.unread)
+        census.columns = census.columns or dict.fromkeys(readable_names(read.columns))
+        if request.constraint is not None and not request.constraint.keys() <= query.constraints:
+            kind = next(iter(request.constraint))
+            lacks = "which this engine does not apply"
+            if not query.constraints:
+                lacks = "which only an engine applies"
+            census.dropped[f"{_STRUCTURED} ({kind}), {lacks}"] += 1
+            continue
+        census.assumed[request.sampling.temperature] += read.assumed
         if (entry := census.entries.get(request.id)) is None:
             entry = census.entries[request.id] = Entry(0.0, request.segment)
             offer(request)
         entry.weight += request.weight
         if request.segment is not None:  # of several segments the first by name
             entry.segment = min(entry.segment or request.segment, request.segment)
+    if census.bad and (not query.skip_bad or census.dropped[_BAD] == census.rows):
+        raise _unusable(census, source)
     return census
+
+
+def _unusable(census: _Census, source: _Source) -> TrafficError:
+    """The error for rows that cannot be read: the first of each reason."""
+    bad = list(census.bad.values())
+    rows, read = census.dropped[_BAD], census.rows
+    named = "; ".join(
+        f"{each.first}: {each.reason}" + f" ({each.rows} such rows)" * (each.rows > 1)
+        for each in bad
+    )
+    counted = f"{rows} of {read} rows cannot be read: " if rows > 1 else ""
+    guessed = f"; read as {', '.join(source.layout)}" if source.layout and rows == read else ""
+    hint = "fix them, or skip and count them with --skip-bad"
+    if rows == 1 or bad[0].hint != BadRowError.hint:
+        hint = bad[0].hint
+    if rows == read and hint == BadRowError.hint:
+        hint = "fix the row: there is no other"
+    return TrafficError(f"{counted}{named}{guessed}", hint=hint)
 
 
 def choose(entries: Mapping[str, Entry], sample: int | None, seed: int) -> dict[str, float]:

@@ -14,14 +14,30 @@ import pytest
 from draftbench.cli.sweep import describe
 from draftbench.planner.caveats import LOAD
 from draftbench.run_folder.manifest import portable
+from draftbench.traffic.summary import BadRows, FirstRequest, TrafficSummary
 
 
 def told(load):
-    traffic = SimpleNamespace(requests=2, rows=3, form="prompt", merged=1, dropped={"too long": 4})
-    manifest = SimpleNamespace(traffic=traffic, environment=SimpleNamespace(load=load))
+    traffic = TrafficSummary(
+        source="prod.csv",
+        layout=("UTF-16", "columns separated by tabs"),
+        rows=9,
+        requests=2,
+        merged=1,
+        forms={"prompt": 5, "messages": 3},
+        unread={"passage": 3, "id": 9},
+        left_out={"too long": 4},
+        bad_rows=(BadRows(reason="not JSON", first="prod.csv:7", rows=2, hint="fix it"),),
+        assumed={"0": 1},
+        constrained=1,
+        first=FirstRequest(roles=("system", "user"), end="the end\n"),
+    )
+    manifest = SimpleNamespace(environment=SimpleNamespace(load=load))
     failure = SimpleNamespace(candidate="foreign", reason="its vocabulary differs " * 8)
     notes: list[str] = []
-    prepared = SimpleNamespace(manifest=manifest, failures=[failure], caveats={"draft": ("slow",)})
+    prepared = SimpleNamespace(
+        manifest=manifest, traffic=traffic, failures=[failure], caveats={"draft": ("slow",)}
+    )
     describe(prepared, SimpleNamespace(note=notes.append))
     return notes
 
@@ -33,8 +49,15 @@ def test_a_busy_machine_is_said_before_the_sweep(load, said):
 
 def test_what_was_left_out_refused_or_doubtful_is_said():
     assert told(None) == [
-        "2 requests in 3 rows, read as prompt; duplicates merged: 1",
+        "2 requests in 9 rows, read as messages (3), prompt (5); duplicates merged: 1",
+        "the file is read as UTF-16, columns separated by tabs",
+        "fields that are not read: passage, id",
         "4 left out: too long",
+        "bad row prod.csv:7: not JSON (2 such rows)",
+        "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
+        "1 of 2 requests have structured output, which only an engine applies: draft models are\n"
+        "  replayed without it, so replay speaks for the other 50%",
+        "the first request: system, user; it ends: 'the end\\n'",
         "refused foreign: "
         + " ".join(["its vocabulary differs"] * 3)
         + "\n  "

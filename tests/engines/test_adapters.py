@@ -1,6 +1,7 @@
 """What each engine is asked, field by field, and how what it says of itself is read."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import httpx2
 import msgspec
@@ -206,6 +207,41 @@ def test_a_server_without_ids_is_no_vllm_that_can_be_driven(connected):
     with pytest.raises(EngineError, match="does not return token ids") as caught:
         server.echo([[5, 6]])
     assert "0.10.2" in caught.value.hint
+
+
+SCHEMA = {"type": "object"}
+NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+HELD = [
+    ("openai", {"json": SCHEMA}, {"response_format": NAMED}),
+    ("openai", {"json_object": True}, {"response_format": {"type": "json_object"}}),
+    ("vllm", {"json": SCHEMA}, {"structured_outputs": {"json": SCHEMA}}),
+    ("vllm", {"tool": SCHEMA}, {"structured_outputs": {"json": SCHEMA}}),
+    ("vllm", {"choice": ["a", "b"]}, {"structured_outputs": {"choice": ["a", "b"]}}),
+    ("llama.cpp", {"json": SCHEMA}, {"json_schema": SCHEMA}),
+    ("llama.cpp", {"json_object": True}, {"json_schema": {"type": "object"}}),
+    ("llama.cpp", {"grammar": "root ::= x"}, {"grammar": "root ::= x"}),
+    ("llama.cpp", {"choice": ["a", "é"]}, {"grammar": 'root ::= "a" | "é"'}),
+    ("sglang", {"json": SCHEMA}, {"sampling_params": {"json_schema": '{"type": "object"}'}}),
+    ("sglang", {"json_object": True}, {"sampling_params": {"json_schema": '{"type": "object"}'}}),
+    ("sglang", {"regex": "a+"}, {"sampling_params": {"regex": "a+"}}),
+    ("sglang", {"grammar": "root ::= x"}, {"sampling_params": {"ebnf": "root ::= x"}}),
+]
+
+
+@pytest.mark.parametrize(("engine", "constraint", "fields"), HELD)
+def test_every_engine_is_told_what_holds_an_answer_in_its_own_words(
+    adapter, engine, constraint, fields
+):
+    server = adapter(engine)
+    assert constraint.keys() <= server.constraints
+    told = server.body(replace(GREEDY, constraint=constraint))
+    plain = server.body(GREEDY)
+    for name, value in fields.items():
+        if isinstance(value, dict) and name in plain:
+            added = {inner: told[name][inner] for inner in told[name].keys() - plain[name].keys()}
+            assert added == value
+        else:
+            assert told[name] == value
 
 
 def test_fields_that_a_black_box_refuses_are_left_out_where_they_are_neutral(connected):

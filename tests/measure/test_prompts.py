@@ -2,7 +2,8 @@
 
 import pytest
 
-from draftbench.errors import TrafficError
+from draftbench.errors import RefusedError
+from draftbench.measure.prompts import LostAnswerError
 
 TEMPLATE = (
     "{% if tools %}[{{ tools | length }} tools]{% endif %}"
@@ -32,16 +33,70 @@ def test_a_prompt_is_read_as_it_is_and_a_chat_by_the_targets_template(text, make
 
 
 def test_a_chat_without_a_template_names_the_row_and_what_to_do(text, make):
-    with pytest.raises(TrafficError, match=r"log\.jsonl:3 is a chat, and `target`") as caught:
+    with pytest.raises(RefusedError, match=r"log\.jsonl:3 is a chat, and `target`") as caught:
         text.prompt(make.request(None, messages=CHAT), 64, 512)
     assert "suite:completion" in caught.value.hint
 
 
-def test_a_template_that_refuses_names_the_row_and_not_its_text(text, make):
-    text.tokenizer.chat_template = "{{ raise_exception('no such role: ' + messages[0].content) }}"
-    with pytest.raises(TrafficError, match=r"refuses log\.jsonl:3") as caught:
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        ("'System role not supported'", "System role not supported"),
+        ("'no such role: ' + messages[0].content", "no such role:…"),
+        ("messages[0].content", "TemplateError"),
+    ],
+)
+def test_a_template_that_refuses_says_why_in_its_own_words_and_quotes_no_chat(
+    text, make, raised, words
+):
+    text.tokenizer.chat_template = f"{{{{ raise_exception({raised}) }}}}"
+    with pytest.raises(RefusedError) as caught:
         text.prompt(make.request(None, messages=CHAT), 64, 512)
+    assert (caught.value.message, caught.value.reason) == (
+        f"the chat template of `target` refuses log.jsonl:3 ({words})",
+        f"the chat template refuses it ({words})",
+    )
     assert "be brief" not in caught.value.message + caught.value.hint
+
+
+THINKING = (
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}[{{ m.reasoning_content }}]"
+    "{% endif %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+    "({{ c.function.arguments | tojson }}){% endfor %}{% if m.role == 'assistant' %}<|endoftext|>"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+LS = {"type": "function", "function": {"name": "ls", "arguments": {"at": "."}}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "written"),
+    [
+        ({"content": "Rain.", "reasoning_content": "Let me think"}, "[Let me think]Rain."),
+        ({"content": None, "tool_calls": [LS]}, 'ls({"at": "."})'),
+    ],
+)
+def test_reasoning_and_calls_of_an_answer_are_put_back_as_the_template_writes_them(
+    text, make, answer, written
+):
+    text.tokenizer.chat_template = THINKING
+    response = {"role": "assistant", **answer}
+    request = make.request(None, messages=CHAT, response=response)
+    assert text.shown(text.answer(request)) == written
+
+
+@pytest.mark.parametrize(
+    ("template", "answer", "reason"),
+    [
+        (TEMPLATE, {"reasoning_content": "hm"}, "reasoning that the template does not write"),
+        (TEMPLATE, {"tool_calls": [LS]}, "a call of a tool that the template does not write"),
+        (THINKING, {"reasoning_content": None}, "reasoning that is not in the log"),
+    ],
+)
+def test_an_answer_that_cannot_be_put_back_says_what_is_lost(text, make, template, answer, reason):
+    text.tokenizer.chat_template = template
+    response = {"role": "assistant", "content": "Rain.", **answer}
+    with pytest.raises(LostAnswerError, match=reason):
+        text.answer(make.request(None, messages=CHAT, response=response))
 
 
 @pytest.mark.parametrize(("most", "room", "limit"), [(24, 100, 24), (24, 5, 5), (24, 1, 1)])

@@ -13,6 +13,8 @@ from sweep.engine import FakeServer
 from draftbench.cli import main
 from draftbench.errors import RunFolderError, TrafficError, UsageError
 from draftbench.measure.prompts import TextSide
+from draftbench.models.source import ModelSource
+from draftbench.report.terminal.traffic import traffic_lines
 from draftbench.run_folder.manifest import Effort
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.preparation import specs_of
@@ -43,6 +45,10 @@ def tokenless(monkeypatch):
         return [] if request.response == "nothing" else answer(self, request)
 
     monkeypatch.setattr(TextSide, "answer", some)
+
+
+def lines_of(prepared):
+    return [" ".join(line.split()) for line in traffic_lines(prepared.traffic)]
 
 
 def test_a_logged_answer_without_tokens_is_left_out_and_counted(small, logged, tokenless):
@@ -105,8 +111,8 @@ def test_a_temperature_that_the_log_leaves_out_is_said_once(small, tmp_path, tem
     rows = [asked, asked, {"prompt": "import os\n"}, {"prompt": "x = 1\n", "temperature": 1}]
     path = tmp_path / "prod.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    small.prepared("ngram", traffic=query(path), temperature=temperature)
-    assert [note for note in small.notes if "without a temp" in note] == said
+    prepared = small.prepared("ngram", traffic=query(path), temperature=temperature)
+    assert [line for line in lines_of(prepared) if "without a temp" in line] == said
 
 
 @pytest.mark.parametrize(
@@ -117,11 +123,93 @@ def test_prompts_that_a_tool_renders_are_read_as_they_are_unless_asked_otherwise
 ):
     path = tmp_path / "custom.jsonl"
     path.write_text(json.dumps({field: "def f():\n", length: 3}) + "\n")
-    (prompt,) = small.prepared("ngram", traffic=query(path)).prompts
-    assert prompt.limit == 3
-    assert any("(--as-chat)" in note for note in small.notes)
+    prepared = small.prepared("ngram", traffic=query(path))
+    assert [prompt.limit for prompt in prepared.prompts] == [3]
+    assert any("(--as-chat)" in line for line in lines_of(prepared))
     with pytest.raises(TrafficError, match="is a chat, and `target` has no chat template"):
         small.prepared("ngram", traffic=query(path, as_chat=True))
+
+
+@pytest.fixture
+def strict(monkeypatch):
+    """A target whose template refuses a system message."""
+    template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
+        "{% endif %}{{ messages[0].content }}"
+    )
+    tokenizer = ModelSource.tokenizer.func
+
+    def strict(self):
+        loaded = tokenizer(self)
+        loaded.chat_template = template
+        return loaded
+
+    monkeypatch.setattr(ModelSource, "tokenizer", property(strict))
+
+
+def chats(tmp_path, *roles):
+    rows = [{"messages": [{"role": r, "content": f"import a{n}"}]} for n, r in enumerate(roles)]
+    path = tmp_path / "chats.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_requests_that_the_template_refuses_are_skipped_and_counted(small, tmp_path, strict):
+    path = chats(tmp_path, "user", "system", "system")
+    prepared = small.prepared("ngram", traffic=query(path, skip_bad=True))
+    assert len(prepared.prompts) == 1
+    assert prepared.manifest.traffic.dropped == {
+        "the chat template refuses it (System role not supported)": 2
+    }
+    with pytest.raises(TrafficError) as caught:
+        small.prepared("ngram", traffic=query(path))
+    assert caught.value.message == (
+        "2 of 3 requests cannot be asked: the chat template of `target` refuses chats.jsonl:2 "
+        "(System role not supported)"
+    )
+    assert "--skip-bad" in caught.value.hint
+
+
+def test_a_log_that_the_template_refuses_whole_is_refused(small, tmp_path, strict):
+    with pytest.raises(TrafficError, match="System role not supported"):
+        small.prepared("ngram", traffic=query(chats(tmp_path, "system"), skip_bad=True))
+
+
+@pytest.mark.parametrize(
+    ("asked", "end"),
+    [({}, None), ({"show_prompt": True}, "import a0")],
+)
+def test_the_first_prompt_is_shown_where_that_is_asked_for(small, tmp_path, strict, asked, end):
+    first = small.prepared("ngram", traffic=query(chats(tmp_path, "user")), **asked).traffic.first
+    assert (first.roles, first.end) == (("user",), end)
+
+
+def test_the_first_prompt_of_a_suite_is_shown(small):
+    assert small.prepared("ngram", traffic=query("suite:completion", sample=1)).traffic.first.end
+
+
+def test_structured_output_is_left_out_of_the_built_in_decoder_and_kept_for_an_engine(
+    small, tmp_path
+):
+    path = tmp_path / "a.jsonl"
+    row = {"model": "m", "prompt": "def f():\n"}
+    held = [{"response_format": {"type": "json_object"}}, {}, {"guided_choice": ["a"]}]
+    path.write_text("".join(json.dumps(row | each) + "\n" for each in held))
+    here = small.prepared("ngram", traffic=query(path))
+    assert [prompt.request.constraint for prompt in here.prompts] == [None]
+    where = "which only an engine applies"
+    assert here.manifest.traffic.dropped == {
+        f"structured output (json_object), {where}": 1,
+        f"structured output (choice), {where}": 1,
+    }
+    on = small.prepared("ngram", traffic=query(path), serving=ServingOptions(engine="sglang"))
+    kept = [prompt.request.constraint for prompt in on.prompts]
+    assert kept == [{"json_object": True}, None]
+    assert on.manifest.traffic.constrained == 1
+    assert on.manifest.traffic.dropped == {
+        "structured output (choice), which this engine does not apply": 1
+    }
+    assert any("replay speaks for the other 50%" in line for line in lines_of(on))
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,12 @@ from log_shapes import (
 )
 
 from draftbench.records import Sampling
-from draftbench.traffic.forms import UnknownFormError
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import (
+    BadRowError,
+    NoTrafficError,
+    NotRepresentableError,
+    UnknownFormError,
+)
 from draftbench.traffic.rows import Fields, read_request
 
 
@@ -39,6 +43,7 @@ def test_a_log_is_read_as_what_was_asked(row, content, answer, asks):
     assert (asked.prompt or list(asked.messages), asked.response) == (content, answer)
     assert (asked.sampling, asked.max_tokens) == (sampling, asks.get("max_tokens"))
     assert asked.stop == asks.get("stop", ())
+    assert (asked.constraint, asked.template) == (asks.get("constraint"), asks.get("template", {}))
 
 
 def test_the_page_of_logs_says_what_becomes_of_each_shape():
@@ -93,6 +98,8 @@ def test_an_answer_that_is_json_stays_an_answer(text):
         {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]},
         {"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"},
         {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
+        {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}}},
+        {"generations": [[{"text": "Hi"}]]},
         {"message": ANSWER, "done": True},
         {"response": "Hi", "done": True},
         {"content": "Hi", "stop": True, "tokens_predicted": 1},
@@ -119,7 +126,7 @@ def test_a_named_answer_that_holds_no_text_is_a_bad_row():
 
 def test_a_plain_prompt_can_be_a_message():
     row = {"prompt": "Hello", "output_tokens": 9}
-    form, asked, _ = read_request(row, "log:1", Fields(as_chat=True), b"key")
+    form, asked, *_ = read_request(row, "log:1", Fields(as_chat=True), b"key")
     assert (form, asked.messages, asked.max_tokens) == ("vLLM custom as chat", (USER,), 9)
     assert read({"messages": TOLD}, as_chat=True) == read({"messages": TOLD})
 
@@ -178,13 +185,23 @@ def test_a_tool_that_is_no_function_leaves_its_request_out(tool):
     ("row", "field"),
     [
         ({"model": "m", "input": [USER], "previous_response_id": "r"}, "previous_response_id"),
-        ({"input": [USER], "text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ({"input": [USER], "text": {"format": {"type": "json_schema"}}}, "response_format"),
         (
-            {"input": [USER, {"type": "function_call", "name": "f"}]},
-            "input items other than messages",
+            {"input": [USER, {"type": "computer_call", "name": "f"}]},
+            "input items of type computer_call",
         ),
+        (
+            {"input": [USER, {"type": "reasoning", "encrypted_content": "x"}]},
+            "reasoning that is not in the log",
+        ),
+        ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
+        ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
+        ({"messages": [USER], "history": [["a", "b"]]}, "history"),
         (CHAT | {"model_parameters": {"temperature": 1, "frobnicate": 1}}, "frobnicate"),
-        ({"text": "Once", "sampling_params": {"regex": "a+"}}, "regex"),
+        (
+            {"text": "Once", "sampling_params": {"regex": "a+", "json_schema": "{}"}},
+            "json_schema and regex",
+        ),
         ({"inputs": "Once", "parameters": {"do_sample": True, "truncate": 5}}, "truncate"),
         (SPAN | {"gen_ai.output.type": "json"}, "gen_ai.output.type"),
         ({"attributes": SPAN | {"gen_ai.request.odd": 1}}, "odd"),
@@ -204,30 +221,98 @@ def test_what_cannot_be_applied_is_named_wherever_it_stands(row, field):
 
 
 # fmt: off
-CONSTRAINTS = {
-    "regex": "a+", "allowed_token_ids": [1], "format": "json", "structural_tag": "{}",
-    "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": "g",
-    "guided_json_object": True, "ebnf": "root", "json_schema": {}, "grammar": {"type": "json"},
-    "structured_outputs": {"json": {}}, "response_format": {"type": "json_object"},
+REFUSED = {
+    "allowed_token_ids": [1], "structural_tag": "{}",
     "thinking_token_budget": 5, "truncate_prompt_tokens": 5, "chat_template": "x",
     "custom_logit_processor": "x", "vllm_xargs": {"a": 1}, "suffix": "x", "images": ["a"],
     "documents": [{"text": "a"}], "dry_multiplier": 0.8, "xtc_probability": 0.5, "top_a": 0.1,
     "dynatemp_range": 0.5, "no_repeat_ngram_size": 3, "stop_regex": "a", "lora_path": "x",
     "thinking": {"type": "enabled", "budget_tokens": 5}, "functions": [{"name": "f"}],
-    "bad_words_ids": [[1]], "template": "{{ .Prompt }}", "context": [1, 2], "think": True,
+    "bad_words_ids": [[1]], "template": "{{ .Prompt }}", "context": [1, 2],
 }
 # fmt: on
 
 
-@pytest.mark.parametrize("name", CONSTRAINTS)
-def test_a_constraint_is_refused_whatever_wraps_it(name):
-    body = CHAT | {name: CONSTRAINTS[name]}
-    inside = {"messages": [USER], "model_parameters": SAMPLED | {name: CONSTRAINTS[name]}}
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_changes_an_answer_is_refused_whatever_wraps_it(name):
+    body = CHAT | {name: REFUSED[name]}
+    inside = {"messages": [USER], "model_parameters": SAMPLED | {name: REFUSED[name]}}
     for row in (body, {"body": body}, {"request_body": json.dumps(body)}, inside):
         with pytest.raises(NotRepresentableError, match=rf"^{name}$"):
             read(row)
     for row in (CHAT | {name: None}, {"body": CHAT | {name: None}}):
         assert read(row) == read(CHAT)
+
+
+SCHEMA = {"type": "object", "properties": {}}
+STRUCTURED = [
+    ("regex", "a+", {"regex": "a+"}),
+    ("format", "json", {"json_object": True}),
+    ("format", SCHEMA, {"json": SCHEMA}),
+    ("guided_json", json.dumps(SCHEMA), {"json": SCHEMA}),
+    ("guided_json", {}, {"json": {}}),
+    ("guided_regex", "12", {"regex": "12"}),
+    ("guided_choice", ["a", "b"], {"choice": ["a", "b"]}),
+    ("guided_grammar", "root ::= x", {"grammar": "root ::= x"}),
+    ("guided_json_object", True, {"json_object": True}),
+    ("ebnf", "root ::= x", {"grammar": "root ::= x"}),
+    ("json_schema", SCHEMA, {"json": SCHEMA}),
+    ("grammar", {"type": "json", "value": SCHEMA}, {"json": SCHEMA}),
+    ("structured_outputs", {"json": SCHEMA, "regex": None}, {"json": SCHEMA}),
+    ("response_format", {"type": "json_object"}, {"json_object": True}),
+    (
+        "response_format",
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
+        {"json": SCHEMA},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "constraint"), STRUCTURED)
+def test_structured_output_is_the_same_constraint_whatever_names_and_wraps_it(
+    name, value, constraint
+):
+    body = CHAT | {name: value}
+    inside = {"messages": [USER], "model_parameters": SAMPLED | {name: value}}
+    for row in (body, {"body": body}, {"request_body": json.dumps(body)}, inside):
+        assert read(row).constraint == constraint
+        assert read(row).id != read(CHAT).id
+    for none in (None, ""):
+        assert read(CHAT | {name: none}) == read(CHAT)
+
+
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "schema"),
+    [
+        (NAMED, {"type": "object"}),
+        ({"type": "tool", "name": "f"}, {"type": "object"}),
+        (
+            "required",
+            {
+                "type": "array",
+                "minItems": 1,
+                "items": {
+                    "anyOf": [
+                        {
+                            "type": "object",
+                            "properties": {
+                                "name": {"enum": ["f"]},
+                                "parameters": {"type": "object"},
+                            },
+                            "required": ["name", "parameters"],
+                        }
+                    ]
+                },
+            },
+        ),
+    ],
+)
+def test_a_tool_that_must_be_called_holds_the_answer_to_its_arguments(choice, schema):
+    asked = read(CHAT | {"tools": [FUNCTION], "tool_choice": choice})
+    assert (asked.constraint, asked.tools) == ({"tool": schema}, (FUNCTION,))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +359,7 @@ VALUES = st.recursive(
 def test_whatever_stands_where_a_request_could_is_read_or_refused(row, path):
     try:
         asked = read_request(row, "log:1", Fields(prompt=path), b"key").request
-    except (BadRowError, NotRepresentableError):
+    except (BadRowError, NotRepresentableError, NoTrafficError):
         return
     assert asked.prompt or asked.messages
 

@@ -20,8 +20,8 @@ from log_shapes import (
 from scenes import query
 
 from draftbench.traffic import load
+from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.forms import BODIES, PARTS
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
 from draftbench.traffic.rows import Fields, read_request
 
 

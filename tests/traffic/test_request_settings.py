@@ -75,8 +75,8 @@ def test_an_absent_temperature_is_the_default_of_the_api_or_greedy():
         ("min_tokens", 8),
         ("best_of", 4),
         ("use_beam_search", True),
-        ("tool_choice", "required"),
-        ("tool_choice", TOOL),
+        ("tool_choice", "none"),
+        ("tool_choice", {"type": "function", "function": {"name": "another"}}),
         ("ignore_eos", True),
         # A log cannot set the arguments of the renderer.
         ("chat_template_kwargs", {"chat_template": "x"}),

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from draftbench.traffic.forms import UnknownFormError
-from draftbench.traffic.request_settings import BadRowError, NotRepresentableError
+from draftbench.traffic.errors import BadRowError, NotRepresentableError, UnknownFormError
 from draftbench.traffic.rows import Fields, read_request
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -139,7 +138,7 @@ def test_tool_call_arguments_become_objects_and_nulls_of_tables_go():
         ({"conversations": [{"from": SECRET, "value": "a"}]}, "conversations.from"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "url": SECRET}]}]},
-            "message content other than text",
+            "message content of type image_url",
         ),
     ],
 )
@@ -159,7 +158,12 @@ def test_what_cannot_be_asked_of_a_text_model_is_not_representable(row, field):
         ({"messages": []}, "the messages are empty"),
         ({"messages": [{"role": "user", "content": ""}]}, "the messages are empty"),
         ({"messages": ["SECRET-TEXT"]}, "messages[0] is not an object"),
-        ({"messages": {"SECRET-TEXT": 1}}, "the prompt is not a text"),
+        ({"messages": {"SECRET-TEXT": 1}}, "`messages` is not a list"),
+        ({"messages": "[{'role': SECRET-TEXT"}, "`messages` is not a list"),
+        (
+            {"prompt": "[{'role': 'user', 'content': SECRET-TEXT}]"},
+            "the prompt looks like messages, but is no JSON and no Python literal",
+        ),
         ({"messages": [{"content": "SECRET-TEXT"}]}, "messages[0] has no `role`"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0] has no text as `content`"),
         ({"conversations": [{"from": "gpt", "value": "a"}]}, "`conversations` has no human turn"),

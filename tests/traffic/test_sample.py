@@ -77,10 +77,10 @@ def test_what_was_dropped_is_counted_by_reason(tmp_path):
         "bad row": 10,
     }
     assert traffic.rows == 15
-    assert traffic.bad_rows == (  # the first five
-        "log.jsonl:5: not JSON (invalid character (byte 4))",
-        *(f"log.jsonl:{line}: the prompt is empty" for line in (6, 7, 8, 9)),
-    )
+    assert [(bad.first, bad.reason, bad.rows) for bad in traffic.bad_rows] == [
+        ("log.jsonl:5", "not JSON (invalid character (byte 4))", 1),
+        ("log.jsonl:6", "the prompt is empty", 9),
+    ]
     assert traffic.form == "OpenAI request, prompt"
 
 
@@ -112,25 +112,44 @@ def test_a_temperature_without_a_number_is_a_missing_one(tmp_path, empty):
             "log.jsonl:2: `temperature`: expected `float`, got `str`",
             "--skip-bad",
         ),
-        ([{"instruction": MARKER}], {}, "log.jsonl:1: no known form of request", "--prompt-field"),
+        (
+            [{"instruction": MARKER}],
+            {},
+            "log.jsonl:1: no known form of request; its fields are `instruction`",
+            "--prompt-field instruction",
+        ),
+        (
+            [{"question": MARKER}] * 2,
+            {"prompt_field": "qestion", "skip_bad": True},
+            "2 of 2 rows cannot be read: log.jsonl:1: nothing under `qestion`; its fields are "
+            "`question` (2 such rows)",
+            "--prompt-field question",
+        ),
+        (
+            [{"prompt": "a"}, "x", {"prompt": ""}, {"prompt": ""}],
+            {},
+            "3 of 4 rows cannot be read: log.jsonl:2: not JSON (invalid character (byte 0)); "
+            "log.jsonl:3: the prompt is empty (2 such rows)",
+            "--skip-bad",
+        ),
         ([], {}, "`log.jsonl` holds no rows", "at least one request"),
         (
             ["x", {"prompt": "a", "min_tokens": 5}],
             {"skip_bad": True},
             "no row of `log.jsonl` can be used: bad row (1), not representable: min_tokens (1); "
             "log.jsonl:1: not JSON (invalid character (byte 0))",
-            "--prompt-field",
+            "docs/logs.md",
         ),
         (
             [{"prompt": "a", "segment": "s"}],
             {"segment_by": "tags.team"},
-            "no row has a segment under `tags.team`",
+            "no row has a segment under `tags.team`; its fields are `prompt`, `segment`",
             "--segment-by",
         ),
         (
             [{"prompt": "a"}],
             {"response_field": "answer"},
-            "no chosen request has a response under `answer`",
+            "no chosen request has a response under `answer`; its fields are `prompt`",
             "--response-field",
         ),
         ([{"prompt": "a"}], {"sample": 0}, "--sample must be at least 1", "--sample 1"),
@@ -209,7 +228,7 @@ def twice(path, size, seed):
     first: dict[str, Request] = {}
     merged: dict[str, Entry] = {}
     for row in read_rows(path):
-        _, request, _ = read_request(row.data, f"{path.name}:{row.number}", Fields(), b"key")
+        _, request, *_ = read_request(row.data, f"{path.name}:{row.number}", Fields(), b"key")
         first.setdefault(request.id, request)
         entry = merged.setdefault(request.id, Entry(0.0, None))
         entry.weight += request.weight

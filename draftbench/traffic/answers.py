@@ -1,0 +1,196 @@
+"""Finds the logged answer in a row, as text or as any API returns it, and calls that failed.
+
+An answer is its text, or a message where it holds more: the reasoning before it, or calls of tools.
+Reasoning of which only the count is logged is None there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.messages import messages_of
+from draftbench.traffic.places import at, decoded
+
+Answer = str | dict[str, Any]
+
+# Where logs keep it.
+ANSWERS = (
+    *("response", "completion", "output.outputBodyJson", "output", "choices", "response_body"),
+    *("gen_ai.output.messages", "attributes.gen_ai.output.messages", "outputs", "result"),
+    *("llm.output_messages", "attributes.llm.output_messages"),
+    *("gen_ai.completion", "attributes.gen_ai.completion"),
+)
+# Fields inside which an API's answer keeps its text.
+_INSIDE = (
+    *("body", "choices", "message", "generations", "output", "content", "parts", "text"),
+    *("generated_text", "response", "completion"),
+)
+_COUNTS = (
+    "usage.completion_tokens_details.reasoning_tokens",
+    "usage.output_tokens_details.reasoning_tokens",
+)
+# How a log says that a call failed: the fields that hold a code of HTTP, and those with a word.
+_CODES = (
+    *("status_code", "response_status", "statusCode", "http_status", "response.status_code"),
+    *("response.statusCode", "status"),
+)
+_WORDS = ("status", "level", "status.code", "status.status_code", "status_code", "result.type")
+_FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)", re.I)
+_PHRASES = {status.phrase.lower() for status in HTTPStatus if status >= 400}
+
+
+def failed(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a server's log says that its call failed."""
+    if any(row.get(name) for name in ("error", "exception", "error_message")):
+        return True
+    codes = (at(row, place) for place in _CODES)
+    words = (at(row, place) for place in _WORDS)
+    return (
+        any(str(code).isdecimal() and 400 <= int(code) < 600 for code in codes)
+        or any(isinstance(word, str) and _FAILED.fullmatch(word) for word in words)
+        or any(_is_error(decoded(at(row, place))) for place in ANSWERS)
+    )
+
+
+def _is_error(answer: Any) -> bool:
+    match answer:
+        case {"error": error} if error:
+            return True
+        case {"object": "error"} | {"type": "error"}:
+            return True
+        case {"message": str(), "code": int(code)} | {"status_code": int(code), "body": _}:
+            return code >= 400
+        case {"detail": _, **rest} if not rest:
+            return True
+        case str():  # `Internal Server Error`, `502 Bad Gateway`
+            return answer.strip().lstrip("0123456789").strip(" :.-").lower() in _PHRASES
+    return False
+
+
+def answer_of(row: Mapping[str, Any], path: str | None, last: Answer | None) -> Answer | None:
+    """The logged answer: at a path, or in the usual places, or else the `last` message.
+
+    Raises:
+        BadRowError: what stands at the path is no answer.
+    """
+    if path is not None:
+        given = at(row, path)
+        found = _read(given)
+        if found is None and given is not None and not _is_api_answer(decoded(given)):
+            raise BadRowError("the logged response is not a text")
+    else:
+        places = {place: at(row, place) for place in ANSWERS}
+        choices = decoded(places["choices"])  # of an API's answer, or of a quiz
+        places["choices"] = choices if isinstance(choices, list) else None
+        values = sorted(places.values(), key=lambda value: not isinstance(value, str))
+        found = next((each for each in map(_read, values) if each is not None), None)
+    if found is None:
+        return last
+    hidden = any(_positive(at(row, place)) for place in _COUNTS)
+    return _with_reasoning(found) if hidden else found
+
+
+def message_of(turn: Mapping[str, Any]) -> Answer | None:
+    """The answer that a message is; None if it holds no text and calls nothing."""
+    try:
+        (message, *_) = messages_of([turn], set()) or [{}]
+    except (BadRowError, NotRepresentableError):
+        return None
+    more = ("tool_calls", "reasoning_content")
+    said: dict[str, Any] = {name: message[name] for name in more if name in message}
+    if not said:
+        return message.get("content") or None
+    return {"role": "assistant", "content": message["content"], **said}
+
+
+def _read(answer: Any) -> Answer | None:
+    """An answer in the form of any API; of several choices, the first."""
+    match answer:
+        case str():
+            content = decoded(answer)
+            # JSON that is no API's answer is what the model wrote.
+            return _read(content) if _is_api_answer(content) else answer
+        case [list() as first, *_] | [{"message": first}, *_]:
+            return _read(first)
+        case [{"type": str()} | {"role": str()}, *_]:
+            return _joined(answer)
+        case {"lc": _}:
+            said = message_of(answer)
+        case {"message.role": _}:
+            return _read(at(answer, "message"))
+        case {"role": _} | {"content": list() | str()}:
+            said = message_of({"role": "assistant", **answer})
+        case {"response": str(text), "thinking": str(thought)}:  # Ollama's
+            said = message_of({"role": "assistant", "content": text, "thinking": thought})
+        case Mapping():
+            parts = (_read(answer[name]) for name in _INSIDE if name in answer)
+            said = next((part for part in parts if part is not None), None)
+        case list():
+            parts = (_read(part) for part in answer if isinstance(part, Mapping))
+            said = next((part for part in parts if part is not None), None)
+        case _:
+            return None
+    if said is not None and any(_positive(at(answer, place)) for place in _COUNTS):
+        return _with_reasoning(said)
+    return said
+
+
+def _joined(items: list[Any]) -> Answer | None:
+    """The answer in the items of the Responses API, in blocks, or in messages."""
+    if not all(isinstance(item, Mapping) for item in items):
+        return None
+    if "role" in items[0] or items[0]["type"] in ("message", "function_call", "reasoning"):
+        hidden = [item for item in items if item.get("type") == "reasoning" and _is_hidden(item)]
+        try:
+            shown = [_with_role(item) for item in items if item not in hidden]
+            said = messages_of(shown, set())
+        except (BadRowError, NotRepresentableError):
+            return None
+        answer = message_of(said[-1]) if said else None
+        return _with_reasoning(answer) if hidden and answer is not None else answer
+    return message_of({"role": "assistant", "content": items})
+
+
+def _with_role(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"role": "assistant", **item} if item.get("type") == "message" else item
+
+
+def _is_hidden(item: Mapping[str, Any]) -> bool:
+    return not item.get("content") and bool(item.get("summary") or item.get("encrypted_content"))
+
+
+def _with_reasoning(answer: Answer) -> Answer:
+    """An answer that began with reasoning, whether the log has its text or not."""
+    if isinstance(answer, str):
+        answer = {"role": "assistant", "content": answer}
+    return {"reasoning_content": None, **answer}
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def _is_api_answer(value: Any) -> bool:
+    match value:
+        case (
+            {"choices": [{"message": _} | {"text": _}, *_]}  # OpenAI
+            | {"output": [{"type": _}, *_]}  # its Responses
+            | {"output": {"message": _}}  # Bedrock
+            | {"content": [{"type": _}, *_]}  # Anthropic
+            | {"role": "assistant"}  # a message alone
+            | [{"role": "assistant"}, *_]
+            | {"message": {"role": "assistant"}}  # Ollama
+            | {"response": str(), "done": _}
+            | {"content": str(), "stop": _, "tokens_predicted": _}  # llama.cpp
+            | {"text": _, "meta_info": _}  # SGLang
+            | {"generated_text": _}  # TGI
+            | [{"generated_text": _}, *_]
+            | {"generations": [[_, *_], *_]}  # LangSmith
+            | {"status_code": _, "body": _}  # OpenAI's batches
+        ):
+            return True
+    return False

@@ -1,0 +1,111 @@
+"""What a request allows an answer to be: structured output and forced tools, as every API names it.
+
+A constraint is an object with one field, whose name says of what kind it is: `json` (a schema),
+`json_object` (any JSON object), `regex`, `choice`, `grammar`, or `tool` (the schema of the
+arguments of the tools that must be called).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from draftbench.traffic.errors import NotRepresentableError
+
+KINDS = ("json", "json_object", "regex", "choice", "grammar", "tool")
+# The field of a request → the kind of constraint that its value is; None: it is a structure, which
+# `_structure` reads.
+CONSTRAINTS: dict[str, str | None] = {
+    "guided_json": "json",
+    "guided_json_object": "json_object",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "response_format": None,
+    "structured_outputs": None,
+    "grammar": None,
+    "format": None,
+    "structural_tag": None,
+}
+
+
+def constraint_of(settings: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool]:
+    """The constraint that settings name, and whether `tool_choice` is it.
+
+    Raises:
+        NotRepresentableError: it is of a kind that is not known, or there are several.
+    """
+    found = {
+        name: constraint
+        for name, kind in CONSTRAINTS.items()
+        if (value := settings.get(name)) not in (None, "", [], False)
+        and (constraint := {kind: value} if kind else _structure(name, value))
+    }
+    forced = _forced(settings.get("tool_choice"), settings.get("tools"))
+    if forced is not None:
+        found["tool_choice"] = forced
+    if len(found) > 1:
+        raise NotRepresentableError(" and ".join(sorted(found)))
+    return next(iter(found.values()), None), forced is not None
+
+
+def _structure(name: str, value: Any) -> dict[str, Any]:
+    """The constraint in a field that says itself of which kind it is; empty: none."""
+    match name, value:
+        case _, {"type": "text"}:
+            return {}
+        case _, {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return {"json": schema}
+        case _, {"type": "json_schema" | "json_object", "schema": Mapping() as schema}:
+            return {"json": schema}
+        case _, {"type": "json_object"}:
+            return {"json_object": True}
+        case "format", "json":  # Ollama's
+            return {"json_object": True}
+        case "format", {"type": "object"}:
+            return {"json": value}
+        case "grammar", str():
+            return {"grammar": value}
+        case "grammar", {"type": "json" | "regex" as kind, "value": inner}:  # TGI's
+            return {kind: inner}
+        case "structured_outputs", Mapping():
+            given = {kind: value[kind] for kind in value if value[kind] not in (None, False)}
+            if len(given) < 2 and given.keys() <= {*KINDS}:
+                return given
+    raise NotRepresentableError(name)
+
+
+def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
+    """The constraint of a choice that forces a tool to be called, as vLLM applies it: the arguments
+    of the named tool, or a list of calls.
+    """
+    functions = [
+        function
+        for tool in (tools if isinstance(tools, list) else [])
+        if isinstance(tool, Mapping)
+        and isinstance(function := tool.get("function", tool), Mapping)
+        and isinstance(function.get("name"), str)
+    ]
+    schemas = {
+        function["name"]: function.get("parameters", function.get("input_schema")) or {}
+        for function in functions
+    }
+    match choice:
+        case {"function": {"name": str(name)}} | {"type": "tool" | "function", "name": str(name)}:
+            return {"tool": schemas[name]} if name in schemas else None
+        case {"tool": {"name": str(name)}}:  # Bedrock's
+            return {"tool": schemas[name]} if name in schemas else None
+        case "required" | "any" | {"type": "any"} | {"any": _} if schemas:
+            calls = [
+                {
+                    "type": "object",
+                    "properties": {"name": {"enum": [name]}, "parameters": schema},
+                    "required": ["name", "parameters"],
+                }
+                for name, schema in schemas.items()
+            ]
+            return {"tool": {"type": "array", "minItems": 1, "items": {"anyOf": calls}}}
+    return None

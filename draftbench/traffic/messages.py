@@ -1,0 +1,275 @@
+"""Turns what any API or data set calls a message into messages as chat templates read them.
+
+These have a `role`, a `content` (a text, or None beside tool calls), and where they are given
+`name`, `tool_calls` (with arguments as objects), `tool_call_id` and `reasoning_content`. Whatever
+else stands in a message is part of the prompt, and leaves its row out, or belongs to the log, and
+is named as unread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.places import at, decoded, parsed
+from draftbench.traffic.request_settings import MEDIA
+
+_KEPT = ("name", "tool_call_id")
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_READ = {
+    *("role", "type", "content", "contents", "parts", "id", "status", "finish_reason", "index"),
+    *("tool_calls", "function_call", *_KEPT, *_REASONING),
+}
+# Fields of a message that change its prompt and that a `Request` cannot express.
+_PARTS = (*MEDIA, "prefix")
+_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "HumanMessage": "user",
+    "AIMessage": "assistant",
+    "SystemMessage": "system",
+    "ToolMessage": "tool",
+    "function": "tool",
+    "function_call": "assistant",
+    "observation": "tool",
+    "function_response": "tool",
+}
+_TEXTS = ("text", "input_text", "output_text")
+_CALLS = ("tool_use", "toolUse", "tool_call", "function_call")
+_RESULTS = ("tool_result", "toolResult", "tool_call_response", "function_call_output")
+_THOUGHTS = ("thinking", "reasoning", "reasoningContent", "reasoning_text")
+# Parts that mark where a provider may cache.
+_MARKS = ("cachePoint", "cache_control")
+
+
+def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
+    """The messages of turns; the names of fields that are not read are added to `unread`.
+
+    Raises:
+        BadRowError: a turn is no message.
+        NotRepresentableError: it holds what a text model does not read.
+    """
+    messages: list[dict[str, Any]] = []
+    joins = False  # whether the next item continues the assistant's message
+    for number, turn in enumerate(turns):
+        where = f"messages[{number}]"
+        if not isinstance(turn, Mapping):
+            raise BadRowError(f"{where} is not an object")
+        item = turn.get("type") in (*_THOUGHTS, "function_call")
+        said = _said(_unwrapped(turn), where, unread)
+        if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(said[:1]):
+            _join(messages[-1], said.pop(0))
+        messages += said
+        joins = item or (joins and bool(messages) and _is_assistants(messages[-1:]))
+    return messages
+
+
+def _is_assistants(messages: list[dict[str, Any]]) -> bool:
+    return any(message["role"] == "assistant" for message in messages)
+
+
+def _join(message: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add to the assistant's message what the next item of the Responses API says."""
+    texts = [each["content"] for each in (message, more) if each["content"]]
+    calls = [*message.get("tool_calls", ()), *more.get("tool_calls", ())]
+    message |= {name: more[name] for name in more if name not in message}
+    message["content"] = "\n".join(texts) if texts or not calls else None
+    if calls:
+        message["tool_calls"] = calls
+
+
+def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A turn as an object with a role, however LangChain, OpenInference, ShareGPT or the Responses
+    API write it.
+    """
+    match turn:
+        case {"lc": _, "id": [*_, str(name)], "kwargs": Mapping() as inner}:
+            return {"role": name, **inner}
+        case {"type": str(name), "data": Mapping() as inner}:
+            return {"role": name, **inner}
+        case {"from": str(name), "value": value}:
+            beside = {key: turn[key] for key in turn if key not in ("from", "value")}
+            content = [{"type": name, **_call(value)}] if name == "function_call" else value
+            return {"role": role_of(name), "content": content, **beside}
+        case {"role": _}:
+            return turn
+        case {"type": "function_call" | "reasoning"}:
+            return {"role": "assistant", "content": [turn]}
+        case {"type": "function_call_output"}:
+            return {"role": "user", "content": [turn]}
+        case {"type": str(name)} if name in _ROLES:
+            return {"role": name, **turn}
+        case {"type": str(name)} if name != "message":
+            raise NotRepresentableError(f"input items of type {_readable(name)}")
+    inner = at(turn, "message")
+    return inner if isinstance(inner, Mapping) else turn
+
+
+def role_of(name: str) -> str:
+    """The role of whom ShareGPT calls so."""
+    role = _ROLES.get(name, name)
+    if role not in ("user", "assistant", "system", "tool"):
+        raise NotRepresentableError("conversations.from")
+    return role
+
+
+def _call(value: Any) -> Mapping[str, Any]:
+    call = decoded(value)
+    if not isinstance(call, Mapping):
+        raise BadRowError("a function call is not JSON")
+    return call
+
+
+def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
+    """The messages of a turn: the results of tools that a user's message brings are their own."""
+    role = turn.get("role")
+    if not isinstance(role, str):
+        raise BadRowError(f"{where} has no `role`")
+    for name in _PARTS:
+        if turn.get(name):
+            raise NotRepresentableError(f"messages.{name}")
+    known = {name for name in turn if name.partition(".")[0] in _READ}
+    unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in (None, "")}
+    content = next((turn[name] for name in ("parts", "content") if name in turn), None)
+    if content is None:
+        content = at(turn, "contents")
+    read = _Parts(where)
+    match content:
+        case list():
+            for part in content:
+                read.take(part)
+        case str():
+            read.texts.append(content)
+        case None if "content" in turn or "tool_calls" in turn or at(turn, "tool_calls"):
+            pass
+        case _:
+            raise BadRowError(f"{where} has no text as `content`")
+    for call in _listed(at(turn, "tool_calls")) + _listed(turn.get("function_call")):
+        read.take_call(call)
+    if thought := next((turn[name] for name in _REASONING if isinstance(turn.get(name), str)), ""):
+        read.thoughts.append(thought)
+    message: dict[str, Any] = {"role": _ROLES.get(role, role)}
+    # vLLM and llama.cpp join them by line breaks too, for plain-text templates, and servers read
+    # a turn without any text as an empty one.
+    message["content"] = "\n".join(read.texts) if read.texts or not read.calls else None
+    message |= {name: turn[name] for name in _KEPT if isinstance(turn.get(name), str)}
+    if read.calls:
+        message["tool_calls"] = read.calls
+    if read.thoughts:
+        message["reasoning_content"] = "\n".join(read.thoughts)
+    alone = read.results and not (read.texts or read.calls or read.thoughts)
+    return [*read.results, *([] if alone else [message])]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+class _Parts:
+    """What the parts of a message say."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+        self.results: list[dict[str, Any]] = []
+
+    def take(self, part: Any) -> None:
+        """Add one part. Bedrock names its kind by its only field, the others by `type`."""
+        if isinstance(part, str):
+            self.texts.append(part)
+            return
+        if not isinstance(part, Mapping):
+            raise BadRowError(f"{self.where} has a part without text")
+        part = at(part, "message_content") or part  # OpenInference's
+        kind = part.get("type") or next((name for name in part if name != "text"), "text")
+        inner = part[kind] if isinstance(part.get(kind), Mapping) else part
+        if kind in _TEXTS:
+            self.texts.append(self._text(inner))
+        elif kind in _CALLS:
+            self.take_call(inner)
+        elif kind in _RESULTS:
+            self._take_result(inner)
+        elif kind in _THOUGHTS:
+            self._take_thought(inner)
+        elif kind not in _MARKS:
+            raise NotRepresentableError(f"message content of type {_readable(kind)}")
+
+    def _text(self, part: Mapping[str, Any]) -> str:
+        match part:
+            case {"text": str(text)} | {"content": str(text)}:  # OpenTelemetry says `content`
+                return text
+        raise BadRowError(f"{self.where} has a part without text")
+
+    def take_call(self, call: Any) -> None:
+        """Arguments are JSON text in the API and an object in chat templates."""
+        call = at(call, "tool_call") or call  # OpenInference's
+        function = at(call, "function") or call
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise BadRowError(f"{self.where} has a tool call without `function`")
+        names = (name for name in ("arguments", "input", "args") if name in function)
+        arguments = function.get(next(names, ""), {})
+        if isinstance(arguments, str):
+            try:
+                arguments = parsed(arguments or "{}")
+            except ValueError:
+                raise BadRowError(
+                    f"{self.where} has tool call arguments that are not JSON"
+                ) from None
+        read = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+        if isinstance(name := _identifier(call), str):
+            read["id"] = name
+        self.calls.append(read)
+
+    def _take_result(self, part: Mapping[str, Any]) -> None:
+        """A tool's result is a message of its own; an object is given to the model as JSON."""
+        names = ("content", "output", "response", "result")
+        result = next((part[name] for name in names if name in part), "")
+        inner = _Parts(self.where)
+        for each in _listed(result):
+            match each:
+                case {"json": value}:
+                    inner.texts.append(_json(value))
+                case str() | {"type": _} | {"text": str()} | {"image": _} | {"document": _}:
+                    inner.take(each)
+                case value:
+                    inner.texts.append(_json(value))
+        message = {"role": "tool", "content": "\n".join(inner.texts)}
+        if isinstance(name := _identifier(part), str):
+            message["tool_call_id"] = name
+        self.results.append(message)
+
+    def _take_thought(self, part: Mapping[str, Any]) -> None:
+        """Reasoning whose text only its provider has cannot be put back."""
+        texts = at(part, "reasoningText") or part
+        match texts:
+            case {"thinking": str(text)} | {"text": str(text)} | {"content": str(text)} if text:
+                self.thoughts.append(text)
+            case {"content": [{"text": str()}, *_] as thoughts}:
+                self.thoughts += [self._text(thought) for thought in thoughts]
+            case _ if any(part.get(name) for name in ("encrypted_content", "summary", "signature")):
+                raise NotRepresentableError("reasoning that is not in the log")
+
+
+def _identifier(part: Mapping[str, Any]) -> Any:
+    names = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
+    return next((part[name] for name in names if part.get(name)), None)
+
+
+def _json(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except TypeError:
+        raise BadRowError("holds values that JSON does not have") from None
+
+
+def _readable(name: Any) -> str:
+    plain = isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", name)
+    return name if plain else "unreadable"

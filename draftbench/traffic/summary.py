@@ -1,0 +1,85 @@
+"""What a traffic source holds: what was read of it, in which forms, and what was not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftbench.records import Record, Request
+from draftbench.traffic.errors import readable_names
+
+# Characters of the end of a prompt that are shown.
+SHOWN = 200
+# How most tables are written, which needs no word.
+ORDINARY = ("columns separated by commas",)
+# Most names that are remembered: a log can have a new one in each row.
+_MOST_NAMES = 1000
+
+
+class BadRows(Record, frozen=True):
+    """Rows that cannot be read, for one reason."""
+
+    reason: str  # in the parser's or the template's words
+    first: str  # FILE:ROW of the first
+    rows: int  # how many
+    hint: str  # what helps
+
+
+class FirstRequest(Record, frozen=True):
+    """What the first request asks: its `roles` (none: a plain prompt), and how its text ends."""
+
+    roles: tuple[str, ...]
+    end: str | None  # null: not asked for
+
+
+class TrafficSummary(Record, frozen=True):
+    """What a traffic source holds: `rows` = `requests` + `merged` + those that were left out, or
+    not drawn.
+    """
+
+    source: str
+    layout: tuple[str, ...]  # what was guessed: the encoding, what separates columns
+    rows: int
+    requests: int
+    merged: int  # rows that repeat a request
+    forms: dict[str, int]  # rows by the form in which they are written
+    unread: dict[str, int]  # fields that were not read: in how many rows; longest first
+    left_out: dict[str, int]  # rows by the reason why they are no request
+    bad_rows: tuple[BadRows, ...]  # one entry per reason
+    assumed: dict[str, int]  # rows without a temperature by the one that is assumed
+    constrained: int  # requests with structured output
+    first: FirstRequest | None = None  # what it asks
+
+
+@dataclass
+class Unread:
+    """Counts fields that are not read; those with the most text are named first."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)
+
+    def count(self, fields: dict[str, Any]) -> None:
+        """Add the unread fields of one row."""
+        for name in readable_names(fields):
+            if name not in self.rows:
+                if len(self.rows) == _MOST_NAMES:
+                    continue
+                self._sizes[name] = len(str(fields[name] or ""))
+            self.rows[name] = self.rows.get(name, 0) + 1
+
+    def longest_first(self) -> dict[str, int]:
+        """In how many rows each was, by the length of what it first held."""
+        order = sorted(self.rows, key=lambda name: -self._sizes[name])
+        return {name: self.rows[name] for name in order}
+
+
+def first_request(request: Request, rendered: str | None, *, shown: bool) -> FirstRequest:
+    """What the first request asks, of its text only the end, and only if it may be shown.
+
+    Args:
+        rendered: its prompt as the model reads it; None without a model.
+    """
+    roles = tuple(message["role"] for message in request.messages or ())
+    last = request.messages[-1]["content"] if request.messages else request.prompt
+    text = rendered if rendered is not None else last or ""
+    return FirstRequest(roles=roles, end=text[-SHOWN:] if shown else None)

@@ -1,0 +1,61 @@
+"""What is read of a log, shown without any model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+ROWS = [
+    {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "passage": "long"},
+    {"messages": [{"role": "user", "content": "[REDACTED]"}]},
+    {"prompt": "a", "guided_regex": "a+"},
+]
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "prod.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def test_a_log_is_described_without_its_texts(command, log):
+    outcome = command("traffic", log)
+    assert outcome.code == 0
+    assert outcome.out.splitlines() == [
+        "2 requests in 3 rows, read as messages (1), prompt (1)",
+        "fields that are not read: passage",
+        "1 left out: redacted by the logger",
+        "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
+        "rows without a temperature: 1; 1 is assumed, the default of servers (--temperature sets",
+        "  another)",
+        "1 of 2 requests have structured output, which only an engine applies: draft models are",
+        "  replayed without it, so replay speaks for the other 50%",
+        "the first request: user",
+    ]
+
+
+def test_the_end_of_the_first_request_is_shown_on_request_and_for_a_suite(command, log):
+    assert (
+        "the first request: user; it ends: 'Hello'" in command("traffic", log, "--show-prompt").out
+    )
+    assert "; it ends: '" in command("traffic", "suite:completion").out
+
+
+def test_json_and_markdown_say_the_same(command, log):
+    told = json.loads(command("traffic", log, "--format", "json").out)
+    assert (told["forms"], told["unread"]) == ({"messages": 1, "prompt": 1}, {"passage": 1})
+    assert told["first"] == {"roles": ["user"], "end": None}
+    lines = command("traffic", log, "--format", "markdown").out.splitlines()
+    assert lines[0] == "- 2 requests in 3 rows, read as messages (1), prompt (1)"
+
+
+def test_a_bad_row_is_named_with_its_reason(command, log):
+    log.write_text('{"prompt": "a"}\n{"question": "b"}\n{"prompt": \n')
+    outcome = command("traffic", log)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "prod.jsonl:2: no known form of request; its fields are `question`" in outcome.err
+    assert "prod.jsonl:3: not JSON" in outcome.err
+    skipped = command("traffic", log, "--skip-bad").out
+    assert "bad row prod.jsonl:2: no known form of request" in skipped
