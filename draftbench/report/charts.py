@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftbench.acceptance.breakdown import rounds_by_group
-from draftbench.acceptance.candidate_rounds import candidate_rounds
+from draftbench.acceptance.breakdown import parting
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
+from draftbench.acceptance.summary import groups_at
 from draftbench.errors import UsageError
 from draftbench.planner.recommendation import Distribution, Evaluation, Recommendation
 from draftbench.records import SELF
@@ -300,38 +300,41 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     """Tokens per round at the leader's k, in each segment and at each temperature; None if the
     traffic has one of each, or too few requests of each for an interval.
     """
-    question = run.manifest.question
-    k = answer.leader.k if answer.leader else max(question.ks)
-    rows: list[list[Cell]] = []
-    drawn: list[Bar] = []
-    known: list[tuple[float, str]] = []
+    k = answer.leader.k if answer.leader else max(run.manifest.question.ks)
     drafts = [each.candidate for each in answer.by_candidate if each.draft != SELF]
-    # A draft without a replay that holds is known at few k's.
-    drafts = [each for each in drafts if candidate_rounds(run, each).replays]
-    for candidate in drafts:
-        along = candidate_rounds(run, candidate)
-        for g in rounds_by_group(along.trajectories, {k: along.at(k)}):
-            rows.append([g.by, g.name, str(g.requests), str(candidate), g.tokens_per_round])
-            if candidate == drafts[0]:
-                name = g.name if g.by == "segment" else f"{g.by} {g.name}"
-                drawn.append(Bar(f"{short(name)} ({g.requests})", g.tokens_per_round))
-                known += [(g.tokens_per_round.value, name)] if g.tokens_per_round else []
-    if not known:
+    by_candidate = groups_at(run, drafts, k)
+    groups = next(iter(by_candidate.values()), ())
+    if not any(group.tokens_per_round for group in groups):
         return None
-    finding = "An average can hide segments where a draft performs poorly."
-    (low, worst), (high, best) = min(known), max(known)
-    if worst != best:
-        finding = (
-            f"Tokens per round at k = {k}: from {low:.2f} ({worst}) to {high:.2f} "
-            f"({best}). An average over all requests hides that."
-        )
     label = f"tokens per round at k = {k}"
+    parted = "; ".join(
+        f"from {fewest.value:.2f} ({worst.name}) to {most.value:.2f} ({best.name})"
+        for worst, best in parting(groups)
+        if (fewest := worst.tokens_per_round) and (most := best.tokens_per_round)
+    )
+    drawn = [
+        Bar(
+            f"{short(g.name if g.by == 'segment' else f'{g.by} {g.name}')} ({g.requests})",
+            g.tokens_per_round,
+        )
+        for g in groups
+    ]
     return Chart(
         "tokens-per-round-by-group",
-        f"Tokens per round by group: {drafts[0]}",
+        f"Tokens per round by group: {next(iter(by_candidate))}",
         "In parentheses: how many requests. Lines: 95% intervals over the requests of a group; "
         f"fewer than {MIN_REQUESTS} have none. “The numbers” has the other candidates too.",
         bars(label, drawn),
-        Section("", ("by", "group", "requests", "candidate", label), rows),
-        finding,
+        Section(
+            "",
+            ("by", "group", "requests", "candidate", label),
+            [
+                [g.by, g.name, str(g.requests), str(candidate), g.tokens_per_round]
+                for candidate, groups in by_candidate.items()
+                for g in groups
+            ],
+        ),
+        f"Tokens per round at k = {k}: {parted}. An average over all requests hides that."
+        if parted
+        else "The intervals of all groups overlap: none is known to differ from another.",
     )
