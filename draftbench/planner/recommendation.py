@@ -376,12 +376,6 @@ class Recommendation(Record, frozen=True):
 
         return sorted(best.values(), key=order)
 
-    @property
-    def clearly_faster(self) -> list[Evaluation]:
-        """Candidates, without the control, whose whole interval lies above 1×."""
-        speeds = [(e, e.speedup_expected or e.speedup_predicted) for e in self.by_candidate]
-        return [e for e, speed in speeds if speed and speed.low > 1 and e.draft != SELF]
-
     def ranked_by(self, each: Evaluation) -> Estimate | None:
         """The speed-up that the objective compares: expected, or where it is unknown predicted."""
         if self.objective == "latency":

@@ -28,6 +28,7 @@ from draftbench.export.setting import setting_of
 from draftbench.memory import format_size
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.planner.caveats import predictions_off
+from draftbench.planner.decide import decide
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF
 from draftbench.report import answer as words
@@ -59,6 +60,7 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
         path.rstrip("/").rsplit("/", 1)[-1] if path.startswith(("/", ".", "~")) else path
         for path in (question.target, question.traffic)
     )
+    drafts = [each for each in answer.by_candidate if each.draft != SELF]
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     return _template().render(
         name=name,
@@ -74,7 +76,8 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
         deciding=_deciding(answer),
         steps=list(_steps(name, run, answer)),
         engines=list(_engines(run, answer)),
-        drafts=[each for each in answer.by_candidate if each.draft != SELF],
+        drafts=len(drafts),
+        faster=sum(decide(answer.ranked_by(each), 1.0) == "speculate" for each in drafts),
         too_few=answer.requests < MIN_REQUESTS,
         checked=answer.prediction_error and predictions_off(answer.prediction_error),
         split=any(len(set(map(of, run.trajectories))) > 1 for of in GROUPINGS.values()),
@@ -98,7 +101,6 @@ def _template() -> Template:
         "parts": _parts,
         # Every second part is an interval.
         "intervals": lambda cell: re.split(r"(\([\d.]+–[\d.]+\))", shown(cell)),
-        # Words may break after `:` and `/`.
         "breakable": lambda words: re.split(r"(?<=[:/])(?=\w)", words),
         "grid": _grid,
         # The words of a command and what is between them, each with whether it is short.
