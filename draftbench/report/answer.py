@@ -52,7 +52,7 @@ _LEGEND = {
     "": "±: half of a 95% interval over requests (of c, over repeated timings).",
     "τ": "τ: mean accepted length, the tokens that a round with a draft yields, the target's own "
     "included.",
-    "tok/round": "tok/round: the tokens of a round, those without a draft counted too.",
+    "tok/round": "tok/round: tokens of a round, rounds without a draft included.",
     "c": "c: time of a draft step / target step.",
     "v(k+1)": "v(k+1): time of a verification pass / target step.",
     "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "

@@ -12,7 +12,7 @@ from draftbench.acceptance.breakdown import parting
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
 from draftbench.acceptance.summary import groups_at
 from draftbench.errors import UsageError
-from draftbench.planner.recommendation import Distribution, Evaluation, Recommendation
+from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import SELF
 from draftbench.report.answer import WAITS, candidates, latency, loads
 from draftbench.report.plot import (
@@ -129,7 +129,7 @@ def _by_candidate(answer: Recommendation) -> Chart | None:
         "speedup-by-candidate",
         "Each candidate at its best k",
         f"Left of 1× speculation is slower than decoding without it. Lines: 95% intervals over "
-        f"{answer.requests} requests. {kinds}",
+        f"{counted(answer.requests, 'request')}. {kinds}",
         bars(_SPEED_UP, rows, answer.min_speedup),
         candidates(answer),
     )
@@ -142,7 +142,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
     predicted = [(e, e.speedup_predicted) for e in evaluations if e.speedup_predicted]
     measured = [(e, e.speedup_measured) for e in evaluations if e.speedup_measured]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
-    over = f"over {answer.requests} requests"
+    over = f"over {counted(answer.requests, 'request')}"
     head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "off by")
     rows: list[list[Cell]] = []
     for e in evaluations:
@@ -236,7 +236,8 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
         "speedup-by-concurrency",
         "Speed-up by concurrency",
         "The best candidate and k at each concurrency. Upright lines: 95% intervals over "
-        f"{answer.requests} requests.{' Hollow points: not decoded.' if predicted else ''}",
+        f"{counted(answer.requests, 'request')}."
+        f"{' Hollow points: not decoded.' if predicted else ''}",
         plot,
         loads(answer),
     )
@@ -248,10 +249,11 @@ def _waits(answer: Recommendation) -> Chart | None:
     if waits is None:
         return None
     rows = [
-        Bar(label, _wait(side), colour)
+        Bar(label, Estimate(1e3 * middle, 1e3 * middle, 1e3 * side.largest), colour)
         for name, words in WAITS.items()
         if (before := getattr(waits.plain, name)) and (after := getattr(waits.speculative, name))
         for label, side, colour in ((words, before, _GREY), ("with speculation", after, 0))
+        if (middle := side.p50 or side.largest)
     ]
     return Chart(
         "latency",
@@ -260,12 +262,6 @@ def _waits(answer: Recommendation) -> Chart | None:
         bars("milliseconds", rows),
         latency(waits, answer.engine, answer.arrivals),
     )
-
-
-def _wait(seconds: Distribution) -> Estimate:
-    """The median in milliseconds, with a line up to the longest."""
-    median, longest = 1000 * (seconds.p50 or seconds.largest), 1000 * seconds.largest
-    return Estimate(median, median, longest)
 
 
 def _prediction_errors(answer: Recommendation) -> Chart | None:

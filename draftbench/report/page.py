@@ -35,7 +35,7 @@ from draftbench.report import answer as words
 from draftbench.report.charts import Bar, bars, charts_of
 from draftbench.report.plot import STYLE
 from draftbench.report.terminal.text import Section, counted, numeric, printable, shown
-from draftbench.run_folder.manifest import Manifest, setting
+from draftbench.run_folder.manifest import setting
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import GENERATOR
 
@@ -219,6 +219,12 @@ def _facts(name: str, run: Run) -> dict[str, str]:
     left_out = [f"{count} left out: {reason}" for reason, count in traffic.dropped.items()]
     duplicates = [f"{counted(traffic.merged, 'duplicate')} merged"] if traffic.merged else []
     hardware = [machine.processor, machine.accelerator, machine.platform]
+    # The flags on which figures depend, as they were in force.
+    asked = {
+        setting(field): ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for field, value in msgspec.structs.asdict(manifest.question).items()
+        if value not in (None, (), "", False)
+    }
     software = {"Python": machine.python, **machine.packages}
     return {
         "run": name,
@@ -229,15 +235,7 @@ def _facts(name: str, run: Run) -> dict[str, str]:
         "traffic": "; ".join([f"{read}, read as {traffic.form}", *duplicates, *left_out]),
         "machine": ", ".join([*filter(None, hardware), f"{machine.cores} cores, {threads}"]),
         "software": ", ".join(f"{package} {version}" for package, version in software.items()),
-        "options, defaults included": _options(manifest),
+        "options, defaults included": "; ".join(
+            f"{flag} {value}" for flag, value in asked.items() if flag.startswith("--")
+        ),
     }
-
-
-def _options(manifest: Manifest) -> str:
-    """The flags on which figures depend, as they were in force."""
-    values = {
-        setting(field): ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        for field, value in msgspec.structs.asdict(manifest.question).items()
-        if value not in (None, (), "", False)
-    }
-    return "; ".join(f"{flag} {value}" for flag, value in values.items() if flag.startswith("--"))
