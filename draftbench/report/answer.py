@@ -149,7 +149,7 @@ def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | No
     if words[:1] != ["sweep"]:
         return None
     kept: list[str] = []
-    replaced = (*flags, "--out", "--output")
+    replaced = (*flags, "--out", "--output", "-o")
     for at, word in enumerate(words):
         value_of = words[at - 1] if at and "=" not in words[at - 1] else ""
         if word.partition("=")[0] not in replaced and value_of not in replaced:
