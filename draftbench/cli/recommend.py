@@ -25,6 +25,7 @@ def recommend(
     draftbench recommend results/runs/RUN --format json | jq .choice
     """
     from draftbench.planner.recommend import recommend as decide
+    from draftbench.report.answer import next_sweep
     from draftbench.report.terminal.recommendation import render
 
     observed = read(run)
@@ -34,6 +35,8 @@ def recommend(
     if answer.leader is None:
         following.insert(0, command("acceptance", str(run)))
     following.append(command("report", *same, "--html", "report.html"))
+    if again := next_sweep(answer, observed.manifest, str(run)):
+        following.insert(0, f"{command()} {again}")
     text = render(answer, output.style, width(), everything=everything, commands=following)
     output.write(text)
     return 0

@@ -11,7 +11,7 @@ from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import SAME_RUN
 from draftbench.gate.result import Check, FigureValue, GateResult
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section, render_sections
+from draftbench.report.terminal.text import Section, counted, render_sections
 
 _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.INCONCLUSIVE: "❔"}
 
@@ -30,7 +30,7 @@ def render(outcome: Outcome, style: str, width: int) -> str:
 
 def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
     names = f"{result.new} against the baseline {result.old}"
-    asked = f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting"
+    asked = f"{counted(result.requests, 'paired request')}, k = {result.k}, {result.mode} drafting"
     above = [note for note in result.notes if note == SAME_RUN]  # no check below shows it
     if everything:
         title = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"
