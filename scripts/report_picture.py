@@ -5,6 +5,7 @@ python scripts/report_picture.py            # writes docs/report.png; needs chro
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from draftbench.cli import main as draftbench
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "results/reference/tinyllama-stories-40"
-WIDTH, HEIGHT = 1080, 900
+WIDTH, HEIGHT = 1080, 1280
 
 
 def main() -> None:
@@ -25,7 +26,8 @@ def main() -> None:
         raise SystemExit("no chromium or google-chrome on the path")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "report.html"
-        draftbench(["report", str(ROOT / REFERENCE), "--html", str(page)])
+        with contextlib.chdir(ROOT):
+            draftbench(["report", REFERENCE, "--html", str(page)])
         picture = ROOT / "docs" / "report.png"
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         where = [f"--user-data-dir={folder}/profile", f"--window-size={WIDTH},{HEIGHT}"]

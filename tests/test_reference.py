@@ -121,18 +121,20 @@ def test_a_leader_that_was_replayed_on_fewer_responses_is_provisional_and_counts
     assert "over 16 requests" in speed_up(answer)
 
 
-def test_of_two_that_lose_as_little_the_smaller_leads_only_where_it_pays_as_surely():
+def test_of_two_that_lose_as_little_the_smaller_leads_only_where_it_pays_as_surely(monkeypatch):
     evaluator = Evaluator(notebook.read(KEPT / "tinyllama-stories-40"), DecisionOptions())
+    competing = evaluator.at(1).competing[:2]
     normal = np.random.default_rng(0).standard_normal((2, 2000))
 
     def leader(doubt):
         """Of a small draft and a large one, both expected to be 5% faster, the large one surely."""
-        pair = zip(evaluator.at(1).competing[:2], (doubt, 0.001), normal, (1, 2), strict=True)
-        alike = (
-            replace(one, decoding=np.append(0.05, 0.05 + sd * draws), memory_bytes=size)
-            for one, sd, draws, size in pair
-        )
-        return DecisionAt(evaluator, 1, tuple(alike)).leader.memory_bytes
+        pair = tuple(replace(one, memory_bytes=n + 1) for n, one in enumerate(competing))
+        logs = {
+            one.configuration: np.append(0.05, 0.05 + sd * draws)
+            for one, sd, draws in zip(pair, (doubt, 0.001), normal, strict=True)
+        }
+        monkeypatch.setattr(Evaluator, "log", lambda self, of, by: logs[of])
+        return DecisionAt(evaluator, 1, pair).leader.memory_bytes
 
     assert leader(0.001) == 1
     assert leader(0.03) == 2

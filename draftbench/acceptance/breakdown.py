@@ -167,6 +167,22 @@ def rounds_by_group(
     )
 
 
+def parting(groups: Sequence[GroupRounds]) -> list[tuple[GroupRounds, GroupRounds]]:
+    """Of each grouping those with the fewest and the most tokens per round, where their intervals
+    do not overlap.
+    """
+    found = []
+    for by in dict.fromkeys(group.by for group in groups):
+        known = [
+            (each, group) for group in groups if group.by == by if (each := group.tokens_per_round)
+        ]
+        if known:
+            low, worst = min(known, key=lambda pair: pair[0].value)
+            high, best = max(known, key=lambda pair: pair[0].value)
+            found += [(worst, best)] if low.high < high.low else []
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class _Sums:
     """Sums over the positions of each response at which a draft could draft: how likely the token

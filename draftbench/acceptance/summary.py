@@ -178,6 +178,21 @@ def acceptance_report(
     )
 
 
+def groups_at(
+    run: Run, candidates: Sequence[Candidate], k: int
+) -> dict[Candidate, tuple[GroupRounds, ...]]:
+    """Tokens per round of each segment and temperature at one k, of the candidates whose replay
+    holds: one without is known at few k's.
+    """
+    replayed = {
+        each: along for each in candidates if (along := candidate_rounds(run, each)).replays
+    }
+    return {
+        candidate: rounds_by_group(along.trajectories, {k: along.at(k)})
+        for candidate, along in replayed.items()
+    }
+
+
 def _counted(run: Run, candidate: Candidate) -> dict[int, Along]:
     """The rounds that were counted, by k, at its smallest load with that k."""
     concurrencies = {(row.k, row.concurrency) for row in run.decodes if row.candidate == candidate}

@@ -146,7 +146,8 @@ def _screen(report: AcceptanceReport) -> list[Section]:
     meanings = dict.fromkeys(_MEANINGS.get(name[0], "") for name in head)
     modes = " and ".join(dict.fromkeys(f"{c.mode} drafting" for c in report.candidates if c.mode))
     requests = max((c.requests for c in report.candidates), default=0)
-    title = f"Acceptance of {counted(len(report.candidates), 'candidate')} on {requests} requests"
+    title = f"Acceptance of {counted(len(report.candidates), 'candidate')} on "
+    title += counted(requests, "request")
     more = len(report.candidates) - len(candidates)
     return [
         Section(
@@ -291,7 +292,8 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
     positions = enumerate(zip(c.hazards, c.survivals, strict=True), start=1)
     return [
         Section(
-            f"{c.candidate}: {drafting}, {c.requests} requests, {c.responses} responses",
+            f"{c.candidate}: {drafting}, {counted(c.requests, 'request')}, "
+            f"{counted(c.responses, 'response')}",
             notes=notes,
         ),
         _at_each_k(c, width),

@@ -24,7 +24,14 @@ from draftbench.gate.compare import (
 from draftbench.planner.passes import MIN_PROCESSES
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
-from draftbench.report.terminal.text import Cell, Section, filled, render_sections, shortened
+from draftbench.report.terminal.text import (
+    Cell,
+    Section,
+    counted,
+    filled,
+    render_sections,
+    shortened,
+)
 from draftbench.run_folder.manifest import flag_of
 
 _LEGEND = (
@@ -125,7 +132,7 @@ def _title(runs: Sequence[str], common: str) -> Section:
 
 def _in_common(requests: int | None) -> str:
     if requests is not None:
-        return f"{requests} common requests"
+        return counted(requests, "common request")
     return "common requests: unknown, the runs hashed theirs with different keys"
 
 
@@ -212,7 +219,10 @@ def render_answers(
         answer = DECISIONS[each.decision].lower()
         answers.append([letters[each.run], each.load, answer, draft, k, *figures])
     head = ["", "load", "answer", "best draft", "k", "speed-up ×", "α", "τ"]
-    runners = {each.run: f"{each.requests} requests, {each.runner}" for each in comparison.answers}
+    runners = {
+        each.run: f"{counted(each.requests, 'request')}, {each.runner}"
+        for each in comparison.answers
+    }
     named = [f"{run} ({runners[run]})" if run in runners else run for run in comparison.runs]
     facts = [flag_of(each.fact) for each in comparison.question]
     title = _title(named, _in_common(comparison.common_requests))

@@ -30,7 +30,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
 from draftbench.records import Candidate, to_json
-from draftbench.report.terminal.text import Section, render_sections
+from draftbench.report.terminal.text import Section, counted, render_sections
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
 from draftbench.run_folder.run import Run
@@ -318,7 +318,7 @@ def render(outcome: Outcome, style: str, width: int) -> str:
 
 def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
     names = f"{result.new} against the baseline {result.old}"
-    basis = f"{result.requests} paired requests, k = {result.k}, {result.mode} drafting"
+    basis = f"{counted(result.requests, 'paired request')}, k = {result.k}, {result.mode} drafting"
     above = [note for note in result.notes if note == SAME_RUN]  # no check below shows it
     if everything:
         title = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"

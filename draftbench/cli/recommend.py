@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, product
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from draftbench.report.answer import (
     headline,
     limits_kept,
     named,
+    next_sweep,
     reasons,
     schedule,
     unmeasured,
@@ -36,7 +36,6 @@ from draftbench.report.terminal.text import (
     ends,
     markdown_table,
     paragraph,
-    printable,
     render_sections,
 )
 from draftbench.safe_files import markdown_escaped
@@ -58,7 +57,6 @@ CSV_FIGURES = (
 )
 _MOST_ROWS, _MOST_CAVEATS = 6, 2
 _SHORTEST_NAME, _TELLING_NAME = 12, 24
-_CUT = " …"
 _HALF = "± half a 95% interval"
 # Kinds of caveats for the first screen, the most urgent first; decisive ones are already in its
 # second line.
@@ -106,6 +104,8 @@ def recommend(
     if answer.leader is None:
         following.insert(0, command("acceptance", str(run)))
     following.append(command("report", *same, "--html", "report.html"))
+    if again := next_sweep(answer, observed.manifest, str(run)):
+        following.insert(0, f"{command()} {again}")
     text = render(answer, output.style, width(), everything=everything, commands=following)
     output.write(text)
     return 0
@@ -149,25 +149,17 @@ def render(
 
 
 def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequence[str]) -> str:
-    def two_lines(text: str) -> str:
-        return textwrap.fill(
-            printable(text),
-            max(width, 40),
-            subsequent_indent="  ",
-            max_lines=2 if width > SCREEN_COLUMNS / 2 else 4,
-            placeholder=_CUT,
-            break_on_hyphens=False,
-        )
-
     def joined(*blocks: list[str]) -> str:
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
-    first = [two_lines(line) for line in top]
+    first = [paragraph(line, width) for line in top]
     table = _fitting_table(answer, width)
     following = command_lines(commands, width)
-    caveats = [_uncut(two_lines, caveat) for caveat in _urgent(answer)]
+    caveats = [_short(caveat, width) for caveat in _urgent(answer)]
     below: list[str] = []
-    for line in [*map(two_lines, _below(answer)), *caveats]:
+    for text in [*_below(answer), *caveats]:
+        # A sentence is printed whole or not at all; --all has it.
+        line = paragraph(text, width)
         if joined(first, table, [*below, line], following).count("\n") < SCREEN_LINES:
             below.append(line)
     return joined(first, table, below, following)
@@ -194,7 +186,7 @@ def _fitting_table(answer: Recommendation, width: int) -> list[str]:
 def _below(answer: Recommendation) -> list[str]:
     """What stands below the table, before the caveats."""
     lines = []
-    if answer.runner_up is not None:
+    if answer.runner_up is not None and answer.speedup_deciding is not None:
         second = answer.evaluation_of(answer.runner_up)
         speed = answer.ranked_by(second)
         if answer.choice and speed and speed.value <= 1:
@@ -222,10 +214,11 @@ def _urgent(answer: Recommendation) -> list[Caveat]:
     return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]
 
 
-def _uncut(fitted: Callable[[str], str], caveat: Caveat) -> str:
-    """A caveat as `fitted`, in its short form if the long one would be cut."""
-    line = fitted(f"Caveat: {caveat.text}")
-    return fitted(f"Caveat: {caveat.short}") if line.endswith(_CUT) and caveat.short else line
+def _short(caveat: Caveat, width: int) -> str:
+    """A caveat in its short form if the long one takes more than two lines."""
+    long = f"Caveat: {caveat.text}"
+    lines = paragraph(long, width).count("\n") + 1
+    return f"Caveat: {caveat.short}" if lines > 2 and caveat.short else long
 
 
 def _csv(answer: Recommendation) -> str:

@@ -103,7 +103,9 @@ def sweep(
         **given,
     )
     check_options(options, serving)
+    from draftbench.report.answer import next_sweep
     from draftbench.report.terminal.progress import TerminalWatcher
+    from draftbench.run_folder.folder import RunFolder
     from draftbench.sweep import prepare
 
     watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
@@ -116,9 +118,11 @@ def sweep(
         output.write(render(dry_run_of(prepared), output.style, width()))
         return 0
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
-    code, _ = run_sweep(options, out, as_called(), watcher, output)
+    code, answer = run_sweep(options, out, as_called(), watcher, output)
+    again = next_sweep(answer, RunFolder(out).manifest, str(out))
     page = command("report", str(out), "--html", str(out / "report.html"))
-    next_commands(watcher, command("recommend", str(out), "--all"), page)
+    following = [f"{command()} {again}"] if again else []
+    next_commands(watcher, *following, command("recommend", str(out), "--all"), page)
     return code
 
 

@@ -630,6 +630,11 @@ class DecisionAt:
         """How often a choice is the best or ties with it."""
         return float((self._shares[:, self._column(choice)] >= 1 - TIMING_NOISE).mean())
 
+    def chance(self, one: Alternative, other: Alternative) -> float:
+        """How likely one is faster than the other."""
+        faster = self._drawn[:, self._column(one)] > self._drawn[:, self._column(other)]
+        return float(faster.mean())
+
     def _column(self, choice: Alternative | None) -> int:
         return 0 if choice is None else 1 + self.competing.index(choice)
 

@@ -58,12 +58,12 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
         samples |= {each: {"alpha": rate} | _samples(each, run) for each in at_every_k}
     # All at once, since requests are drawn once for all figures that are asked for together.
     intervals = iter(estimates([each for of in samples.values() for each in of.values()]))
-    return tuple(
-        _evaluation(
-            each, decided, run, {name: next(intervals) for name in of}, each in best_of_each
-        )
-        for each, of in samples.items()
-    )
+    found = []
+    for each, of in samples.items():
+        figures = {name: next(intervals) for name in of}
+        alone = {name: each.value for name, each in of.items() if each and not figures[name]}
+        found.append(_evaluation(each, decided, run, figures, alone, each in best_of_each))
+    return tuple(found)
 
 
 def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decode]]:
@@ -99,12 +99,14 @@ def _evaluation(
     decided: DecisionAt,
     run: Run,
     figures: Mapping[str, Estimate | None],
+    alone: Mapping[str, float | None],
     best: bool,
 ) -> Evaluation:
     """One configuration.
 
     Args:
         figures: by field, those of `_samples` and α of its candidate.
+        alone: likewise, values that have no interval.
         best: whether this is the candidate's best k.
     """
     responses, block, k = alternative.responses, alternative.block, alternative.k
@@ -142,6 +144,8 @@ def _evaluation(
         experts_read=counted,
         experts_read_at_most=most,
         concurrency=configuration.concurrency,
+        alpha_without_interval=alone.get("alpha"),
+        tokens_per_round_without_interval=alone.get("tokens_per_round"),
         **figures,
     )
 

@@ -13,13 +13,10 @@ from draftbench.planner.evaluate import break_even, evaluations, prediction_erro
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
-from draftbench.planner.recommendation import AtConcurrency, Evaluation, Recommendation
+from draftbench.planner.recommendation import NEAR_TIES, AtConcurrency, Evaluation, Recommendation
 from draftbench.planner.rules import rules_of_thumb
 from draftbench.records import SELF, DraftingMode
 from draftbench.run_folder.run import Run
-
-# Above this α of `self`, near ties alone can explain why it is below 1.
-_NEAR_TIES = 0.98
 
 
 def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendation:
@@ -76,6 +73,9 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         settled_by=decided.settled_by,
         larger_sweep=decided.larger_sweep,
         ceiling_alpha=_ceiling(run, evaluated),
+        runner_up_faster=decided.chance(decided.runner_up, leader)
+        if leader and decided.runner_up and decided.deciding
+        else None,
     )
     return msgspec.structs.replace(
         answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
@@ -92,7 +92,7 @@ def _ceiling(run: Run, evaluated: tuple[Evaluation, ...]) -> float | None:
         return None
     rates = {each.draft: each.alpha.value for each in evaluated if each.alpha}
     own = rates.get(SELF)
-    return own if own is not None and own == max(rates.values()) and own < _NEAR_TIES else None
+    return own if own is not None and own == max(rates.values()) and own < NEAR_TIES else None
 
 
 def _arrivals(run: Run) -> str | None:

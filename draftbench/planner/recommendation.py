@@ -20,6 +20,10 @@ Objective = Literal["speedup", "latency", "throughput", "cost"]
 Remedy = Literal["baseline", "decoding", "load", "sample"]
 # A larger sweep is advised where it settles an open decision with this probability.
 SETTLES = 0.9
+# Above this α of `self`, near ties alone can explain why it is below 1.
+NEAR_TIES = 0.98
+# A pick is a toss-up where the runner-up is as likely as this to be faster.
+_TOSS_UP = 0.25
 
 
 class Configuration(Record, frozen=True):
@@ -94,6 +98,8 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     experts_read_at_most: float | None = None  # if each token's were chosen independently
     requests: int = 0  # along whose responses its rounds are known
     requests_served: int = 0  # that a serving engine answered at this k, with a baseline or none
+    alpha_without_interval: float | None = None  # the value alone, where there is no interval
+    tokens_per_round_without_interval: float | None = None  # likewise
 
     @property
     def any_k(self) -> bool:
@@ -329,6 +335,7 @@ class Recommendation(Record, frozen=True):
     settled_by: Remedy | None = None  # what would settle an inconclusive decision
     larger_sweep: LargerSweep | None = None  # the sweep that would, or the next worth trying
     ceiling_alpha: float | None = None  # of `self`, where it is below 1 because requests sample
+    runner_up_faster: float | None = None  # how likely it is faster than the leader
 
     @property
     def provisional(self) -> str:
@@ -339,6 +346,11 @@ class Recommendation(Record, frozen=True):
     def leading_evaluation(self) -> Evaluation | None:
         """The leader with its figures; None where no speed is known."""
         return None if self.leader is None else self.evaluation_of(self.leader)
+
+    @property
+    def toss_up(self) -> bool:
+        """Whether the pick between the leader and the runner-up is little more than chance."""
+        return (self.runner_up_faster or 0.0) >= _TOSS_UP
 
     def best_of(self, candidate: Candidate) -> Evaluation | None:
         """A candidate at its best k; None where its speed is unknown."""
@@ -365,12 +377,6 @@ class Recommendation(Record, frozen=True):
             return not first, each.draft == SELF, -(speed.value if speed else 0.0)
 
         return sorted(best.values(), key=order)
-
-    @property
-    def clearly_faster(self) -> list[Evaluation]:
-        """Candidates, without the control, whose whole interval lies above 1×."""
-        speeds = [(e, e.speedup_expected or e.speedup_predicted) for e in self.by_candidate]
-        return [e for e, speed in speeds if speed and speed.low > 1 and e.draft != SELF]
 
     def ranked_by(self, each: Evaluation) -> Estimate | None:
         """The speed-up that the objective compares: expected, or where it is unknown predicted."""

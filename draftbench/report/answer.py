@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 
 import msgspec
 
+from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.memory import format_size
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import RANKS_BY
 from draftbench.planner.recommendation import (
+    NEAR_TIES,
     SETTLES,
     Configuration,
     Distribution,
@@ -22,7 +25,9 @@ from draftbench.planner.recommendation import (
     Latency,
     Recommendation,
 )
+from draftbench.records import SELF
 from draftbench.report.terminal.text import (
+    SHELL_WORD,
     Cell,
     Section,
     counted,
@@ -34,6 +39,7 @@ from draftbench.report.terminal.text import (
     shortened,
     with_ends,
 )
+from draftbench.run_folder.manifest import Manifest
 
 LONGEST_NAME = 40
 DECISIONS = {
@@ -46,6 +52,7 @@ _LEGEND = {
     "": "±: half of a 95% interval over requests (of c, over repeated timings).",
     "τ": "τ: mean accepted length, the tokens that a round with a draft yields, the target's own "
     "included.",
+    "tok/round": "tok/round: tokens of a round, rounds without a draft included.",
     "c": "c: time of a draft step / target step.",
     "v(k+1)": "v(k+1): time of a verification pass / target step.",
     "experts": "experts: of a layer of the target, that a verification pass reads, as counted / at "
@@ -68,9 +75,11 @@ def headline(answer: Recommendation) -> str:
         decision += " (provisional)"
     if answer.choice is not None:
         return f"{decision}: {named(answer.choice)}"
-    speed = answer.speedup_without_interval
-    if speed is not None:
-        return f"{decision}: {speed:.2f}×, but too few requests to decide by"
+    if answer.speedup_without_interval is not None:
+        few = "one request is" if answer.requests == 1 else f"{answer.requests} requests are"
+        if answer.requests >= MIN_REQUESTS:
+            few = f"{answer.requests} requests of such unequal length are"
+        return f"{decision}: {few} too few to decide by"
     larger = answer.larger_sweep
     if larger and larger.enough:
         return f"{decision}: about {_size(answer, larger)} would settle it"
@@ -102,12 +111,9 @@ def to_settle(answer: Recommendation) -> str | None:
     if answer.settled_by == "load":
         return f"Next: a sweep that measures concurrency {answer.concurrency}."
     if larger is None:
-        return "Next: a larger --sample in another --out." if answer.settled_by else None
-    again = f"--sample {larger.requests}"
-    if answer.engine:  # by default a draft is asked fewer than are replayed
-        again += f" --measure-requests {larger.requests}"
-    if larger.processes > 1:
-        again += f" {'--restarts' if answer.engine else '--processes'} {larger.processes}"
+        size = f"--sample {FEW_REQUESTS}" if answer.requests < FEW_REQUESTS else "a larger --sample"
+        return f"Next: the same sweep with {size}, in another --out." if answer.settled_by else None
+    again = " ".join(chain.from_iterable(_larger(answer, larger).items()))
     more = "" if larger.rows is None else f"more traffic than these {counted(larger.rows, 'row')}"
     if larger.enough:
         return f"To settle it: {more and more + ', and '}a sweep with {again} in another --out."
@@ -115,6 +121,51 @@ def to_settle(answer: Recommendation) -> str | None:
     size = f"{more and more + ': '}{_size(answer, larger)}"
     far = f"no realistic number reaches {SETTLES:.0%}"
     return f"Next: {size} ({again} in another --out) {settled}; {far}."
+
+
+def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | None:
+    """The words after `draftbench` of the sweep that would settle the decision; None where none is
+    known to, or where it needs other traffic or another server. `run` is its folder.
+    """
+    larger, kinds = answer.larger_sweep, {caveat.kind for caveat in answer.caveats}
+    again = {"--out": run}  # it resumes the run
+    flags: dict[str, str]
+    if "unfinished" in kinds:
+        flags = again
+    elif "impossible" in kinds:
+        flags = {}
+    elif answer.settled_by == "decoding":
+        flags = again | {"--measure": "best", "--measure-requests": str(answer.requests)}
+    elif answer.settled_by == "load":
+        flags = {"--concurrency": str(answer.concurrency)}
+    elif answer.settled_by == "sample" and larger and larger.rows is None:
+        flags = _larger(answer, larger)
+    elif answer.settled_by == "sample" and not larger and answer.requests < FEW_REQUESTS:
+        traffic = manifest.traffic
+        if traffic.rows - traffic.merged - sum(traffic.dropped.values()) < FEW_REQUESTS:
+            return None
+        flags = {"--sample": str(FEW_REQUESTS)}
+    else:
+        return None
+    _, *words = SHELL_WORD.findall(manifest.command)
+    if words[:1] != ["sweep"]:
+        return None
+    kept: list[str] = []
+    replaced = (*flags, "--out", "--output", "-o")
+    for at, word in enumerate(words):
+        value_of = words[at - 1] if at and "=" not in words[at - 1] else ""
+        if word.partition("=")[0] not in replaced and value_of not in replaced:
+            kept.append(word)
+    return " ".join([*kept, *(f"{flag} {shlex.quote(value)}" for flag, value in flags.items())])
+
+
+def _larger(answer: Recommendation, larger: LargerSweep) -> dict[str, str]:
+    flags = {"--sample": str(larger.requests)}
+    if answer.engine:  # by default a draft is asked fewer than are replayed
+        flags["--measure-requests"] = str(larger.requests)
+    if larger.processes > 1:
+        flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
+    return flags
 
 
 def _size(answer: Recommendation, larger: LargerSweep) -> str:
@@ -136,15 +187,19 @@ def speed_up(answer: Recommendation) -> str:
         unknown = [caveat.text for caveat in answer.caveats if caveat.kind == "no-speed"]
         text = unknown[0] if unknown else "no candidate's speed is known"
         return sentence(text)
+    if deciding is None:
+        return (
+            "Known: what these requests accepted, below. Not known: the speed-up, so far "
+            f"{answer.speedup_without_interval:.2f}× with {named(leader.configuration)}."
+        )
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
-    speed = (
-        "unknown (too few requests to decide by)" if deciding is None else with_ends(deciding, "×")
-    )
-    return f"{subject} {speed}, {basis(answer, leader)}"
+    return f"{subject} {with_ends(deciding, '×')}, {basis(answer, leader)}"
 
 
 def basis(answer: Recommendation, leader: Evaluation) -> str:
-    """What the deciding speed-up rests on, and the minimum that was asked for."""
+    """What the deciding speed-up rests on, the minimum that was asked for, and whether another
+    draft may be as good.
+    """
     decoded, replayed = leader.requests_measured, leader.requests or answer.requests
     requests = counted(replayed, "request")
     if not decoded:
@@ -159,7 +214,19 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
         rests_on += f" in {answer.engine}"
     included = "prefills included" if answer.objective == "latency" else "after the first token"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
-    return f"{included}, {rests_on}{asked}"
+    tie = ""
+    if answer.toss_up and answer.runner_up:
+        tie = f"; a toss-up with {named(answer.runner_up)}"
+    return f"{included}, {rests_on}{asked}{tie}"
+
+
+def lead(answer: Recommendation) -> str:
+    """What the deciding figure rests on, and how sure it is."""
+    leader = answer.leading_evaluation
+    if leader is None or answer.speedup_deciding is None:
+        return speed_up(answer)
+    best = "" if answer.choice else f"best: {named(leader.configuration)}, "
+    return " ".join([sentence(best + basis(answer, leader)), *certainty(answer)])
 
 
 def certainty(answer: Recommendation) -> list[str]:
@@ -215,33 +282,46 @@ def candidates(
         mark = "*" if not each.corrected else " " if starred else ""
         return (ranked, mark) if ranked else None
 
+    def or_alone(name: str) -> Callable[[Evaluation], Cell]:
+        def figure(each: Evaluation) -> Cell:
+            alone: float | None = getattr(each, f"{name}_without_interval")
+            known: Estimate | None = getattr(each, name)
+            return known if alone is None else f"{alone:.2f}"
+
+        return figure
+
     head, rows = _best_of_each(
         answer,
         {
-            "expected ×": speed,
-            "α": attrgetter("alpha"),
-            "τ": attrgetter("mean_accepted_length"),
+            "speed-up ×": speed,
+            "α": or_alone("alpha"),
+            "tok/round": or_alone("tokens_per_round"),
             "c": attrgetter("draft_cost_ratio"),
         },
         longest,
         without,
     )
-    legend = [
-        words
-        for column, words in (
-            ("τ", "τ accepted length"),
-            ("c", "c draft step / target step"),
-            (
-                "α",
-                "self has the highest α possible here" if answer.ceiling_alpha is not None else "",
-            ),
-            ("expected ×", "* not decoded" if starred else ""),
-        )
-        if column in head and words
-    ]
-    if "α" in head and "τ" not in head:
-        legend.insert(0, "α acceptance rate")
-    return Section("", head, rows, ["; ".join(legend)] if legend else [])
+    alone = any(e.tokens_per_round_without_interval is not None for e in answer.by_candidate)
+    meanings = {
+        "α": "α acceptance rate",
+        "tok/round": "tok/round over all rounds",
+        "c": "c draft step / target step",
+    }
+    legend = [words for column, words in meanings.items() if column in head]
+    legend += ["* not decoded"] if starred else []
+    legend += ["without ±: too few requests"] if alone else []
+    return Section("", head, rows, ["; ".join([*legend, *_control(answer)])])
+
+
+def _control(answer: Recommendation) -> list[str]:
+    """What `self` is, and why its α is not 1, where that is known."""
+    alphas = [each.alpha.value for each in answer.by_candidate if each.draft == SELF and each.alpha]
+    if not alphas:
+        return []
+    why = ", α < 1 at near ties" if NEAR_TIES <= alphas[0] < 0.995 else ""
+    if answer.ceiling_alpha is not None:
+        why = ", α < 1 since requests sample"
+    return [f"self: the target drafts{why}"]
 
 
 def _best_of_each(
@@ -332,6 +412,7 @@ def _every_figure(answer: Recommendation) -> Section:
     fields: dict[str, Callable[[Evaluation], Cell]] = {
         "α": attrgetter("alpha"),
         "τ": attrgetter("mean_accepted_length"),
+        "tok/round": attrgetter("tokens_per_round"),
         "c": attrgetter("draft_cost_ratio"),
         "v(k+1)": attrgetter("verify_ratio"),
         "experts": _experts,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftbench.acceptance.breakdown import rounds_by_group
-from draftbench.acceptance.candidate_rounds import candidate_rounds
+from draftbench.acceptance.breakdown import parting
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate
+from draftbench.acceptance.summary import groups_at
 from draftbench.errors import UsageError
-from draftbench.planner.recommendation import Distribution, Evaluation, Recommendation
+from draftbench.planner.recommendation import Evaluation, Recommendation
 from draftbench.records import SELF
 from draftbench.report.answer import WAITS, candidates, latency, loads
 from draftbench.report.plot import (
@@ -129,7 +129,7 @@ def _by_candidate(answer: Recommendation) -> Chart | None:
         "speedup-by-candidate",
         "Each candidate at its best k",
         f"Left of 1× speculation is slower than decoding without it. Lines: 95% intervals over "
-        f"{answer.requests} requests. {kinds}",
+        f"{counted(answer.requests, 'request')}. {kinds}",
         bars(_SPEED_UP, rows, answer.min_speedup),
         candidates(answer),
     )
@@ -142,7 +142,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
     predicted = [(e, e.speedup_predicted) for e in evaluations if e.speedup_predicted]
     measured = [(e, e.speedup_measured) for e in evaluations if e.speedup_measured]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
-    over = f"over {answer.requests} requests"
+    over = f"over {counted(answer.requests, 'request')}"
     head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "off by")
     rows: list[list[Cell]] = []
     for e in evaluations:
@@ -236,7 +236,8 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
         "speedup-by-concurrency",
         "Speed-up by concurrency",
         "The best candidate and k at each concurrency. Upright lines: 95% intervals over "
-        f"{answer.requests} requests.{' Hollow points: not decoded.' if predicted else ''}",
+        f"{counted(answer.requests, 'request')}."
+        f"{' Hollow points: not decoded.' if predicted else ''}",
         plot,
         loads(answer),
     )
@@ -248,10 +249,11 @@ def _waits(answer: Recommendation) -> Chart | None:
     if waits is None:
         return None
     rows = [
-        Bar(label, _wait(side), colour)
+        Bar(label, Estimate(1e3 * middle, 1e3 * middle, 1e3 * side.largest), colour)
         for name, words in WAITS.items()
         if (before := getattr(waits.plain, name)) and (after := getattr(waits.speculative, name))
         for label, side, colour in ((words, before, _GREY), ("with speculation", after, 0))
+        if (middle := side.p50 or side.largest)
     ]
     return Chart(
         "latency",
@@ -260,12 +262,6 @@ def _waits(answer: Recommendation) -> Chart | None:
         bars("milliseconds", rows),
         latency(waits, answer.engine, answer.arrivals),
     )
-
-
-def _wait(seconds: Distribution) -> Estimate:
-    """The median in milliseconds, with a line up to the longest."""
-    median, longest = 1000 * (seconds.p50 or seconds.largest), 1000 * seconds.largest
-    return Estimate(median, median, longest)
 
 
 def _prediction_errors(answer: Recommendation) -> Chart | None:
@@ -300,38 +296,41 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
     """Tokens per round at the leader's k, in each segment and at each temperature; None if the
     traffic has one of each, or too few requests of each for an interval.
     """
-    question = run.manifest.question
-    k = answer.leader.k if answer.leader else max(question.ks)
-    rows: list[list[Cell]] = []
-    drawn: list[Bar] = []
-    known: list[tuple[float, str]] = []
+    k = answer.leader.k if answer.leader else max(run.manifest.question.ks)
     drafts = [each.candidate for each in answer.by_candidate if each.draft != SELF]
-    # A draft without a replay that holds is known at few k's.
-    drafts = [each for each in drafts if candidate_rounds(run, each).replays]
-    for candidate in drafts:
-        along = candidate_rounds(run, candidate)
-        for g in rounds_by_group(along.trajectories, {k: along.at(k)}):
-            rows.append([g.by, g.name, str(g.requests), str(candidate), g.tokens_per_round])
-            if candidate == drafts[0]:
-                name = g.name if g.by == "segment" else f"{g.by} {g.name}"
-                drawn.append(Bar(f"{short(name)} ({g.requests})", g.tokens_per_round))
-                known += [(g.tokens_per_round.value, name)] if g.tokens_per_round else []
-    if not known:
+    by_candidate = groups_at(run, drafts, k)
+    groups = next(iter(by_candidate.values()), ())
+    if not any(group.tokens_per_round for group in groups):
         return None
-    finding = "An average can hide segments where a draft performs poorly."
-    (low, worst), (high, best) = min(known), max(known)
-    if worst != best:
-        finding = (
-            f"Tokens per round at k = {k}: from {low:.2f} ({worst}) to {high:.2f} "
-            f"({best}). An average over all requests hides that."
-        )
     label = f"tokens per round at k = {k}"
+    parted = "; ".join(
+        f"from {fewest.value:.2f} ({worst.name}) to {most.value:.2f} ({best.name})"
+        for worst, best in parting(groups)
+        if (fewest := worst.tokens_per_round) and (most := best.tokens_per_round)
+    )
+    drawn = [
+        Bar(
+            f"{short(g.name if g.by == 'segment' else f'{g.by} {g.name}')} ({g.requests})",
+            g.tokens_per_round,
+        )
+        for g in groups
+    ]
     return Chart(
         "tokens-per-round-by-group",
-        f"Tokens per round by group: {drafts[0]}",
+        f"Tokens per round by group: {next(iter(by_candidate))}",
         "In parentheses: how many requests. Lines: 95% intervals over the requests of a group; "
         f"fewer than {MIN_REQUESTS} have none. “The numbers” has the other candidates too.",
         bars(label, drawn),
-        Section("", ("by", "group", "requests", "candidate", label), rows),
-        finding,
+        Section(
+            "",
+            ("by", "group", "requests", "candidate", label),
+            [
+                [g.by, g.name, str(g.requests), str(candidate), g.tokens_per_round]
+                for candidate, groups in by_candidate.items()
+                for g in groups
+            ],
+        ),
+        f"Tokens per round at k = {k}: {parted}. An average over all requests hides that."
+        if parted
+        else "The intervals of all groups overlap: none is known to differ from another.",
     )

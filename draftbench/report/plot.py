@@ -18,7 +18,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.report.markup import Html, element
 from draftbench.report.terminal.text import printable
 from draftbench.safe_files import GENERATOR
 
@@ -120,7 +119,7 @@ class Plot:
         room = 14 + _CHARACTER * max((len(short(name)) for name in names), default=0)
         top, self._bottom = 4.0 if upright else 28.0, 38.0 if x.label else 20.0
         wide, tall = self._size = (WIDTH - self._left - room, height - top - self._bottom)
-        self._height, self._upright = height, upright
+        self.width, self.height, self._upright = WIDTH, height, upright
         with _styled():
             self._figure = Figure(dpi=DPI)
             self.axes = axes = self._figure.add_axes((0, 0, 1, 1), frame_on=False)
@@ -205,29 +204,26 @@ class Plot:
             text = self.axes.annotate(printable(words), place, (0, above), coords, "offset points")
         text.set(ha=align, color=COLOURS[colour], annotation_clip=False)
 
-    def svg(self, description: str) -> Html:
-        """The drawing as an element of the page, in the colours of its variables; `description` is
-        for readers that cannot see it.
+    def shapes(self) -> Iterator[tuple[str, dict[str, str], str | None]]:
+        """The elements of the drawing as an SVG, in the colours of the page's variables: tag,
+        attributes, text.
 
         The page forbids style attributes, and ids would clash with those of other drawings: each
         style becomes an attribute, and each use of a shape by id the shape itself.
         """
-        parts, shapes = [], {}
+        outlines: dict[str, str] = {}
         for node in ElementTree.fromstring(self._drawn("svg")).iter():
             tag, words = node.tag.rpartition("}")[2], node.attrib
             if tag == "path" and "id" in words:
-                shapes[f"#{words['id']}"] = words["d"]
+                outlines[f"#{words['id']}"] = words["d"]
             elif tag in ("path", "text", "use"):
                 for part in filter(None, words.get("style", "").split("; ")):
                     name, value = part.split(": ", 1)
                     words[name] = _VARIABLES.get(value, value)
                 if tag == "use":
-                    tag, words["d"] = "path", shapes[words["{http://www.w3.org/1999/xlink}href"]]
+                    tag, words["d"] = "path", outlines[words["{http://www.w3.org/1999/xlink}href"]]
                     words["transform"] = f"translate({words.pop('x')} {words.pop('y')})"
-                kept = {name: words[name] for name in _KEPT if name in words}
-                parts.append(element(tag, node.text, **kept))
-        box = f"0 0 {WIDTH:g} {self._height:g}"
-        return element("svg", *parts, viewBox=box, role="img", aria_label=description)
+                yield tag, {name: words[name] for name in _KEPT if name in words}, node.text
 
     def save(self, path: Path, title: str) -> None:
         """Write `PATH.svg` and `PATH.png` with a title, on white."""
@@ -235,7 +231,7 @@ class Plot:
             path.with_name(f"{path.name}.{kind}").write_bytes(self._drawn(kind, printable(title)))
 
     def _drawn(self, kind: str, title: str = "") -> bytes:
-        (wide, tall), height = self._size, self._height + (28 if title else 0)
+        (wide, tall), height = self._size, self.height + (28 if title else 0)
         place = (self._left / WIDTH, self._bottom / height, wide / WIDTH, tall / height)
         self._figure.set_size_inches(WIDTH / DPI, height / DPI)
         self.axes.set_position(place)

@@ -17,6 +17,7 @@ from draftbench.report.answer import (
     headline,
     latency,
     loads,
+    next_sweep,
     reasons,
     speed_up,
     to_settle,
@@ -100,8 +101,8 @@ def test_nothing_timed_is_said_instead_of_a_speed_up(hand):
 
 def test_one_request_has_a_speed_up_without_an_interval(hand):
     one = hand.answer(hand.one_request())
-    assert headline(one) == "Inconclusive: 2.29×, but too few requests to decide by"
-    assert "unknown (too few requests to decide by)" in speed_up(one)
+    assert headline(one) == "Inconclusive: one request is too few to decide by"
+    assert speed_up(one).endswith("Not known: the speed-up, so far 2.29× with small, k = 2.")
 
 
 def test_an_open_decision_names_what_would_settle_it(hand):
@@ -154,6 +155,7 @@ def test_the_candidates_have_every_figure_of_their_best_k(hand):
         "k": "2",
         "α": "1.00 ±0.00",
         "τ": "2.67 ±0.00",  # 8 tokens in 3 rounds
+        "tok/round": "2.67 ±0.00",  # each of which drafted
         "c": "0.10 ±0.00",
         "v(k+1)": "1.00 ±0.00",
         "predicted ×": "2.29 ±0.00",
@@ -247,7 +249,7 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
             "Next: decode it, by the same sweep with --measure best --measure-requests 10.",
         ),
         ("load", None, None, "Next: a sweep that measures concurrency 1."),
-        ("sample", None, None, "Next: a larger --sample in another --out."),
+        ("sample", None, None, "Next: the same sweep with --sample 30, in another --out."),
         ("sample", (120, 1, 0.93), None, "To settle it: a sweep with --sample 120 in another"),
         ("sample", (60, 3, 0.9), None, "To settle it: a sweep with --sample 60 --processes 3 in"),
         (
@@ -297,6 +299,43 @@ def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(han
         larger_sweep=larger,
     )
     assert reasons(answer)[-1].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("settled_by", "larger", "rows", "engine", "words"),
+    [
+        ("sample", (60, 3), 42, None, "--target ./big --sample 60 --processes 3"),
+        ("sample", (60, 1), 42, "vllm 0.32", "--target ./big --sample 60 --measure-requests 60"),
+        ("sample", None, 42, None, "--target ./big --sample 30"),
+        ("sample", None, 29, None, None),  # the traffic has no 30
+        ("load", None, 42, None, "--target ./big --sample 9 --concurrency 1"),
+        (
+            "decoding",
+            None,
+            42,
+            None,
+            "--target ./big --sample 9 --out 'a run' --measure best --measure-requests 10",
+        ),
+        ("baseline", None, 42, None, None),  # a server that only its user knows
+    ],
+)
+def test_the_sweep_that_would_settle_it_is_a_command(hand, settled_by, larger, rows, engine, words):
+    answer = replace(
+        hand.answer(hand.perfect()),
+        decision="inconclusive",
+        settled_by=settled_by,
+        larger_sweep=larger and LargerSweep(requests=larger[0], processes=larger[1], chance=0.9),
+        engine=engine,
+    )
+    command = "draftbench sweep --target ./big --sample 9 --out 'a run'"
+    found = next_sweep(answer, hand.manifest(command=command, rows=rows, merged=0), "a run")
+    assert found == (words and f"sweep {words}")
+
+
+def test_more_traffic_is_no_command(hand):
+    larger = LargerSweep(requests=60, processes=1, chance=0.9, rows=42)
+    answer = replace(hand.answer(hand.perfect()), settled_by="sample", larger_sweep=larger)
+    assert next_sweep(answer, hand.manifest(command="draftbench sweep"), "r") is None
 
 
 @pytest.mark.parametrize(

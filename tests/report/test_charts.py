@@ -1,5 +1,4 @@
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -23,7 +22,7 @@ def drawn(hand):
 
 
 def words(chart):
-    return [node.text for node in ElementTree.fromstring(chart.plot.svg("")).iter("text")]
+    return [text for tag, _, text in chart.plot.shapes() if tag == "text"]
 
 
 @pytest.fixture(scope="module")

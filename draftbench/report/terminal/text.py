@@ -7,7 +7,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ _NARROWEST_CELL = 24
 
 # A dash alone is an unknown figure; a flag begins with a dash and is a word.
 _NUMBER = re.compile(r"[+−-]?\d|–")
-_SHELL_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
+SHELL_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
 # A text; a figure; a figure to be shown with both ends of its interval and a mark; None: unknown.
 Cell = str | Estimate | tuple[Estimate, str] | None
@@ -129,9 +128,7 @@ def command_lines(commands: Iterable[str], width: int = SCREEN_COLUMNS) -> list[
     """Commands below `next:`, each on lines that can be pasted."""
     lines: list[str] = []
     for command in commands:
-        lines += continued(
-            shlex.join(shlex.split(command)), "     " if lines else "next:", width, "       "
-        )
+        lines += continued(command, "     " if lines else "next:", width, "       ")
     return lines
 
 
@@ -140,7 +137,7 @@ def continued(command: str, label: str, width: int, indent: str = "   ") -> list
     ends in a backslash, so that it can be pasted.
     """
     lines, line = [], label
-    for word in _SHELL_WORD.findall(command):
+    for word in SHELL_WORD.findall(command):
         if len(f"{line} {word} \\") > width and line not in (label, indent):
             lines.append(f"{line} \\")
             line = indent

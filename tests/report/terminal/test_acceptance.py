@@ -265,3 +265,12 @@ def test_one_screen_is_the_same_where_only_what_it_shows_was_computed():
         render(made(everything=each), "table", 100, everything=False) for each in (False, True)
     )
     assert few == whole
+
+
+def test_one_request_is_one_request() -> None:
+    alone = [msgspec.structs.replace(c, requests=1, responses=1) for c in REPORT.candidates]
+    report = msgspec.structs.replace(REPORT, candidates=tuple(alone))
+    for everything in (True, False):
+        text = render(report, "table", 88, everything=everything)
+        assert "1 request" in text
+        assert not re.search(r"\b1 (requests|responses)\b", text)
