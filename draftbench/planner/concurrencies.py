@@ -121,7 +121,7 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
     )
     if low < high:
         known = [_passes(evaluator, n) for n in (low, concurrency, high)]
-        common = set.intersection(*map(set, known))
+        common = [each for each in known[0] if all(each in steps for steps in known)]
         if not common:
             return None
         fewer, here, more = (sum(steps[each] for each in common) for steps in known)
