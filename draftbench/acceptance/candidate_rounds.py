@@ -7,15 +7,19 @@ at the largest k.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from draftbench.acceptance.contradiction import contradiction
 from draftbench.acceptance.definitions import ByRequest
 from draftbench.acceptance.faults import SuspectedFault, near_tie
 from draftbench.acceptance.hazards import ServedRounds, served_rounds
 from draftbench.acceptance.rounds import (
+    Floats,
     HazardLaw,
     Pairs,
     ResponseLaw,
@@ -75,8 +79,13 @@ class CandidateRounds:
         return rounds_at_each(self.laws, [k for k in self.ks if self.reaches(k)])
 
     def reaches(self, k: int) -> bool:
-        """Whether the rounds at k are known."""
+        """Whether k is no longer than what was looked up or served."""
         return bool(self.laws) and k <= self.longest
+
+    @remembered
+    def knows(self, k: int) -> bool:
+        """Whether the rounds at k are known; not of an engine that does not report them."""
+        return self.reaches(k) and bool(np.isfinite(self.at(k).target_passes).all())
 
     @cached_property
     def longest(self) -> float:
@@ -84,6 +93,37 @@ class CandidateRounds:
         windows = [law.window for law in self.laws if isinstance(law, StartLaw)]
         served = [len(law.hazards) for law in self.laws if isinstance(law, HazardLaw)]
         return min((*windows, *served), default=math.inf)
+
+    @cached_property
+    def prompts(self) -> Floats:
+        """Tokens of every response's prompt [responses]."""
+        return np.array([float(t.prompt_tokens) for t in self.trajectories])
+
+    @cached_property
+    def contexts(self) -> Floats:
+        """Cached tokens half-way through every response [responses]."""
+        return np.array([context_of(t) for t in self.trajectories])
+
+    @cached_property
+    def weights(self) -> Floats:
+        """How often every response occurs in the traffic [responses]; several to one request share
+        its weight.
+        """
+        often = Counter(t.request for t in self.trajectories)
+        return np.array([t.weight / often[t.request] for t in self.trajectories])
+
+    @cached_property
+    def context(self) -> float:
+        """The mean context of a decoding step in tokens, each step counting once."""
+        lengths = [max(t.output_tokens - 1, 0) for t in self.trajectories]
+        steps = self.weights * np.array(lengths, dtype=float)
+        contexts = self.contexts
+        return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
+
+
+def context_of(trajectory: Trajectory) -> float:
+    """Tokens in the cache half-way through a response."""
+    return trajectory.prompt_tokens + trajectory.output_tokens / 2
 
 
 @remembered

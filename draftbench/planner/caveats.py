@@ -382,7 +382,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     contradicted = {
         each.candidate: fault
         for each in decided.alternatives
-        if (fault := each.responses.along.contradiction)
+        if (fault := each.responses.contradiction)
     }
     for candidate, fault in contradicted.items():
         yield Caveat(
@@ -425,7 +425,7 @@ def _of_candidate(
                 short=short if decisive else "",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    replays = responses.along.replays
+    replays = responses.replays
     if replays and len(replays) < replayable:
         short = f"replayed on only {len(replays)} of {replayable} responses"
         text = f"{short}, so that its figures are not of the same requests as the others'"
@@ -448,7 +448,7 @@ def _of_candidate(
     largest = max(each.k for each in alternatives)
     for text in beyond_timed(responses, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)
-    rounds = [responses.along.at(each.k) for each in alternatives]
+    rounds = [responses.at(each.k) for each in alternatives]
     for fault in suspected_faults(candidate, replays, rounds, near_tie(run)):
         failed = fault.kind == CONTROL_FAILED
         yield Caveat(

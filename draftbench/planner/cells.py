@@ -24,69 +24,20 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
+from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds, context_of
 from draftbench.acceptance.definitions import equal_requests
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
 from draftbench.planner.measured import TimedRun, timed_runs
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Spent, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
-from draftbench.records import Candidate, Trajectory
+from draftbench.records import Candidate
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # What a cell's seconds are compared with: those of its passes, its rounds, or its tokens alone.
 Promise = Literal["passes", "rounds", "tokens"]
 ROUND = Block(UNTIMED)
-
-
-def context_of(trajectory: Trajectory) -> float:
-    """Tokens in the cache half-way through a response."""
-    return trajectory.prompt_tokens + trajectory.output_tokens / 2
-
-
-@dataclass(frozen=True, eq=False)
-class Responses:
-    """The responses along which a candidate's rounds are known."""
-
-    candidate: Candidate
-    along: CandidateRounds
-
-    @cached_property
-    def prompts(self) -> Floats:
-        """Tokens of every response's prompt [responses]."""
-        return np.array([float(t.prompt_tokens) for t in self.along.trajectories])
-
-    @cached_property
-    def contexts(self) -> Floats:
-        """Cached tokens half-way through every response [responses]."""
-        return np.array([context_of(t) for t in self.along.trajectories])
-
-    @cached_property
-    def weights(self) -> Floats:
-        """How often every response occurs in the traffic [responses]; several to one request share
-        its weight.
-        """
-        often = Counter(t.request for t in self.along.trajectories)
-        return np.array([t.weight / often[t.request] for t in self.along.trajectories])
-
-    @cached_property
-    def context(self) -> float:
-        """The mean context of a decoding step in tokens, each step counting once."""
-        lengths = [max(t.output_tokens - 1, 0) for t in self.along.trajectories]
-        steps = self.weights * np.array(lengths, dtype=float)
-        contexts = self.contexts
-        return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
-
-    @remembered
-    def knows(self, k: int) -> bool:
-        """Whether the rounds at k are known; not of an engine that does not report them."""
-        return self.along.reaches(k) and bool(np.isfinite(self.along.at(k).target_passes).all())
-
-
-def responses_of(run: Run, candidate: Candidate) -> Responses:
-    """The responses of a candidate."""
-    return Responses(candidate, candidate_rounds(run, candidate))
 
 
 class DrawnRequests:
@@ -288,21 +239,21 @@ class Promised:
 
 @remembered
 def in_seconds(
-    responses: Responses, block: Block, concurrency: int, k: int | None
+    responses: CandidateRounds, block: Block, concurrency: int, k: int | None
 ) -> tuple[Floats, Floats]:
     """Seconds of every response that passes promise at a k, None: without a draft, and by what
     factor drawn passes change their sum [1 + draws].
     """
-    along, contexts, weights = responses.along, responses.contexts, responses.weights
+    contexts, weights = responses.contexts, responses.weights
     if k is None:
-        tokens = [max(t.output_tokens - 1.0, 0.0) for t in along.trajectories]
+        tokens = [max(t.output_tokens - 1.0, 0.0) for t in responses.trajectories]
         return _seconds(block.steps(np.array(tokens), contexts), weights)
-    return _seconds(block.rounds(along.at(k), contexts, concurrency, weights), weights)
+    return _seconds(block.rounds(responses.at(k), contexts, concurrency, weights), weights)
 
 
 def promised(
     run: Run,
-    every: Sequence[tuple[Responses, Block | None]],
+    every: Mapping[Candidate, Block | None],
     concurrency: int,
     asked: Sequence[int],
     decoded: Mapping[Configuration, Sequence[TimedRun]],
@@ -313,7 +264,7 @@ def promised(
     """What candidates promise at a load, at each of the k's at which their rounds are known.
 
     Args:
-        every: responses of each candidate with its passes; None on a serving engine.
+        every: the passes of each candidate; None on a serving engine.
         decoded: the runs of what was decoded where neither passes nor rounds are known.
         foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
     """
@@ -327,9 +278,10 @@ def promised(
 
     found, counts = list[Configuration](), list[tuple[float, ...]]()
     sides, nowhere = list[tuple[int, ...]](), add(np.full(len(drawn.names), np.nan))
-    for responses, block in every:
-        candidate, weights, passes = responses.candidate, responses.weights, block or ROUND
-        rows = drawn.rows(t.request for t in responses.along.trajectories)
+    for candidate, block in every.items():
+        responses, passes = candidate_rounds(run, candidate), block or ROUND
+        weights = responses.weights
+        rows = drawn.rows(t.request for t in responses.trajectories)
         requests = len(set(rows.tolist()))
         longest = math.inf if block is None or block.longest is None else block.longest - 1
         ks = [k for k in asked if k <= longest and responses.knows(k)]
@@ -342,13 +294,13 @@ def promised(
                 k: add(drawn.column(rows, weights * side)) for k, side in enumerate(prefills.T)
             }
         elif not foreign:
-            of_answers = _answered_prefills(run, responses, concurrency, drawn)
+            of_answers = _answered_prefills(run, candidate, concurrency, drawn)
             answered = {k: add(column) for k, column in of_answers.items()}
         seconds, factor = in_seconds(responses, passes, concurrency, None)
         plain = add(drawn.column(rows, weights * seconds), factor)
         for k in ks:
             seconds, factor = in_seconds(responses, passes, concurrency, k)
-            column, at_k = drawn.column(rows, weights * seconds), responses.along.at(k)
+            column, at_k = drawn.column(rows, weights * seconds), responses.at(k)
             nearest = min(
                 filter(None, answered), key=lambda other: (abs(other - k), other), default=0
             )
@@ -384,17 +336,17 @@ def promised(
 
 
 def _answered_prefills(
-    run: Run, responses: Responses, concurrency: int, drawn: DrawnRequests
+    run: Run, candidate: Candidate, concurrency: int, drawn: DrawnRequests
 ) -> dict[int, Floats]:
     """By k, seconds of prefill of the requests that were decoded, in place of all [requests]."""
-    block = str(responses.candidate)
-    rows = [row for row in run.decodes_by_concurrency.get(concurrency, ()) if row.block == block]
+    decodes, total = run.decodes_by_concurrency, candidate_rounds(run, candidate).weights.sum()
+    rows = [row for row in decodes.get(concurrency, ()) if row.block == str(candidate)]
     found = {}
     for k in sorted({row.k for row in rows}):
         own = [row for row in rows if row.k == k]
         often = Counter(row.request for row in own)
         weights = np.array([run.responses[row.key].weight / often[row.request] for row in own])
-        seconds = weights * [row.prefills for row in own] * responses.weights.sum() / weights.sum()
+        seconds = weights * [row.prefills for row in own] * total / weights.sum()
         found[k] = drawn.column(drawn.rows(row.request for row in own), seconds)
     return found if 0 in found and len(found) > 1 else {}
 
@@ -404,7 +356,7 @@ def asked_ks(run: Run) -> tuple[int, ...]:
     return tuple(sorted(set(run.manifest.question.ks)))
 
 
-def beyond_timed(responses: Responses, block: Block, largest_k: int) -> tuple[str, ...]:
+def beyond_timed(responses: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
     """In words, the costs that predictions take from outside of what was timed."""
     contexts, prompts = responses.contexts, responses.prompts
     longest = min(largest_k + 1, block.longest or largest_k + 1)

@@ -21,6 +21,7 @@ from typing import Literal
 
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
 from draftbench.acceptance.definitions import quotient, tokens_per_round
 from draftbench.acceptance.intervals import (
     MIN_REQUESTS,
@@ -35,12 +36,10 @@ from draftbench.planner.cells import (
     Cell,
     DrawnRequests,
     Promised,
-    Responses,
     asked_ks,
     cells_of,
     in_seconds,
     promised,
-    responses_of,
 )
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, at_k, reshaped
@@ -104,7 +103,7 @@ class Alternative:
 
     evaluator: Evaluator
     configuration: Configuration
-    responses: Responses
+    responses: CandidateRounds
     block: Block | None
     measured: Measurement | None
     cells: tuple[Cell, ...]
@@ -170,7 +169,7 @@ class Alternative:
     @cached_property
     def tokens_per_round(self) -> float | None:
         """Over all requests, as replayed; None where rounds are unknown."""
-        along = self.responses.along
+        along = self.responses
         if not self.responses.knows(self.k):
             return None
         return tokens_per_round(along.trajectories, along.at(self.k)).value
@@ -178,7 +177,7 @@ class Alternative:
     @cached_property
     def measured_rows(self) -> list[int]:
         """Where its decoded responses are among all."""
-        at = self.responses.along.row_of
+        at = self.responses.row_of
         return sorted(at[key] for key in self.measured.keys if key in at) if self.measured else []
 
     @property
@@ -190,7 +189,7 @@ class Alternative:
             return None
         at = self.responses, self.block or ROUND, self.configuration.concurrency
         (plain, _), (rounds, _) = (in_seconds(*at, k) for k in (None, self.k))
-        return plain, rounds, self.responses.along.at(self.k).tokens, self.responses.weights
+        return plain, rounds, self.responses.at(self.k).tokens, self.responses.weights
 
     def error_with(self, slower: float) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
@@ -216,7 +215,7 @@ class Alternative:
 
         Not 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
-        along, measured = self.responses.along, self.measured
+        along, measured = self.responses, self.measured
         if measured is None or not along.replays:
             return None
         (_, rounds), replayed = measured.counted, along.at(self.k)
@@ -248,11 +247,6 @@ class Evaluator:
     def on_engine(self) -> bool:
         """Whether costs are those of a serving engine's rounds."""
         return bool(self.source.served)
-
-    @remembered
-    def responses(self, candidate: Candidate) -> Responses:
-        """The responses along which a candidate's rounds are known."""
-        return responses_of(self.run, candidate)
 
     @cached_property
     def drawn(self) -> DrawnRequests:
@@ -320,19 +314,19 @@ class Evaluator:
     def promised(self, concurrency: int) -> Promised:
         """What every candidate promises at a load, the control only where it is shown."""
         shown = concurrency in (*self.options.concurrency, *self.concurrencies())
-        every = []
+        every = {}
         for candidate in self.run.candidates:
             block = self._block(candidate, concurrency)
             served = concurrency in self.source.served.get(candidate, ())
             if (block or served) and (shown or candidate.draft != SELF):
-                every.append((self.responses(candidate), block))
+                every[candidate] = block
         tokens = {c for c, own in self._cells.items() if c.k and own[0].promise == "tokens"}
         alone = {
             c: self.measured(concurrency)[c.candidate, c.k].runs
             for c in tokens
             if c.concurrency == concurrency and (c.candidate, c.k) in self.measured(concurrency)
         }
-        every = [(r, b) for r, b in every if b or all(c.candidate != r.candidate for c in alone)]
+        every = {of: b for of, b in every.items() if b or all(c.candidate != of for c in alone)}
         return promised(
             self.run, every, concurrency, self.ks, alone, self.drawn, foreign=self.foreign
         )
@@ -348,7 +342,7 @@ class Evaluator:
         for candidate in self.run.candidates:
             if candidate.draft == SELF and not shown:
                 continue
-            reaches = self.responses(candidate).along.reaches
+            reaches = candidate_rounds(self.run, candidate).reaches
             decoded = {k for of, k in self.measured(concurrency) if of == candidate}
             for k in (k for k in self.ks if reaches(k) or k in decoded):
                 configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
@@ -357,7 +351,7 @@ class Evaluator:
                     Alternative(
                         evaluator=self,
                         configuration=configuration,
-                        responses=self.responses(candidate),
+                        responses=candidate_rounds(self.run, candidate),
                         block=self._block(candidate, concurrency),
                         measured=self.measured(concurrency).get((candidate, k)),
                         cells=self._cells.get(configuration, ()),
@@ -746,7 +740,7 @@ class DecisionAt:
             return "sample"
         if leader.note:
             return "load"
-        enough = len(to_decode(leader.responses.along.trajectories, FEW_DECODED)) >= FEW_DECODED
+        enough = len(to_decode(leader.responses.trajectories, FEW_DECODED)) >= FEW_DECODED
         return "decoding" if enough else "sample"
 
     @cached_property

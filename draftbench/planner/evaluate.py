@@ -54,7 +54,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
         if best is None or best.candidate != candidate:
             best = decided.evaluator.at(decided.concurrency, candidate).best_of_draft
         best_of_each.append(best)
-        rate = alpha(at_every_k[0].responses.along.replays)
+        rate = alpha(at_every_k[0].responses.replays)
         samples |= {each: {"alpha": rate} | _samples(each, run) for each in at_every_k}
     # All at once, since requests are drawn once for all figures that are asked for together.
     intervals = iter(estimates([each for of in samples.values() for each in of.values()]))
@@ -74,7 +74,7 @@ def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decod
 
 def _samples(alternative: Alternative, run: Run) -> dict[str, Sample | None]:
     """The figures of one configuration whose intervals come from drawn requests."""
-    measured, along = alternative.measured, alternative.responses.along
+    measured, along = alternative.measured, alternative.responses
     counted = None
     if measured:
         counted = measured.counted
@@ -300,9 +300,9 @@ def break_even(alternative: Alternative) -> BreakEven | None:
     None for prompt lookup, whose acceptance has no law per position, and at unknown speed.
     """
     responses, concurrency = alternative.responses, alternative.configuration.concurrency
-    laws = [law for law in responses.along.laws if isinstance(law, PositionLaw)]
+    laws = [law for law in responses.laws if isinstance(law, PositionLaw)]
     expected, promised = alternative.value("expected"), alternative.promised
-    if len(laws) < len(responses.along.laws) or not expected or promised is None:
+    if len(laws) < len(responses.laws) or not expected or promised is None:
         return None
     plain, rounds, _, weights = promised
     slower = (weights @ plain) / (weights @ rounds) / expected

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.intervals import quantiles
-from draftbench.planner.cells import asked_ks, responses_of
+from draftbench.planner.cells import asked_ks
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     TIMING_NOISE,
@@ -113,11 +114,11 @@ def timed_enough(
             among them.
     """
     tokens = sum(t.output_tokens for t in decoded)
-    responses = responses_of(run, candidate)
+    responses = candidate_rounds(run, candidate)
 
     def enough(points: Sequence[CostPoint]) -> bool:
         evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
-        best = evaluator.at(concurrency, candidate).best_of_draft if responses.along.laws else None
+        best = evaluator.at(concurrency, candidate).best_of_draft if responses.laws else None
         if best is None or best.block is None or best.parts is None:
             return True
         if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):

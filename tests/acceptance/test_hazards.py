@@ -3,13 +3,13 @@
 import pytest
 from scenes import SMALL, manifest, served, trajectory
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import tokens_per_round
 from draftbench.acceptance.hazards import served_rounds
 from draftbench.acceptance.intervals import estimate
 from draftbench.acceptance.rounds import expected_rounds
 from draftbench.acceptance.summary import acceptance_report
 from draftbench.cli.recommend import render
-from draftbench.planner.cells import responses_of
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Slo
@@ -64,24 +64,24 @@ def test_requests_that_were_asked_one_by_one_give_the_positions_of_all():
 
 def test_each_request_has_the_rounds_that_were_counted_of_it():
     # To first order; a last token that cannot be drafted is the rest.
-    rounds = responses_of(run(ONE_A_ROUND, 1, 401), SMALL).along.at(1)
+    rounds = candidate_rounds(run(ONE_A_ROUND, 1, 401), SMALL).at(1)
     assert rounds.target_passes == pytest.approx([320, 300, 280, 260, 240], rel=0.01)
     assert rounds.tokens == pytest.approx([400] * 5)
 
 
 def test_what_requests_shift_the_hazards_by_adds_up_to_nothing():
-    responses = responses_of(run(ONE_A_ROUND, 1, 401, weights=(3, 1, 1, 1, 2)), SMALL)
-    by_hazards = expected_rounds(responses.along.laws, 1)
+    responses = candidate_rounds(run(ONE_A_ROUND, 1, 401, weights=(3, 1, 1, 1, 2)), SMALL)
+    by_hazards = expected_rounds(responses.laws, 1)
     for name in ("rounds", "accepted", "survived"):
         shifted, shared = (
-            responses.weights @ each.counts[name] for each in (responses.along.at(1), by_hazards)
+            responses.weights @ each.counts[name] for each in (responses.at(1), by_hazards)
         )
         assert shifted == pytest.approx(shared)
 
 
 def test_a_figure_by_hazards_is_as_uncertain_over_requests_as_the_counts_are():
-    responses = responses_of(run(ONE_A_ROUND, 1, 401), SMALL)
-    found = estimate(tokens_per_round(responses.along.trajectories, responses.along.at(1)))
+    responses = candidate_rounds(run(ONE_A_ROUND, 1, 401), SMALL)
+    found = estimate(tokens_per_round(responses.trajectories, responses.at(1)))
     # 2000 tokens in 1400 rounds; 400 / 320 to 400 / 240 of one request.
     assert found.value == pytest.approx(2000 / 1400, rel=0.01)
     assert found.high - found.low > 0.1

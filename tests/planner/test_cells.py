@@ -101,7 +101,7 @@ def test_without_costs_the_rounds_are_still_known(scene):
     scene.requests(2, ALL)
     found = alternative(scene, 2)
     assert (found.decoding, found.log("end_to_end")) == (None, None)
-    assert found.responses.along.at(2).accepted.tolist() == [5, 5]
+    assert found.responses.at(2).accepted.tolist() == [5, 5]
 
 
 def test_costs_asked_beyond_the_timed_points_are_named(scene):
