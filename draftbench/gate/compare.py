@@ -14,12 +14,11 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates
 from draftbench.acceptance.rounds import counted_rounds
+from draftbench.gate.make_baseline import sampling_label
 from draftbench.gate.noninferiority import gain_of, independent_change
-from draftbench.gate.pin import sampling_label
-from draftbench.planner.cells import asked_ks
+from draftbench.planner.caveats import unanswered
+from draftbench.planner.cells import Measurement, ks_of, measurements
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.engine_caveats import unanswered
-from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
@@ -190,7 +189,7 @@ def _figures(
             k if k in of or not of else max(of)
             for k, of in zip((best_a, best_b), served, strict=True)
         )
-    common = min([best_a or best_b or max(asked_ks(runs[0])), *windows])
+    common = min([best_a or best_b or max(ks_of(runs[0])), *windows])
     if counted and (both := served[0] & served[1]):
         common = next((k for k in (best_a, best_b) if k in both), max(both))
     lengths = [(common, common)]

@@ -66,7 +66,7 @@ from draftbench.gate.result import (
     GateResult,
     TextCheck,
 )
-from draftbench.planner.measured import SPEEDUP, ratio_of_rates
+from draftbench.planner.cells import SPEEDUP, ratio_of_rates
 from draftbench.planner.output_check import Match
 
 # Responses that newly loop, or newly end at once, are a suspected fault from this share on.

@@ -17,23 +17,21 @@ from typing import Any
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
-from draftbench.planner.cells import beyond_timed
-from draftbench.planner.cost_sources import NO_BASELINE
+from draftbench.planner.cells import baseline_drift, beyond_timed
+from draftbench.planner.cost_sources import NO_BASELINE, engine_name
 from draftbench.planner.decide import Alternative, DecisionAt, Evaluator, decide
-from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.evaluate import why_unknown
-from draftbench.planner.measured import baseline_drift
-from draftbench.planner.output_check import audit, texts_changed
+from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     FEW_DECODED,
+    AtConcurrency,
     Caveat,
     PredictionError,
     Recommendation,
 )
-from draftbench.planner.unfinished import unfinished
-from draftbench.records import SELF, Candidate, candidate_names
+from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate, EngineFacts, candidate_names
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import decode_seconds_of
+from draftbench.run_folder.served import MOST_CACHED, cached_share, decode_seconds_of, not_answered
 
 LOAD = 0.75
 """Load of each core when a run begins, from which its times are noisy."""
@@ -61,6 +59,8 @@ _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
 _BASIC = ("contradiction", "control-failed", "replay-disagreement")
 # Smaller relative differences in tokens per round are printed as none.
 _NO_LUCK = 0.0005
+# Requests that came at a smaller share of the log's load say little of that load.
+_WHOLE_LOAD = 0.9
 
 
 def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
@@ -71,7 +71,7 @@ def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
     target = run.facts_of(None)
     found = [
         *_of_leader(evaluator, decided),
-        *engine_caveats(evaluator, decided),
+        *_of_engine(evaluator, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
         *_of_modelled_rounds(decided),
@@ -216,6 +216,113 @@ def _not_timed_on_engine(run: Run) -> str:
     return "too few requests were timed" if drafted else "no server that drafts was timed"
 
 
+def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
+    """Of a run on a serving engine; where costs are not its own, only what it did not answer."""
+    run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
+    question, traffic = run.manifest.question, run.manifest.traffic
+    yield from unanswered(run)
+    if question.engine is None or evaluator.foreign:
+        return
+    yield from _of_two_servers(run)
+    if traffic.constrained:
+        share = 1 - traffic.constrained / traffic.requests
+        yield Caveat(
+            "structured-output",
+            f"{traffic.constrained} of {traffic.requests} requests have structured output: what "
+            "the engine measured includes its grammar; drafts are replayed without it, so replay "
+            f"speaks for the other {share:.0%}",
+        )
+    # A sample of the log, sent at the log's times, is a lighter load than the log.
+    answers, rows, scale = len(run.trajectories), traffic.rows, question.time_scale or 1.0
+    if question.arrivals == "log" and answers * scale < _WHOLE_LOAD * rows:
+        short = f"requests came at {answers * scale / rows:.0%} of the log's load"
+        yield Caveat(
+            "thinned-log",
+            f"{short}: {answers} answers of its {rows} rows, {scale:g} times as fast; "
+            f"--time-scale {rows / answers:.3g} would make up for it",
+            decisive=True,
+            short=short,
+        )
+    timed = {a.candidate for a in shown if a.decoding is not None or a.measured}
+    names = dict.fromkeys(str(each.candidate) for each in shown if each.candidate not in timed)
+    if timed and names:
+        yield Caveat(
+            "not-timed",
+            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}, so whether it pays "
+            "there is unknown",
+        )
+    for each in shown:
+        runs = each.measured.runs if each.measured else ()
+        if runs and each.k and not any(timed_run.row.proposed for timed_run in runs):
+            yield Caveat(
+                "untold-rounds",
+                f"{engine_name(run)} tells nothing of its drafting: its acceptance is unknown, and "
+                f"that it drafts {each.k} tokens a round is taken from --k",
+            )
+    here = run.answers_at(concurrency)
+    shares = {
+        word: cached_share(row for row in here if (row.k > 0) == drafting)
+        for word, drafting in (("without", False), ("with", True))
+    }
+    most = max(shares.values())
+    if most > MOST_CACHED:
+        sides = ", ".join(f"{share:.0%} {word} speculation" for word, share in shares.items())
+        # Then requests wait for each other's prefills.
+        waits = concurrency > 1 or question.arrivals != "closed"
+        yield Caveat(
+            "cached-prompts",
+            f"the server had prompts cached ({sides}): times to the first token are too short, and "
+            "requests waited less for each other's prompts; switch its prefix cache off",
+            decisive=waits or evaluator.options.objective == "latency",
+            short=f"up to {most:.0%} of the prompts were cached",
+        )
+
+
+def unanswered(run: Run) -> Iterator[Caveat]:
+    """Requests that servers were asked and did not answer, with speculation and without."""
+    for candidate in dict.fromkeys(row.candidate for row in run.unanswered):
+        reasons = {r.request: str(r.error) for r in run.unanswered if r.candidate == candidate}
+        asked = {row.request for row in run.served if row.candidate == candidate}
+        who = "the server without speculation" if candidate is None else str(candidate)
+        short = f"{who}: {not_answered(reasons.values(), len(asked))}"
+        yield Caveat(
+            "unanswered",
+            f"{short}; every figure is of the others: look at the server's log, and repeat the "
+            "command, which asks them again",
+            decisive=True,
+            short=short,
+        )
+
+
+def _of_two_servers(run: Run) -> Iterator[Caveat]:
+    """The user's servers, with and without speculation, as far as both report their settings."""
+    given = [facts for facts in run.engines if not facts.started]
+    plain, drafting = (
+        [_shared_settings(facts) for facts in given if (facts.candidate is None) is without]
+        for without in (True, False)
+    )
+    if not plain or not drafting:
+        return
+    one, other = drafting[-1], plain[-1]
+    differing = [n for n in one if n in other and one[n] != other[n]]
+    if differing:
+        named = ", ".join(f"{name} {one[name]} and {other[name]}" for name in differing)
+        yield Caveat(
+            "other-server",
+            f"the servers with speculation and without differ in more than their drafting ({named})"
+            ": the speed-up includes that difference",
+            decisive=True,
+            short=f"the two servers differ in {', '.join(differing)}",
+        )
+
+
+def _shared_settings(facts: EngineFacts) -> dict[str, str]:
+    """The settings that servers which are compared should have in common."""
+    limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
+    shared = {name: str(value) for name, value in limits.items() if value is not None}
+    return shared | {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
+
+
 def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     run, leader = evaluator.run, decided.leader
     missing = unfinished(run)
@@ -244,6 +351,25 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if any(t.origin == "log" for t in run.trajectories):
         text = "the responses come from the log, not from this target"
         yield Caveat("logged-responses", text)
+
+
+def unfinished(run: Run) -> str | None:
+    """A sentence on where the last sweep was cut off, or how many responses are missing; None if
+    the run is finished. Neither a candidate that failed nor a response that a server did not write
+    is waited for.
+    """
+    asked, written = run.manifest.under_way, len(run.trajectories)
+    responses = run.manifest.traffic.requests * run.manifest.question.samples
+    known = run.responses.keys() | {row.key for row in run.unanswered}
+    if asked is None and len(known) >= responses:
+        return None
+    found = f"{written} of {responses} responses"
+    if asked is not None:
+        tried = {*run.candidates, *(failure.candidate for failure in run.failures)}
+        begun = len(tried.intersection(asked))
+        where = f"at candidate {begun} of {len(asked)}" if begun else "before the first candidate"
+        found = f"cut off {where}, with {found}"
+    return f"this run is not finished ({found}): the same command resumes it"
 
 
 def _of_modelled_rounds(decided: DecisionAt) -> Iterator[Caveat]:
@@ -498,7 +624,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             "Output check at temperature 0, over every decoded draft and k: "
             f"{same} identical to the target's{differing}."
         )
-    found += [sentence for level in answer.levels for sentence in texts_changed(level)]
+    found += [sentence for level in answer.levels for sentence in _texts_changed(level)]
     if answer.ceiling_alpha is not None:
         found.append(
             "Upper bound: even a perfect greedy draft reaches only α = "
@@ -546,4 +672,24 @@ def _luck(fewest: float, most: float) -> str:
     return (
         f"Decoded rounds gave {up_to}{' to '.join(ends)} tokens than replay expects of the same "
         "requests. The expected speed-up rests on replay."
+    )
+
+
+def _texts_changed(at: AtConcurrency) -> Iterator[str]:
+    """Sentences on how often texts differ at a load with speculation and without."""
+    texts = at.texts
+    if texts is None:
+        return
+    plain = f"{texts.plain_differ} of {texts.plain_answers}"
+    if texts.load == "closed" and at.concurrency == 1:
+        if texts.plain_answers:
+            yield f"Asked again, the server without speculation changed {plain} answers."
+        return
+    sent = "sent at their times of arrival"
+    if texts.load == "closed":
+        sent = f"with {at.concurrency} requests in flight"
+    without = f" and {plain} without it" if texts.plain_answers else ""
+    yield (
+        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation"
+        f"{without} differ from those to single requests without it."
     )

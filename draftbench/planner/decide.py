@@ -35,16 +35,17 @@ from draftbench.planner.cells import (
     ROUND,
     Cell,
     DrawnRequests,
+    Measurement,
     Promised,
-    asked_ks,
     cells_of,
     in_seconds,
+    ks_of,
+    measurements,
     promised,
 )
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, at_k, reshaped
 from draftbench.planner.limits import broken_limits, draft_memory
-from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import PASS_DRAWS, Block, between
 from draftbench.planner.recommendation import (
@@ -82,17 +83,9 @@ _REACH = _NORMAL.inv_cdf(0.975)
 
 # The speed-ups that candidates are ranked by, of decoding or with both prefills included.
 Kind = Literal["expected", "end_to_end"]
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """Variances of the logarithm of a speed-up: of requests and their timed passes, of the noise of
-    timed cells, and of its not having been decoded.
-    """
-
-    requests: float
-    cells: float
-    undecoded: float
+# Variances of the logarithm of a speed-up: of requests and their timed passes, of the noise of
+# timed cells, and of its not having been decoded.
+Parts = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +151,7 @@ class Alternative:
         parts = self.parts
         if parts is None or self.requests < MIN_REQUESTS:
             return None
-        every = (parts.requests, parts.cells, parts.undecoded)
-        return IntervalParts(*(_REACH * math.sqrt(part) for part in every))
+        return IntervalParts(*(_REACH * math.sqrt(part) for part in parts))
 
     @cached_property
     def expected(self) -> Estimate | None:
@@ -241,7 +233,7 @@ class Evaluator:
         self.foreign = options.costs is not None
         self.source = options.costs or costs_in(run)
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
-        self.ks = asked_ks(run)
+        self.ks = ks_of(run)
 
     @property
     def on_engine(self) -> bool:
@@ -463,9 +455,7 @@ class Evaluator:
         ):
             undecoded = 0.0 if each in timed else float(time**2 / (time + noise))
             known = math.isfinite(time)
-            found.append(
-                Parts(float(requests), float(time) - undecoded, undecoded) if known else None
-            )
+            found.append((float(requests), float(time) - undecoded, undecoded) if known else None)
         return found
 
     def _among_drafts(self, concurrency: int, by: Kind) -> Floats:
@@ -755,14 +745,15 @@ class DecisionAt:
         leader, run, deciding = self.leader, self.evaluator.run, self.deciding
         if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
             return None
-        parts, asked = leader.parts, self.min_speedup * (1 + TIMING_NOISE)
+        requests, cells, undecoded = leader.parts
+        asked = self.min_speedup * (1 + TIMING_NOISE)
         now = max(len(leader.cells), 1)  # processes, or starts of an engine
-        if parts.requests <= 1e-12:
+        if requests <= 1e-12:
             return None
         distance = math.log(deciding.value / asked)
         # As wide as the interval on the asked one's side.
         end = deciding.low if distance > 0 else deciding.high
-        total = parts.requests + parts.cells + parts.undecoded
+        total = requests + cells + undecoded
         scale = (math.log(deciding.value / end) / _REACH) ** 2 / total
         traffic = run.manifest.traffic
         rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
@@ -771,7 +762,7 @@ class DecisionAt:
         counts = [now, *(count for count in more if count > now)]
 
         def chance(times: float, count: int) -> float:
-            new = parts.requests / times + parts.cells * now / count + parts.undecoded
+            new = requests / times + cells * now / count + undecoded
             spread, half = math.sqrt(scale * (total + new)), _REACH * math.sqrt(scale * new)
             return sum(
                 _NORMAL.cdf((end - half) / spread) for end in (abs(distance), -abs(distance))
@@ -781,11 +772,11 @@ class DecisionAt:
             return chance(times, count) >= max(SETTLES, chance(2 * times, count) - _HARDLY_MORE)
 
         def sweep(times: float, count: int) -> LargerSweep:
-            requests = math.ceil(times * leader.requests)
+            larger = math.ceil(times * leader.requests)
             # A k that joined in a later turn has fewer starts than the sweep was asked for.
             joined = max(getattr(self.evaluator.effects.design, "turns", now) - now, 0)
-            few = rows if requests > rows else None
-            return LargerSweep(requests, count + joined, chance(times, count), few)
+            few = rows if larger > rows else None
+            return LargerSweep(larger, count + joined, chance(times, count), few)
 
         steps = np.exp(np.linspace(0, math.log(_MOST_TIMES), 200)).tolist()
         settling = [

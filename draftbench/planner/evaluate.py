@@ -20,7 +20,7 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.intervals import Estimate, estimates
-from draftbench.acceptance.rounds import PositionLaw, scaled_rounds
+from draftbench.acceptance.rounds import PositionLaw, expected_rounds
 from draftbench.planner.cells import ROUND
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
@@ -308,7 +308,7 @@ def break_even(alternative: Alternative) -> BreakEven | None:
     slower = (weights @ plain) / (weights @ rounds) / expected
 
     def gain(scaling: float) -> float:
-        fewer = scaled_rounds(laws, alternative.k, scaling)
+        fewer = expected_rounds(laws, alternative.k, scaling)
         block = alternative.block or ROUND
         drafted = block.rounds(fewer, responses.contexts, concurrency, weights).seconds
         return float(weights @ plain / (slower * (weights @ drafted))) - 1

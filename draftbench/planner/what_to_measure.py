@@ -13,7 +13,7 @@ from statistics import median
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.intervals import quantiles
-from draftbench.planner.cells import asked_ks
+from draftbench.planner.cells import ks_of
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     TIMING_NOISE,
@@ -78,7 +78,7 @@ def next_start(
     ones. Then the best predicted k and those worth their time, as long as the best can reach plain
     decoding.
     """
-    ks = sorted(ks) or asked_ks(run)
+    ks = sorted(ks) or ks_of(run)
     rows = [
         row for row in run.decodes if (row.candidate, row.concurrency) == (candidate, concurrency)
     ]
@@ -129,7 +129,7 @@ def timed_enough(
         if _spent_with_next_visit(points) > _SHARE_OF_DECODING * decoding:
             return True
         low, high = quantiles(evaluator.timing(best), (0.025, 0.975))
-        of_requests = 1.96 * math.sqrt(best.parts.requests)
+        of_requests = 1.96 * math.sqrt(best.parts[0])
         small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
         return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 

@@ -43,7 +43,7 @@ from draftbench.gate.baseline import (
     ProcessTimes,
     RequestCounts,
 )
-from draftbench.planner.measured import measurements
+from draftbench.planner.cells import measurements
 from draftbench.planner.output_check import (
     matches_with_draft,
     matches_without_draft,
