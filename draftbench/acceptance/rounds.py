@@ -161,12 +161,11 @@ def rounds_at_each(
         else:
             chain_of = _start_chain if isinstance(part[0], StartLaw) else _hazard_chain
             found.append({k: _counts(chain_of(part, k), k) for k in ks})
-    back = np.argsort(order)
-
-    def whole(k: int, name: str) -> Floats:
-        return np.concatenate([part[k][name] for part in found])[back]
-
-    return {k: Rounds(k=k, **{name: whole(k, name) for name in found[0][k]}) for k in ks}
+    back, rounds = np.argsort(order), {}
+    for k in ks:
+        columns = {n: np.concatenate([part[k][n] for part in found])[back] for n in found[0][k]}
+        rounds[k] = Rounds(k=k, **columns)
+    return rounds
 
 
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
@@ -306,15 +305,10 @@ def _position_counts(
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Chain:
-    """Where rounds start along some responses, and how far a round from there gets."""
-
-    length: Ints  # tokens of each response [responses, 1]
-    drafted: Ints  # k' of a round from each position [responses, positions]
-    starts: Floats  # u(i), P(a round starts at position i) [responses, positions]
-    # P(a round from there accepts its first t tokens), t = 0 … k [k+1, responses, positions]
-    reach: Floats
+# Tokens of each response [responses, 1]; k' of a round from each position, and u(i), P(a round
+# starts at position i) [responses, positions]; P(a round from there accepts its first t tokens),
+# t = 0 … k [k+1, responses, positions].
+_Chain = tuple[Ints, Ints, Floats, Floats]
 
 
 def _column(values: Iterable[int]) -> Ints:
@@ -343,7 +337,7 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
         at[rows] += accepted[rows, at[rows]] + 1
         rows = rows[at[rows] < length[rows, 0]]
     reach = accepted >= np.arange(k + 1)[:, None, None]
-    return _Chain(length, drafted, starts, reach.astype(np.float64))
+    return length, drafted, starts, reach.astype(np.float64)
 
 
 def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
@@ -363,12 +357,12 @@ def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
     starts[:, 1] = 1.0
     for at in range(1, positions):
         starts[:, at + 1 : at + k + 2] += starts[:, at : at + 1] * ends[:, :, at].T
-    return _Chain(length, drafted, starts[:, :positions] * (position < length), reach[: k + 1])
+    return length, drafted, starts[:, :positions] * (position < length), reach[: k + 1]
 
 
 def _counts(chain: _Chain, k: int) -> dict[str, Floats]:
     """The arrays of `Rounds`: sums over u of what a round from each start proposes and accepts."""
-    length, drafted, starts, reach = chain.length, chain.drafted, chain.starts, chain.reach
+    length, drafted, starts, reach = chain
     position = np.arange(starts.shape[1])
     # Of a round's draft tokens those before the end of the response, which alone can be tried.
     inside = np.minimum(drafted, np.maximum(length - position, 0))

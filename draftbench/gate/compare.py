@@ -268,10 +268,10 @@ def _at_other_concurrencies(runs: Sequence[Run]) -> bool:
 
 def _answered_otherwise(a: Run, b: Run) -> str | None:
     """Why two runs' responses are of different kinds, so that their times are not comparable."""
-    asked = differing_question(a.manifest, b.manifest)
+    differing = differing_question(a.manifest, b.manifest)
     for name in ("responses", "samples", "max_new_tokens", "temperature"):
-        if name in asked:
-            before, after = asked[name]
+        if name in differing:
+            before, after = differing[name]
             return f"not comparable: {flag_of(name)} was {before}, is {after}"
     both = a.responses.keys() & b.responses.keys()
     other = _resampled(a, b, both)

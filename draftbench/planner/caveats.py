@@ -1,5 +1,6 @@
 """A run and a decision → what a reader must know before trusting the figures: one list of caveats,
-one threshold each, and sentences on what was checked.
+one threshold each, and sentences on what was checked. Of the leader, of a serving engine, of the
+sample, of the machine, of the outputs, of each candidate.
 
 A decisive caveat says that a longer or quieter run could change the decision. What holds for every
 run (all times are from one process, so restarts can differ by more than an interval says) is
@@ -131,8 +132,8 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         if not leader.decoded:
             short = f"{leader.name} was not measured: treat its speed-up as a prediction"
         yield Caveat("interval", _interval(decided, leader), short=short)
-    predicted, expected = leader.estimate(evaluator.predicted(leader)), leader.expected
-    asked = decided.min_speedup
+    predicted, expected = leader.estimate(leader.predicted()), leader.expected
+    least = decided.min_speedup
     if decided.deciding is None:
         few = ""
         if leader.requests >= MIN_REQUESTS:
@@ -140,7 +141,7 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             few += f"{leader.equal:.0f}"
         text = f"{leader.name}: {few + ', too few' if few else 'too few requests'} to decide by"
         yield Caveat("too-few", text, decisive=bool(few), short=few)
-    elif predicted and expected and decide(predicted, asked) != decide(expected, asked):
+    elif predicted and expected and decide(predicted, least) != decide(expected, least):
         yield Caveat(
             "revised",
             f"{leader.name}: {predicted.value:.2f}× was predicted, but measuring brought it to "
@@ -150,7 +151,7 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
     """Why no candidate's speed is known."""
-    known = [a for a in decided.alternatives if a.decoding is not None or a.measured]
+    known = [a for a in decided.alternatives if a.log() is not None or a.measured]
     if breaking := [each for each in known if each.configuration in decided.breaks]:
         sizes = [(each.memory_bytes, each) for each in breaking]
         least = min(sizes, key=lambda pair: math.inf if pair[0] is None else pair[0])[1]
@@ -243,7 +244,7 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=True,
             short=short,
         )
-    timed = {a.candidate for a in shown if a.decoding is not None or a.measured}
+    timed = {a.candidate for a in shown if a.log() is not None or a.measured}
     names = dict.fromkeys(str(each.candidate) for each in shown if each.candidate not in timed)
     if timed and names:
         yield Caveat(
@@ -282,9 +283,9 @@ def unanswered(run: Run) -> Iterator[Caveat]:
     """Requests that servers were asked and did not answer, with speculation and without."""
     for candidate in dict.fromkeys(row.candidate for row in run.unanswered):
         reasons = {r.request: str(r.error) for r in run.unanswered if r.candidate == candidate}
-        asked = {row.request for row in run.served if row.candidate == candidate}
+        sent = {row.request for row in run.served if row.candidate == candidate}
         who = "the server without speculation" if candidate is None else str(candidate)
-        short = f"{who}: {not_answered(reasons.values(), len(asked))}"
+        short = f"{who}: {not_answered(reasons.values(), len(sent))}"
         yield Caveat(
             "unanswered",
             f"{short}; every figure is of the others: look at the server's log, and repeat the "
@@ -358,16 +359,18 @@ def unfinished(run: Run) -> str | None:
     the run is finished. Neither a candidate that failed nor a response that a server did not write
     is waited for.
     """
-    asked, written = run.manifest.under_way, len(run.trajectories)
+    under_way, written = run.manifest.under_way, len(run.trajectories)
     responses = run.manifest.traffic.requests * run.manifest.question.samples
     known = run.responses.keys() | {row.key for row in run.unanswered}
-    if asked is None and len(known) >= responses:
+    if under_way is None and len(known) >= responses:
         return None
     found = f"{written} of {responses} responses"
-    if asked is not None:
+    if under_way is not None:
         tried = {*run.candidates, *(failure.candidate for failure in run.failures)}
-        begun = len(tried.intersection(asked))
-        where = f"at candidate {begun} of {len(asked)}" if begun else "before the first candidate"
+        begun = len(tried.intersection(under_way))
+        where = (
+            f"at candidate {begun} of {len(under_way)}" if begun else "before the first candidate"
+        )
         found = f"cut off {where}, with {found}"
     return f"this run is not finished ({found}): the same command resumes it"
 

@@ -1,5 +1,13 @@
-"""A run → sums over drawn requests: the seconds that passes promise of every configuration, and
-those that every timed cell took over what its passes promise.
+"""A run → measured speed-ups, and sums over drawn requests: the seconds that passes promise of every
+configuration, and those that every timed cell took over what its passes promise.
+
+A measured speed-up compares a candidate's runs at one k with the baseline runs of the same block
+and concurrency on the same requests: tokens per second over tokens per second, since outputs may
+differ in length. The first token comes from the prefill and is not counted. Of concurrent requests
+only the steady rounds count, those with every row active: the last responses run alone and would be
+compared with an emptier machine. A round's seconds are those of all its rows together. Intervals
+cover the sampling of requests within the processes that ran; concurrent requests share rounds, so
+that there they are approximate.
 
 A *cell* is what one process, or one start of an engine's server, timed of one candidate at one k
 and concurrency; k = 0 is decoding without a draft. Requests are drawn by the Bayesian bootstrap
@@ -62,20 +70,20 @@ def steady(row: Decode) -> Decode | None:
 
 @lru_cache(maxsize=4096)
 def _steady_rounds(row: Decode) -> Decode | None:
-    kept = [active == row.concurrency for active in row.active]
-    if not any(kept):
+    steady_ones = [active == row.concurrency for active in row.active]
+    if not any(steady_ones):
         return None
     # A round emits what it accepted and one token of the target's, which the last round lacks
     # where the response ended inside its proposal.
     emitted = [accepted + 1 for accepted in row.accepted]
     emitted[-1] = row.output_tokens - 1 - sum(emitted[:-1])
     by_round = ("proposed", "accepted", "cut", "draft_seconds", "verify_seconds", "active")
-    parts = {name: tuple(compress(getattr(row, name), kept)) for name in by_round}
+    parts = {name: tuple(compress(getattr(row, name), steady_ones)) for name in by_round}
     return msgspec.structs.replace(
         row,
         **parts,
         decode_seconds=sum(parts["draft_seconds"]) + sum(parts["verify_seconds"]),
-        output_tokens=1 + sum(compress(emitted, kept)),
+        output_tokens=1 + sum(compress(emitted, steady_ones)),
     )
 
 
@@ -349,8 +357,8 @@ def cells_of(
 
 
 def _of_missing(plain: Sequence[tuple[Floats, Floats]], answered: npt.NDArray[np.bool_]) -> float:
-    """By how much longer steps without a draft are over all requests than over those `answered`
-    with one: rounds of the others are taken to be as much longer.
+    """How much longer steps without a draft took over all requests than over those `answered` with
+    one, as a logarithm; rounds are taken to be longer by as much.
     """
     if not plain:
         return 0.0

@@ -32,7 +32,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader = decided.leader
-    known = any(each.decoding is not None for each in decided.alternatives)
+    known = any(each.log() is not None for each in decided.alternatives)
     plain = plain_decoding(evaluator, concurrency)
     # How many requests decoded together is known where their number is constant.
     in_flight = evaluator.foreign or evaluator.run.manifest.question.arrivals == "closed"
@@ -60,10 +60,10 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
         choice=decided.choice.configuration if decided.choice else None,
         leader=leader.configuration if leader else None,
         runner_up=decided.runner_up.configuration if decided.runner_up else None,
-        speedup_predicted=leader.estimate(evaluator.predicted(leader)) if leader else None,
+        speedup_predicted=leader.estimate(leader.predicted()) if leader else None,
         speedup_measured=estimate(leader.measured.speedup if leader and leader.measured else None),
         speedup_expected=leader.expected if leader else None,
-        prediction_error=evaluator.prediction_error(leader) if leader else None,
+        prediction_error=leader.prediction_error if leader else None,
         tokens_per_second_plain=plain_rate,
         tokens_per_second=rate,
         seconds_per_token_plain=plain_time,
@@ -213,7 +213,7 @@ def _timed_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence
 def crossover(
     evaluator: Evaluator, candidate: Candidate
 ) -> tuple[int | None, tuple[int, int] | None, tuple[tuple[int, int], ...]]:
-    """Up to which load a draft clearly pays, with its whole interval above the asked speed-up; the
+    """Up to which load a draft clearly pays, with its whole interval above `min_speedup`; the
     timed loads around that one, if it was not timed; and the ranges below it where the draft does
     not clearly pay, which do not hide it. 0: at no load; None: at the largest timed one too.
     """

@@ -90,8 +90,8 @@ Parts = tuple[float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
-    """One configuration to choose. `note` says why its costs are unknown or between which loads
-    they lie.
+    """One configuration that may be chosen, and what is known of it. `note` says why its costs are
+    unknown or between which loads they lie, `equal` as how many equal requests its own count.
     """
 
     evaluator: Evaluator
@@ -105,6 +105,7 @@ class Alternative:
     requests: int = 0
     equal: float = 0.0
     parts: Parts | None = None
+    column: int | None = None  # its own of what is promised at its load
 
     @property
     def candidate(self) -> Candidate:
@@ -125,14 +126,11 @@ class Alternative:
         """Whether enough requests were decoded to say how fast it is."""
         return bool(self.cells)
 
-    def log(self, by: Kind) -> Floats | None:
+    def log(self, by: Kind = "expected") -> Floats | None:
         """The draws of its log speed-up of a kind [1 + draws]; None where unknown."""
-        return self.evaluator.log(self.configuration, by)
-
-    @property
-    def decoding(self) -> Floats | None:
-        """Those of decoding."""
-        return self.log("expected")
+        if self.column is None:
+            return None
+        return self.evaluator.logs(self.configuration.concurrency, by)[self.column]
 
     def value(self, by: Kind) -> float | None:
         """The expected speed-up of a kind."""
@@ -156,7 +154,7 @@ class Alternative:
     @cached_property
     def expected(self) -> Estimate | None:
         """The speed-up of decoding."""
-        return self.estimate(self.decoding)
+        return self.estimate(self.log())
 
     @cached_property
     def tokens_per_round(self) -> float | None:
@@ -177,11 +175,51 @@ class Alternative:
         """Of every response the seconds that passes promise, without a draft and with it, its
         tokens and its weight; None where rounds or costs are unknown.
         """
-        if self.decoding is None or not self.responses.knows(self.k):
+        if self.log() is None or not self.responses.knows(self.k):
             return None
         at = self.responses, self.block or ROUND, self.configuration.concurrency
         (plain, _), (rounds, _) = (in_seconds(*at, k) for k in (None, self.k))
         return plain, rounds, self.responses.at(self.k).tokens, self.responses.weights
+
+    @property
+    def timing(self) -> Floats:
+        """What resampled passes change the promised logarithm of its speed-up to [draws]."""
+        assert self.block is not None
+        at = self.responses, self.block, self.configuration.concurrency
+        (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, self.k))
+        return np.asarray(np.log(plain / rounds)[1:], np.float64)
+
+    @cached_property
+    def slower(self) -> float | None:
+        """δ by the other cells: how much longer than promised its rounds take; None where they say
+        nothing of it.
+        """
+        own, evaluator = self.configuration, self.evaluator
+        if self.column is None or any(cell.promise == "tokens" for cell in self.cells):
+            return None
+        design = evaluator.effects.design
+        if isinstance(design, EngineDesign) and not design.started_beside(own):
+            return None
+        step = evaluator.promised(own.concurrency).step[self.column]
+        return evaluator.without(own if self.cells else None).slower(own, float(step))[0]
+
+    def predicted(self, by: Kind = "expected") -> Floats | None:
+        """What the other cells predict of its log speed-up, with draws over requests alone [1 +
+        draws]; None where unknown.
+        """
+        concurrency, at = self.configuration.concurrency, self.column
+        if self.slower is None or at is None:
+            return None
+        here = self.evaluator.promised(concurrency)
+        sides = np.stack([here.plain[0, at], here.rounds[0, at] * np.exp(self.slower)])
+        sides += here.prefills[0, at] if by == "end_to_end" else 0.0
+        requests = self.evaluator.log_parts(concurrency, by).requests[:, at]
+        return _known(np.log(sides[0] / sides[1]) + np.append(0.0, requests))
+
+    @property
+    def prediction_error(self) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured."""
+        return None if self.slower is None else self.error_with(self.slower)
 
     def error_with(self, slower: float) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
@@ -199,6 +237,11 @@ class Alternative:
     def round_overhead(self) -> float | None:
         """Measured seconds of rounds over those of their passes; None where either is unknown."""
         return _over_promised(self.cells)
+
+    @property
+    def plain_overhead(self) -> float | None:
+        """Measured seconds of the baseline's steps over those of their passes."""
+        return _over_promised(self.evaluator.cells.get(at_k(self.configuration, 0), ()))
 
     @cached_property
     def acceptance_luck(self) -> float | None:
@@ -269,23 +312,12 @@ class Evaluator:
         return Effects(cells, design, known)
 
     @cached_property
-    def _cells(self) -> Mapping[Configuration, tuple[Cell, ...]]:
+    def cells(self) -> Mapping[Configuration, tuple[Cell, ...]]:
+        """The run's own timed cells of every configuration."""
         found: dict[Configuration, tuple[Cell, ...]] = {}
         for cell in self.effects.cells if not self.foreign else ():
             found[cell.configuration] = (*found.get(cell.configuration, ()), cell)
         return found
-
-    def plain_overhead(self, alternative: Alternative) -> float | None:
-        """Measured seconds of the baseline's steps over those of their passes."""
-        return _over_promised(self._cells.get(at_k(alternative.configuration, 0), ()))
-
-    def timing(self, alternative: Alternative) -> Floats:
-        """What resampled passes change the promised logarithm of a speed-up to [draws]."""
-        responses, block = alternative.responses, alternative.block
-        assert block is not None
-        at = responses, block, alternative.configuration.concurrency
-        (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, alternative.k))
-        return np.asarray(np.log(plain / rounds)[1:], np.float64)
 
     def concurrencies(self) -> tuple[int, ...]:
         """Those that the run asked about; with costs from elsewhere, those timed there."""
@@ -297,6 +329,11 @@ class Evaluator:
             return (1,)  # requests that came at their times are of one load, which counts as 1
         return tuple(sorted(self.run.manifest.question.concurrency))
 
+    def _candidates(self, concurrency: int) -> list[Candidate]:
+        """The candidates at a load, the control only where it is shown."""
+        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
+        return [each for each in self.run.candidates if shown or each.draft != SELF]
+
     @remembered
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
         """What was decoded by the runner that costs come from."""
@@ -304,15 +341,13 @@ class Evaluator:
 
     @remembered
     def promised(self, concurrency: int) -> Promised:
-        """What every candidate promises at a load, the control only where it is shown."""
-        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
+        """What every candidate promises at a load."""
         every = {}
-        for candidate in self.run.candidates:
+        for candidate in self._candidates(concurrency):
             block = self._block(candidate, concurrency)
-            served = concurrency in self.source.served.get(candidate, ())
-            if (block or served) and (shown or candidate.draft != SELF):
+            if block or concurrency in self.source.served.get(candidate, ()):
                 every[candidate] = block
-        tokens = {c for c, own in self._cells.items() if c.k and own[0].promise == "tokens"}
+        tokens = {c for c, own in self.cells.items() if c.k and own[0].promise == "tokens"}
         alone = {
             c: self.measured(concurrency)[c.candidate, c.k].runs
             for c in tokens
@@ -329,11 +364,8 @@ class Evaluator:
         in the order of the run.
         """
         here, parts = self.promised(concurrency), self._parts(concurrency)
-        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
         found = []
-        for candidate in self.run.candidates:
-            if candidate.draft == SELF and not shown:
-                continue
+        for candidate in self._candidates(concurrency):
             reaches = candidate_rounds(self.run, candidate).reaches
             decoded = {k for of, k in self.measured(concurrency) if of == candidate}
             for k in (k for k in self.ks if reaches(k) or k in decoded):
@@ -346,64 +378,27 @@ class Evaluator:
                         responses=candidate_rounds(self.run, candidate),
                         block=self._block(candidate, concurrency),
                         measured=self.measured(concurrency).get((candidate, k)),
-                        cells=self._cells.get(configuration, ()),
+                        cells=self.cells.get(configuration, ()),
                         note=self.source.note(candidate, concurrency),
                         memory_bytes=draft_memory(self.run, candidate),
                         requests=0 if at is None else int(here.requests[at]),
                         equal=0.0 if at is None else float(here.equal[at]),
                         parts=None if at is None else parts[at],
+                        column=at,
                     )
                 )
         return tuple(found)
 
     @remembered
-    def log(self, configuration: Configuration, by: Kind) -> Floats | None:
-        """The draws of a configuration's log speed-up [1 + draws]; None where unknown."""
-        concurrency = configuration.concurrency
-        at = self.promised(concurrency).columns.get(configuration)
-        return None if at is None else self._every(concurrency, by)[at]
-
-    @remembered
-    def _every(self, concurrency: int, by: Kind) -> list[Floats | None]:
-        every = self._logs(concurrency, by).every + self._among_drafts(concurrency, by)
+    def logs(self, concurrency: int, by: Kind) -> list[Floats | None]:
+        """The draws of every log speed-up of a kind, by column [1 + draws]; None where unknown."""
+        every = self.log_parts(concurrency, by).every + self._among_drafts(concurrency, by)
         return [_known(log) for log in np.ascontiguousarray(every.T)]
 
     @remembered
-    def slower(self, alternative: Alternative) -> float | None:
-        """δ of a configuration by the other cells: how much longer than promised its rounds take;
-        None where they say nothing of it.
-        """
-        own, design = alternative.configuration, self.effects.design
-        here = self.promised(own.concurrency)
-        if own not in here.columns or any(c.promise == "tokens" for c in alternative.cells):
-            return None
-        if isinstance(design, EngineDesign) and not design.started_beside(own):
-            return None
-        left = self._without(own if alternative.cells else None)
-        return left.slower(own, float(here.step[here.columns[own]]))[0]
-
-    @remembered
-    def _without(self, own: Configuration | None) -> Left:
+    def without(self, own: Configuration | None) -> Left:
+        """The effects as if the cells of a configuration had not been timed."""
         return self.effects.without(lambda each: each == own)
-
-    def predicted(self, alternative: Alternative, by: Kind = "expected") -> Floats | None:
-        """What the other cells predict of a configuration's log speed-up, with draws over requests
-        alone [1 + draws]; None where unknown.
-        """
-        slower, concurrency = self.slower(alternative), alternative.configuration.concurrency
-        if slower is None:
-            return None
-        here = self.promised(concurrency)
-        at = here.columns[alternative.configuration]
-        sides = np.stack([here.plain[0, at], here.rounds[0, at] * np.exp(slower)])
-        sides += here.prefills[0, at] if by == "end_to_end" else 0.0
-        requests = self._logs(concurrency, by).requests[:, at]
-        return _known(np.log(sides[0] / sides[1]) + np.append(0.0, requests))
-
-    def prediction_error(self, alternative: Alternative) -> float | None:
-        """Predicted over measured speed-up less 1, on the requests that were measured."""
-        slower = self.slower(alternative)
-        return None if slower is None else alternative.error_with(slower)
 
     @remembered
     def _longer(self, concurrency: int) -> tuple[Floats, Floats, Floats]:
@@ -411,8 +406,8 @@ class Evaluator:
         return self.effects.longer(here.configurations, here.step)
 
     @remembered
-    def _logs(self, concurrency: int, by: Kind) -> _Logs:
-        """The log speed-ups of a kind."""
+    def log_parts(self, concurrency: int, by: Kind) -> _Logs:
+        """The log speed-ups of a kind, and what draws of requests and of time add to them."""
         here = self.promised(concurrency)
         if self.on_engine:  # whose rounds are as long as those of the requests that were answered
             cells = [c for c in self.effects.cells if c.configuration.concurrency == concurrency]
@@ -421,8 +416,8 @@ class Evaluator:
         return _drawn_logs(here, self._longer(concurrency), prefills=by == "end_to_end")
 
     def shown(self, timed: Sequence[Alternative]) -> Floats:
-        """The log speed-ups that one more cell of each of some alternatives would show, side by
-        side at one load, over what requests make of them [draws, alternatives].
+        """What timing each of some alternatives once more would show of its log speed-up, without
+        the part of requests [draws, alternatives].
         """
         found, noises = [], np.array([each.noise for each in self.effects.grid])
         normal, noise = generator_of("cells").standard_normal, noises[self.effects.given]
@@ -430,10 +425,9 @@ class Evaluator:
         beside = 0.0 if self.on_engine else noise * normal(len(noise))
         for each in timed:
             concurrency = each.configuration.concurrency
-            at = self.promised(concurrency).columns[each.configuration]
-            passes = self.timing(each) if each.block else np.zeros(PASS_DRAWS)
+            passes = each.timing if each.block else np.zeros(PASS_DRAWS)
             passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
-            time = self._logs(concurrency, "expected").time[:, at]
+            time = self.log_parts(concurrency, "expected").time[:, each.column]
             found.append(time + passes + noise * normal(len(noise)) - beside)
         return np.stack(found, axis=1)
 
@@ -442,10 +436,10 @@ class Evaluator:
         return between(self.source.blocks.get(candidate, {}), concurrency)
 
     def _parts(self, concurrency: int) -> list[Parts | None]:
-        """Of every configuration; of an undecoded one, what a cell of it would leave is the cells'
-        part.
+        """The parts of every configuration's variance, by column; a cell of an undecoded one would
+        take away the part of its not having been decoded.
         """
-        here, logs = self.promised(concurrency), self._logs(concurrency, self.by)
+        here, logs = self.promised(concurrency), self.log_parts(concurrency, self.by)
         chances, grid = self.effects.chances, self.effects.grid
         noise = 2 * float(chances @ [each.noise**2 for each in grid])
         found: list[Parts | None] = []
@@ -459,10 +453,10 @@ class Evaluator:
         return found
 
     def _among_drafts(self, concurrency: int, by: Kind) -> Floats:
-        """What the true speed-ups of drafts being normal, with an unknown spread, says of each
-        draft's best k, as what to add to the draws of all its k's [1 + draws, configurations].
+        """What to add to the draws of each draft, since the true speed-ups of drafts at their best
+        k's are taken to be normal with an unknown spread [1 + draws, configurations].
         """
-        logs, best = self._logs(concurrency, by).every, dict[Candidate, int]()
+        logs, best = self.log_parts(concurrency, by).every, dict[Candidate, int]()
         configurations = self.promised(concurrency).configurations
         for at, each in enumerate(configurations):
             known = each.candidate.draft != SELF and math.isfinite(logs[0, at])
@@ -474,7 +468,7 @@ class Evaluator:
         estimates, draws = logs[0, columns], logs[1:, columns]
         count = len(columns)
         error = np.cov(draws.T) + 1e-10 * np.eye(count)
-        one, options, pulls, kept = np.ones(count), [], [], []
+        one, options, pulls, shapes = np.ones(count), [], [], []
         for sd in _AMONG.tolist():
             inverse = np.linalg.inv(error + sd**2 * np.eye(count))
             precision = one @ inverse @ one
@@ -484,7 +478,7 @@ class Evaluator:
             # Given the spread, the mean of the truth is estimate - error · inverse · off.
             pull = -error @ inverse @ (np.eye(count) - np.outer(one, one @ inverse) / precision)
             pulls.append(pull)
-            kept.append(reshaped(error, error + pull @ error) - np.eye(count))
+            shapes.append(reshaped(error, error + pull @ error) - np.eye(count))
         chances = np.exp(np.array(options) - max(options))
         chances /= chances.sum()
         chosen = generator_of("among drafts").choice(len(chances), p=chances, size=RESAMPLES)
@@ -492,7 +486,7 @@ class Evaluator:
         moved[0, :-1] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
         for at, pull in enumerate(pulls):
             rows = np.flatnonzero(chosen == at)
-            moved[1 + rows, :-1] = (draws[rows] - estimates) @ kept[at].T + pull @ estimates
+            moved[1 + rows, :-1] = (draws[rows] - estimates) @ shapes[at].T + pull @ estimates
         drafts = list(best)
         own = [drafts.index(c.candidate) if c.candidate in best else -1 for c in configurations]
         return moved[:, own]
@@ -570,7 +564,7 @@ class DecisionAt:
 
     @cached_property
     def breaks(self) -> Mapping[Configuration, tuple[str, ...]]:
-        """In words, the limits that alternatives do not keep."""
+        """The limits that alternatives break, in words."""
         options, run = self.evaluator.options, self.evaluator.run
         found = {a.configuration: broken_limits(a, options, run) for a in self.alternatives}
         return {configuration: broken for configuration, broken in found.items() if broken}
@@ -580,8 +574,8 @@ class DecisionAt:
         """Those of known speed that keep the limits, without the control."""
         known = [a for a in self.alternatives if a.log(self.by) is not None]
         drafts = [a for a in known if a.candidate.draft != SELF]
-        kept = (a for a in drafts if a.configuration not in self.breaks)
-        return tuple(sorted(kept, key=lambda a: a.name))
+        allowed = (a for a in drafts if a.configuration not in self.breaks)
+        return tuple(sorted(allowed, key=lambda a: a.name))
 
     @cached_property
     def _drawn(self) -> Floats:
@@ -591,7 +585,7 @@ class DecisionAt:
 
     @cached_property
     def _shares(self) -> Floats:
-        """Of the best's speed in each draw, those of the same."""
+        """The speeds of the same, as shares of the best one in each draw."""
         found: Floats = np.exp(self._drawn - self._drawn.max(axis=1, keepdims=True))
         return found
 
@@ -628,8 +622,8 @@ class DecisionAt:
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """The same among some of the competing ones: of those that are expected to lose hardly more
-        than the best, and that pay as surely, the smallest draft at its smallest k.
+        """Of some competing ones the smallest draft at its smallest k, among those that are expected
+        to lose hardly more than the best and that pay as surely.
         """
         losses = {each: self.loss(each) for each in some}
         best = min(losses, key=lambda each: losses[each], default=None)
@@ -653,15 +647,13 @@ class DecisionAt:
 
     @property
     def best_of_draft(self) -> Alternative | None:
-        """The best, of a draft that keeps no limit at any k as if there were none; the control's is
-        the one that is expected to be the fastest.
-        """
+        """The leader; where nothing competes, as of the control or beyond the limits, the fastest."""
         known = [a for a in self.alternatives if a.log(self.by) is not None]
         return self.leader or max(known, key=lambda a: a.value(self.by) or 0.0, default=None)
 
     @cached_property
     def preferred_over(self) -> tuple[Alternative, ...]:
-        """Those that are expected to lose less than the leader, though hardly."""
+        """Those expected to lose a little less than the leader, which is smaller."""
         leader = self.leader
         return tuple(a for a in self.competing if leader and self.loss(a) < self.loss(leader))
 
@@ -746,11 +738,11 @@ class DecisionAt:
         if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
             return None
         requests, cells, undecoded = leader.parts
-        asked = self.min_speedup * (1 + TIMING_NOISE)
+        least = self.min_speedup * (1 + TIMING_NOISE)
         now = max(len(leader.cells), 1)  # processes, or starts of an engine
         if requests <= 1e-12:
             return None
-        distance = math.log(deciding.value / asked)
+        distance = math.log(deciding.value / least)
         # As wide as the interval on the asked one's side.
         end = deciding.low if distance > 0 else deciding.high
         total = requests + cells + undecoded
@@ -794,7 +786,7 @@ class DecisionAt:
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
     """Compare the interval of a speed-up with the asked one plus timing noise."""
-    asked = min_speedup * (1 + TIMING_NOISE)
-    if expected is None or expected.low <= asked < expected.high:
+    least = min_speedup * (1 + TIMING_NOISE)
+    if expected is None or expected.low <= least < expected.high:
         return "inconclusive"
-    return "speculate" if expected.low > asked else "do_not_speculate"
+    return "speculate" if expected.low > least else "do_not_speculate"

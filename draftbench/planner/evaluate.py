@@ -122,11 +122,11 @@ def _evaluation(
         k=k,
         draft_cost_ratio=ratio,
         verify_ratio=verify,
-        speedup_predicted=alternative.estimate(evaluator.predicted(alternative)),
+        speedup_predicted=alternative.estimate(alternative.predicted()),
         best=best,
         speedup_expected=alternative.expected,
-        speedup_end_to_end=alternative.estimate(evaluator.predicted(alternative, "end_to_end")),
-        prediction_error=evaluator.prediction_error(alternative),
+        speedup_end_to_end=alternative.estimate(alternative.predicted("end_to_end")),
+        prediction_error=alternative.prediction_error,
         memory_bytes=alternative.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=alternative.estimate(alternative.log("end_to_end")),
@@ -137,7 +137,7 @@ def _evaluation(
         if competes and decided.deciding
         else None,
         round_overhead=alternative.round_overhead,
-        plain_overhead=evaluator.plain_overhead(alternative) if measured else None,
+        plain_overhead=alternative.plain_overhead if measured else None,
         break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
         interval_from=alternative.interval_from,
@@ -187,10 +187,10 @@ def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:
     if speed <= 1:
         return f"no faster than plain decoding: {_economy(alternative, decided, speed)}"
     if alternative is leader:
-        asked = decided.min_speedup
-        reaches = "does not reach" if speed < asked else "may not reach"
-        missed = f"{reaches} the {asked:g}× asked for"
-        if asked == 1:
+        least = decided.min_speedup
+        reaches = "does not reach" if speed < least else "may not reach"
+        missed = f"{reaches} the {least:g}× asked for"
+        if least == 1:
             missed = "may be no faster than plain decoding"
         return f"{missed}: {_economy(alternative, decided, speed)}"
     lost, of_leader = decided.loss(alternative), decided.loss(leader)
@@ -243,7 +243,7 @@ def _economy(
 def why_unknown(alternative: Alternative, run: Run) -> str:
     """Why the speed of a configuration is unknown."""
     candidate = alternative.candidate
-    if alternative.decoding is not None:
+    if alternative.log() is not None:
         return "its prefill was not timed"
     if alternative.note is not None:
         return alternative.note
@@ -267,7 +267,7 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
         for concurrency in sorted({row.concurrency for row in evaluator.run.decodes})
         if evaluator.measured(concurrency)
         for each in evaluator.alternatives(concurrency)
-        if (error := evaluator.prediction_error(each)) is not None
+        if (error := each.prediction_error) is not None
     ]
     if not decoded:
         return None

@@ -128,7 +128,7 @@ def timed_enough(
         decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
         if _spent_with_next_visit(points) > _SHARE_OF_DECODING * decoding:
             return True
-        low, high = quantiles(evaluator.timing(best), (0.025, 0.975))
+        low, high = quantiles(best.timing, (0.025, 0.975))
         of_requests = 1.96 * math.sqrt(best.parts[0])
         small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
         return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
