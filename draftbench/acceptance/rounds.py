@@ -19,7 +19,7 @@ asked for together share it. Acceptances of 0 and 1 stay exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -311,15 +311,10 @@ def _position_counts(
 _Chain = tuple[Ints, Ints, Floats, Floats]
 
 
-def _column(values: Iterable[int]) -> Ints:
-    """A value for each response [responses, 1]."""
-    return np.array(list(values), dtype=np.int64)[:, None]
-
-
 def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
     if any(law.window < k for law in laws):
         raise ValueError("k exceeds the window that prompt lookup was measured with")
-    length, limit = _column(law.length for law in laws), _column(law.limit for law in laws)
+    length, limit = np.array([(law.length, law.limit) for law in laws], np.int64).T[..., None]
     positions = max(int(length.max()), 2)
     position = np.arange(positions)
     proposed = np.zeros((len(laws), positions), dtype=np.int64)
@@ -343,7 +338,7 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
 def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
     if any(len(law.hazards) < k for law in laws):
         raise ValueError("k exceeds the hazards that were measured")
-    length, limit = _column(law.length for law in laws), _column(law.limit for law in laws)
+    length, limit = np.array([(law.length, law.limit) for law in laws], np.int64).T[..., None]
     positions = max(int(length.max()), 2)
     position = np.arange(positions)
     drafted = np.clip(limit - position - 1, 0, k)

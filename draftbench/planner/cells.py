@@ -1,5 +1,5 @@
-"""A run → measured speed-ups, and sums over drawn requests: the seconds that passes promise of every
-configuration, and those that every timed cell took over what its passes promise.
+"""A run → measured speed-ups, and sums over drawn requests: the seconds that passes promise of
+every configuration, and those that every timed cell took over what its passes promise.
 
 A measured speed-up compares a candidate's runs at one k with the baseline runs of the same block
 and concurrency on the same requests: tokens per second over tokens per second, since outputs may

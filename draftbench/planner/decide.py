@@ -622,8 +622,8 @@ class DecisionAt:
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """Of some competing ones the smallest draft at its smallest k, among those that are expected
-        to lose hardly more than the best and that pay as surely.
+        """Of some competing ones the smallest draft at its smallest k, among those that lose hardly
+        more than the best on average and pay as surely.
         """
         losses = {each: self.loss(each) for each in some}
         best = min(losses, key=lambda each: losses[each], default=None)
@@ -647,7 +647,7 @@ class DecisionAt:
 
     @property
     def best_of_draft(self) -> Alternative | None:
-        """The leader; where nothing competes, as of the control or beyond the limits, the fastest."""
+        """The leader; where nothing competes (the control, broken limits) the fastest."""
         known = [a for a in self.alternatives if a.log(self.by) is not None]
         return self.leader or max(known, key=lambda a: a.value(self.by) or 0.0, default=None)
 

@@ -25,9 +25,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     tokens per dollar.
     """
     evaluator = Evaluator(run, options or DecisionOptions())
-    concurrencies = tuple(dict.fromkeys(evaluator.options.concurrency))
-    concurrencies = concurrencies or evaluator.concurrencies()
-    loads = tuple(at_concurrency(evaluator, concurrency) for concurrency in concurrencies)
+    concurrencies = dict.fromkeys(evaluator.options.concurrency or evaluator.concurrencies())
+    loads = [at_concurrency(evaluator, concurrency) for concurrency in concurrencies]
     headline = loads[0]
     if evaluator.options.objective in ("throughput", "cost"):
         headline = max(loads, key=_answered_rate)
@@ -61,8 +60,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         drafting_mode=run.manifest.question.mode,
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
-        levels=loads,
-        schedule=schedule(evaluator, draft, concurrencies) if draft else (),
+        levels=tuple(loads),
+        schedule=schedule(evaluator, draft, list(concurrencies)) if draft else (),
         crossover=limit,
         break_even=break_even(leader) if leader and decided.deciding else None,
         latency=latency(leader, run) if leader else None,
