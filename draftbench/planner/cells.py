@@ -428,11 +428,6 @@ class Promised:
     equal: Floats
     requests: Ints
 
-    @cached_property
-    def columns(self) -> dict[Configuration, int]:
-        """Where each configuration is."""
-        return {each: at for at, each in enumerate(self.configurations)}
-
 
 @remembered
 def in_seconds(
@@ -549,7 +544,7 @@ def _answered_prefills(
 
 
 def ks_of(run: Run) -> tuple[int, ...]:
-    """The draft lengths that the run asked about, ascending."""
+    """The draft lengths of the run's question, ascending."""
     return tuple(sorted(set(run.manifest.question.ks)))
 
 

@@ -320,7 +320,7 @@ class Evaluator:
         return found
 
     def concurrencies(self) -> tuple[int, ...]:
-        """Those that the run asked about; with costs from elsewhere, those timed there."""
+        """Those of the run's question; with costs from elsewhere, those timed there."""
         if self.foreign:
             return tuple(
                 sorted({b for c in self.run.candidates for b in self.source.concurrencies(c)})
@@ -360,17 +360,16 @@ class Evaluator:
 
     @remembered
     def alternatives(self, concurrency: int) -> tuple[Alternative, ...]:
-        """Every candidate at every k that the run asked about and at which anything is known of it,
-        in the order of the run.
-        """
+        """Every candidate at every k of the run's question at which anything is known of it."""
         here, parts = self.promised(concurrency), self._parts(concurrency)
+        column_of = {each: column for column, each in enumerate(here.configurations)}
         found = []
         for candidate in self._candidates(concurrency):
             reaches = candidate_rounds(self.run, candidate).reaches
             decoded = {k for of, k in self.measured(concurrency) if of == candidate}
             for k in (k for k in self.ks if reaches(k) or k in decoded):
                 configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
-                at = here.columns.get(configuration)
+                at = column_of.get(configuration)
                 found.append(
                     Alternative(
                         evaluator=self,
