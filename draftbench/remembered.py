@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from functools import cache, partial
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 Owner = TypeVar("Owner")
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
-Method = Callable[Concatenate[Owner, Arguments], Answer]
 
 
-def remembered(method: Method[Owner, Arguments, Answer]) -> Method[Owner, Arguments, Answer]:
-    """Compute a method once for the same arguments; its object keeps the answers."""
+class remembered(Generic[Owner, Arguments, Answer]):  # noqa: N801 - used as a decorator
+    """Compute a method once for the same arguments; its object keeps the answers.
 
-    @wraps(method)
-    def once(owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        answers = owner.__dict__.setdefault(f"answers of {method.__name__}", {})
-        asked = args, tuple(kwargs.items())
-        if asked not in answers:
-            answers[asked] = method(owner, *args, **kwargs)
-        return answers[asked]
+    A function is a method of its first argument.
+    """
 
-    return once
+    def __init__(self, method: Callable[Concatenate[Owner, Arguments], Answer]) -> None:
+        self._method, self.__doc__ = method, method.__doc__
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> remembered[Owner, Arguments, Answer]: ...
+    @overload
+    def __get__(self, owner: Owner, kind: type) -> Callable[Arguments, Answer]: ...
+    def __get__(self, owner: Owner | None, kind: type) -> Any:
+        return self if owner is None else self._answers_of(owner)
+
+    def __call__(
+        self, owner: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Answer:
+        return self._answers_of(owner)(*args, **kwargs)
+
+    def _answers_of(self, owner: Owner) -> Callable[Arguments, Answer]:
+        name, known = self._method.__name__, owner.__dict__
+        # Under its own name, so that Python finds it there before it asks `__get__`.
+        return known.get(name) or known.setdefault(name, cache(partial(self._method, owner)))

@@ -125,7 +125,7 @@ def predicted(run: Run, candidate: Candidate, load: int, k: int) -> float | None
     evaluator = Evaluator(run, DecisionOptions())
     every = {(each.candidate, each.k): each for each in evaluator.alternatives(load)}
     found = every.get((candidate, k))
-    log = evaluator.predicted(found) if found else None
+    log = found.predicted() if found else None
     return None if log is None else math.exp(log[0])
 
 

@@ -62,7 +62,7 @@ from simulated_runs import SPREADS, Scenario, World
 from draftbench.acceptance.intervals import Estimate
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import parse_limit
-from draftbench.gate.pin import make_baseline
+from draftbench.gate.make_baseline import make_baseline
 from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend

@@ -17,7 +17,7 @@ from draftbench.acceptance.definitions import ALPHA_EMITTED, ratio
 from draftbench.acceptance.rounds import Floats, Ints, PositionLaw, expected_rounds
 from draftbench.gate.baseline import SCHEMA_VERSION, Baseline, BaselineQuestion
 from draftbench.gate.judge import samples_of
-from draftbench.gate.pin import METRIC_VERSION, request_counts
+from draftbench.gate.make_baseline import METRIC_VERSION, request_counts
 from draftbench.records import Sampling, Trajectory
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run

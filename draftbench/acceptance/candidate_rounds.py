@@ -7,15 +7,18 @@ at the largest k.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import numpy as np
 
 from draftbench.acceptance.contradiction import contradiction
 from draftbench.acceptance.definitions import ByRequest
 from draftbench.acceptance.faults import SuspectedFault, near_tie
-from draftbench.acceptance.hazards import ServedRounds, served_rounds
 from draftbench.acceptance.rounds import (
+    Floats,
     HazardLaw,
     Pairs,
     ResponseLaw,
@@ -26,12 +29,101 @@ from draftbench.acceptance.rounds import (
     law_of,
     rounds_at_each,
 )
-from draftbench.records import Candidate, Decode, Key, Trajectory
+from draftbench.records import LOOKUP, Candidate, Decode, Key, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # Responses, and the rounds along them.
 Along = tuple[ByRequest, Rounds]
+# Half the difference of hazards that a derivative is taken over.
+_STEP = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class ServedRounds:
+    """What an engine showed of a draft while it served some responses with it."""
+
+    along: tuple[Trajectory, ...]  # the responses
+    hazards: Floats  # by draft position; NaN where the engine does not report its rounds
+    influence: Floats  # how much each response shifts them [responses, positions]
+
+    def laws(self) -> tuple[HazardLaw, ...]:
+        """The shared hazards, for each response."""
+        return self._laws_with(self.hazards)
+
+    def _laws_with(self, hazards: Floats) -> tuple[HazardLaw, ...]:
+        return tuple(HazardLaw(t.output_tokens, t.limit, hazards) for t in self.along)
+
+    def rounds(self, k: int) -> Rounds:
+        """Expected rounds of every response, with its shift of the hazards; NaN where the engine
+        does not report its rounds.
+
+        Raises:
+            ValueError: k is beyond the hazards.
+        """
+        if np.isnan(self.hazards).any():
+            shapes = expected_rounds(self._laws_with(np.zeros(len(self.hazards))), k)
+            counts = {name: np.full_like(value, np.nan) for name, value in shapes.counts.items()}
+            return Rounds(**counts | {"tokens": shapes.tokens}, k=k)
+        counts = expected_rounds(self.laws(), k).counts
+        responses = Counter(t.request for t in self.along)
+        # A request is the mean of its responses, and counts as often as it occurs.
+        weights = np.array([t.weight / responses[t.request] for t in self.along])
+        for position in range(k):
+            step = np.zeros(len(self.hazards))
+            step[position] = _STEP
+            more, less = (
+                expected_rounds(self._laws_with(self.hazards + sign * step), k) for sign in (1, -1)
+            )
+            share = self.influence[:, position] / weights
+            for name in counts:
+                slope = weights @ (getattr(more, name) - getattr(less, name)) / (2 * _STEP)
+                counts[name] = counts[name] + np.multiply.outer(share, slope)
+        return Rounds(**counts, k=k)
+
+
+def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
+    """What decoding or an engine showed of a candidate at the largest k; None where it was neither
+    decoded nor served.
+    """
+    rows = [row for row in run.decodes if row.candidate == candidate]
+    largest = max((row.k for row in rows), default=0)
+    if not largest:
+        return None
+    served = {row.key for row in rows}
+    along = tuple(t for t in run.trajectories if t.key in served)
+    counted = [row for row in rows if row.k == largest]
+    by_round = [row for row in counted if not row.summed]
+    rounds = counted_rounds(by_round) if by_round else _same_hazard(counted_rounds(counted))
+    influence = np.zeros((len(along), largest))
+    if not rounds.target_passes.any():
+        return ServedRounds(along, np.full(largest, np.nan), influence)
+    if candidate.draft == LOOKUP:  # where it finds less than k tokens, it fails at the next
+        reached = np.column_stack([rounds.target_passes, rounds.survived[:, :-1]])
+        rounds = replace(rounds, reached=reached)
+    reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
+    hazards = np.divide(survived, reached, out=np.zeros(largest), where=reached > 0)
+    at = {t.key: row for row, t in enumerate(along)}
+    shifts = rounds.survived - hazards * rounds.reached
+    np.add.at(influence, [at[row.key] for row in by_round or counted], shifts)
+    influence = np.divide(influence, reached, out=np.zeros_like(influence), where=reached > 0)
+    return ServedRounds(along, hazards, influence)
+
+
+def _same_hazard(rounds: Rounds) -> Rounds:
+    """Fill in `reached` and `survived` where an engine reported only sums: every position gets the
+    same hazard, the one that gives as many accepted tokens.
+    """
+    positions = np.arange(1, rounds.k + 1)
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        few = rounds.rounds.sum() * (middle**positions).sum() < rounds.accepted.sum()
+        low, high = (middle, high) if few else (low, middle)
+    shares = high**positions
+    survived = np.multiply.outer(rounds.accepted, shares / shares.sum())
+    reached = np.column_stack([rounds.rounds, survived[:, :-1]])
+    return replace(rounds, reached=reached, survived=survived)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +167,13 @@ class CandidateRounds:
         return rounds_at_each(self.laws, [k for k in self.ks if self.reaches(k)])
 
     def reaches(self, k: int) -> bool:
-        """Whether the rounds at k are known."""
+        """Whether k is no longer than what was looked up or served."""
         return bool(self.laws) and k <= self.longest
+
+    @remembered
+    def knows(self, k: int) -> bool:
+        """Whether the rounds at k are known; not of an engine that does not report them."""
+        return self.reaches(k) and bool(np.isfinite(self.at(k).target_passes).all())
 
     @cached_property
     def longest(self) -> float:
@@ -84,6 +181,37 @@ class CandidateRounds:
         windows = [law.window for law in self.laws if isinstance(law, StartLaw)]
         served = [len(law.hazards) for law in self.laws if isinstance(law, HazardLaw)]
         return min((*windows, *served), default=math.inf)
+
+    @cached_property
+    def prompts(self) -> Floats:
+        """Tokens of every response's prompt [responses]."""
+        return np.array([float(t.prompt_tokens) for t in self.trajectories])
+
+    @cached_property
+    def contexts(self) -> Floats:
+        """Cached tokens half-way through every response [responses]."""
+        return np.array([context_of(t) for t in self.trajectories])
+
+    @cached_property
+    def weights(self) -> Floats:
+        """How often every response occurs in the traffic [responses]; several to one request share
+        its weight.
+        """
+        often = Counter(t.request for t in self.trajectories)
+        return np.array([t.weight / often[t.request] for t in self.trajectories])
+
+    @cached_property
+    def context(self) -> float:
+        """The mean context of a decoding step in tokens, each step counting once."""
+        lengths = [max(t.output_tokens - 1, 0) for t in self.trajectories]
+        steps = self.weights * np.array(lengths, dtype=float)
+        contexts = self.contexts
+        return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
+
+
+def context_of(trajectory: Trajectory) -> float:
+    """Tokens in the cache half-way through a response."""
+    return trajectory.prompt_tokens + trajectory.output_tokens / 2
 
 
 @remembered

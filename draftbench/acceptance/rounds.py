@@ -19,9 +19,9 @@ asked for together share it. Acceptances of 0 and 1 stay exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,6 @@ class HazardLaw:
 
 
 ResponseLaw = PositionLaw | StartLaw | HazardLaw
-# The arrays of `Rounds` by k, of laws of one kind.
-_CountsOf = Callable[[Sequence[Any], Sequence[int]], dict[int, dict[str, Floats]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,39 +135,37 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
     return StartLaw(length, limit, proposed, matched, replay.window)
 
 
-def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
+def expected_rounds(laws: Sequence[ResponseLaw], k: int, scaling: float = 1.0) -> Rounds:
     """`rounds_at_each` of one k."""
-    return rounds_at_each(laws, (k,))[k]
+    return rounds_at_each(laws, (k,), scaling)[k]
 
 
-def scaled_rounds(laws: Sequence[PositionLaw], k: int, scaling: float) -> Rounds:
-    """`expected_rounds` with every probability of acceptance so many times as large, at most 1."""
-    return _rounds_at_each(laws, (k,), partial(_position_counts, scaling=scaling))[k]
-
-
-def rounds_at_each(laws: Sequence[ResponseLaw], ks: Sequence[int]) -> dict[int, Rounds]:
+def rounds_at_each(
+    laws: Sequence[Any], ks: Sequence[int], scaling: float = 1.0
+) -> dict[int, Rounds]:
     """Expected rounds of every response at each draft length; exact for acceptances of 0 and 1.
 
     Args:
         laws: of one kind, for one draft.
+        scaling: of a model's laws, how many times as likely every token is accepted, at most 1.
 
     Raises:
         ValueError: a k is beyond a lookup window or the hazards.
     """
-    return _rounds_at_each(laws, ks, _COUNTS[type(laws[0])])
-
-
-def _rounds_at_each(
-    laws: Sequence[Any], ks: Sequence[int], counts_of: _CountsOf
-) -> dict[int, Rounds]:
-    blocks = list(_blocks(laws))
-    counts = [counts_of([laws[row] for row in rows], ks) for rows in blocks]
-    order = np.argsort(np.concatenate(blocks))
-
-    def whole(k: int, name: str) -> Floats:
-        return np.concatenate([part[k][name] for part in counts])[order]
-
-    return {k: Rounds(k=k, **{name: whole(k, name) for name in counts[0][k]}) for k in ks}
+    order = np.argsort([law.length for law in laws], kind="stable")
+    found = []
+    for at in range(0, len(laws), _BLOCK):
+        part = [laws[row] for row in order[at : at + _BLOCK]]
+        if isinstance(part[0], PositionLaw):
+            found.append(_position_counts(part, ks, scaling))
+        else:
+            chain_of = _start_chain if isinstance(part[0], StartLaw) else _hazard_chain
+            found.append({k: _counts(chain_of(part, k), k) for k in ks})
+    back, rounds = np.argsort(order), {}
+    for k in ks:
+        columns = {n: np.concatenate([part[k][n] for part in found])[back] for n in found[0][k]}
+        rounds[k] = Rounds(k=k, **columns)
+    return rounds
 
 
 def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
@@ -214,12 +210,6 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     )
 
 
-def _blocks(laws: Sequence[ResponseLaw]) -> Iterator[Ints]:
-    """Rows of responses of similar lengths."""
-    order = np.argsort([law.length for law in laws], kind="stable")
-    yield from (order[at : at + _BLOCK] for at in range(0, len(laws), _BLOCK))
-
-
 @dataclass(frozen=True, eq=False)
 class _Positions:
     """What a model's rounds from every position of some responses accept."""
@@ -260,7 +250,7 @@ class _Positions:
 
 
 def _position_counts(
-    laws: Sequence[PositionLaw], ks: Sequence[int], scaling: float = 1.0
+    laws: Sequence[PositionLaw], ks: Sequence[int], scaling: float
 ) -> dict[int, dict[str, Floats]]:
     """The arrays of `Rounds`, by k.
 
@@ -315,26 +305,16 @@ def _position_counts(
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Chain:
-    """Where rounds start along some responses, and how far a round from there gets."""
-
-    length: Ints  # tokens of each response [responses, 1]
-    drafted: Ints  # k' of a round from each position [responses, positions]
-    starts: Floats  # u(i), P(a round starts at position i) [responses, positions]
-    # P(a round from there accepts its first t tokens), t = 0 … k [k+1, responses, positions]
-    reach: Floats
-
-
-def _column(values: Iterable[int]) -> Ints:
-    """A value for each response [responses, 1]."""
-    return np.array(list(values), dtype=np.int64)[:, None]
+# Tokens of each response [responses, 1]; k' of a round from each position, and u(i), P(a round
+# starts at position i) [responses, positions]; P(a round from there accepts its first t tokens),
+# t = 0 … k [k+1, responses, positions].
+_Chain = tuple[Ints, Ints, Floats, Floats]
 
 
 def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
     if any(law.window < k for law in laws):
         raise ValueError("k exceeds the window that prompt lookup was measured with")
-    length, limit = _column(law.length for law in laws), _column(law.limit for law in laws)
+    length, limit = np.array([(law.length, law.limit) for law in laws], np.int64).T[..., None]
     positions = max(int(length.max()), 2)
     position = np.arange(positions)
     proposed = np.zeros((len(laws), positions), dtype=np.int64)
@@ -352,13 +332,13 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
         at[rows] += accepted[rows, at[rows]] + 1
         rows = rows[at[rows] < length[rows, 0]]
     reach = accepted >= np.arange(k + 1)[:, None, None]
-    return _Chain(length, drafted, starts, reach.astype(np.float64))
+    return length, drafted, starts, reach.astype(np.float64)
 
 
 def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
     if any(len(law.hazards) < k for law in laws):
         raise ValueError("k exceeds the hazards that were measured")
-    length, limit = _column(law.length for law in laws), _column(law.limit for law in laws)
+    length, limit = np.array([(law.length, law.limit) for law in laws], np.int64).T[..., None]
     positions = max(int(length.max()), 2)
     position = np.arange(positions)
     drafted = np.clip(limit - position - 1, 0, k)
@@ -372,12 +352,12 @@ def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:
     starts[:, 1] = 1.0
     for at in range(1, positions):
         starts[:, at + 1 : at + k + 2] += starts[:, at : at + 1] * ends[:, :, at].T
-    return _Chain(length, drafted, starts[:, :positions] * (position < length), reach[: k + 1])
+    return length, drafted, starts[:, :positions] * (position < length), reach[: k + 1]
 
 
 def _counts(chain: _Chain, k: int) -> dict[str, Floats]:
     """The arrays of `Rounds`: sums over u of what a round from each start proposes and accepts."""
-    length, drafted, starts, reach = chain.length, chain.drafted, chain.starts, chain.reach
+    length, drafted, starts, reach = chain
     position = np.arange(starts.shape[1])
     # Of a round's draft tokens those before the end of the response, which alone can be tried.
     inside = np.minimum(drafted, np.maximum(length - position, 0))
@@ -409,16 +389,3 @@ def _by_draft_length(rounds: Floats, lengths: Ints, k: int) -> Floats:
     cells = (np.arange(len(rounds))[:, None] * (k + 1) + lengths).ravel()
     sums = np.bincount(cells, weights=rounds.ravel(), minlength=len(rounds) * (k + 1))
     return sums.astype(np.float64).reshape(len(rounds), k + 1)
-
-
-def _counts_by(
-    chain_of: Callable[[Sequence[Any], int], _Chain],
-) -> _CountsOf:
-    return lambda laws, ks: {k: _counts(chain_of(laws, k), k) for k in ks}
-
-
-_COUNTS: Mapping[type[ResponseLaw], _CountsOf] = {
-    PositionLaw: _position_counts,
-    StartLaw: _counts_by(_start_chain),
-    HazardLaw: _counts_by(_hazard_chain),
-}

@@ -22,9 +22,9 @@ from draftbench.gate.baseline import Baseline, read_baseline, write_baseline
 from draftbench.gate.ci import Outcome, append_to_history, difference, number, other_checks
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import default_limits, limits_of
+from draftbench.gate.make_baseline import make_baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import SAME_RUN
-from draftbench.gate.pin import make_baseline
 from draftbench.gate.result import Check, FigureValue, GateResult
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend

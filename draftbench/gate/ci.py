@@ -59,8 +59,8 @@ def describe_texts(texts: TextCheck) -> str:
 
 def describe_answers(answers: AnswerCheck) -> str:
     """How many requests were not answered, and the verdict on that, in a line."""
-    asked = not_answered(Counter(answers.reasons).elements(), answers.requests)
-    return _line(f"{asked}; {answers.baseline_unanswered} in the baseline: {answers.verdict}")
+    missing = not_answered(Counter(answers.reasons).elements(), answers.requests)
+    return _line(f"{missing}; {answers.baseline_unanswered} in the baseline: {answers.verdict}")
 
 
 def other_checks(result: GateResult) -> list[tuple[str, Verdict, str]]:

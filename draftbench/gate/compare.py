@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates
 from draftbench.acceptance.rounds import counted_rounds
+from draftbench.gate.make_baseline import sampling_label
 from draftbench.gate.noninferiority import gain_of, independent_change
-from draftbench.gate.pin import sampling_label
-from draftbench.planner.cells import asked_ks, responses_of
+from draftbench.planner.caveats import unanswered
+from draftbench.planner.cells import Measurement, ks_of, measurements
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.engine_caveats import unanswered
-from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
@@ -168,17 +168,17 @@ def _figures(
     measured: Sequence[Mapping[tuple[Candidate, int], Measurement]],
 ) -> Iterable[FigureChange]:
     """α, tokens per round, c and measured speed-ups, as far as a run has them."""
-    a, b = (responses_of(run, candidate) for run in runs)
-    replays = [replay for side in (a, b) for _, replay in side.along.replays]
+    a, b = (candidate_rounds(run, candidate) for run in runs)
+    replays = [replay for side in (a, b) for _, replay in side.replays]
     windows = [replay.window for replay in replays if isinstance(replay, LookupReplay)]
     # Without replays in both runs the rounds that engines counted are compared, as in the gate.
-    counted = not (a.along.replays and b.along.replays)
+    counted = not (a.replays and b.replays)
     served = [{row.k for row in run.decodes if row.candidate == candidate} for run in runs]
     modes = [run.manifest.question.mode for run in runs]
     # Prompt lookup has no drafting mode.
     two_modes = modes[0] != modes[1] and not windows
     obstacle = f"two drafting modes: {modes[0]} and {modes[1]}" if two_modes else None
-    rates = alpha(a.along.replays), alpha(b.along.replays)
+    rates = alpha(a.replays), alpha(b.replays)
     if any(rates):
         yield _change("α", (None, None), rates, obstacle)
     # First at a common k: A's best, else B's, else A's largest, but at most what prompt lookup was
@@ -189,7 +189,7 @@ def _figures(
             k if k in of or not of else max(of)
             for k, of in zip((best_a, best_b), served, strict=True)
         )
-    common = min([best_a or best_b or max(asked_ks(runs[0])), *windows])
+    common = min([best_a or best_b or max(ks_of(runs[0])), *windows])
     if counted and (both := served[0] & served[1]):
         common = next((k for k in (best_a, best_b) if k in both), max(both))
     lengths = [(common, common)]
@@ -200,8 +200,8 @@ def _figures(
             yield _served(runs, candidate, (k_a, k_b), obstacle)
             continue
         samples = (
-            tokens_per_round(a.along.trajectories, a.along.at(k_a)),
-            tokens_per_round(b.along.trajectories, b.along.at(k_b)),
+            tokens_per_round(a.trajectories, a.at(k_a)),
+            tokens_per_round(b.trajectories, b.at(k_b)),
         )
         yield _change("tokens per round", (k_a, k_b), samples, obstacle)
     machines = [run.manifest.environment.machine for run in runs]
@@ -268,10 +268,10 @@ def _at_other_concurrencies(runs: Sequence[Run]) -> bool:
 
 def _answered_otherwise(a: Run, b: Run) -> str | None:
     """Why two runs' responses are of different kinds, so that their times are not comparable."""
-    asked = differing_question(a.manifest, b.manifest)
+    differing = differing_question(a.manifest, b.manifest)
     for name in ("responses", "samples", "max_new_tokens", "temperature"):
-        if name in asked:
-            before, after = asked[name]
+        if name in differing:
+            before, after = differing[name]
             return f"not comparable: {flag_of(name)} was {before}, is {after}"
     both = a.responses.keys() & b.responses.keys()
     other = _resampled(a, b, both)

@@ -66,7 +66,7 @@ from draftbench.gate.result import (
     GateResult,
     TextCheck,
 )
-from draftbench.planner.measured import SPEEDUP, ratio_of_rates
+from draftbench.planner.cells import SPEEDUP, ratio_of_rates
 from draftbench.planner.output_check import Match
 
 # Responses that newly loop, or newly end at once, are a suspected fault from this share on.
@@ -360,6 +360,11 @@ def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChec
     drafted = [each.drafted for each in found]
     again = [each.again for each in found if each.again is not None]
     before = [each.before for each in found if each.before is not None]
+    verdict = Verdict.PASS
+    if again and all(chance_of(*counts) <= TAIL for counts in _worse_and_better(found, _SURE)):
+        verdict = Verdict.FAIL
+    elif all(worse > better for worse, better in _worse_and_better(found, _DIFFERENT)):
+        verdict = Verdict.INCONCLUSIVE
     return TextCheck(
         requests=len(found),
         differ=_count(drafted, _DIFFERENT),
@@ -369,21 +374,12 @@ def judge_texts(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> TextChec
         plain_differ=_count(again, _DIFFERENT),
         baseline_differ=_count(before, _DIFFERENT) if before else None,
         against_baseline=against_baseline,
-        verdict=_verdict_on_texts(found),
+        verdict=verdict,
     )
 
 
 def _count(matches: Sequence[Match], kinds: Collection[Match]) -> int:
     return sum(match in kinds for match in matches)
-
-
-def _verdict_on_texts(found: Sequence[_Matches]) -> Verdict:
-    calibrated = any(each.again is not None for each in found)
-    if calibrated and all(chance_of(*counts) <= TAIL for counts in _worse_and_better(found, _SURE)):
-        return Verdict.FAIL
-    if all(worse > better for worse, better in _worse_and_better(found, _DIFFERENT)):
-        return Verdict.INCONCLUSIVE
-    return Verdict.PASS
 
 
 def _worse_and_better(

@@ -138,18 +138,15 @@ def target_changed(old: Baseline, new: Baseline) -> str | None:
             if fact == "target fingerprint":
                 return None
             continue
-        parts = [part for part in ("tokenizer", "chat template") if _changed(old, new, part)]
+        parts = []
+        for part in ("tokenizer", "chat template"):
+            both = {side.tested.get(f"target {part}") for side in (old, new)}
+            parts += [part] if len(both - {None}) == 2 else []
         what = "the target is another model"
         if fact == "target fingerprint" and parts:
             what = f"the target's {' and '.join(parts)} changed, and perhaps its weights"
         return f"{what}: {fact} was {before}, is {now}"
     return None
-
-
-def _changed(old: Baseline, new: Baseline, part: str) -> bool:
-    """Whether a part of the target is known to have changed."""
-    before, now = (side.tested.get(f"target {part}") for side in (old, new))
-    return None not in (before, now) and before != now
 
 
 def _responses_changed(result: GateResult, pairs: Sequence[Pair]) -> Iterator[str]:

@@ -40,8 +40,10 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
         if now[field] != value:
             raise _another_question(field, value, now[field])
     # What was not answered was asked for all the same.
-    asked = {counts.id: counts.sampling for counts in old.requests if counts.id in new.unanswered}
-    _check_requests(old, asked | {counts.id: counts.sampling for counts in new.requests})
+    unanswered = {
+        counts.id: counts.sampling for counts in old.requests if counts.id in new.unanswered
+    }
+    _check_requests(old, unanswered | {counts.id: counts.sampling for counts in new.requests})
     _check_target(old, new.tested)
     for metric in (limit.metric for limit in limits if limit.metric in TIMED):
         for fact in ("machine", "target runner"):
@@ -141,8 +143,8 @@ def same_run(old: Baseline, new: Baseline) -> bool:
 
 def question_digest(baseline: Baseline) -> str:
     """A hash of question and requests: runs with the same one can be shown in one history."""
-    asked = msgspec.json.encode((baseline.question, [counts.id for counts in baseline.requests]))
-    return hashlib.sha256(asked).hexdigest()[:12]
+    content = msgspec.json.encode((baseline.question, [counts.id for counts in baseline.requests]))
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def _another_question(field: str, before: object, now: object) -> IncomparableError:

@@ -3,8 +3,7 @@
 Draws of what is measured
     passes           timed passes → seconds of any pass, and of the rounds of a draft
     cost_sources     whose passes are used: this run's, another run's, or those of a file
-    measured         decoding runs → measured speed-ups, and the drift of plain decoding
-    cells            a run → what passes promise of every configuration, and what timed cells took
+    cells            decoding runs → measured speed-ups, what passes promise, what timed cells took
 The model
     effects          cells → how much longer than promised anything takes, and how surely
 The decision
@@ -15,7 +14,7 @@ The answer
     concurrencies    the answer at each concurrency, k by concurrency, the crossover
     latency          how long users wait
     output_check     whether speculation changes the output
-    caveats, engine_caveats, unfinished, rules    what to know beside the figures
+    caveats, rules   what to know beside the figures
     recommend        all of these → `Recommendation`, whose records are in recommendation
 
 `options` has what a user decides by, `what_to_measure` what a sweep asks while it runs. `formula`

@@ -1,5 +1,6 @@
 """A run and a decision → what a reader must know before trusting the figures: one list of caveats,
-one threshold each, and sentences on what was checked.
+one threshold each, and sentences on what was checked. Of the leader, of a serving engine, of the
+sample, of the machine, of the outputs, of each candidate.
 
 A decisive caveat says that a longer or quieter run could change the decision. What holds for every
 run (all times are from one process, so restarts can differ by more than an interval says) is
@@ -17,23 +18,21 @@ from typing import Any
 from draftbench.acceptance.definitions import by_tokens
 from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_faults
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
-from draftbench.planner.cells import beyond_timed
-from draftbench.planner.cost_sources import NO_BASELINE
+from draftbench.planner.cells import baseline_drift, beyond_timed
+from draftbench.planner.cost_sources import NO_BASELINE, engine_name
 from draftbench.planner.decide import Alternative, DecisionAt, Evaluator, decide
-from draftbench.planner.engine_caveats import engine_caveats
 from draftbench.planner.evaluate import why_unknown
-from draftbench.planner.measured import baseline_drift
-from draftbench.planner.output_check import audit, texts_changed
+from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
     FEW_DECODED,
+    AtConcurrency,
     Caveat,
     PredictionError,
     Recommendation,
 )
-from draftbench.planner.unfinished import unfinished
-from draftbench.records import SELF, Candidate, candidate_names
+from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate, EngineFacts, candidate_names
 from draftbench.run_folder.run import Run
-from draftbench.run_folder.served import decode_seconds_of
+from draftbench.run_folder.served import MOST_CACHED, cached_share, decode_seconds_of, not_answered
 
 LOAD = 0.75
 """Load of each core when a run begins, from which its times are noisy."""
@@ -61,6 +60,8 @@ _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
 _BASIC = ("contradiction", "control-failed", "replay-disagreement")
 # Smaller relative differences in tokens per round are printed as none.
 _NO_LUCK = 0.0005
+# Requests that came at a smaller share of the log's load say little of that load.
+_WHOLE_LOAD = 0.9
 
 
 def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
@@ -71,7 +72,7 @@ def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
     target = run.facts_of(None)
     found = [
         *_of_leader(evaluator, decided),
-        *engine_caveats(evaluator, decided),
+        *_of_engine(evaluator, decided),
         *_of_sample(evaluator, decided),
         *(Caveat("borrowed-costs", text) for text in evaluator.source.caveats),
         *_of_modelled_rounds(decided),
@@ -131,8 +132,8 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         if not leader.decoded:
             short = f"{leader.name} was not measured: treat its speed-up as a prediction"
         yield Caveat("interval", _interval(decided, leader), short=short)
-    predicted, expected = leader.estimate(evaluator.predicted(leader)), leader.expected
-    asked = decided.min_speedup
+    predicted, expected = leader.estimate(leader.predicted()), leader.expected
+    least = decided.min_speedup
     if decided.deciding is None:
         few = ""
         if leader.requests >= MIN_REQUESTS:
@@ -140,7 +141,7 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             few += f"{leader.equal:.0f}"
         text = f"{leader.name}: {few + ', too few' if few else 'too few requests'} to decide by"
         yield Caveat("too-few", text, decisive=bool(few), short=few)
-    elif predicted and expected and decide(predicted, asked) != decide(expected, asked):
+    elif predicted and expected and decide(predicted, least) != decide(expected, least):
         yield Caveat(
             "revised",
             f"{leader.name}: {predicted.value:.2f}× was predicted, but measuring brought it to "
@@ -150,7 +151,7 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
     """Why no candidate's speed is known."""
-    known = [a for a in decided.alternatives if a.decoding is not None or a.measured]
+    known = [a for a in decided.alternatives if a.log() is not None or a.measured]
     if breaking := [each for each in known if each.configuration in decided.breaks]:
         sizes = [(each.memory_bytes, each) for each in breaking]
         least = min(sizes, key=lambda pair: math.inf if pair[0] is None else pair[0])[1]
@@ -216,6 +217,113 @@ def _not_timed_on_engine(run: Run) -> str:
     return "too few requests were timed" if drafted else "no server that drafts was timed"
 
 
+def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
+    """Of a run on a serving engine; where costs are not its own, only what it did not answer."""
+    run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
+    question, traffic = run.manifest.question, run.manifest.traffic
+    yield from unanswered(run)
+    if question.engine is None or evaluator.foreign:
+        return
+    yield from _of_two_servers(run)
+    if traffic.constrained:
+        share = 1 - traffic.constrained / traffic.requests
+        yield Caveat(
+            "structured-output",
+            f"{traffic.constrained} of {traffic.requests} requests have structured output: what "
+            "the engine measured includes its grammar; drafts are replayed without it, so replay "
+            f"speaks for the other {share:.0%}",
+        )
+    # A sample of the log, sent at the log's times, is a lighter load than the log.
+    answers, rows, scale = len(run.trajectories), traffic.rows, question.time_scale or 1.0
+    if question.arrivals == "log" and answers * scale < _WHOLE_LOAD * rows:
+        short = f"requests came at {answers * scale / rows:.0%} of the log's load"
+        yield Caveat(
+            "thinned-log",
+            f"{short}: {answers} answers of its {rows} rows, {scale:g} times as fast; "
+            f"--time-scale {rows / answers:.3g} would make up for it",
+            decisive=True,
+            short=short,
+        )
+    timed = {a.candidate for a in shown if a.log() is not None or a.measured}
+    names = dict.fromkeys(str(each.candidate) for each in shown if each.candidate not in timed)
+    if timed and names:
+        yield Caveat(
+            "not-timed",
+            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}, so whether it pays "
+            "there is unknown",
+        )
+    for each in shown:
+        runs = each.measured.runs if each.measured else ()
+        if runs and each.k and not any(timed_run.row.proposed for timed_run in runs):
+            yield Caveat(
+                "untold-rounds",
+                f"{engine_name(run)} tells nothing of its drafting: its acceptance is unknown, and "
+                f"that it drafts {each.k} tokens a round is taken from --k",
+            )
+    here = run.answers_at(concurrency)
+    shares = {
+        word: cached_share(row for row in here if (row.k > 0) == drafting)
+        for word, drafting in (("without", False), ("with", True))
+    }
+    most = max(shares.values())
+    if most > MOST_CACHED:
+        sides = ", ".join(f"{share:.0%} {word} speculation" for word, share in shares.items())
+        # Then requests wait for each other's prefills.
+        waits = concurrency > 1 or question.arrivals != "closed"
+        yield Caveat(
+            "cached-prompts",
+            f"the server had prompts cached ({sides}): times to the first token are too short, and "
+            "requests waited less for each other's prompts; switch its prefix cache off",
+            decisive=waits or evaluator.options.objective == "latency",
+            short=f"up to {most:.0%} of the prompts were cached",
+        )
+
+
+def unanswered(run: Run) -> Iterator[Caveat]:
+    """Requests that servers were asked and did not answer, with speculation and without."""
+    for candidate in dict.fromkeys(row.candidate for row in run.unanswered):
+        reasons = {r.request: str(r.error) for r in run.unanswered if r.candidate == candidate}
+        sent = {row.request for row in run.served if row.candidate == candidate}
+        who = "the server without speculation" if candidate is None else str(candidate)
+        short = f"{who}: {not_answered(reasons.values(), len(sent))}"
+        yield Caveat(
+            "unanswered",
+            f"{short}; every figure is of the others: look at the server's log, and repeat the "
+            "command, which asks them again",
+            decisive=True,
+            short=short,
+        )
+
+
+def _of_two_servers(run: Run) -> Iterator[Caveat]:
+    """The user's servers, with and without speculation, as far as both report their settings."""
+    given = [facts for facts in run.engines if not facts.started]
+    plain, drafting = (
+        [_shared_settings(facts) for facts in given if (facts.candidate is None) is without]
+        for without in (True, False)
+    )
+    if not plain or not drafting:
+        return
+    one, other = drafting[-1], plain[-1]
+    differing = [n for n in one if n in other and one[n] != other[n]]
+    if differing:
+        named = ", ".join(f"{name} {one[name]} and {other[name]}" for name in differing)
+        yield Caveat(
+            "other-server",
+            f"the servers with speculation and without differ in more than their drafting ({named})"
+            ": the speed-up includes that difference",
+            decisive=True,
+            short=f"the two servers differ in {', '.join(differing)}",
+        )
+
+
+def _shared_settings(facts: EngineFacts) -> dict[str, str]:
+    """The settings that servers which are compared should have in common."""
+    limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
+    shared = {name: str(value) for name, value in limits.items() if value is not None}
+    return shared | {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
+
+
 def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     run, leader = evaluator.run, decided.leader
     missing = unfinished(run)
@@ -244,6 +352,27 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if any(t.origin == "log" for t in run.trajectories):
         text = "the responses come from the log, not from this target"
         yield Caveat("logged-responses", text)
+
+
+def unfinished(run: Run) -> str | None:
+    """A sentence on where the last sweep was cut off, or how many responses are missing; None if
+    the run is finished. Neither a candidate that failed nor a response that a server did not write
+    is waited for.
+    """
+    under_way, written = run.manifest.under_way, len(run.trajectories)
+    responses = run.manifest.traffic.requests * run.manifest.question.samples
+    known = run.responses.keys() | {row.key for row in run.unanswered}
+    if under_way is None and len(known) >= responses:
+        return None
+    found = f"{written} of {responses} responses"
+    if under_way is not None:
+        tried = {*run.candidates, *(failure.candidate for failure in run.failures)}
+        begun = len(tried.intersection(under_way))
+        where = (
+            f"at candidate {begun} of {len(under_way)}" if begun else "before the first candidate"
+        )
+        found = f"cut off {where}, with {found}"
+    return f"this run is not finished ({found}): the same command resumes it"
 
 
 def _of_modelled_rounds(decided: DecisionAt) -> Iterator[Caveat]:
@@ -382,7 +511,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     contradicted = {
         each.candidate: fault
         for each in decided.alternatives
-        if (fault := each.responses.along.contradiction)
+        if (fault := each.responses.contradiction)
     }
     for candidate, fault in contradicted.items():
         yield Caveat(
@@ -425,7 +554,7 @@ def _of_candidate(
                 short=short if decisive else "",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    replays = responses.along.replays
+    replays = responses.replays
     if replays and len(replays) < replayable:
         short = f"replayed on only {len(replays)} of {replayable} responses"
         text = f"{short}, so that its figures are not of the same requests as the others'"
@@ -448,7 +577,7 @@ def _of_candidate(
     largest = max(each.k for each in alternatives)
     for text in beyond_timed(responses, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)
-    rounds = [responses.along.at(each.k) for each in alternatives]
+    rounds = [responses.at(each.k) for each in alternatives]
     for fault in suspected_faults(candidate, replays, rounds, near_tie(run)):
         failed = fault.kind == CONTROL_FAILED
         yield Caveat(
@@ -498,7 +627,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             "Output check at temperature 0, over every decoded draft and k: "
             f"{same} identical to the target's{differing}."
         )
-    found += [sentence for level in answer.levels for sentence in texts_changed(level)]
+    found += [sentence for level in answer.levels for sentence in _texts_changed(level)]
     if answer.ceiling_alpha is not None:
         found.append(
             "Upper bound: even a perfect greedy draft reaches only α = "
@@ -546,4 +675,24 @@ def _luck(fewest: float, most: float) -> str:
     return (
         f"Decoded rounds gave {up_to}{' to '.join(ends)} tokens than replay expects of the same "
         "requests. The expected speed-up rests on replay."
+    )
+
+
+def _texts_changed(at: AtConcurrency) -> Iterator[str]:
+    """Sentences on how often texts differ at a load with speculation and without."""
+    texts = at.texts
+    if texts is None:
+        return
+    plain = f"{texts.plain_differ} of {texts.plain_answers}"
+    if texts.load == "closed" and at.concurrency == 1:
+        if texts.plain_answers:
+            yield f"Asked again, the server without speculation changed {plain} answers."
+        return
+    sent = "sent at their times of arrival"
+    if texts.load == "closed":
+        sent = f"with {at.concurrency} requests in flight"
+    without = f" and {plain} without it" if texts.plain_answers else ""
+    yield (
+        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation"
+        f"{without} differ from those to single requests without it."
     )

@@ -1,5 +1,13 @@
-"""A run → sums over drawn requests: the seconds that passes promise of every configuration, and
-those that every timed cell took over what its passes promise.
+"""A run → measured speed-ups, and sums over drawn requests: the seconds that passes promise of
+every configuration, and those that every timed cell took over what its passes promise.
+
+A measured speed-up compares a candidate's runs at one k with the baseline runs of the same block
+and concurrency on the same requests: tokens per second over tokens per second, since outputs may
+differ in length. The first token comes from the prefill and is not counted. Of concurrent requests
+only the steady rounds count, those with every row active: the last responses run alone and would be
+compared with an emptier machine. A round's seconds are those of all its rows together. Intervals
+cover the sampling of requests within the processes that ran; concurrent requests share rounds, so
+that there they are approximate.
 
 A *cell* is what one process, or one start of an engine's server, timed of one candidate at one k
 and concurrency; k = 0 is decoding without a draft. Requests are drawn by the Bayesian bootstrap
@@ -17,76 +25,216 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from statistics import fmean
+from functools import cached_property, lru_cache
+from itertools import compress
+from statistics import fmean, median
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
-from draftbench.acceptance.definitions import equal_requests
+from draftbench.acceptance.candidate_rounds import (
+    Along,
+    CandidateRounds,
+    candidate_rounds,
+    context_of,
+    counted_along,
+)
+from draftbench.acceptance.definitions import Figure, Sample, equal_requests, pooled, quotient
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
 from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
-from draftbench.planner.measured import TimedRun, timed_runs
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Spent, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
-from draftbench.records import Candidate, Trajectory
+from draftbench.records import Candidate, Decode, Key, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # What a cell's seconds are compared with: those of its passes, its rounds, or its tokens alone.
 Promise = Literal["passes", "rounds", "tokens"]
 ROUND = Block(UNTIMED)
+SPEEDUP = Figure(
+    name="speed-up",
+    symbol="S",
+    formula="tokens per second with speculation / without",
+)
 
 
-def context_of(trajectory: Trajectory) -> float:
-    """Tokens in the cache half-way through a response."""
-    return trajectory.prompt_tokens + trajectory.output_tokens / 2
+def steady(row: Decode) -> Decode | None:
+    """The run with its steady rounds alone, as if it were a shorter response; None without any.
+
+    A run at concurrency 1 is all steady.
+    """
+    return row if row.concurrency == 1 else _steady_rounds(row)
+
+
+@lru_cache(maxsize=4096)
+def _steady_rounds(row: Decode) -> Decode | None:
+    steady_ones = [active == row.concurrency for active in row.active]
+    if not any(steady_ones):
+        return None
+    # A round emits what it accepted and one token of the target's, which the last round lacks
+    # where the response ended inside its proposal.
+    emitted = [accepted + 1 for accepted in row.accepted]
+    emitted[-1] = row.output_tokens - 1 - sum(emitted[:-1])
+    by_round = ("proposed", "accepted", "cut", "draft_seconds", "verify_seconds", "active")
+    parts = {name: tuple(compress(getattr(row, name), steady_ones)) for name in by_round}
+    return msgspec.structs.replace(
+        row,
+        **parts,
+        decode_seconds=sum(parts["draft_seconds"]) + sum(parts["verify_seconds"]),
+        output_tokens=1 + sum(compress(emitted, steady_ones)),
+    )
+
+
+class TimedRun(NamedTuple):
+    """A decoding run along a response, whole and with its `steady` rounds alone."""
+
+    response: Trajectory
+    row: Decode
+    steady: Decode
+
+    @property
+    def steady_share(self) -> float:
+        """How much of the response its steady rounds wrote; as much of a prefill counts."""
+        return (self.steady.output_tokens - 1) / max(self.row.output_tokens - 1, 1)
+
+
+def timed_runs(run: Run, rows: Iterable[Decode]) -> list[TimedRun]:
+    """Those of the decoding runs that have steady rounds."""
+    return [
+        TimedRun(run.responses[row.key], row, part)
+        for row in rows
+        if (part := steady(row)) is not None
+    ]
 
 
 @dataclass(frozen=True, eq=False)
-class Responses:
-    """The responses along which a candidate's rounds are known."""
+class Measurement:
+    """One candidate at one k as it was decoded, on the responses `keys`: its `runs` and those of
+    the `baseline`.
+    """
 
-    candidate: Candidate
-    along: CandidateRounds
-
-    @cached_property
-    def prompts(self) -> Floats:
-        """Tokens of every response's prompt [responses]."""
-        return np.array([float(t.prompt_tokens) for t in self.along.trajectories])
-
-    @cached_property
-    def contexts(self) -> Floats:
-        """Cached tokens half-way through every response [responses]."""
-        return np.array([context_of(t) for t in self.along.trajectories])
+    speedup: Sample
+    runs: tuple[TimedRun, ...]
+    keys: frozenset[Key]
+    end_to_end: Sample | None = None
+    baseline: tuple[TimedRun, ...] = ()
 
     @cached_property
-    def weights(self) -> Floats:
-        """How often every response occurs in the traffic [responses]; several to one request share
-        its weight.
-        """
-        often = Counter(t.request for t in self.along.trajectories)
-        return np.array([t.weight / often[t.request] for t in self.along.trajectories])
-
-    @cached_property
-    def context(self) -> float:
-        """The mean context of a decoding step in tokens, each step counting once."""
-        lengths = [max(t.output_tokens - 1, 0) for t in self.along.trajectories]
-        steps = self.weights * np.array(lengths, dtype=float)
-        contexts = self.contexts
-        return float(steps @ contexts / steps.sum()) if steps.any() else float(contexts.mean())
-
-    @remembered
-    def knows(self, k: int) -> bool:
-        """Whether the rounds at k are known; not of an engine that does not report them."""
-        return self.along.reaches(k) and bool(np.isfinite(self.along.at(k).target_passes).all())
+    def counted(self) -> Along:
+        """The responses of the runs, and the rounds that were counted along them."""
+        return counted_along([(each.response, each.row) for each in self.runs])
 
 
-def responses_of(run: Run, candidate: Candidate) -> Responses:
-    """The responses of a candidate."""
-    return Responses(candidate, candidate_rounds(run, candidate))
+def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], Measurement]:
+    """Every candidate and k decoded at one concurrency on requests that have a baseline run too."""
+    groups: dict[tuple[str, int], dict[Key, list[TimedRun]]] = {}
+    rows = (
+        row for row in run.decodes_by_concurrency.get(concurrency, ()) if row.key in run.responses
+    )
+    for each in timed_runs(run, rows):
+        of_group = groups.setdefault((each.row.block, each.row.k), {})
+        of_group.setdefault(each.row.key, []).append(each)
+    sums = {
+        group: {key: _sums(runs) for key, runs in by_key.items()}
+        for group, by_key in groups.items()
+    }
+    measured = {}
+    for (block, k), by_key in groups.items():
+        baseline = groups.get((block, 0), {})
+        both = [key for key in by_key if key in baseline]
+        candidate = next(iter(by_key.values()))[0].row.candidate
+        if k == 0 or candidate is None or not both:
+            continue
+        # [responses, with and without, tokens and seconds of decoding and of prefills]
+        table = np.array([[sums[block, side][key] for side in (k, 0)] for key in both])
+        with_prefills = np.stack([table[..., 0], table[..., 1] + table[..., 2]], axis=-1)
+        responses = [run.responses[key] for key in both]
+        speedup, end_to_end = (
+            pooled(SPEEDUP, responses, rates.reshape(len(both), 4), ratio_of_rates)
+            for rates in (table[..., :2], with_prefills)
+        )
+        speculative, plain = (
+            tuple(each for key in both for each in runs[key]) for runs in (by_key, baseline)
+        )
+        measured[candidate, k] = Measurement(
+            speedup, speculative, frozenset(both), end_to_end, plain
+        )
+    return measured
+
+
+def _sums(runs: Sequence[TimedRun]) -> tuple[float, float, float]:
+    """Tokens, decode seconds and prefill seconds: means over the steady parts of the runs of one
+    response.
+    """
+    return (
+        fmean(each.steady.output_tokens - 1 for each in runs),
+        fmean(each.steady.decode_seconds for each in runs),
+        fmean(each.row.prefills * each.steady_share for each in runs),
+    )
+
+
+def ratio_of_rates(sums: Floats) -> Floats:
+    """The speed-up from sums [..., 4] of tokens, seconds, baseline tokens, baseline seconds."""
+    rates = quotient(sums[..., :2]), quotient(sums[..., 2:])
+    return quotient(np.stack(rates, axis=-1))
+
+
+class Drift(NamedTuple):
+    """How the baseline's seconds per token changed from its first run to its last.
+
+    `change` is relative (0.1: 10 % slower at the end), `doubt` half of its 95 % interval by the
+    scatter of all runs about the trend; a change below it says nothing.
+    """
+
+    change: float
+    doubt: float
+
+
+def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drift | None:
+    """The trend of plain decoding: the median slope between any two baseline runs of one request
+    (Theil 1950, Sen 1968), in log seconds per token over the order of the runs, or with `by_start`
+    over the order of the servers' starts. None where no request has two baseline runs.
+
+    Every candidate has baseline runs of the same requests, minutes apart, which differ by the
+    machine alone. Ratios within a candidate's block cancel most of a trend; costs and comparisons
+    across blocks do not.
+    """
+    # Observations are appended, after a resume too, so their order is that of time. A pause has no
+    # length in it: the change is that from the first run to the last, whenever it came about.
+    parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
+    order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
+    starts = list(dict.fromkeys(row.process for row in order))
+    places = [starts.index(row.process) for row in order] if by_start else list(range(len(order)))
+    runs: defaultdict[tuple[Key, int], list[tuple[int, float]]] = defaultdict(list)
+    for at, row in zip(places, order, strict=True):
+        pace = math.log(row.decode_seconds / (row.output_tokens - 1))
+        runs[row.key, row.concurrency].append((at, pace))
+    slopes = [
+        (later - earlier) / (j - i)
+        for points in runs.values()
+        for n, (i, earlier) in enumerate(points)
+        for j, later in points[n + 1 :]
+        if j > i
+    ]
+    if not slopes:
+        return None
+    slope = median(slopes)
+    repeated = [points for points in runs.values() if len(points) > 1]
+    residuals, squares = [], 0.0
+    for points in repeated:
+        offsets = [pace - slope * at for at, pace in points]
+        middle = median(offsets)
+        residuals += [abs(offset - middle) for offset in offsets]
+        center = fmean(at for at, _ in points)
+        squares += sum((at - center) ** 2 for at, _ in points)
+    # The standard error of a least-squares slope with an offset for each request. The deviation of
+    # the residuals is that by their median (1.4826: of a normal law), widened for the offsets.
+    widening = len(residuals) / (len(residuals) - len(repeated))
+    error = 1.4826 * median(residuals) * math.sqrt(widening / squares)
+    last = max(places)
+    return Drift(math.expm1(slope * last), math.expm1(2 * error * last))
 
 
 class DrawnRequests:
@@ -209,8 +357,8 @@ def cells_of(
 
 
 def _of_missing(plain: Sequence[tuple[Floats, Floats]], answered: npt.NDArray[np.bool_]) -> float:
-    """By how much longer steps without a draft are over all requests than over those `answered`
-    with one: rounds of the others are taken to be as much longer.
+    """How much longer steps without a draft took over all requests than over those `answered` with
+    one, as a logarithm; rounds are taken to be longer by as much.
     """
     if not plain:
         return 0.0
@@ -280,31 +428,26 @@ class Promised:
     equal: Floats
     requests: Ints
 
-    @cached_property
-    def columns(self) -> dict[Configuration, int]:
-        """Where each configuration is."""
-        return {each: at for at, each in enumerate(self.configurations)}
-
 
 @remembered
 def in_seconds(
-    responses: Responses, block: Block, concurrency: int, k: int | None
+    responses: CandidateRounds, block: Block, concurrency: int, k: int | None
 ) -> tuple[Floats, Floats]:
     """Seconds of every response that passes promise at a k, None: without a draft, and by what
     factor drawn passes change their sum [1 + draws].
     """
-    along, contexts, weights = responses.along, responses.contexts, responses.weights
+    contexts, weights = responses.contexts, responses.weights
     if k is None:
-        tokens = [max(t.output_tokens - 1.0, 0.0) for t in along.trajectories]
+        tokens = [max(t.output_tokens - 1.0, 0.0) for t in responses.trajectories]
         return _seconds(block.steps(np.array(tokens), contexts), weights)
-    return _seconds(block.rounds(along.at(k), contexts, concurrency, weights), weights)
+    return _seconds(block.rounds(responses.at(k), contexts, concurrency, weights), weights)
 
 
 def promised(
     run: Run,
-    every: Sequence[tuple[Responses, Block | None]],
+    every: Mapping[Candidate, Block | None],
     concurrency: int,
-    asked: Sequence[int],
+    ks: Sequence[int],
     decoded: Mapping[Configuration, Sequence[TimedRun]],
     drawn: DrawnRequests,
     *,
@@ -313,7 +456,7 @@ def promised(
     """What candidates promise at a load, at each of the k's at which their rounds are known.
 
     Args:
-        every: responses of each candidate with its passes; None on a serving engine.
+        every: the passes of each candidate; None on a serving engine.
         decoded: the runs of what was decoded where neither passes nor rounds are known.
         foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
     """
@@ -327,13 +470,14 @@ def promised(
 
     found, counts = list[Configuration](), list[tuple[float, ...]]()
     sides, nowhere = list[tuple[int, ...]](), add(np.full(len(drawn.names), np.nan))
-    for responses, block in every:
-        candidate, weights, passes = responses.candidate, responses.weights, block or ROUND
-        rows = drawn.rows(t.request for t in responses.along.trajectories)
+    for candidate, block in every.items():
+        responses, passes = candidate_rounds(run, candidate), block or ROUND
+        weights = responses.weights
+        rows = drawn.rows(t.request for t in responses.trajectories)
         requests = len(set(rows.tolist()))
         longest = math.inf if block is None or block.longest is None else block.longest - 1
-        ks = [k for k in asked if k <= longest and responses.knows(k)]
-        if not ks:
+        known = [k for k in ks if k <= longest and responses.knows(k)]
+        if not known:
             continue
         prefills = block.prefills(responses.prompts) if block else None
         answered: Mapping[int, int] = {}
@@ -342,13 +486,13 @@ def promised(
                 k: add(drawn.column(rows, weights * side)) for k, side in enumerate(prefills.T)
             }
         elif not foreign:
-            of_answers = _answered_prefills(run, responses, concurrency, drawn)
+            of_answers = _answered_prefills(run, candidate, concurrency, drawn)
             answered = {k: add(column) for k, column in of_answers.items()}
         seconds, factor = in_seconds(responses, passes, concurrency, None)
         plain = add(drawn.column(rows, weights * seconds), factor)
-        for k in ks:
+        for k in known:
             seconds, factor = in_seconds(responses, passes, concurrency, k)
-            column, at_k = drawn.column(rows, weights * seconds), responses.along.at(k)
+            column, at_k = drawn.column(rows, weights * seconds), responses.at(k)
             nearest = min(
                 filter(None, answered), key=lambda other: (abs(other - k), other), default=0
             )
@@ -384,27 +528,27 @@ def promised(
 
 
 def _answered_prefills(
-    run: Run, responses: Responses, concurrency: int, drawn: DrawnRequests
+    run: Run, candidate: Candidate, concurrency: int, drawn: DrawnRequests
 ) -> dict[int, Floats]:
     """By k, seconds of prefill of the requests that were decoded, in place of all [requests]."""
-    block = str(responses.candidate)
-    rows = [row for row in run.decodes_by_concurrency.get(concurrency, ()) if row.block == block]
+    decodes, total = run.decodes_by_concurrency, candidate_rounds(run, candidate).weights.sum()
+    rows = [row for row in decodes.get(concurrency, ()) if row.block == str(candidate)]
     found = {}
     for k in sorted({row.k for row in rows}):
         own = [row for row in rows if row.k == k]
         often = Counter(row.request for row in own)
         weights = np.array([run.responses[row.key].weight / often[row.request] for row in own])
-        seconds = weights * [row.prefills for row in own] * responses.weights.sum() / weights.sum()
+        seconds = weights * [row.prefills for row in own] * total / weights.sum()
         found[k] = drawn.column(drawn.rows(row.request for row in own), seconds)
     return found if 0 in found and len(found) > 1 else {}
 
 
-def asked_ks(run: Run) -> tuple[int, ...]:
-    """The draft lengths that the run asked about, ascending."""
+def ks_of(run: Run) -> tuple[int, ...]:
+    """The draft lengths of the run's question, ascending."""
     return tuple(sorted(set(run.manifest.question.ks)))
 
 
-def beyond_timed(responses: Responses, block: Block, largest_k: int) -> tuple[str, ...]:
+def beyond_timed(responses: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
     """In words, the costs that predictions take from outside of what was timed."""
     contexts, prompts = responses.contexts, responses.prompts
     longest = min(largest_k + 1, block.longest or largest_k + 1)

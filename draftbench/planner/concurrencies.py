@@ -32,7 +32,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     """One concurrency's answer."""
     decided, price = evaluator.at(concurrency), evaluator.options.price_per_hour
     leader = decided.leader
-    known = any(each.decoding is not None for each in decided.alternatives)
+    known = any(each.log() is not None for each in decided.alternatives)
     plain = plain_decoding(evaluator, concurrency)
     # How many requests decoded together is known where their number is constant.
     in_flight = evaluator.foreign or evaluator.run.manifest.question.arrivals == "closed"
@@ -60,10 +60,10 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
         choice=decided.choice.configuration if decided.choice else None,
         leader=leader.configuration if leader else None,
         runner_up=decided.runner_up.configuration if decided.runner_up else None,
-        speedup_predicted=leader.estimate(evaluator.predicted(leader)) if leader else None,
+        speedup_predicted=leader.estimate(leader.predicted()) if leader else None,
         speedup_measured=estimate(leader.measured.speedup if leader and leader.measured else None),
         speedup_expected=leader.expected if leader else None,
-        prediction_error=evaluator.prediction_error(leader) if leader else None,
+        prediction_error=leader.prediction_error if leader else None,
         tokens_per_second_plain=plain_rate,
         tokens_per_second=rate,
         seconds_per_token_plain=plain_time,
@@ -121,7 +121,7 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
     )
     if low < high:
         known = [_passes(evaluator, n) for n in (low, concurrency, high)]
-        common = set.intersection(*map(set, known))
+        common = [each for each in known[0] if all(each in steps for steps in known)]
         if not common:
             return None
         fewer, here, more = (sum(steps[each] for each in common) for steps in known)
@@ -169,16 +169,14 @@ def _token(evaluator: Evaluator, concurrency: int, step: float) -> float | None:
 
 
 def schedule(
-    evaluator: Evaluator, candidate: Candidate, asked: Sequence[int]
+    evaluator: Evaluator, candidate: Candidate, concurrencies: Sequence[int]
 ) -> tuple[ScheduleEntry, ...]:
-    """The k of one draft at every concurrency that was timed or asked for, and at every other where
-    it changes.
-    """
+    """The k of one draft at every timed concurrency and at these, and wherever else it changes."""
     timed = _timed_concurrencies(evaluator, candidate)
     entries: list[ScheduleEntry] = []
-    for concurrency in sorted({*_known_concurrencies(evaluator, candidate), *asked}):
+    for concurrency in sorted({*_known_concurrencies(evaluator, candidate), *concurrencies}):
         k = _answer_with(evaluator, candidate, concurrency).k
-        if concurrency in timed or concurrency in asked or k != entries[-1].k:
+        if concurrency in timed or concurrency in concurrencies or k != entries[-1].k:
             entries.append(ScheduleEntry(concurrency=concurrency, k=k, timed=concurrency in timed))
     return tuple(entries)
 
@@ -212,29 +210,17 @@ def _timed_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence
     )
 
 
-@dataclass(frozen=True)
-class Crossover:
-    """Up to which concurrency a draft clearly pays: the whole interval of its speed-up is above the
-    asked one.
-
-    `limit` is 0 where it pays at no load, None where it does at the largest timed one too.
-    `between` are the timed loads around a limit that was not timed, `gaps` the ranges below it
-    where the draft does not clearly pay.
-    """
-
-    limit: int | None
-    between: tuple[int, int] | None
-    gaps: tuple[tuple[int, int], ...]
-
-
-def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
-    """The crossover over every load at which the costs of a draft are known. A load where it is
-    unclear whether the draft pays does not hide a larger one where it clearly does.
+def crossover(
+    evaluator: Evaluator, candidate: Candidate
+) -> tuple[int | None, tuple[int, int] | None, tuple[tuple[int, int], ...]]:
+    """Up to which load a draft clearly pays, with its whole interval above `min_speedup`; the
+    timed loads around that one, if it was not timed; and the ranges below it where the draft does
+    not clearly pay, which do not hide it. 0: at no load; None: at the largest timed one too.
     """
     known = _known_concurrencies(evaluator, candidate)
     paying = [n for n in known if _answer_with(evaluator, candidate, n).decision == "speculate"]
     if not paying:
-        return Crossover(0, None, ())
+        return 0, None, ()
     limit, timed = paying[-1], _timed_concurrencies(evaluator, candidate)
     between = None
     if limit not in timed:
@@ -246,4 +232,4 @@ def crossover(evaluator: Evaluator, candidate: Candidate) -> Crossover:
         first, *rest = together
         if not pays:
             gaps.append((first, (rest or [first])[-1]))
-    return Crossover(None if limit == timed[-1] else limit, between, tuple(gaps))
+    return None if limit == timed[-1] else limit, between, tuple(gaps)

@@ -21,6 +21,7 @@ from typing import Literal
 
 import numpy as np
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
 from draftbench.acceptance.definitions import quotient, tokens_per_round
 from draftbench.acceptance.intervals import (
     MIN_REQUESTS,
@@ -34,18 +35,17 @@ from draftbench.planner.cells import (
     ROUND,
     Cell,
     DrawnRequests,
+    Measurement,
     Promised,
-    Responses,
-    asked_ks,
     cells_of,
     in_seconds,
+    ks_of,
+    measurements,
     promised,
-    responses_of,
 )
 from draftbench.planner.cost_sources import costs_in
 from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, at_k, reshaped
 from draftbench.planner.limits import broken_limits, draft_memory
-from draftbench.planner.measured import Measurement, measurements
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import PASS_DRAWS, Block, between
 from draftbench.planner.recommendation import (
@@ -83,28 +83,20 @@ _REACH = _NORMAL.inv_cdf(0.975)
 
 # The speed-ups that candidates are ranked by, of decoding or with both prefills included.
 Kind = Literal["expected", "end_to_end"]
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """Variances of the logarithm of a speed-up: of requests and their timed passes, of the noise of
-    timed cells, and of its not having been decoded.
-    """
-
-    requests: float
-    cells: float
-    undecoded: float
+# Variances of the logarithm of a speed-up: of requests and their timed passes, of the noise of
+# timed cells, and of its not having been decoded.
+Parts = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
-    """One configuration to choose. `note` says why its costs are unknown or between which loads
-    they lie.
+    """One configuration that may be chosen, and what is known of it. `note` says why its costs are
+    unknown or between which loads they lie, `equal` as how many equal requests its own count.
     """
 
     evaluator: Evaluator
     configuration: Configuration
-    responses: Responses
+    responses: CandidateRounds
     block: Block | None
     measured: Measurement | None
     cells: tuple[Cell, ...]
@@ -113,6 +105,7 @@ class Alternative:
     requests: int = 0
     equal: float = 0.0
     parts: Parts | None = None
+    column: int | None = None  # its own of what is promised at its load
 
     @property
     def candidate(self) -> Candidate:
@@ -133,14 +126,11 @@ class Alternative:
         """Whether enough requests were decoded to say how fast it is."""
         return bool(self.cells)
 
-    def log(self, by: Kind) -> Floats | None:
+    def log(self, by: Kind = "expected") -> Floats | None:
         """The draws of its log speed-up of a kind [1 + draws]; None where unknown."""
-        return self.evaluator.log(self.configuration, by)
-
-    @property
-    def decoding(self) -> Floats | None:
-        """Those of decoding."""
-        return self.log("expected")
+        if self.column is None:
+            return None
+        return self.evaluator.logs(self.configuration.concurrency, by)[self.column]
 
     def value(self, by: Kind) -> float | None:
         """The expected speed-up of a kind."""
@@ -159,18 +149,17 @@ class Alternative:
         parts = self.parts
         if parts is None or self.requests < MIN_REQUESTS:
             return None
-        every = (parts.requests, parts.cells, parts.undecoded)
-        return IntervalParts(*(_REACH * math.sqrt(part) for part in every))
+        return IntervalParts(*(_REACH * math.sqrt(part) for part in parts))
 
     @cached_property
     def expected(self) -> Estimate | None:
         """The speed-up of decoding."""
-        return self.estimate(self.decoding)
+        return self.estimate(self.log())
 
     @cached_property
     def tokens_per_round(self) -> float | None:
         """Over all requests, as replayed; None where rounds are unknown."""
-        along = self.responses.along
+        along = self.responses
         if not self.responses.knows(self.k):
             return None
         return tokens_per_round(along.trajectories, along.at(self.k)).value
@@ -178,7 +167,7 @@ class Alternative:
     @cached_property
     def measured_rows(self) -> list[int]:
         """Where its decoded responses are among all."""
-        at = self.responses.along.row_of
+        at = self.responses.row_of
         return sorted(at[key] for key in self.measured.keys if key in at) if self.measured else []
 
     @property
@@ -186,11 +175,51 @@ class Alternative:
         """Of every response the seconds that passes promise, without a draft and with it, its
         tokens and its weight; None where rounds or costs are unknown.
         """
-        if self.decoding is None or not self.responses.knows(self.k):
+        if self.log() is None or not self.responses.knows(self.k):
             return None
         at = self.responses, self.block or ROUND, self.configuration.concurrency
         (plain, _), (rounds, _) = (in_seconds(*at, k) for k in (None, self.k))
-        return plain, rounds, self.responses.along.at(self.k).tokens, self.responses.weights
+        return plain, rounds, self.responses.at(self.k).tokens, self.responses.weights
+
+    @property
+    def timing(self) -> Floats:
+        """What resampled passes change the promised logarithm of its speed-up to [draws]."""
+        assert self.block is not None
+        at = self.responses, self.block, self.configuration.concurrency
+        (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, self.k))
+        return np.asarray(np.log(plain / rounds)[1:], np.float64)
+
+    @cached_property
+    def slower(self) -> float | None:
+        """δ by the other cells: how much longer than promised its rounds take; None where they say
+        nothing of it.
+        """
+        own, evaluator = self.configuration, self.evaluator
+        if self.column is None or any(cell.promise == "tokens" for cell in self.cells):
+            return None
+        design = evaluator.effects.design
+        if isinstance(design, EngineDesign) and not design.started_beside(own):
+            return None
+        step = evaluator.promised(own.concurrency).step[self.column]
+        return evaluator.without(own if self.cells else None).slower(own, float(step))[0]
+
+    def predicted(self, by: Kind = "expected") -> Floats | None:
+        """What the other cells predict of its log speed-up, with draws over requests alone [1 +
+        draws]; None where unknown.
+        """
+        concurrency, at = self.configuration.concurrency, self.column
+        if self.slower is None or at is None:
+            return None
+        here = self.evaluator.promised(concurrency)
+        sides = np.stack([here.plain[0, at], here.rounds[0, at] * np.exp(self.slower)])
+        sides += here.prefills[0, at] if by == "end_to_end" else 0.0
+        requests = self.evaluator.log_parts(concurrency, by).requests[:, at]
+        return _known(np.log(sides[0] / sides[1]) + np.append(0.0, requests))
+
+    @property
+    def prediction_error(self) -> float | None:
+        """Predicted over measured speed-up less 1, on the requests that were measured."""
+        return None if self.slower is None else self.error_with(self.slower)
 
     def error_with(self, slower: float) -> float | None:
         """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
@@ -209,6 +238,11 @@ class Alternative:
         """Measured seconds of rounds over those of their passes; None where either is unknown."""
         return _over_promised(self.cells)
 
+    @property
+    def plain_overhead(self) -> float | None:
+        """Measured seconds of the baseline's steps over those of their passes."""
+        return _over_promised(self.evaluator.cells.get(at_k(self.configuration, 0), ()))
+
     @cached_property
     def acceptance_luck(self) -> float | None:
         """Tokens per round as decoded over those that replay expects of the same responses, less 1;
@@ -216,7 +250,7 @@ class Alternative:
 
         Not 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
-        along, measured = self.responses.along, self.measured
+        along, measured = self.responses, self.measured
         if measured is None or not along.replays:
             return None
         (_, rounds), replayed = measured.counted, along.at(self.k)
@@ -242,17 +276,12 @@ class Evaluator:
         self.foreign = options.costs is not None
         self.source = options.costs or costs_in(run)
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
-        self.ks = asked_ks(run)
+        self.ks = ks_of(run)
 
     @property
     def on_engine(self) -> bool:
         """Whether costs are those of a serving engine's rounds."""
         return bool(self.source.served)
-
-    @remembered
-    def responses(self, candidate: Candidate) -> Responses:
-        """The responses along which a candidate's rounds are known."""
-        return responses_of(self.run, candidate)
 
     @cached_property
     def drawn(self) -> DrawnRequests:
@@ -283,26 +312,15 @@ class Evaluator:
         return Effects(cells, design, known)
 
     @cached_property
-    def _cells(self) -> Mapping[Configuration, tuple[Cell, ...]]:
+    def cells(self) -> Mapping[Configuration, tuple[Cell, ...]]:
+        """The run's own timed cells of every configuration."""
         found: dict[Configuration, tuple[Cell, ...]] = {}
         for cell in self.effects.cells if not self.foreign else ():
             found[cell.configuration] = (*found.get(cell.configuration, ()), cell)
         return found
 
-    def plain_overhead(self, alternative: Alternative) -> float | None:
-        """Measured seconds of the baseline's steps over those of their passes."""
-        return _over_promised(self._cells.get(at_k(alternative.configuration, 0), ()))
-
-    def timing(self, alternative: Alternative) -> Floats:
-        """What resampled passes change the promised logarithm of a speed-up to [draws]."""
-        responses, block = alternative.responses, alternative.block
-        assert block is not None
-        at = responses, block, alternative.configuration.concurrency
-        (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, alternative.k))
-        return np.asarray(np.log(plain / rounds)[1:], np.float64)
-
     def concurrencies(self) -> tuple[int, ...]:
-        """Those that the run asked about; with costs from elsewhere, those timed there."""
+        """Those of the run's question; with costs from elsewhere, those timed there."""
         if self.foreign:
             return tuple(
                 sorted({b for c in self.run.candidates for b in self.source.concurrencies(c)})
@@ -311,6 +329,11 @@ class Evaluator:
             return (1,)  # requests that came at their times are of one load, which counts as 1
         return tuple(sorted(self.run.manifest.question.concurrency))
 
+    def _candidates(self, concurrency: int) -> list[Candidate]:
+        """The candidates at a load, the control only where it is shown."""
+        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
+        return [each for each in self.run.candidates if shown or each.draft != SELF]
+
     @remembered
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
         """What was decoded by the runner that costs come from."""
@@ -318,106 +341,63 @@ class Evaluator:
 
     @remembered
     def promised(self, concurrency: int) -> Promised:
-        """What every candidate promises at a load, the control only where it is shown."""
-        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
-        every = []
-        for candidate in self.run.candidates:
+        """What every candidate promises at a load."""
+        every = {}
+        for candidate in self._candidates(concurrency):
             block = self._block(candidate, concurrency)
-            served = concurrency in self.source.served.get(candidate, ())
-            if (block or served) and (shown or candidate.draft != SELF):
-                every.append((self.responses(candidate), block))
-        tokens = {c for c, own in self._cells.items() if c.k and own[0].promise == "tokens"}
+            if block or concurrency in self.source.served.get(candidate, ()):
+                every[candidate] = block
+        tokens = {c for c, own in self.cells.items() if c.k and own[0].promise == "tokens"}
         alone = {
             c: self.measured(concurrency)[c.candidate, c.k].runs
             for c in tokens
             if c.concurrency == concurrency and (c.candidate, c.k) in self.measured(concurrency)
         }
-        every = [(r, b) for r, b in every if b or all(c.candidate != r.candidate for c in alone)]
+        every = {of: b for of, b in every.items() if b or all(c.candidate != of for c in alone)}
         return promised(
             self.run, every, concurrency, self.ks, alone, self.drawn, foreign=self.foreign
         )
 
     @remembered
     def alternatives(self, concurrency: int) -> tuple[Alternative, ...]:
-        """Every candidate at every k that the run asked about and at which anything is known of it,
-        in the order of the run.
-        """
+        """Every candidate at every k of the run's question at which anything is known of it."""
         here, parts = self.promised(concurrency), self._parts(concurrency)
-        shown = concurrency in (*self.options.concurrency, *self.concurrencies())
+        column_of = {each: column for column, each in enumerate(here.configurations)}
         found = []
-        for candidate in self.run.candidates:
-            if candidate.draft == SELF and not shown:
-                continue
-            reaches = self.responses(candidate).along.reaches
+        for candidate in self._candidates(concurrency):
+            reaches = candidate_rounds(self.run, candidate).reaches
             decoded = {k for of, k in self.measured(concurrency) if of == candidate}
             for k in (k for k in self.ks if reaches(k) or k in decoded):
                 configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
-                at = here.columns.get(configuration)
+                at = column_of.get(configuration)
                 found.append(
                     Alternative(
                         evaluator=self,
                         configuration=configuration,
-                        responses=self.responses(candidate),
+                        responses=candidate_rounds(self.run, candidate),
                         block=self._block(candidate, concurrency),
                         measured=self.measured(concurrency).get((candidate, k)),
-                        cells=self._cells.get(configuration, ()),
+                        cells=self.cells.get(configuration, ()),
                         note=self.source.note(candidate, concurrency),
                         memory_bytes=draft_memory(self.run, candidate),
                         requests=0 if at is None else int(here.requests[at]),
                         equal=0.0 if at is None else float(here.equal[at]),
                         parts=None if at is None else parts[at],
+                        column=at,
                     )
                 )
         return tuple(found)
 
     @remembered
-    def log(self, configuration: Configuration, by: Kind) -> Floats | None:
-        """The draws of a configuration's log speed-up [1 + draws]; None where unknown."""
-        concurrency = configuration.concurrency
-        at = self.promised(concurrency).columns.get(configuration)
-        return None if at is None else self._every(concurrency, by)[at]
-
-    @remembered
-    def _every(self, concurrency: int, by: Kind) -> list[Floats | None]:
-        every = self._logs(concurrency, by).every + self._among_drafts(concurrency, by)
+    def logs(self, concurrency: int, by: Kind) -> list[Floats | None]:
+        """The draws of every log speed-up of a kind, by column [1 + draws]; None where unknown."""
+        every = self.log_parts(concurrency, by).every + self._among_drafts(concurrency, by)
         return [_known(log) for log in np.ascontiguousarray(every.T)]
 
     @remembered
-    def slower(self, alternative: Alternative) -> float | None:
-        """δ of a configuration by the other cells: how much longer than promised its rounds take;
-        None where they say nothing of it.
-        """
-        own, design = alternative.configuration, self.effects.design
-        here = self.promised(own.concurrency)
-        if own not in here.columns or any(c.promise == "tokens" for c in alternative.cells):
-            return None
-        if isinstance(design, EngineDesign) and not design.started_beside(own):
-            return None
-        left = self._without(own if alternative.cells else None)
-        return left.slower(own, float(here.step[here.columns[own]]))[0]
-
-    @remembered
-    def _without(self, own: Configuration | None) -> Left:
+    def without(self, own: Configuration | None) -> Left:
+        """The effects as if the cells of a configuration had not been timed."""
         return self.effects.without(lambda each: each == own)
-
-    def predicted(self, alternative: Alternative, by: Kind = "expected") -> Floats | None:
-        """What the other cells predict of a configuration's log speed-up, with draws over requests
-        alone [1 + draws]; None where unknown.
-        """
-        slower, concurrency = self.slower(alternative), alternative.configuration.concurrency
-        if slower is None:
-            return None
-        here = self.promised(concurrency)
-        at = here.columns[alternative.configuration]
-        sides = np.stack([here.plain[0, at], here.rounds[0, at] * np.exp(slower)])
-        sides += here.prefills[0, at] if by == "end_to_end" else 0.0
-        requests = self._logs(concurrency, by).requests[:, at]
-        return _known(np.log(sides[0] / sides[1]) + np.append(0.0, requests))
-
-    def prediction_error(self, alternative: Alternative) -> float | None:
-        """Predicted over measured speed-up less 1, on the requests that were measured."""
-        slower = self.slower(alternative)
-        return None if slower is None else alternative.error_with(slower)
 
     @remembered
     def _longer(self, concurrency: int) -> tuple[Floats, Floats, Floats]:
@@ -425,8 +405,8 @@ class Evaluator:
         return self.effects.longer(here.configurations, here.step)
 
     @remembered
-    def _logs(self, concurrency: int, by: Kind) -> _Logs:
-        """The log speed-ups of a kind."""
+    def log_parts(self, concurrency: int, by: Kind) -> _Logs:
+        """The log speed-ups of a kind, and what draws of requests and of time add to them."""
         here = self.promised(concurrency)
         if self.on_engine:  # whose rounds are as long as those of the requests that were answered
             cells = [c for c in self.effects.cells if c.configuration.concurrency == concurrency]
@@ -435,8 +415,8 @@ class Evaluator:
         return _drawn_logs(here, self._longer(concurrency), prefills=by == "end_to_end")
 
     def shown(self, timed: Sequence[Alternative]) -> Floats:
-        """The log speed-ups that one more cell of each of some alternatives would show, side by
-        side at one load, over what requests make of them [draws, alternatives].
+        """What timing each of some alternatives once more would show of its log speed-up, without
+        the part of requests [draws, alternatives].
         """
         found, noises = [], np.array([each.noise for each in self.effects.grid])
         normal, noise = generator_of("cells").standard_normal, noises[self.effects.given]
@@ -444,10 +424,9 @@ class Evaluator:
         beside = 0.0 if self.on_engine else noise * normal(len(noise))
         for each in timed:
             concurrency = each.configuration.concurrency
-            at = self.promised(concurrency).columns[each.configuration]
-            passes = self.timing(each) if each.block else np.zeros(PASS_DRAWS)
+            passes = each.timing if each.block else np.zeros(PASS_DRAWS)
             passes = np.tile(passes, RESAMPLES // PASS_DRAWS)
-            time = self._logs(concurrency, "expected").time[:, at]
+            time = self.log_parts(concurrency, "expected").time[:, each.column]
             found.append(time + passes + noise * normal(len(noise)) - beside)
         return np.stack(found, axis=1)
 
@@ -456,10 +435,10 @@ class Evaluator:
         return between(self.source.blocks.get(candidate, {}), concurrency)
 
     def _parts(self, concurrency: int) -> list[Parts | None]:
-        """Of every configuration; of an undecoded one, what a cell of it would leave is the cells'
-        part.
+        """The parts of every configuration's variance, by column; a cell of an undecoded one would
+        take away the part of its not having been decoded.
         """
-        here, logs = self.promised(concurrency), self._logs(concurrency, self.by)
+        here, logs = self.promised(concurrency), self.log_parts(concurrency, self.by)
         chances, grid = self.effects.chances, self.effects.grid
         noise = 2 * float(chances @ [each.noise**2 for each in grid])
         found: list[Parts | None] = []
@@ -469,16 +448,14 @@ class Evaluator:
         ):
             undecoded = 0.0 if each in timed else float(time**2 / (time + noise))
             known = math.isfinite(time)
-            found.append(
-                Parts(float(requests), float(time) - undecoded, undecoded) if known else None
-            )
+            found.append((float(requests), float(time) - undecoded, undecoded) if known else None)
         return found
 
     def _among_drafts(self, concurrency: int, by: Kind) -> Floats:
-        """What the true speed-ups of drafts being normal, with an unknown spread, says of each
-        draft's best k, as what to add to the draws of all its k's [1 + draws, configurations].
+        """What to add to the draws of each draft, since the true speed-ups of drafts at their best
+        k's are taken to be normal with an unknown spread [1 + draws, configurations].
         """
-        logs, best = self._logs(concurrency, by).every, dict[Candidate, int]()
+        logs, best = self.log_parts(concurrency, by).every, dict[Candidate, int]()
         configurations = self.promised(concurrency).configurations
         for at, each in enumerate(configurations):
             known = each.candidate.draft != SELF and math.isfinite(logs[0, at])
@@ -490,7 +467,7 @@ class Evaluator:
         estimates, draws = logs[0, columns], logs[1:, columns]
         count = len(columns)
         error = np.cov(draws.T) + 1e-10 * np.eye(count)
-        one, options, pulls, kept = np.ones(count), [], [], []
+        one, options, pulls, shapes = np.ones(count), [], [], []
         for sd in _AMONG.tolist():
             inverse = np.linalg.inv(error + sd**2 * np.eye(count))
             precision = one @ inverse @ one
@@ -500,7 +477,7 @@ class Evaluator:
             # Given the spread, the mean of the truth is estimate - error · inverse · off.
             pull = -error @ inverse @ (np.eye(count) - np.outer(one, one @ inverse) / precision)
             pulls.append(pull)
-            kept.append(reshaped(error, error + pull @ error) - np.eye(count))
+            shapes.append(reshaped(error, error + pull @ error) - np.eye(count))
         chances = np.exp(np.array(options) - max(options))
         chances /= chances.sum()
         chosen = generator_of("among drafts").choice(len(chances), p=chances, size=RESAMPLES)
@@ -508,7 +485,7 @@ class Evaluator:
         moved[0, :-1] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
         for at, pull in enumerate(pulls):
             rows = np.flatnonzero(chosen == at)
-            moved[1 + rows, :-1] = (draws[rows] - estimates) @ kept[at].T + pull @ estimates
+            moved[1 + rows, :-1] = (draws[rows] - estimates) @ shapes[at].T + pull @ estimates
         drafts = list(best)
         own = [drafts.index(c.candidate) if c.candidate in best else -1 for c in configurations]
         return moved[:, own]
@@ -586,7 +563,7 @@ class DecisionAt:
 
     @cached_property
     def breaks(self) -> Mapping[Configuration, tuple[str, ...]]:
-        """In words, the limits that alternatives do not keep."""
+        """The limits that alternatives break, in words."""
         options, run = self.evaluator.options, self.evaluator.run
         found = {a.configuration: broken_limits(a, options, run) for a in self.alternatives}
         return {configuration: broken for configuration, broken in found.items() if broken}
@@ -596,8 +573,8 @@ class DecisionAt:
         """Those of known speed that keep the limits, without the control."""
         known = [a for a in self.alternatives if a.log(self.by) is not None]
         drafts = [a for a in known if a.candidate.draft != SELF]
-        kept = (a for a in drafts if a.configuration not in self.breaks)
-        return tuple(sorted(kept, key=lambda a: a.name))
+        allowed = (a for a in drafts if a.configuration not in self.breaks)
+        return tuple(sorted(allowed, key=lambda a: a.name))
 
     @cached_property
     def _drawn(self) -> Floats:
@@ -607,7 +584,7 @@ class DecisionAt:
 
     @cached_property
     def _shares(self) -> Floats:
-        """Of the best's speed in each draw, those of the same."""
+        """The speeds of the same, as shares of the best one in each draw."""
         found: Floats = np.exp(self._drawn - self._drawn.max(axis=1, keepdims=True))
         return found
 
@@ -644,8 +621,8 @@ class DecisionAt:
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """The same among some of the competing ones: of those that are expected to lose hardly more
-        than the best, and that pay as surely, the smallest draft at its smallest k.
+        """Of some competing ones the smallest draft at its smallest k, among those that lose hardly
+        more than the best on average and pay as surely.
         """
         losses = {each: self.loss(each) for each in some}
         best = min(losses, key=lambda each: losses[each], default=None)
@@ -669,15 +646,13 @@ class DecisionAt:
 
     @property
     def best_of_draft(self) -> Alternative | None:
-        """The best, of a draft that keeps no limit at any k as if there were none; the control's is
-        the one that is expected to be the fastest.
-        """
+        """The leader; where nothing competes (the control, broken limits) the fastest."""
         known = [a for a in self.alternatives if a.log(self.by) is not None]
         return self.leader or max(known, key=lambda a: a.value(self.by) or 0.0, default=None)
 
     @cached_property
     def preferred_over(self) -> tuple[Alternative, ...]:
-        """Those that are expected to lose less than the leader, though hardly."""
+        """Those expected to lose a little less than the leader, which is smaller."""
         leader = self.leader
         return tuple(a for a in self.competing if leader and self.loss(a) < self.loss(leader))
 
@@ -746,7 +721,7 @@ class DecisionAt:
             return "sample"
         if leader.note:
             return "load"
-        enough = len(to_decode(leader.responses.along.trajectories, FEW_DECODED)) >= FEW_DECODED
+        enough = len(to_decode(leader.responses.trajectories, FEW_DECODED)) >= FEW_DECODED
         return "decoding" if enough else "sample"
 
     @cached_property
@@ -761,14 +736,15 @@ class DecisionAt:
         leader, run, deciding = self.leader, self.evaluator.run, self.deciding
         if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
             return None
-        parts, asked = leader.parts, self.min_speedup * (1 + TIMING_NOISE)
+        requests, cells, undecoded = leader.parts
+        least = self.min_speedup * (1 + TIMING_NOISE)
         now = max(len(leader.cells), 1)  # processes, or starts of an engine
-        if parts.requests <= 1e-12:
+        if requests <= 1e-12:
             return None
-        distance = math.log(deciding.value / asked)
+        distance = math.log(deciding.value / least)
         # As wide as the interval on the asked one's side.
         end = deciding.low if distance > 0 else deciding.high
-        total = parts.requests + parts.cells + parts.undecoded
+        total = requests + cells + undecoded
         scale = (math.log(deciding.value / end) / _REACH) ** 2 / total
         traffic = run.manifest.traffic
         rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
@@ -777,7 +753,7 @@ class DecisionAt:
         counts = [now, *(count for count in more if count > now)]
 
         def chance(times: float, count: int) -> float:
-            new = parts.requests / times + parts.cells * now / count + parts.undecoded
+            new = requests / times + cells * now / count + undecoded
             spread, half = math.sqrt(scale * (total + new)), _REACH * math.sqrt(scale * new)
             return sum(
                 _NORMAL.cdf((end - half) / spread) for end in (abs(distance), -abs(distance))
@@ -787,11 +763,11 @@ class DecisionAt:
             return chance(times, count) >= max(SETTLES, chance(2 * times, count) - _HARDLY_MORE)
 
         def sweep(times: float, count: int) -> LargerSweep:
-            requests = math.ceil(times * leader.requests)
+            larger = math.ceil(times * leader.requests)
             # A k that joined in a later turn has fewer starts than the sweep was asked for.
             joined = max(getattr(self.evaluator.effects.design, "turns", now) - now, 0)
-            few = rows if requests > rows else None
-            return LargerSweep(requests, count + joined, chance(times, count), few)
+            few = rows if larger > rows else None
+            return LargerSweep(larger, count + joined, chance(times, count), few)
 
         steps = np.exp(np.linspace(0, math.log(_MOST_TIMES), 200)).tolist()
         settling = [
@@ -809,7 +785,7 @@ class DecisionAt:
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
     """Compare the interval of a speed-up with the asked one plus timing noise."""
-    asked = min_speedup * (1 + TIMING_NOISE)
-    if expected is None or expected.low <= asked < expected.high:
+    least = min_speedup * (1 + TIMING_NOISE)
+    if expected is None or expected.low <= least < expected.high:
         return "inconclusive"
-    return "speculate" if expected.low > asked else "do_not_speculate"
+    return "speculate" if expected.low > least else "do_not_speculate"

@@ -140,12 +140,12 @@ class Effects:
         return found
 
     def _learned(
-        self, given: _Given, inverse: Floats, kept: npt.NDArray[np.bool_]
+        self, given: _Given, inverse: Floats, cells: npt.NDArray[np.bool_]
     ) -> tuple[Floats, Floats]:
         """By how much some cells move the effects [effects, cells], and the covariance of the
         effects that they leave [effects, effects].
         """
-        z, variances = self.z[kept], given.prior**2
+        z, variances = self.z[cells], given.prior**2
         gain = (variances[:, None] * z.T) @ inverse
         return gain, np.diag(variances) - gain @ (z * variances)
 
@@ -188,11 +188,11 @@ class Effects:
         grid.
         """
         given = self.grid[int(self.chances.argmax())]
-        kept = np.array([not left_out(cell.configuration) for cell in self.cells], dtype=bool)
-        z = self.z[kept]
+        rest = np.array([not left_out(cell.configuration) for cell in self.cells], dtype=bool)
+        z = self.z[rest]
         covariance = (z * given.prior**2) @ z.T + given.noise**2 * np.eye(len(z))
-        gain, left = self._learned(given, np.linalg.inv(covariance), kept)
-        return Left(self, gain @ self.y[0, kept], left, given.noise)
+        gain, left = self._learned(given, np.linalg.inv(covariance), rest)
+        return Left(self, gain @ self.y[0, rest], left, given.noise)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.intervals import Estimate, estimates
-from draftbench.acceptance.rounds import PositionLaw, scaled_rounds
+from draftbench.acceptance.rounds import PositionLaw, expected_rounds
 from draftbench.planner.cells import ROUND
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
@@ -54,7 +54,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
         if best is None or best.candidate != candidate:
             best = decided.evaluator.at(decided.concurrency, candidate).best_of_draft
         best_of_each.append(best)
-        rate = alpha(at_every_k[0].responses.along.replays)
+        rate = alpha(at_every_k[0].responses.replays)
         samples |= {each: {"alpha": rate} | _samples(each, run) for each in at_every_k}
     # All at once, since requests are drawn once for all figures that are asked for together.
     intervals = iter(estimates([each for of in samples.values() for each in of.values()]))
@@ -74,7 +74,7 @@ def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decod
 
 def _samples(alternative: Alternative, run: Run) -> dict[str, Sample | None]:
     """The figures of one configuration whose intervals come from drawn requests."""
-    measured, along = alternative.measured, alternative.responses.along
+    measured, along = alternative.measured, alternative.responses
     counted = None
     if measured:
         counted = measured.counted
@@ -122,11 +122,11 @@ def _evaluation(
         k=k,
         draft_cost_ratio=ratio,
         verify_ratio=verify,
-        speedup_predicted=alternative.estimate(evaluator.predicted(alternative)),
+        speedup_predicted=alternative.estimate(alternative.predicted()),
         best=best,
         speedup_expected=alternative.expected,
-        speedup_end_to_end=alternative.estimate(evaluator.predicted(alternative, "end_to_end")),
-        prediction_error=evaluator.prediction_error(alternative),
+        speedup_end_to_end=alternative.estimate(alternative.predicted("end_to_end")),
+        prediction_error=alternative.prediction_error,
         memory_bytes=alternative.memory_bytes,
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=alternative.estimate(alternative.log("end_to_end")),
@@ -137,7 +137,7 @@ def _evaluation(
         if competes and decided.deciding
         else None,
         round_overhead=alternative.round_overhead,
-        plain_overhead=evaluator.plain_overhead(alternative) if measured else None,
+        plain_overhead=alternative.plain_overhead if measured else None,
         break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
         interval_from=alternative.interval_from,
@@ -187,10 +187,10 @@ def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:
     if speed <= 1:
         return f"no faster than plain decoding: {_economy(alternative, decided, speed)}"
     if alternative is leader:
-        asked = decided.min_speedup
-        reaches = "does not reach" if speed < asked else "may not reach"
-        missed = f"{reaches} the {asked:g}× asked for"
-        if asked == 1:
+        least = decided.min_speedup
+        reaches = "does not reach" if speed < least else "may not reach"
+        missed = f"{reaches} the {least:g}× asked for"
+        if least == 1:
             missed = "may be no faster than plain decoding"
         return f"{missed}: {_economy(alternative, decided, speed)}"
     lost, of_leader = decided.loss(alternative), decided.loss(leader)
@@ -243,7 +243,7 @@ def _economy(
 def why_unknown(alternative: Alternative, run: Run) -> str:
     """Why the speed of a configuration is unknown."""
     candidate = alternative.candidate
-    if alternative.decoding is not None:
+    if alternative.log() is not None:
         return "its prefill was not timed"
     if alternative.note is not None:
         return alternative.note
@@ -267,7 +267,7 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
         for concurrency in sorted({row.concurrency for row in evaluator.run.decodes})
         if evaluator.measured(concurrency)
         for each in evaluator.alternatives(concurrency)
-        if (error := evaluator.prediction_error(each)) is not None
+        if (error := each.prediction_error) is not None
     ]
     if not decoded:
         return None
@@ -300,15 +300,15 @@ def break_even(alternative: Alternative) -> BreakEven | None:
     None for prompt lookup, whose acceptance has no law per position, and at unknown speed.
     """
     responses, concurrency = alternative.responses, alternative.configuration.concurrency
-    laws = [law for law in responses.along.laws if isinstance(law, PositionLaw)]
+    laws = [law for law in responses.laws if isinstance(law, PositionLaw)]
     expected, promised = alternative.value("expected"), alternative.promised
-    if len(laws) < len(responses.along.laws) or not expected or promised is None:
+    if len(laws) < len(responses.laws) or not expected or promised is None:
         return None
     plain, rounds, _, weights = promised
     slower = (weights @ plain) / (weights @ rounds) / expected
 
     def gain(scaling: float) -> float:
-        fewer = scaled_rounds(laws, alternative.k, scaling)
+        fewer = expected_rounds(laws, alternative.k, scaling)
         block = alternative.block or ROUND
         drafted = block.rounds(fewer, responses.contexts, concurrency, weights).seconds
         return float(weights @ plain / (slower * (weights @ drafted))) - 1

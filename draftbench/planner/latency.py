@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftbench.acceptance.intervals import Estimate, quantiles
-from draftbench.planner.measured import TimedRun
+from draftbench.planner.cells import TimedRun
 from draftbench.planner.recommendation import Distribution, Latency, Side, Slo, SloKept
 from draftbench.records import Served
 from draftbench.run_folder.run import Run

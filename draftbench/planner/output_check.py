@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
-from draftbench.planner.recommendation import AtConcurrency, Audit, TextsAtLoad
+from draftbench.planner.recommendation import Audit, TextsAtLoad
 from draftbench.records import Candidate, Decode, Key, Served
 from draftbench.run_folder.run import Run
 
@@ -126,23 +126,3 @@ def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, M
             yield key, "same"
         elif engine == _TEXT_ONLY:
             yield key, "unknown"
-
-
-def texts_changed(at: AtConcurrency) -> Iterator[str]:
-    """Sentences on how often texts differ at a load with speculation and without."""
-    texts = at.texts
-    if texts is None:
-        return
-    plain = f"{texts.plain_differ} of {texts.plain_answers}"
-    if texts.load == "closed" and at.concurrency == 1:
-        if texts.plain_answers:
-            yield f"Asked again, the server without speculation changed {plain} answers."
-        return
-    sent = "sent at their times of arrival"
-    if texts.load == "closed":
-        sent = f"with {at.concurrency} requests in flight"
-    without = f" and {plain} without it" if texts.plain_answers else ""
-    yield (
-        f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation"
-        f"{without} differ from those to single requests without it."
-    )

@@ -8,7 +8,7 @@ from draftbench.acceptance.faults import near_tie_share
 from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
-from draftbench.planner.decide import DecisionAt, Evaluator
+from draftbench.planner.decide import Evaluator
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
@@ -25,16 +25,18 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
     tokens per dollar.
     """
     evaluator = Evaluator(run, options or DecisionOptions())
-    asked = tuple(dict.fromkeys(evaluator.options.concurrency)) or evaluator.concurrencies()
-    loads = tuple(at_concurrency(evaluator, concurrency) for concurrency in asked)
+    concurrencies = dict.fromkeys(evaluator.options.concurrency or evaluator.concurrencies())
+    loads = [at_concurrency(evaluator, concurrency) for concurrency in concurrencies]
     headline = loads[0]
     if evaluator.options.objective in ("throughput", "cost"):
         headline = max(loads, key=_answered_rate)
     decided = evaluator.at(headline.concurrency)
-    leader, sure = decided.leader, _is_sure(decided)
+    leader, refused = decided.leader, decided.decision == "do_not_speculate"
+    # Turned down as more than 1× was asked for, plain decoding is chosen without being the fastest.
+    sure = decided.deciding is not None and not (refused and decided.min_speedup > 1)
     draft = leader.candidate if leader else None
-    paying = crossover(evaluator, draft) if draft else None
-    option = leader if decided.decision != "do_not_speculate" else None
+    limit, between, gaps = crossover(evaluator, draft) if draft else (None, None, ())
+    option = None if refused else leader
     answer = Recommendation(
         decision=decided.decision,
         choice=headline.choice,
@@ -58,13 +60,13 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         drafting_mode=run.manifest.question.mode,
         concurrency=decided.concurrency,
         objective=evaluator.options.objective,
-        levels=loads,
-        schedule=schedule(evaluator, draft, asked) if draft else (),
-        crossover=paying.limit if paying else None,
+        levels=tuple(loads),
+        schedule=schedule(evaluator, draft, list(concurrencies)) if draft else (),
+        crossover=limit,
         break_even=break_even(leader) if leader and decided.deciding else None,
         latency=latency(leader, run) if leader else None,
-        crossover_between=paying.between if paying else None,
-        crossover_gaps=paying.gaps if paying else (),
+        crossover_between=between,
+        crossover_gaps=gaps,
         failures=run.failures,
         engine=engine_name(run) if run.manifest.question.engine else None,
         arrivals=None if evaluator.foreign else _arrivals(run),
@@ -109,12 +111,3 @@ def _answered_rate(at: AtConcurrency) -> float:
     speculates = at.decision == "speculate"
     rate = at.tokens_per_second if speculates else at.tokens_per_second_plain
     return -1.0 if rate is None else rate
-
-
-def _is_sure(decided: DecisionAt) -> bool:
-    """Whether it can be said how sure the decision is; not without an interval, nor where
-    speculation is turned down as more than 1× was asked for: plain decoding is then chosen without
-    being the fastest.
-    """
-    refused = decided.decision == "do_not_speculate"
-    return decided.deciding is not None and not (refused and decided.min_speedup > 1)

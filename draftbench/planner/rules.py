@@ -32,7 +32,7 @@ def rules_of_thumb(answer: Recommendation, run: Run) -> tuple[Advice, ...]:
 def _of_slow_drafts(
     answer: Recommendation, run: Run, models: Sequence[Evaluation]
 ) -> Iterator[Advice]:
-    """Unless the best draft model surely reaches the asked speed-up."""
+    """Unless the best draft model surely reaches `min_speedup`."""
 
     def pays(draft: Evaluation) -> bool:
         latency = answer.objective == "latency"
@@ -136,8 +136,8 @@ def _of_unquantized(answer: Recommendation, models: Sequence[Evaluation]) -> Ite
 
 def _of_many_requests(answer: Recommendation, run: Run) -> Iterator[Advice]:
     measured = max(run.manifest.question.concurrency)
-    asked = max([measured, *(level.concurrency for level in answer.levels)])
-    if answer.decision == "speculate" and asked < 32:
+    largest = max([measured, *(level.concurrency for level in answer.levels)])
+    if answer.decision == "speculate" and largest < 32:
         yield Advice(
             rule="many-requests-at-once",
             sentence=f"measured up to concurrency {measured}; from 32 on, speculation usually "

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.intervals import quantiles
-from draftbench.planner.cells import asked_ks, responses_of
+from draftbench.planner.cells import ks_of
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     TIMING_NOISE,
@@ -77,7 +78,7 @@ def next_start(
     ones. Then the best predicted k and those worth their time, as long as the best can reach plain
     decoding.
     """
-    ks = sorted(ks) or asked_ks(run)
+    ks = sorted(ks) or ks_of(run)
     rows = [
         row for row in run.decodes if (row.candidate, row.concurrency) == (candidate, concurrency)
     ]
@@ -113,11 +114,11 @@ def timed_enough(
             among them.
     """
     tokens = sum(t.output_tokens for t in decoded)
-    responses = responses_of(run, candidate)
+    responses = candidate_rounds(run, candidate)
 
     def enough(points: Sequence[CostPoint]) -> bool:
         evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
-        best = evaluator.at(concurrency, candidate).best_of_draft if responses.along.laws else None
+        best = evaluator.at(concurrency, candidate).best_of_draft if responses.laws else None
         if best is None or best.block is None or best.parts is None:
             return True
         if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
@@ -127,8 +128,8 @@ def timed_enough(
         decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
         if _spent_with_next_visit(points) > _SHARE_OF_DECODING * decoding:
             return True
-        low, high = quantiles(evaluator.timing(best), (0.025, 0.975))
-        of_requests = 1.96 * math.sqrt(best.parts.requests)
+        low, high = quantiles(best.timing, (0.025, 0.975))
+        of_requests = 1.96 * math.sqrt(best.parts[0])
         small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
         return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 

@@ -50,21 +50,21 @@ def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:
     """Of each request that a server was asked and never answered as it should, what went wrong."""
     rows = list(rows)
 
-    def asked(row: Served) -> tuple[object, ...]:
+    def question_of(row: Served) -> tuple[object, ...]:
         return row.key, row.candidate, row.k, row.repeat, row.load, row.asked_concurrency
 
-    answered = {asked(row) for row in rows if row.error is None}
-    wrong = {asked(row): row for row in rows if row.error is not None}
+    answered = {question_of(row) for row in rows if row.error is None}
+    wrong = {question_of(row): row for row in rows if row.error is not None}
     return tuple(row for where, row in wrong.items() if where not in answered)
 
 
-def not_answered(reasons: Iterable[str], asked: int) -> str:
+def not_answered(reasons: Iterable[str], requests: int) -> str:
     """How many of the requests that were asked were not answered, and what went wrong."""
     counts = Counter(reasons)
     many = len(counts) > 1
     named = ", ".join(f"{why} ({n})" if many else why for why, n in counts.most_common())
-    requests, were = "request" + "s" * (asked > 1), "was" if counts.total() == 1 else "were"
-    return f"{counts.total()} of {asked} {requests} {were} not answered: {named}"
+    plural, were = "s" * (requests > 1), "was" if counts.total() == 1 else "were"
+    return f"{counts.total()} of {requests} request{plural} {were} not answered: {named}"
 
 
 def at_their_concurrency(rows: Iterable[Served]) -> list[Served]:

@@ -1,9 +1,19 @@
 """How far the rounds of a candidate are known, and along which responses."""
 
-from scenes import SMALL, lookup, manifest, replay, replayed, trajectory
+import pytest
+from scenes import SMALL, lookup, manifest, replay, replayed, served, trajectory
 
-from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds
+from draftbench.acceptance.candidate_rounds import CandidateRounds, candidate_rounds, served_rounds
+from draftbench.acceptance.definitions import tokens_per_round
+from draftbench.acceptance.intervals import estimate
+from draftbench.acceptance.rounds import expected_rounds
+from draftbench.acceptance.summary import acceptance_report
+from draftbench.cli.recommend import render
+from draftbench.planner.options import DecisionOptions
+from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Slo
 from draftbench.records import Candidate
+from draftbench.report.answer import reasons
 from draftbench.run_folder.run import run_of
 
 INT8 = Candidate(draft="small", quant="int8")
@@ -35,3 +45,154 @@ def test_replays_are_paired_in_the_order_of_the_responses_without_those_of_other
     assert (law.length, law.limit, law.draftable) == (3, 9, 7)
     assert law.accept.tolist() == [0.5, 0.25]
     assert [t.key for t in candidate_rounds(run, INT8).trajectories] == [("b", 0)]
+
+
+# Of 400 tokens after the first so many were drafted, at one a round: 320 to 240 rounds.
+KEPT = {"a": 80, "b": 100, "c": 120, "d": 140, "e": 160}
+ONE_A_ROUND = {name: {"kept": kept, "drafted": 400 - kept} for name, kept in KEPT.items()}
+# Two tokens in each of 100 rounds: 60 accept the first and 15 both, in 175 tokens after the first.
+SUMS = {"rounds": 100, "kept": 75, "drafted": 200}
+POSITIONS = SUMS | {"by_position": (60, 15)}
+
+
+def run(counted, k, length, *, plain=True, load=1, weights=(1,) * 6, ks=None):
+    """Requests answered with a draft, by what the engine counted of each, and without one."""
+    rows = []
+    for (name, counts), weight in zip(counted.items(), weights, strict=False):
+        rows.append(trajectory(name, length, origin="engine", margins=(), argmax=(), weight=weight))
+        seconds = [0.1 * (n + 1) for n in range(length)]
+        same = {"request": name, "digest": name, "concurrency": load}
+        if plain:
+            rows.append(served(None, 0, *seconds, **same))
+        rows.append(served(SMALL, k, *seconds, **same | counts))
+    return run_of(manifest(engine="vllm", ks=ks or (k,), concurrency=(load,)), rows)
+
+
+def of_each(counts):
+    return dict.fromkeys(KEPT, counts)
+
+
+def test_sums_alone_mean_the_same_hazard_at_every_position():
+    """Of 100 rounds of two tokens 75 were accepted: a half of the first, half of those of the
+    second. Spread evenly over the rounds they would be 3 of 4 of the first and none of the second.
+    """
+    observed = run(of_each(SUMS), 2, 176, load=4)
+    assert served_rounds(observed, SMALL).hazards == pytest.approx([0.5, 0.5])
+
+
+def test_requests_that_were_asked_one_by_one_give_the_positions_of_all():
+    """The same server, which accepts .6 and .25 of those; at four in flight it gives sums alone."""
+    alone, together = (
+        run(of_each(counts), 2, 176, plain=False, load=load)
+        for counts, load in ((POSITIONS, 1), (SUMS, 4))
+    )
+    observed = run_of(
+        manifest(engine="vllm", ks=(2,), concurrency=(1, 4)),
+        [*alone.trajectories, *alone.served, *together.served],
+    )
+    assert served_rounds(observed, SMALL).hazards == pytest.approx([0.6, 0.25])
+
+
+def test_each_request_has_the_rounds_that_were_counted_of_it():
+    # To first order; a last token that cannot be drafted is the rest.
+    rounds = candidate_rounds(run(ONE_A_ROUND, 1, 401), SMALL).at(1)
+    assert rounds.target_passes == pytest.approx([320, 300, 280, 260, 240], rel=0.01)
+    assert rounds.tokens == pytest.approx([400] * 5)
+
+
+def test_what_requests_shift_the_hazards_by_adds_up_to_nothing():
+    responses = candidate_rounds(run(ONE_A_ROUND, 1, 401, weights=(3, 1, 1, 1, 2)), SMALL)
+    by_hazards = expected_rounds(responses.laws, 1)
+    for name in ("rounds", "accepted", "survived"):
+        shifted, shared = (
+            responses.weights @ each.counts[name] for each in (responses.at(1), by_hazards)
+        )
+        assert shifted == pytest.approx(shared)
+
+
+def test_a_figure_by_hazards_is_as_uncertain_over_requests_as_the_counts_are():
+    responses = candidate_rounds(run(ONE_A_ROUND, 1, 401), SMALL)
+    found = estimate(tokens_per_round(responses.trajectories, responses.at(1)))
+    # 2000 tokens in 1400 rounds; 400 / 320 to 400 / 240 of one request.
+    assert found.value == pytest.approx(2000 / 1400, rel=0.01)
+    assert found.high - found.low > 0.1
+
+
+def test_nothing_is_said_of_replay_where_nothing_was_replayed():
+    text = render(recommend(run(ONE_A_ROUND, 1, 401)), "markdown", 200, everything=True)
+    assert "only 5 requests were decoded" in text
+    assert "replay" not in text
+
+
+def test_a_server_without_a_baseline_has_its_accepted_length_and_says_what_is_missing():
+    answer = recommend(run(ONE_A_ROUND, 1, 401, plain=False))
+    # 2000 tokens in 1400 rounds.
+    assert answer.evaluations[0].mean_accepted_length.value == pytest.approx(2000 / 1400, rel=0.01)
+    assert "no server without speculation" in answer.evaluations[0].reason
+    text = next(caveat.text for caveat in answer.caveats if caveat.kind == "no-speed")
+    assert text.startswith("no candidate's speed is known: no server without speculation")
+    assert reasons(answer)[-1] == (
+        "Next: the same sweep with --baseline-server URL, in another --out."
+    )
+
+
+def test_limits_are_counted_on_a_server_without_a_baseline():
+    # Each first token comes after .1 s.
+    alone = run(ONE_A_ROUND, 1, 401, plain=False)
+    kept = recommend(alone, DecisionOptions(slo=Slo(ttft=0.2))).slo_kept
+    assert (kept.plain, kept.speculative.value) == (None, 1.0)
+
+
+def test_a_k_that_the_engine_was_not_started_with_has_the_accepted_length_of_its_positions():
+    """1 + .6 at k = 1, 1 + .6 + .15 at 2."""
+    answer = recommend(run(of_each(POSITIONS), 2, 176, ks=(1, 2)))
+    one, two = sorted(answer.evaluations, key=lambda each: each.k)
+    assert (one.k, one.mean_accepted_length.value) == (1, pytest.approx(1.6, rel=0.01))
+    assert (two.k, two.mean_accepted_length.value) == (2, pytest.approx(1.75, rel=0.01))
+    assert one.speedup_predicted is not None
+    # It did not run: nothing was counted.
+    assert one.mean_accepted_length_measured is None
+
+
+def test_a_server_that_reports_no_rounds_has_no_accepted_length():
+    answer = recommend(run(of_each({}), 2, 176, ks=(1, 2)))
+    assert [e.mean_accepted_length for e in answer.evaluations] == [None, None]
+
+
+def figures(ks):
+    """Of six requests every second one accepts more."""
+    poor, good = (
+        {
+            "rounds": rounds,
+            "kept": first + both,
+            "drafted": 2 * rounds,
+            "by_position": (first, both),
+        }
+        for rounds, first, both in ((140, 30, 5), (100, 60, 15))
+    )
+    counted = {name: good if at % 2 else poor for at, name in enumerate("abcdef")}
+    observed = run(counted, 2, 176, plain=False, ks=ks)
+    (card,) = acceptance_report(observed, [SMALL], ks, 0.02).candidates
+    return [
+        {each.k: each for each in some if each.symbol == "τ"}
+        for some in (card.at_each_k, card.predicted)
+    ]
+
+
+def test_below_the_largest_k_that_an_engine_ran_with_figures_are_predicted_from_its_positions():
+    """Of 720 rounds 270 accepted the first token and 60 both: 1 + 270 / 720 at k = 1. At 3 nothing
+    is known.
+    """
+    counted, predicted = figures((1, 2, 3))
+    assert counted.keys() == {2}
+    assert counted[2].pooled.value == pytest.approx(1 + 330 / 720)
+    assert predicted.keys() == {1}
+    assert predicted[1].pooled.value == pytest.approx(1 + 270 / 720, rel=0.005)
+
+
+def test_a_predicted_figure_is_as_uncertain_over_requests_as_what_the_engine_counted():
+    found = figures((1, 2))[1][1]
+    # Requests alone would be at 1 + 30 / 140 and at 1 + 60 / 100.
+    assert 1.2 < found.pooled.low < found.pooled.value - 0.1
+    assert found.pooled.value + 0.1 < found.pooled.high < 1.6
+    assert found.per_request is None

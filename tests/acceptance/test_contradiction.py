@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from scenes import ALL, NONE, SMALL, decode, lookup, manifest, replay, trajectory
 
-from draftbench.acceptance.candidate_rounds import candidate_rounds
+from draftbench.acceptance.candidate_rounds import candidate_rounds, served_rounds
 from draftbench.acceptance.contradiction import contradiction
 from draftbench.acceptance.definitions import tokens_per_round
-from draftbench.acceptance.hazards import served_rounds
 from draftbench.acceptance.rounds import PositionLaw, expected_rounds
 from draftbench.acceptance.summary import acceptance_report
 from draftbench.records import AnyObservation, Candidate, Decode, DraftingMode, Sampling

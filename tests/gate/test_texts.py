@@ -8,9 +8,9 @@ from draftbench.cli.gate import render
 from draftbench.errors import UsageError
 from draftbench.gate.ci import describe_texts, to_github, to_junit
 from draftbench.gate.judge import judge
+from draftbench.gate.make_baseline import make_baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import TEXTS_NOT_JUDGED
-from draftbench.gate.pin import make_baseline
 from draftbench.records import EngineFacts, Sampling
 from draftbench.run_folder.run import run_of
 

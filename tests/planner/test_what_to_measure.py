@@ -9,8 +9,8 @@ import pytest
 from planner.engine_run import in_pieces, replayed_run
 from scenes import ALL, BIG, DRAFT, NONE, SMALL
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.planner import effects
-from draftbench.planner.cells import responses_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.what_to_measure import ks_to_decode, next_start, timed_enough
 from draftbench.records import Candidate, CostPoint
@@ -179,7 +179,7 @@ def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_i
     plain, own = in_pieces(0, 0.5, 0.1, (1,) * 9), in_pieces(4, 0.5, 0.14, (1, 5, 3))
     own = [msgspec.structs.replace(row, candidate=eagle) for row in own]
     assert next_start(replayed_run(*plain), eagle) == 4
-    along = responses_of(replayed_run(*plain, *own), eagle).along
+    along = candidate_rounds(replayed_run(*plain, *own), eagle)
     # Everything is accepted: at k = 1 four rounds for 8 tokens.
     assert along.at(1).rounds == pytest.approx([4.0] * 5)
     assert not along.reaches(5)

@@ -12,8 +12,8 @@ from sweep.engine import FakeEngine, FakeServer, rows_of, writes
 from draftbench.acceptance.summary import acceptance_report
 from draftbench.engines.client import AnswerError, Fault
 from draftbench.errors import EngineError, RunFolderError, UsageError
+from draftbench.planner.caveats import unfinished
 from draftbench.planner.recommend import recommend
-from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, DraftingMode, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
 from draftbench.run_folder.run import read_run

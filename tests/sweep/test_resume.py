@@ -12,8 +12,8 @@ from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models import quantize
 from draftbench.models.source import ModelSource
+from draftbench.planner.caveats import unfinished
 from draftbench.planner.recommend import recommend
-from draftbench.planner.unfinished import unfinished
 from draftbench.records import Candidate, Failure, ModelFacts
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run

@@ -18,7 +18,7 @@ from draftbench.errors import IncomparableError
 from draftbench.gate.compare import CandidateChange, FigureChange, compare_runs
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import Limit
-from draftbench.gate.pin import make_baseline
+from draftbench.gate.make_baseline import make_baseline
 from draftbench.records import Candidate, DraftingMode, Sampling
 from draftbench.run_folder.run import run_of
 

@@ -43,7 +43,7 @@ from draftbench.gate.baseline import (
     ProcessTimes,
     RequestCounts,
 )
-from draftbench.planner.measured import measurements
+from draftbench.planner.cells import measurements
 from draftbench.planner.output_check import (
     matches_with_draft,
     matches_without_draft,
@@ -113,7 +113,7 @@ def make_baseline(
     counted = request_counts(trajectories, rounds, rate, _speeds(run, candidate, k, concurrency))
     # None from the first position on that was never drafted.
     survived = (survival(trajectories, rounds, i).value for i in range(1, k + 1))
-    asked = BaselineQuestion(
+    judged = BaselineQuestion(
         key_id=manifest.key_id,
         metric_version=METRIC_VERSION,
         mode=question.mode,
@@ -123,8 +123,8 @@ def make_baseline(
         max_new_tokens=question.max_new_tokens,
     )
     if served:
-        asked = msgspec.structs.replace(
-            asked,
+        judged = msgspec.structs.replace(
+            judged,
             concurrency=concurrency,
             arrivals=question.arrivals,
             time_scale=question.time_scale if question.arrivals == "log" else None,
@@ -135,7 +135,7 @@ def make_baseline(
         schema_version=SCHEMA_VERSION,
         created=manifest.created,
         candidate=str(candidate),
-        question=asked,
+        question=judged,
         tested=_tested(run, candidate),
         alpha_definition=rate.figure.name if rate else None,
         survival=tuple(round(share, 4) for share in survived if share is not None),
@@ -335,9 +335,11 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     engine: dict[str, str | None] = {"engine": question.engine, "target runner": question.engine}
     for served in [facts for facts in run.engines if facts.candidate == candidate][-1:]:
         engine |= {"engine version": served.version, "served model": served.model}
-        others = {n: value for n, value in served.settings.items() if n not in OF_TARGET}
-        engine |= {f"engine {name}": value for name, value in others.items()}
-        engine |= _stated_target(served.settings)
+        for name, value in served.settings.items():
+            if name in OF_TARGET:  # what a server states of its weights and number type
+                engine[f"target {name}"] = value.removeprefix("torch.")
+            else:
+                engine[f"engine {name}"] = value
     tested |= {name: value for name, value in engine.items() if value is not None}
     tested |= {
         "target quant": question.target_quant,
@@ -352,12 +354,6 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
     if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in run.replays):
         tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
     return tested
-
-
-def _stated_target(settings: Mapping[str, str]) -> dict[str, str]:
-    """What a server states of its target's weights and number type, as things tested."""
-    stated = {name: settings[name] for name in OF_TARGET if name in settings}
-    return {f"target {name}": value.removeprefix("torch.") for name, value in stated.items()}
 
 
 def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
@@ -408,7 +404,10 @@ def _cost_ratios(
         sizes = (point.what, point.concurrency, point.new_tokens)
         if point.block == str(candidate) and sizes == ("step", rows, 1):
             sides = steps.setdefault(point.process, ({}, {}))
-            sides[point.candidate is None][point.context] = _visits(point.seconds)
+            visits = range(0, max(len(point.seconds) - SAMPLES_PER_VISIT, 0) + 1, SAMPLES_PER_VISIT)
+            sides[point.candidate is None][point.context] = [
+                sum(point.seconds[at : at + SAMPLES_PER_VISIT]) for at in visits
+            ]
     ratios = {}
     for process, sides in sorted(steps.items()):
         contexts = sorted(sides[0].keys() & sides[1].keys())
@@ -446,10 +445,3 @@ def _by_process(
         ProcessTimes(draft_cost_ratio=costs.get(name), speedup=speeds.get(name))
         for name in sorted({*costs, *speeds})
     )
-
-
-def _visits(samples: Sequence[float]) -> list[float]:
-    """The seconds of each complete visit."""
-    size = SAMPLES_PER_VISIT
-    starts = range(0, max(len(samples) - size, 0) + 1, size)
-    return [sum(samples[at : at + size]) for at in starts]

@@ -5,7 +5,7 @@ import scenes
 from msgspec import structs
 
 from draftbench.errors import RunFolderError, UsageError
-from draftbench.gate.pin import make_baseline, sampling_label
+from draftbench.gate.make_baseline import make_baseline, sampling_label
 from draftbench.records import Candidate, EngineFacts, Sampling
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import run_of
