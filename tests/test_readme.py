@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from draftbench import notebook
 from draftbench.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +26,20 @@ def test_the_shown_recommendation_is_the_kept_runs(capsys, monkeypatch):
     command, _, answer = shown.partition("\n")
     assert main(command.split()[2:]) == 0
     assert capsys.readouterr().out.startswith(answer.rstrip())
+
+
+def test_the_speed_ups_on_a_gpu_are_the_kept_runs():
+    loads = (("h200-8b", 1), ("h200-8b", 8), ("h200-8b-32", 32))
+    best = []
+    for run, load in loads:
+        kept = notebook.read(ROOT / "results/reference" / run)
+        answer = notebook.recommend(kept, concurrency=(load,))
+        best.append(answer.evaluation_of(answer.choice))
+    assert {(each.draft, each.k) for each in best} == {("embedded-0.3b", 3)}
+    for name in ("predicted", "measured"):
+        figures = (getattr(each, f"speedup_{name}").value for each in best)
+        row = " | ".join(f"{figure:.2f}×" for figure in figures)
+        assert f"| built-in decoder, {name} | {row} |" in README
 
 
 def test_the_workflow_files_parse_and_run_the_gate():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 WORSE, BETTER, FOREIGN = "draft", "distilled", "foreign"
 _MODELS = (
     "one target and three drafts that ship with draftbench: `draft`, `distilled` (trained on\n"
-    "the target's responses) and `foreign` (another vocabulary, so it is refused)"
+    "the target's responses) and `foreign` (of another vocabulary)"
 )
 
 
@@ -34,7 +33,7 @@ def demo(
     threads: int = flag(1, "The number of CPU threads; small models need no more.", min=1),
     quiet: bool = QUIET,
 ) -> int:
-    """Show a sweep, its recommendation and the gate on small models, in half a minute and offline.
+    """Show a sweep, its recommendation and the gate on small models, offline, in a minute or two.
 
     draftbench demo
     """
@@ -58,16 +57,28 @@ def demo(
     code, answer = run_sweep(options, out, "draftbench demo", watcher, Output())
     if code not in (0, 1):  # 1: the foreign draft was refused, as it must be
         return code
-    run, k = read(out), max(options.ks)
-    sides = {name: baseline_of(run, name, k) for name in (WORSE, BETTER)}
-    write_result("\n".join(["", *_why_not(answer), *_gated(sides, k)]))
-    save_baseline(sides[BETTER], out / "baseline.json")
-    name = str(out)
+    served = next(e for e in answer.by_candidate if e.draft in (WORSE, BETTER))
+    other = BETTER if served.draft == WORSE else WORSE
+    run, name = read(out), str(out)
+    kept, new = (baseline_of(run, draft, served.k) for draft in (served.draft, other))
+    chosen = (
+        "recommended above" if served.configuration == answer.choice else "the best model draft"
+    )
+    title = f"Now the gate, on `{served.draft}` at k = {served.k}, {chosen}:"
+    write_result(
+        "\n".join(["", *_why_not(answer), title, *_judged(kept, new), *_judged(new, kept)])
+    )
+    save_baseline(kept, out / "baseline.json")
     next_commands(
         watcher,
         command("recommend", name, "--all"),
         command("report", name, "--html", str(out / "report.html")),
-        command("gate", "--baseline", str(out / "baseline.json"), name, "--candidate", WORSE),
+        command("gate", "--baseline", str(out / "baseline.json"), name, "--candidate", other),
+    )
+    pair = ("--target", "./target", "--drafts", "./draft")
+    watcher.note("\nNow your own models, as folders or hub ids, on your own requests:")
+    next_commands(
+        watcher, command("check", *pair), command("sweep", *pair, "--traffic", "prod.jsonl")
     )
     return 0
 
@@ -92,15 +103,14 @@ def _why_not(answer: Recommendation) -> list[str]:
     return [*lines, ""] if len(lines) > 1 else []
 
 
-def _gated(sides: Mapping[str, Baseline], k: int) -> list[str]:
-    """A gate that passes and one that fails: the better draft after the worse, and the reverse."""
+def _judged(old: Baseline, new: Baseline) -> list[str]:
+    """What the gate says of one draft in place of another, over all requests: `gate` shows the
+    segments too.
+    """
     from draftbench.cli.gate import checked
     from draftbench.gate.judge import judge
 
-    lines = [f"Now the gate, on the two draft models at k = {k}:"]
-    for old, new in ((WORSE, BETTER), (BETTER, WORSE)):
-        result = judge(sides[old], sides[new])
-        title = f"{result.verdict} (exit code {result.exit_code}): `{new}` replaces `{old}`"
-        # Over all requests; `gate` shows the segments too.
-        lines += [checked(title, result.pooled).text(width()), ""]
-    return lines
+    result = judge(old, new)
+    replaced = f"`{new.candidate}` replaces `{old.candidate}`"
+    title = f"{result.verdict} (exit code {result.exit_code}): {replaced}"
+    return [checked(title, result.pooled).text(width()), ""]

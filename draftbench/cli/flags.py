@@ -25,9 +25,6 @@ COSTS = in_decision(
     None, "Use the step times of another run, or of an engine from a YAML file.", "PATH"
 )
 
-# Types of flags that nothing parses, by their names in annotations.
-_KINDS = {kind.__name__: kind for kind in (bool, int, float, str, Path)}
-
 
 def with_flags(command: Callable[..., int]) -> Callable[..., int]:
     """The command as typer calls it: every flag a parameter, every value parsed.
@@ -76,7 +73,7 @@ def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
     elif about["parse"] or about["among"]:
         kind = str
     elif isinstance(kind, str):  # as a record's annotations are
-        kind = _KINDS[kind.removesuffix(" | None")]
+        kind = eval(kind, {"Path": Path})
     option = typer.Option(*about["names"], **about["option"])
     return inspect.Parameter(
         name,

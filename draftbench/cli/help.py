@@ -18,7 +18,7 @@ from draftbench.flags import LAST
 
 # In the order in which they are used, each with its line in `draftbench --help`.
 COMMANDS = {
-    "demo": "Try everything on small models, in half a minute, offline.",
+    "demo": "Try everything on small models, offline, in a minute or two.",
     "suggest": "List drafts that are known to be used with a target.",
     "traffic": "Show what is read of a log.",
     "check": "Check whether drafts can work with a target.",

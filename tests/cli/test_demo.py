@@ -6,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from draftbench import notebook
 from draftbench.cli import demo
+from draftbench.gate.baseline import read_baseline
 
 
 def evaluation(draft, speedup, c, v, k=3):
@@ -43,4 +45,9 @@ def test_the_tour_fits_a_screen_and_shows_a_gate_that_passes_and_one_that_fails(
     assert "pass (exit code 0): `distilled` replaces `draft`" in outcome.out
     assert "fail (exit code 1): `draft` replaces `distilled`" in outcome.out
     assert "next: draftbench recommend" in outcome.err
-    assert (tmp_path / "run" / "baseline.json").exists()
+    own = "draftbench sweep --target ./target --drafts ./draft --traffic prod.jsonl"
+    assert outcome.err.rstrip().endswith(own)
+    answer = notebook.recommend(notebook.read(tmp_path / "run"))
+    best = next(each for each in answer.by_candidate if each.draft in (demo.WORSE, demo.BETTER))
+    saved = read_baseline(tmp_path / "run" / "baseline.json")
+    assert (saved.candidate, saved.question.k) == (best.candidate, best.k)
