@@ -345,8 +345,8 @@ def test_threads_of_the_environment_are_said_and_recorded(small, monkeypatch, gi
 
 def test_a_run_is_not_resumed_with_other_threads_of_the_environment(small, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    small.sweep("ngram", threads=None)
+    small.sweep("ngram", measure="replay", threads=None)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with pytest.raises(RunFolderError, match=r"another environment \(threads: 1 → 2\)"):
-        small.sweep("ngram", threads=None)
-    small.sweep("ngram", threads=1)
+        small.sweep("ngram", measure="replay", threads=None)
+    small.sweep("ngram", measure="replay", threads=1)
