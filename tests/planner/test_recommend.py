@@ -10,7 +10,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from planner.engine_run import in_pieces, replayed_run
+from planner.engine_run import in_pieces, replayed_run, served_run
 from scenes import (
     ALL,
     BIG,
@@ -554,18 +554,13 @@ def test_speed_is_predicted_from_rounds_of_replay_and_seconds_of_whole_rounds():
 @pytest.mark.parametrize("started", [True, False])
 def test_only_what_a_sweep_can_do_is_advised_of_starts(started):
     """Twenty requests of 0.8 s without speculation and of 0.72 or 0.84 s with it: 1.03×."""
-    names = [f"r{n:02}" for n in range(20)]
     rows = []
-    for at, name in enumerate(names):
+    for at in range(20):
         one = in_pieces(1, 0.5, 0.21 - 0.03 * (at % 2), (1, 2, 2, 2, 2), process="p2")[0]
         plain = in_pieces(0, 0.5, 0.1, (1,) * 9)[0]
-        rows += [msgspec.structs.replace(row, request=name) for row in (plain, one)]
-    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
-    replays = [replay((1.0,) * 8, request=name) for name in names]
+        rows += [msgspec.structs.replace(row, request=f"r{at:02}") for row in (plain, one)]
     facts = [of_visit(process, started=started) for process in ("p1", "p2")]
-    answer = recommend(
-        run_of(manifest(engine="vllm", ks=(1,)), [*along, *replays, *facts, *rows]),
-    )
+    answer = recommend(served_run(*facts, *rows))
     text = " ".join(render(answer, "table", 88, everything=True).split())
     assert answer.decision == "inconclusive"
     assert (answer.larger_sweep.processes > 1) is started
@@ -585,9 +580,7 @@ def test_a_k_that_joined_in_a_later_turn_is_not_advised_the_starts_that_the_swee
             own = {"repeat": repeat, "server": f"s{place}", "process": f"p{place}"}
             one = in_pieces(k, 0.5, *shown[k], **own)[0]
             rows.append(msgspec.structs.replace(one, request=f"r{at:02}"))
-    along = [trajectory(f"r{at:02}", 9, origin="engine", margins=(), argmax=()) for at in range(20)]
-    replays = [replay((1.0,) * 8, request=f"r{at:02}") for at in range(20)]
-    answer = recommend(run_of(manifest(engine="vllm", ks=(1, 4)), [*along, *replays, *rows]))
+    answer = recommend(served_run(*rows, ks=(1, 4)))
     assert (answer.decision, answer.leader.k) == ("inconclusive", 1)
     # Three turns gave it one start; three starts are tried next, which may take five.
     assert answer.larger_sweep.processes == 5
@@ -603,13 +596,8 @@ def test_the_answer_of_an_engine_names_it_and_measures_its_speed():
         msgspec.structs.replace(in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2))[0], request=name)
         for name in names
     ]
-    responses = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
-    replays = [replay((1.0,) * 8, request=name) for name in names]
     facts = of_visit("p1", candidate=SMALL, k=1)
-    run = run_of(
-        manifest(engine="vllm", ks=(1, 2, 4)), [*responses, *replays, facts, *plain, *at_one]
-    )
-    answer = recommend(run)
+    answer = recommend(served_run(facts, *plain, *at_one, ks=(1, 2, 4)))
     assert answer.runner == "vllm 0.32.0"
     one = next(each for each in answer.evaluations if each.k == 1)
     assert one.speedup_measured.value == pytest.approx(0.8 / 0.48)
@@ -644,9 +632,7 @@ def test_an_engine_that_accepts_other_than_replay_says_is_judged_by_what_it_coun
             served(SMALL, 1, *(0.1 * at for at in range(1, rounds + 2)), request=name, **told),
         )
     ]
-    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
-    replays = [replay((1.0,) * 8, request=name) for name in names]
-    answer = recommend(run_of(manifest(engine="vllm", ks=(1,)), [*along, *replays, *rows]))
+    answer = recommend(served_run(*rows))
     found = [c.text for c in answer.caveats if c.decisive and c.kind == "contradiction"]
     assert [text.partition(",")[0] for text in found] == ([] if words is None else [words])
     assert answer.evaluations[0].tokens_per_round.value == pytest.approx(1 + accepted)
@@ -673,8 +659,7 @@ def test_what_only_an_engine_drafts_has_the_accepted_length_that_its_starts_coun
         moments = [0.1 * (n + 1) for n in range(len(pieces))]
         told = {"proposed": (1,) * (len(pieces) - 1), "accepted": (accepted,) * (len(pieces) - 1)}
         rows.append(served(eagle, 1, *moments, request=name, chunks=pieces, **told))
-    along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
-    answer = recommend(run_of(manifest(engine="vllm", ks=(1,)), [*along, *rows]))
+    answer = recommend(served_run(*rows, accept=None))
     (found,) = answer.evaluations
     length = found.mean_accepted_length
     assert length.value == pytest.approx(1 + 12 / 36)
