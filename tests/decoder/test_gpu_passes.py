@@ -194,13 +194,7 @@ def test_every_kind_of_pass_has_what_the_kernels_of_a_gpu_take(on_gpu, level, ca
                 cache.lengths = [0, 0]
 
     _, recordings = on_gpu(
-        "llama",
-        level,
-        rows=2,
-        widths=(1, 5),
-        capacity=1500,
-        card=card,
-        then=then,
+        "llama", level, rows=2, widths=(1, 5), capacity=1500, card=card, then=then
     )
     # Query, key and value, output, gate and up, down of two layers, and the head.
     kernel = "_weight_int4pack_mm" if level == "int4" and card >= (8, 0) else "linear"

@@ -7,12 +7,7 @@ import math
 import pytest
 from scenes import INT4, SMALL
 
-from draftbench.planner.measured import (
-    Drift,
-    baseline_drift,
-    measurements,
-    steady,
-)
+from draftbench.planner.measured import Drift, baseline_drift, measurements, steady
 from draftbench.records import Decode
 
 

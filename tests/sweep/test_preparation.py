@@ -175,10 +175,7 @@ def test_a_log_that_the_template_refuses_whole_is_refused(small, tmp_path, stric
         small.prepared("ngram", traffic=query(chats(tmp_path, "system"), skip_bad=True))
 
 
-@pytest.mark.parametrize(
-    ("asked", "end"),
-    [({}, None), ({"show_prompt": True}, "import a0")],
-)
+@pytest.mark.parametrize(("asked", "end"), [({}, None), ({"show_prompt": True}, "import a0")])
 def test_the_first_prompt_is_shown_where_that_is_asked_for(small, tmp_path, strict, asked, end):
     first = small.prepared("ngram", traffic=query(chats(tmp_path, "user")), **asked).traffic.first
     assert (first.roles, first.end) == (("user",), end)

@@ -6,16 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_shapes import (
-    ANSWER,
-    CHAT,
-    SHAPES,
-    SPAN,
-    SYSTEM,
-    TOLD,
-    USER,
-    page,
-)
+from log_shapes import ANSWER, CHAT, SHAPES, SPAN, SYSTEM, TOLD, USER, page
 from traffic.asked import asked
 
 from draftbench.records import Sampling

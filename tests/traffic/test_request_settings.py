@@ -8,11 +8,7 @@ from log_shapes import CHAT, SAMPLED, USER
 from traffic.asked import FUNCTION, TOOL, asked
 
 from draftbench.records import Sampling
-from draftbench.traffic.request_settings import (
-    BadRowError,
-    NotRepresentableError,
-    request_fields,
-)
+from draftbench.traffic.request_settings import BadRowError, NotRepresentableError, request_fields
 
 NOTHING = request_fields({}, server=True, api=())
 # fmt: off
@@ -144,10 +140,7 @@ def test_think_is_an_argument_of_the_template(think, template):
     assert asked(row).template == template
 
 
-@pytest.mark.parametrize(
-    "count",
-    [{"response": "Hi"}, {"input_tokens": 5}],
-)
+@pytest.mark.parametrize("count", [{"response": "Hi"}, {"input_tokens": 5}])
 def test_output_tokens_beside_an_answer_or_a_count_are_no_limit(count):
     assert asked({"prompt": "Once", "output_tokens": 9} | count).max_tokens is None
 
@@ -171,8 +164,7 @@ def test_tools_of_every_api_reach_the_template_alike(tool):
 
 
 @pytest.mark.parametrize(
-    "tool",
-    [{"type": "web_search"}, {"type": "custom", "name": "f"}, {"type": "computer_20241022"}],
+    "tool", [{"type": "web_search"}, {"type": "custom", "name": "f"}, {"type": "computer_20241022"}]
 )
 def test_a_tool_that_is_no_function_leaves_its_request_out(tool):
     """Known fault: what the server ran itself reached the template as a function."""

@@ -128,10 +128,7 @@ def test_the_id_depends_on_the_key_and_the_question_and_on_nothing_else():
 
 
 MARKERS = [
-    (
-        "aa... (litellm_truncated skipped 81 chars. Truncation is a DB storage safeguard.) ...z",
-        1,
-    ),
+    ("aa... (litellm_truncated skipped 81 chars. Truncation is a DB storage safeguard.) ...z", 1),
     ("aa... (litellm_truncated 12982 chars)", 1),
     ("<truncated due to size exceeding limit>", 1),
     ("[This value has been dropped because this span's size exceeds the 1MB size limit.]", 1),
