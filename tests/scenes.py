@@ -9,12 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.acceptance.definitions import (
-    ACCEPTED_PER_DRAFTED,
-    Figure,
-    Sample,
-    quotient,
-)
+from draftbench.acceptance.definitions import ACCEPTED_PER_DRAFTED, Figure, Sample, quotient
 from draftbench.models.check_result import (
     ModelSheet,
     Overlap,

@@ -30,8 +30,7 @@ def read(line: object) -> AnyObservation:
 
 
 @pytest.mark.parametrize(
-    "good",
-    [RESPONSE, WRITTEN, REPLAY, LOOKUP, DECODE, SERVED, STEP, FACTS, failure("d", "")],
+    "good", [RESPONSE, WRITTEN, REPLAY, LOOKUP, DECODE, SERVED, STEP, FACTS, failure("d", "")]
 )
 def test_what_a_sweep_writes_is_read_back(good):
     assert read(good) == good

@@ -62,13 +62,7 @@ def test_a_near_tie_of_the_draft_contradicts_nothing() -> None:
 
 
 def test_a_text_is_compared_up_to_where_it_differs_from_the_response() -> None:
-    assert (
-        found(
-            ALL,
-            rounds(2, 0, 0, 0, 0, 0),
-        )
-        is not None
-    )
+    assert found(ALL, rounds(2, 0, 0, 0, 0, 0)) is not None
     assert found(ALL, rounds(2, 0, 0, 0, 0, 0, first_difference=4, tie=True)) is None
     assert found(ALL, rounds(0, 2, 2, 0, first_difference=0, tie=True)) is None
 

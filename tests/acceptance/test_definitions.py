@@ -122,10 +122,7 @@ def test_rounds_without_a_draft_count_for_speed_but_not_for_the_engines() -> Non
 
 
 def test_alpha_is_the_mean_over_the_positions_that_can_be_drafted() -> None:
-    pairs = [
-        replayed([1.0, 0.0, 1.0], "a"),
-        replayed([1.0, 0.0], "b", weight=3.0, draftable=1),
-    ]
+    pairs = [replayed([1.0, 0.0, 1.0], "a"), replayed([1.0, 0.0], "b", weight=3.0, draftable=1)]
     alpha = d.alpha(pairs)
     assert alpha is not None
     assert alpha.figure is d.ALPHA_EMITTED

@@ -24,12 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
 Write = Callable[[Sequence[int], int], Sequence[int]]
-OWNERS = {
-    "vllm": "vllm",
-    "llama.cpp": "llamacpp",
-    "sglang": "sglang",
-    "openai": "somebody",
-}
+OWNERS = {"vllm": "vllm", "llama.cpp": "llamacpp", "sglang": "sglang", "openai": "somebody"}
 VERSION = "9.8.7"
 
 
@@ -305,12 +300,7 @@ def _openai(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[An
     yield "[DONE]"
 
 
-SHAPES = {
-    "vllm": _vllm,
-    "llama.cpp": _llama_cpp,
-    "sglang": _sglang,
-    "openai": _openai,
-}
+SHAPES = {"vllm": _vllm, "llama.cpp": _llama_cpp, "sglang": _sglang, "openai": _openai}
 ROUTES = {"llama.cpp": "/completion", "sglang": "/generate"}
 
 

@@ -272,10 +272,7 @@ def test_a_head_without_its_weights_is_refused():
     assert caught.value.hint == "write eagle3:MODEL"
 
 
-@pytest.mark.parametrize(
-    ("engine", "draft"),
-    [("llama.cpp", "suffix"), ("sglang", "suffix")],
-)
+@pytest.mark.parametrize(("engine", "draft"), [("llama.cpp", "suffix"), ("sglang", "suffix")])
 def test_a_drafter_that_an_engine_is_not_known_to_have_is_refused(started, engine, draft):
     with pytest.raises(EngineError, match=f"{engine} is not known to draft by"):
         started(engine, draft)
@@ -399,11 +396,7 @@ def test_an_engine_is_told_of_more_requests_than_it_takes_by_itself(started, eng
 
 @pytest.mark.parametrize(
     ("engine", "flag"),
-    [
-        ("vllm", "--max-num-seqs"),
-        ("llama.cpp", "-np"),
-        ("sglang", "--max-running-requests"),
-    ],
+    [("vllm", "--max-num-seqs"), ("llama.cpp", "-np"), ("sglang", "--max-running-requests")],
 )
 def test_an_engine_answers_as_many_requests_at_once_as_were_asked_for(started, engine, flag):
     words = started(engine, concurrency=4, max_concurrency=4).words

@@ -227,10 +227,7 @@ def test_a_server_that_never_gets_ready_is_ended_and_shows_its_log(engine, tmp_p
 
 @pytest.mark.parametrize(
     ("command", "problem"),
-    [
-        ("/nowhere/llama-server", "No such file or directory"),
-        ("/", "Permission denied"),
-    ],
+    [("/nowhere/llama-server", "No such file or directory"), ("/", "Permission denied")],
 )
 def test_a_command_that_cannot_be_run_is_named_with_the_flag_that_names_another(
     tmp_path, command, problem

@@ -329,7 +329,7 @@ def test_tensorrt_llm_reads_the_yaml(plan):
             "decoding_type": "Draft_Target",
             "max_draft_len": 4,
             "speculative_model": "Qwen/Qwen2.5-0.5B",
-        },
+        }
     }
     assert yaml.safe_load(configure(plan(), "tensorrt-llm", "1.0.0").text) == {
         "disable_overlap_scheduler": True,

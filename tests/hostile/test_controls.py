@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes import query
 
@@ -29,6 +29,7 @@ def test_controls_go_and_writing_stays(text, clean):
     assert without_controls(text) == clean
 
 
+@settings(max_examples=30)
 @given(st.recursive(st.text() | st.integers() | st.none(), lambda inner: st.lists(inner)
                     | st.dictionaries(st.text(), inner)), st.booleans())  # fmt: skip
 def test_a_document_keeps_everything_but_controls(document, escaped):

@@ -75,3 +75,23 @@ def make():
     return SimpleNamespace(
         request=_request, unscored=_unscored, written=_written, constant=_constant
     )
+
+
+PROMPTS = [
+    "import os\n\n\ndef main():\n",
+    "class Stack:\n    def __init__(self):\n",
+    "for key, value in sorted(table.items()):\n    print(",
+    "def add(a, b):\n    return a + b\n\n\ndef subtract(a, b):\n",
+    "import os\n",
+]
+
+
+@pytest.fixture(scope="session")
+def five_prompts(text_source, make):
+    """Five requests of different prompts and limits, two of them sampled."""
+    text, how = TextSide(text_source), [Sampling(), Sampling(temperature=0.8, top_p=0.9)]
+    requests = [
+        make.request(prompt, id=str(at), max_tokens=12 + 5 * at, sampling=how[at % 2])
+        for at, prompt in enumerate(PROMPTS)
+    ]
+    return text, [(text.prompt(request, request.max_tokens, 512), 0) for request in requests]

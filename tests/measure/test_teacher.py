@@ -6,7 +6,9 @@ import torch
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.errors import ModelError
 from draftbench.measure import teacher
+from draftbench.measure.replay import replay_model
 from draftbench.measure.teacher import teacher_forced, top_two_margin
+from draftbench.records import Candidate, DraftingMode
 
 PROMPT, RESPONSE = tuple(range(5, 25)), tuple(range(100, 140))
 
@@ -77,3 +79,20 @@ def test_logits_that_are_no_numbers_stop_the_measurement():
 def test_the_margin_is_the_difference_of_the_two_largest():
     logits = torch.tensor([[1.0, 4.0, 2.5], [-1.0, -1.0, -7.0]])
     assert top_two_margin(logits).tolist() == [1.5, 0.0]
+
+
+@pytest.mark.parametrize("mode", [DraftingMode.GREEDY, DraftingMode.SAMPLED])
+def test_responses_replayed_side_by_side_give_the_records_of_each_alone(
+    five_prompts, target, draft, make, mode
+):
+    text, prompts = five_prompts
+    together = make.written(prompts, target, text)
+    for one, response in zip(prompts, together, strict=True):
+        (alone,) = make.written([one], target, text)
+        assert alone.trajectory.argmax == response.trajectory.argmax
+    candidate = Candidate(draft="draft")
+    replays = replay_model(draft, target, together, candidate, mode)
+    for scored, replay in zip(together, replays, strict=True):
+        (own,) = replay_model(draft, target, [scored], candidate, mode)
+        assert replay.accept == pytest.approx(own.accept, abs=0.002)
+        assert replay.rank == own.rank

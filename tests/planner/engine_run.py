@@ -2,6 +2,7 @@
 
 from scenes import SMALL, manifest, replay, served, trajectory
 
+from draftbench.records import Served
 from draftbench.run_folder.run import run_of
 
 
@@ -39,10 +40,13 @@ def in_pieces(k: int, first: float, each: float, pieces: tuple[int, ...], **chan
     ]
 
 
+def served_run(*rows, ks=(1,), accept=(1.0,) * 8, requests=()):
+    """What was served, the target's responses, and a replay of each that accepts so, if any."""
+    names = requests or sorted({row.request for row in rows if isinstance(row, Served)})
+    responses = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]
+    replays = [replay(tuple(map(float, accept)), request=name) for name in names if accept]
+    return run_of(manifest(engine="vllm", ks=ks), [*responses, *replays, *rows])
+
+
 def replayed_run(*rows, accept=(1.0,) * 8):
-    question = {"engine": "vllm", "ks": (1, 2, 4)}
-    responses = [
-        trajectory(request, 9, origin="engine", margins=(), argmax=()) for request in "abcde"
-    ]
-    replays = [replay(tuple(map(float, accept)), request=request) for request in "abcde"]
-    return run_of(manifest(**question), [*responses, *replays, *rows])
+    return served_run(*rows, ks=(1, 2, 4), accept=accept, requests="abcde")

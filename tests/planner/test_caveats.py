@@ -183,13 +183,7 @@ def test_what_speeds_of_a_batch_leave_out_is_said(scene):
 
 
 def state(seconds, others=0.1, throttled=0):
-    return MachineState(
-        at=0.0,
-        seconds=seconds,
-        others=others,
-        throttled=throttled,
-        process="p",
-    )
+    return MachineState(at=0.0, seconds=seconds, others=others, throttled=throttled, process="p")
 
 
 @pytest.mark.parametrize(

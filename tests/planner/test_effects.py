@@ -15,13 +15,7 @@ from scenes import BIG, SMALL
 
 from draftbench.acceptance.intervals import RESAMPLES
 from draftbench.planner.cells import Cell
-from draftbench.planner.effects import (
-    START_NOISE,
-    BuiltInDesign,
-    Effects,
-    EngineDesign,
-    reshaped,
-)
+from draftbench.planner.effects import START_NOISE, BuiltInDesign, Effects, EngineDesign, reshaped
 from draftbench.planner.recommendation import Configuration
 
 KS = tuple(range(1, 13))
@@ -121,10 +115,7 @@ def test_a_k_that_was_not_started_moves_none_that_was():
 
 
 @settings(deadline=None, max_examples=20)
-@given(
-    steps=st.lists(st.floats(0.01, 100), min_size=2, max_size=6),
-    k=st.integers(1, 11),
-)
+@given(steps=st.lists(st.floats(0.01, 100), min_size=2, max_size=6), k=st.integers(1, 11))
 def test_in_no_draw_a_round_takes_less_than_one_with_a_smaller_k(steps, k):
     effects = started({2 * at: float(value) for at, value in enumerate(np.cumsum(steps))})
     assert (logs(effects, k)[1] <= logs(effects, k + 1)[1] + 1e-9).all()

@@ -52,11 +52,7 @@ def test_steps_that_agree_are_timed_no_longer(judged, visits, enough):
 
 @pytest.mark.parametrize(
     ("visits", "enough"),
-    [
-        ((0.1, 0.1, 8.0), False),
-        ((0.1, 8.0, 0.1, 8.0), False),
-        ((8.0, 0.1, 8.0, 0.1, 0.1), True),
-    ],
+    [((0.1, 0.1, 8.0), False), ((0.1, 8.0, 0.1, 8.0), False), ((8.0, 0.1, 8.0, 0.1, 0.1), True)],
 )
 def test_what_stalled_is_timed_again(judged, visits, enough):
     """However little there is to decode: three visits that did not stall are always timed."""

@@ -30,11 +30,7 @@ def read(path):
 
 
 def test_a_file_cut_at_any_byte_loses_only_the_torn_append_and_goes_on(path):
-    appends = [
-        [RECORD],
-        [step(None, 1.0), step(None, 2.0)],
-        [failure("draft", "it was slow")],
-    ]
+    appends = [[RECORD], [step(None, 1.0), step(None, 2.0)], [failure("draft", "it was slow")]]
     ends = [0]
     for records in appends:
         append_line(path, records)

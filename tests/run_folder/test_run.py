@@ -40,10 +40,7 @@ DRAFT = Candidate(draft="d")
             ],
             ["three"],
         ),
-        (
-            [failure("a", "one"), failure("a", "", resolved=True), failure("a", "two")],
-            ["two"],
-        ),
+        ([failure("a", "one"), failure("a", "", resolved=True), failure("a", "two")], ["two"]),
     ],
 )
 def test_the_last_failure_of_a_candidate_holds_unless_a_later_attempt_went_through(

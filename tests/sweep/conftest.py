@@ -15,14 +15,7 @@ from sweep.engine import FakeEngine, fake_drive
 import draftbench
 from draftbench.records import DraftingMode
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import (
-    SweepOptions,
-    engine_ask,
-    engine_check,
-    engine_prepare,
-    prepare,
-    worker,
-)
+from draftbench.sweep import SweepOptions, engine_ask, engine_check, engine_prepare, prepare, worker
 from draftbench.sweep.grid import run
 from draftbench.sweep.options import ServingOptions
 from draftbench.traffic import TrafficQuery

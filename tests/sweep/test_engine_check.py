@@ -107,9 +107,9 @@ def other_weights(model):
 
 
 @pytest.mark.parametrize(
-    ("replaced", "words"), [("big", "the target changed"), ("head", "draft `eagle3:head` changed")]
+    ("replaced", "words", "whole"),
+    [("big", "the target changed", True), ("head", "draft `eagle3:head` changed", False)],
 )
-@pytest.mark.parametrize("whole", [True, False])
 def test_a_run_is_not_continued_with_other_files_of_its_models(
     served, small, replaced, words, whole
 ):
@@ -175,15 +175,15 @@ def test_a_misspelt_field_of_vllm_is_named_before_anything_is_started(served, sm
 
 
 @pytest.mark.parametrize(
-    ("on", "words"),
+    ("on", "words", "whole"),
     [
-        ({"k": 8, "method": "ngram"}, "draft ngram at k = 4, and the server has ngram at k = 8"),
-        ({"k": 4, "method": "suffix"}, "draft ngram at k = 4, and the server has suffix at k = 4"),
-        ({}, "draft ngram at k = 4, and the server has none"),
-        ({"k": 4, "method": "ngram", "dtype": "float16"}, "dtype float32, and .* float16"),
+        ({"k": 8, "method": "ngram"}, "at k = 4, and the server has ngram at k = 8", True),
+        ({"k": 8, "method": "ngram"}, "at k = 4, and the server has ngram at k = 8", False),
+        ({"k": 4, "method": "suffix"}, "at k = 4, and the server has suffix at k = 4", True),
+        ({}, "draft ngram at k = 4, and the server has none", False),
+        ({"k": 4, "method": "ngram", "dtype": "float16"}, "dtype float32, and .* float16", True),
     ],
 )
-@pytest.mark.parametrize("whole", [True, False])
 def test_a_run_is_not_continued_on_a_server_that_drafts_otherwise(served, on, words, whole):
     """Not where nothing is left to be asked either: its drafts would be taken for measured."""
     sweep = {"controls": False, "ks": (4, 8)}
@@ -251,14 +251,13 @@ def test_two_servers_of_other_weights_are_no_speed_up(served):
 
 
 @pytest.mark.parametrize(
-    ("spec", "plain"), [("1", "4"), ("4", "1"), ("1", None)], ids=["spec", "plain", "alone"]
-)
-@pytest.mark.parametrize(
-    ("engine", "name", "flag"),
+    ("spec", "plain", "engine", "name", "flag"),
     [
-        ("llama.cpp", "slots", "-np 4"),
-        ("sglang", "max_running_requests", "--max-running-requests 4"),
+        ("1", "4", "llama.cpp", "slots", "-np 4"),
+        ("4", "1", "sglang", "max_running_requests", "--max-running-requests 4"),
+        ("1", None, "llama.cpp", "slots", "-np 4"),
     ],
+    ids=["spec", "plain", "alone"],
 )
 def test_a_server_takes_as_many_requests_at_a_time_as_are_asked_for(
     served, spec, plain, engine, name, flag

@@ -175,10 +175,7 @@ def test_a_log_that_the_template_refuses_whole_is_refused(small, tmp_path, stric
         small.prepared("ngram", traffic=query(chats(tmp_path, "system"), skip_bad=True))
 
 
-@pytest.mark.parametrize(
-    ("asked", "end"),
-    [({}, None), ({"show_prompt": True}, "import a0")],
-)
+@pytest.mark.parametrize(("asked", "end"), [({}, None), ({"show_prompt": True}, "import a0")])
 def test_the_first_prompt_is_shown_where_that_is_asked_for(small, tmp_path, strict, asked, end):
     first = small.prepared("ngram", traffic=query(chats(tmp_path, "user")), **asked).traffic.first
     assert (first.roles, first.end) == (("user",), end)
@@ -345,8 +342,8 @@ def test_threads_of_the_environment_are_said_and_recorded(small, monkeypatch, gi
 
 def test_a_run_is_not_resumed_with_other_threads_of_the_environment(small, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    small.sweep("ngram", threads=None)
+    small.sweep("ngram", measure="replay", threads=None)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with pytest.raises(RunFolderError, match=r"another environment \(threads: 1 → 2\)"):
-        small.sweep("ngram", threads=None)
-    small.sweep("ngram", threads=1)
+        small.sweep("ngram", measure="replay", threads=None)
+    small.sweep("ngram", measure="replay", threads=1)

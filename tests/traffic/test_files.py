@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scenes import query
 
 from draftbench.errors import TrafficError
-from draftbench.traffic import files
+from draftbench.traffic import files, load
 from draftbench.traffic.files import read_rows
 
 ROWS: list[dict[str, Any]] = [{"prompt": "Zürich, “née”"}, {"prompt": "two\nlines"}]
@@ -166,3 +167,31 @@ def test_missing_files_folders_and_unknown_kinds_have_a_hint(tmp_path):
         with pytest.raises(TrafficError) as raised:
             rows(path)
         assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_utf_16_is_read_and_said(tmp_path, encoding, name):
+    text = "prompt;id\nnaïve;1\n" if name == "a.csv" else '{"prompt": "naïve"}\n'
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    traffic = load(query(tmp_path / name))
+    assert [request.prompt for request in traffic.requests] == ["naïve"]
+    assert ("UTF-16" in traffic.layout) == encoding.startswith("utf-16")
+
+
+@pytest.mark.parametrize(
+    ("sign", "word"), [(",", "commas"), (";", "semicolons"), ("\t", "tabs"), ("|", "bars")]
+)
+def test_columns_are_separated_by_what_the_header_holds_most(tmp_path, sign, word):
+    (tmp_path / "a.csv").write_text(f'prompt{sign}"a;b,c"\nOnce{sign}1\n')
+    traffic = load(query(tmp_path / "a.csv"))
+    assert traffic.requests[0].prompt == "Once"
+    assert traffic.layout == (f"columns separated by {word}",)
+    (tmp_path / "b.csv").write_text(f"question{sign}id\nOnce{sign}1\n")
+    with pytest.raises(TrafficError) as raised:
+        load(query(tmp_path / "b.csv"))
+    assert raised.value.message == (
+        "b.csv:2: no known form of request; its fields are `question`, `id`; read as columns "
+        f"separated by {word}"
+    )
+    assert raised.value.hint == "name the prompt's field, perhaps --prompt-field question"

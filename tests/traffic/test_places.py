@@ -7,16 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from log_shapes import (
-    ANSWER,
-    CHAT,
-    COMPLETION,
-    SAMPLED,
-    SPAN,
-    SPAN_MESSAGES,
-    SPAN_SETTINGS,
-    USER,
-)
+from log_shapes import ANSWER, CHAT, COMPLETION, SAMPLED, SPAN, SPAN_MESSAGES, SPAN_SETTINGS, USER
 from scenes import query
 
 from draftbench.traffic import load

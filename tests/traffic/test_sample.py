@@ -346,3 +346,20 @@ def test_a_new_segment_of_equal_share_leaves_the_choice_within_the_others():
     alone = set(choose(segments((50, 1)), 5, 0))
     beside = set(choose(segments((50, 1), (50, 1)), 10, 0))
     assert alone == {name for name in beside if name.startswith("0-")}
+
+
+def test_fields_that_are_not_read_are_named_the_longest_first(tmp_path):
+    row = {"model": "m", "prompt": "a"} | {
+        "custom": 1,
+        "passage": "a long text",
+        "metadata": {"a": 1},
+        "empty": None,
+    }
+    traffic = load(query(log(tmp_path, row)))
+    assert list(traffic.unread.items()) == [("passage", 1), ("custom", 1)]
+
+
+def test_a_source_without_a_single_request_is_not_read_to_its_end(tmp_path):
+    path = log(tmp_path, *[{"question": "a"}] * 3000)
+    with pytest.raises(TrafficError, match=r"^1000 of 1000 rows cannot be read: log\.jsonl:1: "):
+        load(query(path))

@@ -42,11 +42,6 @@ def test_a_gguf_file_counts_as_the_type_of_most_of_its_weights(tmp_path, embedde
     assert stored_level(ModelSource(str(tmp_path / "draft.gguf"))) == level
 
 
-def test_nothing_is_printed_while_a_file_is_read(gguf_file, capfd):
-    logits_and_facts(gguf_file)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, embedded):
     write(tmp_path / "draft.gguf", embedded / "draft", Kind.Q8_0)
     logits, facts = logits_and_facts(tmp_path / "draft.gguf")
@@ -64,8 +59,9 @@ def test_quantized_blocks_are_unpacked_and_have_no_cost_of_their_own(tmp_path, e
     assert 0.99 < closeness.min() < 1
 
 
-def test_a_gguf_file_gives_the_directorys_logits(gguf_file, embedded):
+def test_a_gguf_file_gives_the_directorys_logits_and_prints_nothing(gguf_file, embedded, capfd):
     logits, facts = logits_and_facts(gguf_file, "draft")
+    assert capfd.readouterr() == ("", "")
     expected, _ = logits_and_facts(embedded / "draft", "draft")
     assert facts.runner.startswith("draftbench (float32, cpu")
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)

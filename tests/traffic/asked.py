@@ -1,0 +1,14 @@
+"""A row of a log, read alone."""
+
+import json
+
+from draftbench.traffic.rows import Fields, read_request
+
+TOOL = {"name": "f", "description": "d"}
+FUNCTION = {"type": "function", "function": {**TOOL, "parameters": {"type": "object"}}}
+
+
+def asked(row, **fields):
+    """The request of a row, which may be bytes."""
+    data = row if isinstance(row, bytes) else json.dumps(row).encode()
+    return read_request(data, "log:1", Fields(**fields), b"key").request

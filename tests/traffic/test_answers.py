@@ -1,0 +1,94 @@
+"""The logged answer, as every API and logger keeps it, and calls that failed."""
+
+import json
+
+import pytest
+from log_shapes import ANSWER, CHAT
+from traffic.asked import asked
+
+from draftbench.traffic.errors import BadRowError, NoTrafficError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"choices": ["A"]}', '[{"text": "A"}]', '{"role": "user"}', '{"content": "A"}', '"A"'),
+        *('{"output": "A"}', '{"response": "A"}', '{"message": "A"}', '{"text": "A"}', "[1]"),
+    ],
+)
+def test_an_answer_that_is_json_stays_an_answer(text):
+    assert asked({"prompt": "a", "response": text}).response == text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": [{"message": {"content": "Hi"}}]},
+        {"choices": [{"text": "Hi"}, {"text": "Ho"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]},
+        {"content": [{"type": "text", "text": "Hi"}], "stop_reason": "end_turn"},
+        {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]},
+        {"output": {"message": {"role": "assistant", "content": [{"text": "Hi"}]}}},
+        {"generations": [[{"text": "Hi"}]]},
+        {"message": ANSWER, "done": True},
+        {"response": "Hi", "done": True},
+        {"content": "Hi", "stop": True, "tokens_predicted": 1},
+        {"generated_text": "Hi"},
+        [{"generated_text": "Hi"}],
+        {"text": "Hi", "meta_info": {}},
+        {"status_code": 200, "body": {"choices": [{"message": ANSWER}]}},
+        [{"role": "assistant", "parts": [{"type": "text", "content": "Hi"}]}],
+    ],
+)
+def test_an_api_s_answer_kept_as_text_is_read_as_what_it_holds(answer):
+    text = json.dumps(answer)
+    for kept_as in (answer, text, json.dumps(text)):
+        assert asked({"prompt": "a", "response": kept_as}).response == "Hi"
+        assert (
+            asked({"prompt": "a", "log": {"said": kept_as}}, response="log.said").response == "Hi"
+        )
+
+
+def test_a_named_answer_that_holds_no_text_is_a_bad_row():
+    with pytest.raises(BadRowError, match="the logged response is not a text"):
+        asked({"prompt": "a", "said": {"score": 1}}, response="said")
+    called = {"choices": [{"message": {"content": None, "tool_calls": []}}]}
+    assert asked({"prompt": "a", "said": called}, response="said").response is None
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"response": {"object": "error", "message": "too long", "code": 400}},
+        {"response": json.dumps({"error": {"message": "too long"}})},
+        {"response": "Internal Server Error"},
+        {"response": "502 Bad Gateway"},
+        {"response": {"status_code": 500, "body": {}}},
+        {"response": {"type": "error", "error": {"type": "overloaded_error"}}},
+        {"response": None, "error": {"message": "too long"}},
+        {"status": "failure"},
+        {"level": "ERROR"},
+        {"response_status": 429},
+    ],
+)
+def test_a_call_that_failed_is_no_traffic(failure):
+    with pytest.raises(NoTrafficError, match=r"^the call failed\Z"):
+        asked({"request": CHAT} | failure)
+    prompts = {"prompt": "a", "error": "NullPointerException", "status": "failed"}
+    assert asked(prompts).prompt == "a"  # a data set about errors
+
+
+@pytest.mark.parametrize("reasoning", ["reasoning_content", "reasoning"])
+def test_the_reasoning_before_an_answer_is_part_of_it(reasoning):
+    said = {**ANSWER, reasoning: "Let me think."}
+    response = asked({"request": CHAT, "response": {"choices": [{"message": said}]}}).response
+    assert response == {**ANSWER, "reasoning_content": "Let me think."}
+    hidden = {"completion_tokens_details": {"reasoning_tokens": 36}}
+    counted = {"choices": [{"message": ANSWER}], "usage": hidden}
+    response = asked({"request": CHAT, "response": counted}).response
+    assert response == {**ANSWER, "reasoning_content": None}
+
+
+def test_the_choices_of_a_question_are_no_answer():
+    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "four"}]
+    assert asked({"messages": said, "choices": "A) three B) four"}).response == "four"

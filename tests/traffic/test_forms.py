@@ -1,0 +1,369 @@
+"""Every shape of log is read as what was asked: its prompt, its settings and its answer."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_shapes import ANSWER, CHAT, SHAPES, SPAN, SYSTEM, TOLD, USER, page
+from traffic.asked import asked
+
+from draftbench.records import Sampling
+from draftbench.traffic.errors import (
+    BadRowError,
+    NoTrafficError,
+    NotRepresentableError,
+    UnknownFormError,
+)
+from draftbench.traffic.rows import Fields, read_request
+
+
+@pytest.mark.parametrize(("row", "content", "answer", "asks"), SHAPES.values(), ids=SHAPES)
+def test_a_log_is_read_as_what_was_asked(row, content, answer, asks):
+    if isinstance(content, type):
+        with pytest.raises(content) as raised:
+            asked(row)
+        assert str(raised.value) == answer
+        return
+    found = asked(row)
+    sampling = Sampling(temperature=asks["temperature"])
+    assert (found.prompt or list(found.messages), found.response) == (content, answer)
+    assert (found.sampling, found.max_tokens) == (sampling, asks.get("max_tokens"))
+    assert found.stop == asks.get("stop", ())
+    assert (found.constraint, found.template) == (asks.get("constraint"), asks.get("template", {}))
+
+
+def test_the_page_of_logs_says_what_becomes_of_each_shape():
+    written = (Path(__file__).parents[2] / "docs/logs.md").read_text()
+    assert written == page(), "run scripts/log_shapes.py"
+    assert len(SHAPES) >= 40
+    assert all(f"\n| {name} | " in written for name in SHAPES)
+
+
+def test_a_path_to_turns_asks_the_first():
+    assert asked({"turns": ["Hello", "Shorter"]}, prompt="turns").messages == (USER,)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '{"a": 1}', '[{"a": 1}]'])
+def test_a_prompt_that_happens_to_be_json_stays_a_prompt(text):
+    assert asked({"prompt": text}).prompt == text
+    assert asked({"question": text}, prompt="question").prompt == text
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '{"a": 1}', '[{"a": 1}]', '"quoted"'])
+def test_what_a_user_or_a_system_says_may_be_json(text):
+    said = {"role": "user", "content": text}
+    for row in ({"model": "m", "input": text}, {"messages": [said]}, CHAT | {"messages": [said]}):
+        assert asked(row).messages == (said,)
+    assert asked({"modelParameters": {}, "input": text}).prompt == text
+    for row in (CHAT | {"system": text}, {"model": "m", "input": "Hello", "instructions": text}):
+        assert asked(row).messages == ({"role": "system", "content": text}, USER)
+
+
+@pytest.mark.parametrize(("raw", "prompt"), [("True", "Once"), ("true", "Once"), ("False", None)])
+def test_a_table_says_in_text_that_ollama_applies_no_template(raw, prompt):
+    row = {"model": "m", "prompt": "Once", "system": "Be brief", "raw": raw, "options": "{}"}
+    assert asked(row).prompt == prompt
+
+
+def test_a_plain_prompt_can_be_a_message():
+    row = {"prompt": "Hello", "output_tokens": 9}
+    form, found, *_ = read_request(row, "log:1", Fields(as_chat=True), b"key")
+    assert (form, found.messages, found.max_tokens) == ("vLLM custom as chat", (USER,), 9)
+    assert asked({"messages": TOLD}, as_chat=True) == asked({"messages": TOLD})
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"do_sample": True}, {"top_p": 0.9}, {"top_k": 5}, {"do_sample": True, "temperature": 1.0}],
+)
+def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
+    row = {"inputs": "Once", "parameters": parameters}
+    assert asked(row).sampling.temperature == 1.0
+    assert asked({"inputs": "Once", "parameters": {"temperature": 1.0}}).sampling.temperature == 0.0
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({"model": "m", "input": [USER], "previous_response_id": "r"}, "previous_response_id"),
+        ({"input": [USER], "text": {"format": {"type": "json_schema"}}}, "response_format"),
+        (
+            {"input": [USER, {"type": "computer_call", "name": "f"}]},
+            "input items of type computer_call",
+        ),
+        (
+            {"input": [USER, {"type": "reasoning", "encrypted_content": "x"}]},
+            "reasoning that is not in the log",
+        ),
+        ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
+        ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
+        ({"messages": [USER], "history": [["a", "b"]]}, "history"),
+        (CHAT | {"model_parameters": {"temperature": 1, "frobnicate": 1}}, "frobnicate"),
+        (
+            {"text": "Once", "sampling_params": {"regex": "a+", "json_schema": "{}"}},
+            "json_schema and regex",
+        ),
+        ({"inputs": "Once", "parameters": {"do_sample": True, "truncate": 5}}, "truncate"),
+        (SPAN | {"gen_ai.output.type": "json"}, "gen_ai.output.type"),
+        ({"attributes": SPAN | {"gen_ai.request.odd": 1}}, "odd"),
+        (
+            {"prompt": "a", "options": {"num_predict": 5, "repeat_penalty": 1.1}},
+            "repetition_penalty",
+        ),
+        ({"prompt": ["a", "b"]}, "prompt as a list"),
+        ({"body": {"prompt": [1, 2, 3]}}, "prompt as a list"),
+        ({"body": {"model": "m", "input": ["a"], "dimensions": 9}}, "input"),
+        ({"conversations": [{"from": "somebody", "value": "a"}]}, "conversations.from"),
+        ({"body": CHAT | {"parameters": {"odd": 1}}}, "parameters"),
+        ({"body": CHAT | {"conversation": "c"}}, "conversation"),
+    ],
+)
+def test_what_cannot_be_applied_is_named_wherever_it_stands(row, field):
+    with pytest.raises(NotRepresentableError) as raised:
+        asked(row)
+    assert str(raised.value) == field
+
+
+NAMES = st.sampled_from(
+    [
+        *("messages", "prompt", "conversations", "conversation", "input", "inputs", "text"),
+        *("turns", "instruction", "output", "options", "parameters", "sampling_params", "request"),
+        *("attributes", "gen_ai.input.messages", "parts", "role", "content", "type", "model"),
+        *("tools", "system", "response", "choices", "temperature", "num_predict", "output_tokens"),
+    ]
+)
+VALUES = st.recursive(
+    st.sampled_from([None, True, 0, 0.5, "", "Hello", "user", "message", "inf", "[", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(NAMES, VALUES, max_size=5), st.none() | NAMES)
+def test_whatever_stands_where_a_request_could_is_read_or_refused(row, path):
+    try:
+        found = read_request(row, "log:1", Fields(prompt=path), b"key").request
+    except (BadRowError, NotRepresentableError, NoTrafficError):
+        return
+    assert found.prompt or found.messages
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"text": "a story", "label": 1},
+        {"inputs": "a", "normalize": True},
+        {"inputs": ["a"]},
+        {"instruction": "a"},
+        {"conversation": "a"},
+        {"input": "a"},
+        {"model": "BAAI/bge-m3", "input": "a"},
+        {"model": "m", "input": "a", "encoding_format": "float"},
+        {"model": "m", "input": ["a", "b"]},
+    ],
+)
+def test_a_text_that_may_be_anything_is_no_request(row):
+    with pytest.raises(UnknownFormError):
+        asked(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "temperature"),
+    [
+        ({"text": "Once"}, "Once", 0.0),
+        ({"body": {"text": "Once", "stream": True}}, "Once", 1.0),
+        ({"body": {"prompt": "Once"}}, "Once", 1.0),
+        ({"text": "Once", "sampling_params": {}}, "Once", 1.0),
+        ({"inputs": "Once"}, "Once", 0.0),
+        ({"request": {"inputs": "Once", "parameters": None}}, "Once", 0.0),
+        ({"model": "gpt-5", "input": "Hello"}, None, 1.0),
+    ],
+)
+def test_the_shortest_body_of_an_api_is_a_request(row, prompt, temperature):
+    found = asked(row)
+    assert (found.prompt, found.messages) == (prompt, None if prompt else (USER,))
+    assert found.sampling == Sampling(temperature=temperature)
+
+
+@pytest.mark.parametrize("name", ["system", "system_prompt", "systemPrompt", "system_message"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [USER, ANSWER]},
+        {"conversations": [{"from": "human", "value": USER["content"]}]},
+        {"conversation": [USER]},
+        {"prompt": USER["content"]},
+        {"text": USER["content"], "sampling_params": {}},
+        {"instruction": USER["content"], "output": "Rain falls."},
+    ],
+)
+def test_a_system_text_beside_any_form_is_the_system_message(name, row):
+    assert asked(row | {name: SYSTEM["content"]}).messages == (SYSTEM, USER)
+
+
+def test_a_system_text_that_the_messages_repeat_is_read_once():
+    row = {"messages": [SYSTEM, USER], "system": SYSTEM["content"]}
+    assert asked(row).messages == (SYSTEM, USER)
+
+
+def chat(said):
+    return [{"role": role, "content": text} for role, text in said]
+
+
+def openai(said, settings):
+    return {"model": "m", "messages": chat(said), **settings}
+
+
+def with_system(said, rows):
+    """The turns of a chat for an API that keeps the system text apart, and that text."""
+    system = [text for role, text in said if role == "system"]
+    return chat(said[len(system) :]), {"system": rows(system[0])} if system else {}
+
+
+def anthropic(said, settings):
+    messages, system = with_system(said, str)
+    renamed = {{"stop": "stop_sequences"}.get(name, name): settings[name] for name in settings}
+    return {"model": "m", "messages": messages, **system, **renamed}
+
+
+def bedrock(said, settings):
+    messages, system = with_system(said, lambda text: [{"text": text}])
+    names = {"max_tokens": "maxTokens", "top_p": "topP", "stop": "stopSequences"}
+    config = {names.get(name, name): settings[name] for name in settings}
+    turns = [{"role": each["role"], "content": [{"text": each["content"]}]} for each in messages]
+    body = {"messages": turns, **system, "inferenceConfig": config}
+    return {"schemaType": "ModelInvocationLog", "input": {"inputBodyJson": body}}
+
+
+def ollama(said, settings):
+    options = {{"max_tokens": "num_predict"}.get(name, name): settings[name] for name in settings}
+    return {"model": "m", "messages": chat(said), "options": options}
+
+
+def responses(said, settings):
+    renamed = {{"max_tokens": "max_output_tokens"}.get(n, n): settings[n] for n in settings}
+    return {"body": {"model": "m", "input": chat(said), **renamed}}
+
+
+def telemetry(said, settings):
+    turns = [{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in said]
+    names = {"stop": "stop_sequences"}
+    request = {f"gen_ai.request.{names.get(name, name)}": settings[name] for name in settings}
+    return {"attributes": {"gen_ai.input.messages": json.dumps(turns), **request}}
+
+
+def openinference(said, settings):
+    flat = {}
+    for at, (role, text) in enumerate(said):
+        flat[f"llm.input_messages.{at}.message.role"] = role
+        flat[f"llm.input_messages.{at}.message.content"] = text
+    return {"attributes": {**flat, "llm.invocation_parameters": json.dumps(settings)}}
+
+
+def openllmetry(said, settings):
+    flat = {f"gen_ai.prompt.{at}.role": role for at, (role, _) in enumerate(said)}
+    flat |= {f"gen_ai.prompt.{at}.content": text for at, (_, text) in enumerate(said)}
+    flat |= {f"gen_ai.request.{name}": settings[name] for name in settings}
+    return {"attributes": flat}
+
+
+CLASSES = {"user": "HumanMessage", "assistant": "AIMessage", "system": "SystemMessage"}
+
+
+def langsmith(said, settings):
+    turns = [
+        {"lc": 1, "type": "constructor", "id": ["langchain", CLASSES[role]],
+         "kwargs": {"content": text}} for role, text in said
+    ]  # fmt: skip
+    return {"inputs": {"messages": [turns]}, "extra": {"invocation_params": settings}}
+
+
+def sharegpt(said, settings):
+    names = {"user": "human", "assistant": "gpt"}
+    turns = [{"from": names.get(role, role), "value": text} for role, text in said]
+    return {"conversations": turns, **settings}
+
+
+def alpaca(said, settings):
+    messages, system = with_system(said, str)
+    texts = [each["content"] for each in messages]
+    pairs = [list(pair) for pair in zip(texts[:-1:2], texts[1::2], strict=True)]
+    return {"instruction": texts[-1], "history": pairs, **system, "output": "x", **settings}
+
+
+FORMS = {
+    "bare": openai,
+    "Python literal": lambda said, settings: {"messages": str(chat(said)), **settings},
+    "Langfuse": lambda said, settings: {"input": chat(said), "modelParameters": settings},
+    "conversation": lambda said, settings: {"conversation": chat(said), **settings},
+    "Anthropic": anthropic,
+    "Anthropic batch": lambda *asked: {"custom_id": "a", "params": anthropic(*asked)},
+    "Bedrock": bedrock,
+    "Ollama": ollama,
+    "Responses": responses,
+    "OpenTelemetry": telemetry,
+    "OpenInference": openinference,
+    "OpenLLMetry": openllmetry,
+    "LangSmith": langsmith,
+    "ShareGPT": sharegpt,
+    "Alpaca": alpaca,
+}
+
+
+# Half a character is no text, and a text that is only blanks is no message.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+
+
+@st.composite
+def requests(draw):
+    texts = draw(st.lists(TEXTS, min_size=1, max_size=5).filter(lambda said: len(said) % 2))
+    said = [(("user", "assistant")[at % 2], text) for at, text in enumerate(texts)]
+    if draw(st.booleans()):
+        said.insert(0, ("system", draw(TEXTS)))
+    settings = {"temperature": draw(st.sampled_from([0.0, 0.5, 1.0]))}
+    settings |= draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "max_tokens": st.integers(1, 99),
+                "top_p": st.sampled_from([0.5, 0.9]),
+                "stop": st.lists(TEXTS, min_size=1, max_size=2),
+            },
+        )
+    )
+    return said, settings
+
+
+@given(requests(), st.sampled_from(sorted(FORMS)))
+def test_a_request_is_the_same_in_whichever_form_it_is_written(asks, form):
+    said, settings = asks
+    request = asked(FORMS[form](said, settings))
+    assert request.messages == tuple(chat(said))
+    assert request.sampling == Sampling(
+        temperature=settings["temperature"], top_p=settings.get("top_p")
+    )
+    assert request.max_tokens == settings.get("max_tokens")
+    assert request.stop == tuple(settings.get("stop", ()))
+    assert request.id == asked(openai(said, settings)).id
+
+
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [
+        ({"prompt": "Once"}, "prompt"),
+        ({"messages": [USER]}, "messages"),
+        ({"body": {"messages": [USER]}}, "OpenAI request"),
+        ({"request": {"prompt": "Once"}}, "OpenAI request"),
+        ({"conversations": [{"from": "human", "value": "One"}]}, "ShareGPT"),
+    ],
+)
+def test_a_row_names_its_form(row, form):
+    assert read_request(row, "log:1", Fields(), b"key").form == form
+
+
+def test_the_last_message_of_a_request_body_is_never_taken_as_the_answer():
+    messages = [USER, {"role": "assistant", "content": "Hi"}]
+    assert asked({"body": {"messages": messages}}).messages == tuple(messages)

@@ -1,0 +1,141 @@
+"""Messages of every API: their texts, tools and reasoning, and what of them is not read."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from log_shapes import CALL, CALLED, USER
+from scenes import query
+from traffic.asked import asked
+
+from draftbench.traffic import load
+from draftbench.traffic.errors import BadRowError, NotRepresentableError
+
+
+@pytest.mark.parametrize("text", ["[{'role': 'user'}\n {'role': 'user'}]", "hello", "{'a': 1}"])
+def test_messages_that_are_no_list_are_a_bad_row(text):
+    with pytest.raises(BadRowError, match="`messages` is not a list"):
+        asked({"messages": text})
+
+
+def test_nulls_with_which_a_table_pads_are_not_in_the_prompt_and_those_of_a_log_are(tmp_path):
+    called = {"type": "function", "function": {"name": "f", "arguments": {"a": 1, "b": None}}}
+    padded = {
+        "messages": [
+            {**USER, "tool_calls": None},
+            {"role": "assistant", "content": "", "tool_calls": [called]},
+            {"role": "tool", "content": "x", "tool_calls": None},
+        ],
+        "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"a": "int", "b": None}}},
+            {"type": "function", "function": {"name": "g", "parameters": {"a": None, "b": "str"}}},
+        ],
+    }
+    pq.write_table(pa.Table.from_pylist([padded]), tmp_path / "a.parquet")
+    (request,) = load(query(tmp_path / "a.parquet")).requests
+    assert [tool["function"]["parameters"] for tool in request.tools] == [
+        {"a": "int"},
+        {"b": "str"},
+    ]
+    assert request.messages[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    (meant,) = asked(padded).messages[1]["tool_calls"]
+    assert meant["function"]["arguments"] == {"a": 1, "b": None}
+
+
+def test_what_a_log_notes_on_messages_changes_no_identity_and_is_named(tmp_path):
+    rows = [
+        {"conversation": [{**USER, "hashed_ip": f"ip{n}", "turn_identifier": n, "state": None}]}
+        for n in range(2)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    traffic = load(query(tmp_path / "a.jsonl"))
+    assert (len(traffic.requests), traffic.merged) == (1, 1)
+    assert traffic.unread == {"messages.hashed_ip": 2, "messages.turn_identifier": 2}
+
+
+def test_a_null_turn_is_an_empty_one():
+    said = [USER, {"role": "assistant", "content": None}, {"role": "user", "content": "Hello?"}]
+    assert asked({"messages": said}).messages[1] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        # Arguments as text, and a null with which a table pads.
+        {"messages": [
+            USER | {"tool_calls": None},
+            {"role": "assistant", "content": None, "tool_calls": [
+                CALL | {"function": {"name": "ls", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "a.txt"}]},
+        {"messages": [
+            USER,
+            {"role": "assistant",
+             "content": [{"type": "tool_use", "id": "c", "name": "ls", "input": {}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c",
+                 "content": [{"type": "text", "text": "a.txt"}]}]}]},
+        {"messages": [
+            {"role": "user", "content": [{"text": USER["content"]}]},
+            {"role": "assistant",
+             "content": [{"toolUse": {"toolUseId": "c", "name": "ls", "input": {}}}]},
+            {"role": "user", "content": [
+                {"toolResult": {"toolUseId": "c", "content": [{"text": "a.txt"}]}}]}],
+         "inferenceConfig": {}},
+        {"gen_ai.input.messages": [
+            {"role": "user", "parts": [{"type": "text", "content": USER["content"]}]},
+            {"role": "assistant",
+             "parts": [{"type": "tool_call", "id": "c", "name": "ls", "arguments": {}}]},
+            {"role": "tool",
+             "parts": [{"type": "tool_call_response", "id": "c", "response": "a.txt"}]}]},
+        {"llm.input_messages": [
+            {"message.role": "user", "message.content": USER["content"]},
+            {"message.role": "assistant",
+             "message.tool_calls": [{"tool_call": {"id": "c", "function": {
+                 "name": "ls", "arguments": "{}"}}}]},
+            {"message.role": "tool", "message.content": "a.txt", "message.tool_call_id": "c"}]},
+    ],
+)  # fmt: skip
+def test_calls_of_tools_and_their_results_are_the_same_messages_in_every_api(row):
+    assert asked(row).messages == tuple(CALLED)
+
+
+def test_items_of_one_answer_are_one_message():
+    items = [
+        USER,
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "So"}],
+        },
+        {"type": "function_call", "call_id": "c", "name": "ls", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "a.txt"},
+    ]
+    assert asked({"model": "m", "input": items}).messages[1] == {
+        "role": "assistant",
+        "content": "So",
+        "reasoning_content": "hm",
+        "tool_calls": [CALL],
+    }
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "image_url"),
+        ({"type": "input_audio", "input_audio": {}}, "input_audio"),
+        ({"image": {"format": "png"}}, "image"),
+        ({"type": "document", "source": {}}, "document"),
+    ],
+)
+def test_a_part_that_is_no_text_leaves_its_row_out_by_name(part, name):
+    said = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, part]}
+    with pytest.raises(NotRepresentableError, match=f"^message content of type {name}$"):
+        asked({"messages": [said]})
+
+
+def test_text_parts_are_joined():
+    content = [{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}]
+    found = asked({"messages": [{"role": "user", "content": content}]})
+    assert found.messages == ({"role": "user", "content": "One\nTwo"},)
