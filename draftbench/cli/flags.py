@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, Field, is_dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from draftbench.errors import UsageError, did_you_mean
-from draftbench.flags import flag, flag_name, flags_of, in_decision, one_of
+from draftbench.flags import flag, flag_name, flags_of, in_decision, number, one_of
 from draftbench.planner.options import DecisionOptions
 
 if TYPE_CHECKING:
@@ -74,7 +75,14 @@ def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
         kind = str
     elif isinstance(kind, str):  # as a record's annotations are
         kind = eval(kind, {"Path": Path})
-    option = typer.Option(*about["names"], **about["option"])
+    shown = dict(about["option"])
+    if number_kind := next((n for n in (int, float) if n in (kind, *get_args(kind))), None):
+        limits = shown.pop("min", -math.inf), shown.pop("max", math.inf)
+        known = (flag_name(declared, name), number_kind, *limits)
+        # Not typer's own types, whose errors are in the words of a library.
+        shown["parser"] = lambda text: number(*known, text)
+        shown["metavar"] = shown["metavar"] or ("N" if number_kind is int else "X")
+    option = typer.Option(*about["names"], **shown)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

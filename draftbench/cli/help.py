@@ -102,18 +102,18 @@ class Command(TyperCommand):
 
 
 def _name(shown: str, parameter: Any) -> str:
-    """`--sample <int range>` → `--sample N`; `--on / --off` → the one that is not the default."""
+    """`--junit <path>` → `--junit PATH`; `--on / --off` → the one that is not the default."""
     on, slash, off = shown.partition(" / ")
     if slash:
         shown = off if parameter.default else on
     kind_shown = re.search(r" <(?:list\[)?(\w+)[^>]*>$", shown)
     if kind_shown is None:
         return shown
-    kind = {"int": " N", "float": " X", "path": " PATH"}.get(kind_shown[1].lower(), " TEXT")
+    kind = " PATH" if kind_shown[1].lower() == "path" else " TEXT"
     return shown[: kind_shown.start()] + ("" if parameter.param_type_name == "argument" else kind)
 
 
 def _words(shown: str) -> str:
-    """Help without the limits of numbers and the default of a switch that is off; 900.0 → 900."""
-    shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?([\d.e-]+<=)?x[<>]=[\d.e-]+", "", shown)
-    return re.sub(r"(\[default: \d+)\.0\]", r"\1]", shown).replace("[]", "").strip()
+    """Help without the default of a switch that is off; 900.0 → 900."""
+    shown = re.sub(r"\[default: no-[a-z-]+\]", "", shown)
+    return re.sub(r"(\[default: \d+)\.0\]", r"\1]", shown).strip()
