@@ -185,11 +185,16 @@ def _check_together(context: typer.Context) -> None:
         for name in context.params
         if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
     }
-    way = next((way for way in ("save", "baseline") if way in given), "old")
+    way = next((way for way in _WAYS if way in given), "old" if "new" in given else None)
+    if way is None:
+        raise UsageError(
+            "say what to do with the run: save it as a baseline, or judge it by one",
+            hint="`draftbench gate --save FILE RUN`, then `draftbench gate --baseline FILE RUN`",
+        )
     usage, needed, allowed = _WAYS[way]
     hint = f"`draftbench gate {usage}`; see `draftbench gate --help`"
     others, missing = given - needed - allowed, needed - given
-    if others and way in given:
+    if others:
         raise UsageError(f"--{way} cannot be combined with {_written(others)}", hint=hint)
     if missing:
         raise UsageError(f"missing: {_written(missing)}", hint=hint)

@@ -200,9 +200,8 @@ WAYS = {
 @pytest.mark.parametrize(
     ("words", "way", "missing"),
     [
-        ("", "old", "--new, --old"),
-        ("RUN", "old", "--new, --old"),
         ("--old A", "old", "--new"),
+        ("--new A", "old", "--old"),
         ("--save b", "save", "RUN"),
         ("--baseline b", "judge", "RUN"),
     ],
@@ -210,6 +209,14 @@ WAYS = {
 def test_flags_that_are_missing_are_named(failing, words, way, missing):
     said = failing(2, "gate", *words.split())
     assert said.startswith(f"error: missing: {missing}\nhint: `draftbench gate {WAYS[way]}`;")
+
+
+@pytest.mark.parametrize("words", [(), ("RUN",), ("--candidate", "ngram")])
+def test_without_a_way_the_two_main_ones_are_named(failing, words):
+    assert failing(2, "gate", *words).splitlines() == [
+        "error: say what to do with the run: save it as a baseline, or judge it by one",
+        "hint: `draftbench gate --save FILE RUN`, then `draftbench gate --baseline FILE RUN`",
+    ]
 
 
 @pytest.mark.parametrize(

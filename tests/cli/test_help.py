@@ -88,3 +88,7 @@ def test_help_of_every_command_imports_nothing_heavy():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_version_has_a_short_flag(command):
+    assert command("-V").out == command("--version").out != ""
