@@ -111,6 +111,13 @@ def number(flag: str, kind: type[float], low: float, high: float, text: str) -> 
     raise UsageError(f"{flag} {text}: {limit}", hint=f"for example {flag} {max(low, 1):g}")
 
 
+def path(flag: str, text: str) -> Path:
+    """A path; the empty text would be the folder where the command runs."""
+    if not text:
+        raise UsageError(f"{flag} is empty", hint="a variable of the shell may be unset")
+    return Path(text)
+
+
 def number_range(flag: str, text: str) -> tuple[int, int]:
     """`2-4` or `3` → first and last."""
     low, dash, high = text.strip().partition("-")

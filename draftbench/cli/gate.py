@@ -75,7 +75,7 @@ def _names(*groups: type[DecisionOptions | ForCI | TextOutput]) -> set[str]:
     return {field.name for group in groups for field in fields(group)}
 
 
-_VERDICT = {"max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
+_VERDICT = {"max_drop", "inconclusive", "exit_zero", "force"} | _names(ForCI, TextOutput)
 # The three ways to call the gate: its usage, the flags that it needs, and those that it may have.
 _WAYS = {
     "save": (
@@ -120,6 +120,7 @@ def gate(
         among=("report", "pass", "fail"),
     ),
     exit_zero: bool = flag(False, "Exit 0 whatever the verdict; errors keep their exit codes."),
+    force: bool = in_output(False, "Replace a file that draftbench did not write."),
     options: DecisionOptions,
     costs: Path | None = COSTS,
     for_ci: ForCI,
@@ -134,7 +135,7 @@ def gate(
     """
     _check_together(context)
     for file in filter(None, (save, for_ci.junit)):
-        check_output(file, output.force)
+        check_output(file, force)
     if save and run:
         observed = read(run)
         if None in (candidate, k):

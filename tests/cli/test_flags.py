@@ -110,7 +110,7 @@ def test_numbers_that_cannot_be_are_refused_with_an_example(text, message):
     ("words", "said"),
     [
         (("--sample", "0"), "--sample 0: the smallest value is 1\nhint: for example --sample 1"),
-        (("--sample", "1.5"), "--sample 1.5: expected a whole number\nhint: for example --sample 1"),
+        (("--sample", "1.5"), "--sample 1.5: expected a whole number\nhint: for example"),
         (("--time-scale", "nan"), "--time-scale nan: expected a number\nhint: for example"),
         (("--ready-timeout", "x"), "--ready-timeout x: expected a number\nhint: for example"),
     ],

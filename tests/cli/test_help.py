@@ -53,7 +53,7 @@ def test_a_default_is_shown_without_the_least_value(command):
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("recommend", "RUN"), ("compare", "RUN_A RUN_B [RUN]..."), ("gate", "[RUN]")],
+    [("recommend", "[RUN]"), ("compare", "RUN_A RUN_B [RUN]..."), ("gate", "[RUN]")],
 )
 def test_the_first_line_names_the_arguments_without_braces(command, name, arguments):
     assert command(name, "-h").out.startswith(f"Usage: draftbench {name} [OPTIONS] {arguments}\n")
