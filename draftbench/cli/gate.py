@@ -263,7 +263,9 @@ def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> 
     served; where no speed is known, the only configuration that the server drafts with.
     """
     answer = recommend(require_measured(run), options)
-    if answer.provisional:
+    if answer.decision == "inconclusive":
+        note(f"note: the answer of `{run.path}` is inconclusive: its first draft may not be best")
+    elif answer.provisional:
         note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
     picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
     served = [each for each in answer.evaluations if each.requests_served]

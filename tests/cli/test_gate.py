@@ -255,6 +255,11 @@ def test_the_run_that_a_baseline_was_made_from_is_inconclusive_also_in_a_copy(
     assert "this is the run that the baseline was made from; nothing new" in above
 
 
+def test_a_baseline_of_an_inconclusive_answer_says_so(command, swept, tmp_path):
+    said = command("gate", "--save", tmp_path / "base.json", swept[0]).err
+    assert "is inconclusive: its first draft may not be best" in " ".join(said.split())
+
+
 def test_a_baseline_of_a_provisional_answer_says_so(command, tmp_path):
     run = ROOT / "results" / "reference" / "tinyllama-gsm8k"
     said = " ".join(command("gate", "--save", tmp_path / "base.json", run).err.split())

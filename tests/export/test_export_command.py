@@ -35,8 +35,8 @@ def test_stdout_is_the_configuration_alone_and_notes_go_to_stderr(export, make_r
     }
     assert err.splitlines() == [
         "serve: vllm serve org/target --speculative-config \\",
-        '''    \'{"method": "draft_model", "model": "org/small", "num_speculative_tokens": 2, '''
-        '''"draft_sample_method": "greedy"}\'''',
+        """    \'{"method": "draft_model", "model": "org/small", "num_speculative_tokens": 2, """
+        """"draft_sample_method": "greedy"}\'""",
         "note: send temperature 0 with every request, as measured; otherwise vLLM samples by the",
         "  checkpoint's generation_config.json",
         "note: measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model",
