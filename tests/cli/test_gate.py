@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
+from draftbench.planner.recommend import recommend
 from draftbench.run_folder.key import request_key
 
 ROOT = Path(__file__).parents[2]
@@ -255,8 +257,13 @@ def test_the_run_that_a_baseline_was_made_from_is_inconclusive_also_in_a_copy(
     assert "this is the run that the baseline was made from; nothing new" in above
 
 
-def test_a_baseline_of_an_inconclusive_answer_says_so(command, swept, tmp_path):
-    said = command("gate", "--save", tmp_path / "base.json", swept[0]).err
+def test_a_baseline_of_an_inconclusive_answer_says_so(command, tmp_path, monkeypatch):
+    def undecided(*asked):
+        return msgspec.structs.replace(recommend(*asked), decision="inconclusive")
+
+    monkeypatch.setattr("draftbench.cli.gate.recommend", undecided)
+    run = ROOT / "results" / "reference" / "tinyllama-gsm8k"
+    said = command("gate", "--save", tmp_path / "base.json", run).err
     assert "is inconclusive: its first draft may not be best" in " ".join(said.split())
 
 

@@ -283,7 +283,7 @@ def test_between_prompt_lookup_and_a_model_speed_alone_decides(run, names, secon
 
 
 def test_prompt_lookup_and_a_model_without_times_are_not_comparable(run):
-    with pytest.raises(IncomparableError, match="by speed alone, and one .* decode at k = 4"):
+    with pytest.raises(IncomparableError, match=r"by speed alone, and one .* decode at k = 4"):
         judge(run(candidate="ngram"), run())
 
 
