@@ -322,6 +322,8 @@ def _unusable(census: _Census, source: _Source) -> TrafficError:
     hint = bad[0].hint
     if hint == BadRowError.hint and rows == read:
         hint = "docs/logs.md has a row of each kind that can be read"
+        if rows == 1:
+            hint = "fix the row: there is no other"
     elif hint == BadRowError.hint and rows > 1:
         hint = "fix them, or skip and count them with --skip-bad"
     return TrafficError(f"{counted}{named}{guessed}", hint=hint)
