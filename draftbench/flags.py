@@ -8,6 +8,7 @@ A declaration holds the default, the help, how text becomes a value, and what th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, Field, field, fields
 from functools import partial
@@ -96,11 +97,33 @@ def numbers(flag: str, largest: int, text: str) -> tuple[int, ...]:
     return tuple(chosen)
 
 
+def number(flag: str, kind: type[float], low: float, high: float, text: str) -> float:
+    """`48` → 48, within the limits of a flag."""
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if low <= value <= high:
+        return value
+    limit = f"the largest value is {high:g}" if value > high else f"the smallest value is {low:g}"
+    if math.isnan(value):
+        limit = f"expected a {'whole ' * (kind is int)}number"
+    raise UsageError(f"{flag} {text}: {limit}", hint=f"for example {flag} {max(low, 1):g}")
+
+
+def path(flag: str, text: str) -> Path:
+    """A path; the empty text would be the folder where the command runs."""
+    if not text:
+        raise UsageError(f"{flag} is empty", hint="a variable of the shell may be unset")
+    return Path(text)
+
+
 def number_range(flag: str, text: str) -> tuple[int, int]:
     """`2-4` or `3` → first and last."""
-    low, dash, high = text.partition("-")
+    low, dash, high = text.strip().partition("-")
     try:
-        first, last = int(low), int(high if dash else low)
+        # A number below 0 begins with the dash.
+        first, last = int(low or text), int(high if dash else low)
     except ValueError:
         raise UsageError(
             f"{flag} {text}: expected a number or a range", hint=f"for example {flag} 2-4"

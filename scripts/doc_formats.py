@@ -232,7 +232,8 @@ def _other() -> str:
         "`per_request` with their intervals, `requests`, `requests_needed`. Unknown is empty.\n\n"
         "## `runs list --format json`\n\n"
         "A list, the newest first: `run` (path), `created`, `target`, `traffic`, `requests`, "
-        "`private` (kept or deleted), `problem` (why it cannot be read, else null)."
+        "`private` (kept or deleted), `status` (complete or unfinished), `answer` (the first line "
+        "of its recommendation; of the ten newest), `problem` (why it cannot be read, else null)."
     )
 
 

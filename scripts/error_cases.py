@@ -367,7 +367,6 @@ RUNS: list[Case] = [
     ("A redacted run continued", lambda: begun(lambda run: shutil.rmtree(run / "private"))),
     ("A run continued elsewhere", lambda: begun(changed("run.json", draftbench="0.0.1"))),
     ("`runs list` of no folder", lambda: ["runs", "list", "nowhere"]),
-    ("`report` without a file to write", lambda: kept(nothing, "report", "run")),
     ("`report --html` where nothing can be", lambda: kept(
         nothing, "report", "run", "--html", "nowhere/x.html")),
 ]  # fmt: skip

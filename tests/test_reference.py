@@ -9,7 +9,7 @@ import pytest
 
 from draftbench import notebook
 from draftbench.cli import main
-from draftbench.planner.decide import HARDLY_MORE_LOSS, DecisionAt, Evaluator
+from draftbench.planner.decide import HARDLY_MORE_LOSS, Alternative, DecisionAt, Evaluator
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Replay

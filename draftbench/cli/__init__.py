@@ -41,7 +41,7 @@ from draftbench.safe_files import without_controls
 
 TRACEBACK = "DRAFTBENCH_TRACEBACK"
 _AGAIN = "nothing is lost; run the command again"
-_HELP = {"-h", "--help", "--version"}
+_HELP = {"-h", "--help", "-V", "--version"}
 _UNKNOWN_COMMAND = re.compile("no such command `(.*?)`")
 
 app = typer.Typer(
@@ -168,7 +168,10 @@ def _version(value: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", "-V", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Does speculative decoding pay for your traffic, and with which draft model?

@@ -68,7 +68,7 @@ _SCREEN_GROUPS = ("segment", "temperature", "third")
 
 def acceptance(
     *,
-    run: RunArgument,
+    run: RunArgument = None,
     candidate: list[str] | None = flag(
         None,
         "Show this candidate, DRAFT[:QUANT]. Repeat the flag to compare the first with the others "

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING
 
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note, width
-from draftbench.errors import UsageError
 from draftbench.flags import drafts_flag, flag, size_of, target_flag, trust_flag
 from draftbench.models.drafting import parsed
 from draftbench.records import SELF
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
+
+
+_EVERY_TARGET = "it works with every target"
+# Ways to draft without anything that could be checked.
+_UNCHECKED = {
+    "ngram": _EVERY_TARGET,
+    "suffix": "vLLM drafts so for every target",
+    "raw": "only the engine knows whether it can draft so",
+}
 
 
 def check(
@@ -45,16 +53,10 @@ def check(
     draftbench check --target ./big --drafts ./small --memory 24GB
     """
     methods = {name: parsed(name)[0] for name in drafts}
-    for name, method in methods.items():
-        if name == SELF or method == "ngram":
-            hint = "it works with every target; leave it out"
-        elif method == "suffix":
-            hint = "vLLM drafts so for every target; leave it out"
-        elif method == "raw":
-            hint = "only the engine knows whether it can draft so; name its draft or head itself"
-        else:
-            continue
-        raise UsageError(f"`{name}` is not a model that can be checked", hint=hint)
+    for name, method in list(methods.items()):
+        if name == SELF or method in _UNCHECKED:
+            note(f"note: `{name}` is not a model: {_UNCHECKED.get(method, _EVERY_TARGET)}")
+            del methods[name]
     from draftbench.hub import Trust
     from draftbench.models.check import check_models, memory_here
     from draftbench.models.source import ModelSource
@@ -62,8 +64,7 @@ def check(
 
     source, *models = (
         ModelSource(name, Trust(remote_code=trust_remote_code))
-        for name in (target, *drafts)
-        if methods.get(name, "draft-model") == "draft-model"
+        for name in (target, *(name for name in methods if methods[name] == "draft-model"))
     )
     heads = [name for name, method in methods.items() if method != "draft-model"]
     for model in (source, *models):

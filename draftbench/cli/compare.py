@@ -35,15 +35,15 @@ from draftbench.report.terminal.text import (
 from draftbench.run_folder.manifest import flag_of
 
 _LEGEND = (
-    "A and B: all requests of each run. B − A: 95% interval over the requests in both, paired (c: "
-    "over repeated timings, not paired), as in `gate`; where it contains 0, the change is unclear. "
+    "A, B and B − A: over the requests in both; B − A: a 95% interval, paired (c: over repeated "
+    "timings, not paired), as in `gate`; where it contains 0, the change is unclear. "
     "– is unknown; two k's are each run's best."
 )
 _SELDOM = (
     f"Times (S, c) come from fewer than {MIN_PROCESSES} processes. Restarts can differ by more "
     "than these intervals, so no change in them is called higher or lower."
 )
-_SHORT_LEGEND = "B − A: 95% interval over the requests in both. S: speed-up while decoding."
+_SHORT_LEGEND = "All over the requests in both; B − A: 95% interval. S: speed-up while decoding."
 _ANSWERS_LEGEND = (
     "Speed-up: the one that `recommend` prints first. ±: half of that run's 95% interval."
 )

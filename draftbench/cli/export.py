@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from draftbench.cli.flags import COSTS, candidate_named, read, with_costs
+from draftbench.cli.flags import COSTS, RunArgument, candidate_named, read, with_costs
 from draftbench.cli.output import ResultFile, note, width
-from draftbench.errors import UsageError
 from draftbench.export.configurations import configure, known_engine
 from draftbench.export.serve_plan import serve_plan
 from draftbench.flags import flag
@@ -33,9 +29,7 @@ SHOWN = 3
 
 def export(
     *,
-    run: Annotated[
-        Path | None, typer.Argument(help="A run folder made by `sweep`.", metavar="RUN")
-    ] = None,
+    run: RunArgument = None,
     engine: str = flag(
         ...,
         "The engine: vllm, sglang, llama.cpp, tensorrt-llm or transformers.",
@@ -85,10 +79,6 @@ def export(
     if about:
         output.write(_about(engine))
         return 0
-    if run is None:
-        raise UsageError(
-            "a run folder is missing", hint=f"for example: draftbench export RUN --engine {engine}"
-        )
     observed = read(run)
     options = with_costs(options, costs, observed)
     answer = recommend(observed, options)
@@ -105,11 +95,13 @@ def export(
     configuration = configure(plan, engine, engine_version)
     output.write(configuration.text)
     if configuration.command:
-        piped = output.output == "-"
-        named = configuration.command.replace(
-            "FILE", "FILE" if piped else shlex.quote(output.output)
-        )
-        label = "serve, with -o FILE:" if piped else "serve:"
+        named, label = configuration.command, "serve:"
+        if output.output != "-":
+            named = named.replace("FILE", shlex.quote(output.output))
+        elif '"$(cat FILE)"' in named:
+            named = named.replace('"$(cat FILE)"', shlex.quote(configuration.text))
+        else:
+            label = "serve, with -o FILE:"
         note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))
     borrowed = options.costs.caveats if options.costs else ()
     # That the costs were not measured in this run is said first.

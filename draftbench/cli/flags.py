@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, Field, is_dataclass, replace
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from draftbench.cli.output import note
 from draftbench.errors import UsageError, did_you_mean
-from draftbench.flags import flag, flag_name, flags_of, in_decision, one_of
+from draftbench.flags import flag, flag_name, flags_of, in_decision, number, one_of, path
 from draftbench.planner.options import DecisionOptions
 
 if TYPE_CHECKING:
@@ -20,7 +22,12 @@ if TYPE_CHECKING:
     from draftbench.run_folder.run import Run
     from draftbench.traffic import TrafficQuery
 
-RunArgument = Annotated[Path, typer.Argument(help="A run folder made by `sweep`.", metavar="RUN")]
+RunArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A run folder made by `sweep` (default: the newest in results/runs).", metavar="RUN"
+    ),
+]
 COSTS = in_decision(
     None, "Use the step times of another run, or of an engine from a YAML file.", "PATH"
 )
@@ -74,7 +81,17 @@ def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
         kind = str
     elif isinstance(kind, str):  # as a record's annotations are
         kind = eval(kind, {"Path": Path})
-    option = typer.Option(*about["names"], **about["option"])
+    shown = dict(about["option"])
+    if number_kind := next((n for n in (int, float) if n in (kind, *get_args(kind))), None):
+        limits = shown.pop("min", -math.inf), shown.pop("max", math.inf)
+        known = (flag_name(declared, name), number_kind, *limits)
+        # Not typer's own types, whose errors are in the words of a library.
+        shown["parser"] = lambda text: number(*known, text)
+        shown["metavar"] = shown["metavar"] or ("N" if number_kind is int else "X")
+    elif Path in (kind, *get_args(kind)):
+        shown["parser"] = lambda text: path(flag_name(declared, name), text)
+        shown["metavar"] = shown["metavar"] or "PATH"
+    option = typer.Option(*about["names"], **shown)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -115,11 +132,15 @@ def traffic_query(source: str, sample: int | None = None, **reading: Any) -> Tra
     return TrafficQuery(source, request_key(), sample, **reading)
 
 
-def read(folder: Path) -> Run:
-    """Everything in a run folder."""
+def read(folder: Path | None) -> Run:
+    """Everything in a run folder, by default the newest, which is then named on stderr."""
+    from draftbench.cli.runs import newest
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import read_run
 
+    if folder is None:
+        folder = newest()
+        note(f"the newest run: {folder}")
     return read_run(RunFolder(folder))
 
 

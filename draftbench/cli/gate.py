@@ -75,7 +75,7 @@ def _names(*groups: type[DecisionOptions | ForCI | TextOutput]) -> set[str]:
     return {field.name for group in groups for field in fields(group)}
 
 
-_VERDICT = {"max_drop", "inconclusive", "exit_zero"} | _names(ForCI, TextOutput)
+_VERDICT = {"max_drop", "inconclusive", "exit_zero", "force"} | _names(ForCI, TextOutput)
 # The three ways to call the gate: its usage, the flags that it needs, and those that it may have.
 _WAYS = {
     "save": (
@@ -120,6 +120,7 @@ def gate(
         among=("report", "pass", "fail"),
     ),
     exit_zero: bool = flag(False, "Exit 0 whatever the verdict; errors keep their exit codes."),
+    force: bool = in_output(False, "Replace a file that draftbench did not write."),
     options: DecisionOptions,
     costs: Path | None = COSTS,
     for_ci: ForCI,
@@ -134,7 +135,7 @@ def gate(
     """
     _check_together(context)
     for file in filter(None, (save, for_ci.junit)):
-        check_output(file, output.force)
+        check_output(file, force)
     if save and run:
         observed = read(run)
         if None in (candidate, k):
@@ -185,11 +186,16 @@ def _check_together(context: typer.Context) -> None:
         for name in context.params
         if (source := context.get_parameter_source(name)) and source.name != "DEFAULT"
     }
-    way = next((way for way in ("save", "baseline") if way in given), "old")
+    way = next((way for way in _WAYS if way in given), "old" if "new" in given else None)
+    if way is None:
+        raise UsageError(
+            "say what to do with the run: save it as a baseline, or judge it by one",
+            hint="`draftbench gate --save FILE RUN`, then `draftbench gate --baseline FILE RUN`",
+        )
     usage, needed, allowed = _WAYS[way]
     hint = f"`draftbench gate {usage}`; see `draftbench gate --help`"
     others, missing = given - needed - allowed, needed - given
-    if others and way in given:
+    if others:
         raise UsageError(f"--{way} cannot be combined with {_written(others)}", hint=hint)
     if missing:
         raise UsageError(f"missing: {_written(missing)}", hint=hint)
@@ -257,7 +263,9 @@ def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> 
     served; where no speed is known, the only configuration that the server drafts with.
     """
     answer = recommend(require_measured(run), options)
-    if answer.provisional:
+    if answer.decision == "inconclusive":
+        note(f"note: the answer of `{run.path}` is inconclusive: its first draft may not be best")
+    elif answer.provisional:
         note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
     picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
     served = [each for each in answer.evaluations if each.requests_served]

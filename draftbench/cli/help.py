@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from draftbench.cli.flags import with_flags
+from draftbench.cli.output import bold
 from draftbench.flags import LAST
 
 # In the order in which they are used, each with its line in `draftbench --help`.
@@ -71,7 +72,7 @@ class Commands(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, then the names of the flags."""
-        with formatter.section("Commands"):
+        with formatter.section(bold("Commands")):
             formatter.write_dl(list(COMMANDS.items()))
         names = [max(parameter.opts, key=len) for parameter in self.get_params(ctx)]
         formatter.write(f"\nOptions: {', '.join(names)}\n")
@@ -97,23 +98,22 @@ class Command(TyperCommand):
                 headings.setdefault("Arguments" if argument else panel, []).append(row)
         for heading in sorted(headings, key=lambda each: LAST.index(each) if each in LAST else -1):
             if headings[heading]:
-                with formatter.section(heading):
+                with formatter.section(bold(heading)):
                     formatter.write_dl(headings[heading], col_max=_FLAGS_WIDTH)
 
 
 def _name(shown: str, parameter: Any) -> str:
-    """`--sample <int range>` → `--sample N`; `--on / --off` → the one that is not the default."""
+    """`--field <str>` → `--field TEXT`; `--on / --off` → the one that is not the default."""
     on, slash, off = shown.partition(" / ")
     if slash:
         shown = off if parameter.default else on
     kind_shown = re.search(r" <(?:list\[)?(\w+)[^>]*>$", shown)
     if kind_shown is None:
         return shown
-    kind = {"int": " N", "float": " X", "path": " PATH"}.get(kind_shown[1].lower(), " TEXT")
-    return shown[: kind_shown.start()] + ("" if parameter.param_type_name == "argument" else kind)
+    return shown[: kind_shown.start()] + " TEXT" * (parameter.param_type_name != "argument")
 
 
 def _words(shown: str) -> str:
-    """Help without the limits of numbers and the default of a switch that is off; 900.0 → 900."""
-    shown = re.sub(r"\[default: no-[a-z-]+\]|(; )?([\d.e-]+<=)?x[<>]=[\d.e-]+", "", shown)
-    return re.sub(r"(\[default: \d+)\.0\]", r"\1]", shown).replace("[]", "").strip()
+    """Help without the default of a switch that is off; 900.0 → 900."""
+    shown = re.sub(r"\[default: no-[a-z-]+\]", "", shown)
+    return re.sub(r"(\[default: \d+)\.0\]", r"\1]", shown).strip()

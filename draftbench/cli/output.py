@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,29 +34,18 @@ class ResultFile:
 
     output: str = in_output(
         "-",
-        "Write the result to this file instead of stdout.",
+        "Write the result to this file, replacing what it holds, instead of stdout.",
         "FILE",
         ("--output", "-o"),
         show_default=False,
     )
 
-    force: bool = in_output(False, "Replace a file that draftbench did not write.")
-
     def __post_init__(self) -> None:
-        check_output(self.output, self.force)
+        check_output(self.output, force=True)
 
     def write(self, text: str) -> None:
         """Print the text, or replace the file by it."""
         write_result(text, self.output)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Output(ResultFile):
-    """Where a table of figures goes, and in which format."""
-
-    style: str = in_output(
-        "table", "Print a table, json, markdown or csv.", "FORMAT", ("--format",), among=FORMATS
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +55,28 @@ class TextOutput(ResultFile):
     style: str = in_output(
         "table", "Print a table, json or markdown.", "FORMAT", ("--format",), among=TEXT_FORMATS
     )
+
+    def write(self, text: str) -> None:
+        """Print the text, the first line of a table in bold, or replace the file by it."""
+        if (self.style, self.output) == ("table", "-"):
+            first, end, rest = text.partition("\n")
+            text = bold(first) + end + rest
+        super().write(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(TextOutput):
+    """Where a table of figures goes, and in which format."""
+
+    style: str = in_output(
+        "table", "Print a table, json, markdown or csv.", "FORMAT", ("--format",), among=FORMATS
+    )
+
+
+def bold(text: str) -> str:
+    """The text in bold where stdout is a terminal that can and may show it."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return typer.style(text, bold=True) if sys.stdout.isatty() and not plain else text
 
 
 def width() -> int:

@@ -80,7 +80,7 @@ _URGENT = (
 
 def recommend(
     *,
-    run: RunArgument,
+    run: RunArgument = None,
     everything: bool = flag(
         False, "Also print every speed-up, loads, latency, checks and caveats.", names=("--all",)
     ),
@@ -99,12 +99,13 @@ def recommend(
     observed = read(run)
     answer = decide(observed, with_costs(options, costs, observed))
     repeated = words_of({"--costs", *map(flag_name, flags_of(options))})
-    same = [str(run), *repeated]
+    name = str(observed.path)
+    same = [name, *repeated]
     following = [] if everything else [command("recommend", *same, "--all")]
     if answer.leader is None:
-        following.insert(0, command("acceptance", str(run)))
+        following.insert(0, command("acceptance", name))
     following.append(command("report", *same, "--html", "report.html"))
-    if again := next_sweep(answer, observed.manifest, str(run)):
+    if again := next_sweep(answer, observed.manifest, name):
         following.insert(0, f"{command()} {again}")
     text = render(answer, output.style, width(), everything=everything, commands=following)
     output.write(text)

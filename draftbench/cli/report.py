@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 
 from draftbench.cli.flags import COSTS, RunArgument, read, with_costs
 from draftbench.cli.output import check_output, note, write_result
-from draftbench.errors import UsageError
 from draftbench.flags import flag, in_output
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -14,34 +14,39 @@ from draftbench.planner.recommend import recommend
 
 def report(
     *,
-    run: RunArgument,
-    html: Path | None = flag(None, "Write one self-contained HTML page.", "FILE"),
+    run: RunArgument = None,
+    html: Path | None = flag(
+        None, "Write the page to this file (default: report.html in the run folder).", "FILE"
+    ),
     plots: Path | None = flag(
         None, "Write every chart into this folder, as SVG and PNG.", "FOLDER"
     ),
+    open_page: bool = flag(False, "Open the page in the browser.", names=("--open",)),
     force: bool = in_output(False, "Replace files that draftbench did not write."),
     options: DecisionOptions,
     costs: Path | None = COSTS,
 ) -> int:
     """Write a run as one HTML page that explains itself, or as charts.
 
+    draftbench report results/runs/RUN --open
     draftbench report results/runs/RUN --html report.html
     draftbench report results/runs/RUN --plots charts
     """
-    if html is None and plots is None:
-        raise UsageError(
-            "nothing to write: give --html FILE for a page, or --plots FOLDER for charts",
-            hint=f"`draftbench recommend {run}` prints the answer",
-        )
     if html is not None:
         check_output(html, force)
     observed = read(run)
+    if html is None and (open_page or plots is None):
+        assert observed.path  # `read` sets it
+        html = observed.path / "report.html"
+        check_output(html, force)
     answer = recommend(observed, with_costs(options, costs, observed))
     if html is not None:
         from draftbench.report.page import page
 
-        write_result(page(str(run), observed, answer), html)
+        write_result(page(str(observed.path), observed, answer), html)
         note(f"wrote {html}")
+        if open_page and not webbrowser.open(html.resolve().as_uri()):
+            note("no browser can be started here; open the file yourself")
     if plots is not None:
         from draftbench.report.charts import charts_of
         from draftbench.report.plot import KINDS

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import RunArgument
+from draftbench.cli.flags import read
 from draftbench.cli.help import add_command
 from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
@@ -22,6 +22,8 @@ FolderArgument = Annotated[
     Path, typer.Argument(help="The folder that holds the run folders.", metavar="FOLDER")
 ]
 DEFAULT_FOLDER = Path("results/runs")
+# Of how many of the newest runs the answer is computed, which can take seconds.
+_ANSWERED = 10
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class ListedRun:
     traffic: str | None = None
     requests: int | None = None
     private: str | None = None  # kept or deleted
+    status: str | None = None  # complete, or unfinished: its sweep did not go to its end
+    answer: str | None = None  # the decision, of the newest runs
     problem: str | None = None
 
 
@@ -51,16 +55,18 @@ def list_runs(
     folder: FolderArgument = DEFAULT_FOLDER,
     output: TextOutput,
 ) -> int:
-    """List the runs in a folder, newest first; n counts their requests.
+    """List the runs in a folder, newest first, with their answers; n counts their requests.
 
     draftbench runs list
     draftbench runs list /data/runs --format json | jq -r '.[].run'
     """
     listed = _newest_first(folder)
+    recent = [run for run in listed if not run.problem][:_ANSWERED]
+    listed = [replace(run, answer=_answer(run)) if run in recent else run for run in listed]
     if output.style == "json":
         output.write(to_json(listed))
         return 0
-    head = ("run", "created", "target", "traffic", "n", "texts")
+    head = ("run", "answer", "status", "n", "target", "traffic", "created", "texts")
     rows, broken = [], []
     for run in listed:
         name, target, traffic = (
@@ -70,14 +76,42 @@ def list_runs(
             broken.append(f"{name}: {run.problem}")
         else:
             created = run.created.replace("T", " ")[:16]
-            rows.append((name, created, target, traffic, str(run.requests), run.private))
+            facts = (str(run.requests), target, traffic, created, run.private)
+            rows.append((name, run.answer, run.status, *facts))
     section = Section(f"Runs in {folder}", head, rows, broken)
     output.write(render_sections([section], output.style, width()))
     return 0
 
 
-def _newest_first(folder: Path) -> list[ListedRun]:
+def newest() -> Path:
+    """The newest run of the usual folder.
 
+    Raises:
+        UsageError: there is none.
+    """
+    runs = _newest_first(DEFAULT_FOLDER) if DEFAULT_FOLDER.is_dir() else []
+    for run in runs:
+        if not run.problem:
+            return Path(run.run)
+    raise UsageError(
+        f"no run is named, and `{DEFAULT_FOLDER}` has none",
+        hint="name a run folder, or make one with `draftbench sweep`",
+    )
+
+
+def _answer(run: ListedRun) -> str:
+    """The headline of a run's recommendation, or why it has none."""
+    from draftbench.planner.recommend import recommend
+    from draftbench.report.answer import headline
+
+    try:
+        observed = read(Path(run.run))
+        return headline(recommend(observed)) if observed.candidates else "nothing measured"
+    except RunFolderError as error:
+        return error.message
+
+
+def _newest_first(folder: Path) -> list[ListedRun]:
     if not folder.is_dir():
         raise UsageError(
             f"no folder `{folder}`", hint="`draftbench sweep` creates it; or name another folder"
@@ -97,6 +131,7 @@ def _newest_first(folder: Path) -> list[ListedRun]:
                 run.manifest.question.traffic,
                 run.manifest.traffic.requests,
                 "deleted" if run.redacted else "kept",
+                "complete" if run.manifest.under_way is None else "unfinished",
             )
         )
     return sorted(listed, key=lambda run: run.created, reverse=True)
@@ -129,7 +164,9 @@ def prune(
     return 0
 
 
-def redact(run: RunArgument) -> int:
+def redact(
+    run: Annotated[Path, typer.Argument(help="A run folder made by `sweep`.", metavar="RUN")],
+) -> int:
     """Delete a run's prompts and responses. Every figure stays, but the sweep cannot be resumed.
 
     draftbench runs redact results/runs/RUN

@@ -27,6 +27,7 @@ from draftbench.flags import (
     trust_flag,
 )
 from draftbench.hub import Trust
+from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
 from draftbench.traffic import TrafficQuery
 
@@ -103,9 +104,10 @@ def sweep(
         **given,
     )
     check_options(options, serving)
+    out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
+    RunFolder.check_place(out)  # before traffic is read
     from draftbench.report.answer import next_sweep
     from draftbench.report.terminal.progress import TerminalWatcher
-    from draftbench.run_folder.folder import RunFolder
     from draftbench.sweep import prepare
 
     watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
@@ -117,7 +119,6 @@ def sweep(
             describe(prepared, watcher)
         output.write(render(dry_run_of(prepared), output.style, width()))
         return 0
-    out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
     code, answer = run_sweep(options, out, as_called(), watcher, output)
     again = next_sweep(answer, RunFolder(out).manifest, str(out))
     page = command("report", str(out), "--html", str(out / "report.html"))

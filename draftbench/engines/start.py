@@ -40,6 +40,14 @@ _LOG_BYTES = 64 << 10  # of its end that are read
 _FEW_CORES = 16
 # What an engine's log says, and what helps.
 _ADVICE = {
+    **{
+        f"No module named '{name}'": f"{name} is not installed in the Python that runs draftbench: "
+        f'name another, --engine-command "/path/to/python -m {module} {{args}}"'
+        for name, module in (
+            ("vllm", "vllm.entrypoints.openai.api_server"),
+            ("sglang", "sglang.launch_server"),
+        )
+    },
     "Available memory on node": "set VLLM_CPU_KVCACHE_SPACE in the environment to the GiB that its "
     'cache may take, e.g. 1, or add --engine-args "--gpu-memory-utilization 0.3"',
     "Free memory on device": 'add --engine-args "--gpu-memory-utilization 0.5", or end what else '

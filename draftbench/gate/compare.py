@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import Sample, alpha, tokens_per_round
 from draftbench.acceptance.intervals import MIN_REQUESTS, Estimate, estimates
@@ -50,9 +52,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One figure in both runs. `difference` is B less A and `ratio` B over A, over the `requests`
-    that both have (0 for c, which is not paired); `obstacle` says why there are none. `processes`
-    timed the figure in the run that has fewer; None for a figure that is counted.
+    """One figure in both runs. `difference` is B less A and `ratio` B over A, like `a` and `b` over
+    the `requests` that both have (0 for c, which is not paired); `obstacle` says why there are
+    none, and then `a` and `b` are over each run's own requests. `processes` timed the figure in the
+    run that has fewer; None for a figure that is counted.
     """
 
     figure: str
@@ -204,11 +207,10 @@ def _figures(
             tokens_per_round(b.trajectories, b.at(k_b)),
         )
         yield _change("tokens per round", (k_a, k_b), samples, obstacle)
-    machines = [run.manifest.environment.machine for run in runs]
     runners = [_timed_with(run) for run in runs]
     timed_apart = None
-    if machines[0] != machines[1]:
-        timed_apart = "not comparable: timed on different machines"
+    if elsewhere := _elsewhere(*runs):
+        timed_apart = f"not comparable: timed {elsewhere}"
     elif runners[0] != runners[1]:
         timed_apart = f"not comparable: timed with {runners[0]} and {runners[1]}"
     elif _at_other_concurrencies(runs):
@@ -257,6 +259,16 @@ def _served(
             else None
         )
     return _change("tokens per round", ks, (samples[0], samples[1]), obstacle)
+
+
+def _elsewhere(a: Run, b: Run) -> str | None:
+    """In what the hardware of two runs differs, as far as times depend on it; None: in nothing."""
+    one, other = (run.manifest.environment for run in (a, b))
+    if one.machine == other.machine:
+        return None
+    if msgspec.structs.replace(one, threads=other.threads).machine == other.machine:
+        return f"with different numbers of CPU threads ({one.threads} and {other.threads})"
+    return "on different machines"
 
 
 def _at_other_concurrencies(runs: Sequence[Run]) -> bool:
@@ -310,7 +322,7 @@ def _change(
     elif not obstacle:
         shared = sorted({*a.requests} & {*b.requests})
         if len(shared) >= MIN_REQUESTS:
-            before, after = _only(a, shared), _only(b, shared)
+            before, after = samples = _only(a, shared), _only(b, shared)
             difference = gain_of(before, after, relative=False).interval
             gain = gain_of(before, after, relative=True).interval
         if difference is None or gain is None:
@@ -360,8 +372,8 @@ def _caveats(a: Run, b: Run) -> Iterable[str]:
     if unpaired := why_unpaired(a, b):
         yield unpaired
         return
-    if a.manifest.environment.machine != b.manifest.environment.machine:
-        yield "times (c, S) come from different machines and are not compared"
+    if elsewhere := _elsewhere(a, b):
+        yield f"times (c, S) were taken {elsewhere} and are not compared"
     in_a, in_b = (run.responses for run in (a, b))
     both = in_a.keys() & in_b.keys()
     if len(both) < max(len(in_a), len(in_b)):
@@ -464,8 +476,8 @@ def _caveats_of_all(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterat
         yield "the requests were hashed with different keys: whether they are the same is unknown"
     elif len(set.intersection(*requests)) < max(map(len, requests)):
         yield "the runs did not measure the same requests"
-    if len({run.manifest.environment.machine for run in runs}) > 1:
-        yield "the runs come from different machines, or used different numbers of threads"
+    for elsewhere in dict.fromkeys(filter(None, (_elsewhere(runs[0], run) for run in runs[1:]))):
+        yield f"times were taken {elsewhere}"
     kinds = {run.manifest.question.engine is None for run in runs}
     if len(kinds) > 1:
         yield (

@@ -33,9 +33,9 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.intervals import Estimate, estimates
 from draftbench.acceptance.rounds import Floats
-from draftbench.errors import UsageError
+from draftbench.errors import IncomparableError, UsageError
 from draftbench.gate.baseline import Baseline, RequestCounts
-from draftbench.gate.limits import TIMED, Limit, default_limits
+from draftbench.gate.limits import DEFAULT_DROP, TIMED, Limit, default_limits
 from draftbench.gate.noninferiority import (
     TAIL,
     Gain,
@@ -51,6 +51,7 @@ from draftbench.gate.notes import notes_on, prompts_changed, target_changed
 from draftbench.gate.pair_requests import (
     Pair,
     by_segment,
+    one_looks_up,
     one_was_counted,
     pair_up,
     question_digest,
@@ -103,16 +104,26 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     """Whether the new run is worse than the old by more than the limits allow (default: those for
     the old run's k).
 
-    α is left out, with a note, if one of the two has none (prompt lookup) or another definition.
+    α is left out, with a note, if one of the two has another definition. Prompt lookup against a
+    model is judged by speed alone.
 
     Raises:
         IncomparableError: the two measured different things; names the first difference.
         UsageError: a limited metric was not measured, or none can be compared.
     """
     limits = default_limits(old.alpha, old.question.k) if limits is None else limits
-    if one_was_counted(old, new):
+    if one_looks_up(old, new):
+        by_speed = [limit for limit in limits if limit.metric == "speedup"]
+        limits = by_speed or [Limit(metric="speedup", value=DEFAULT_DROP, relative=True)]
+    elif one_was_counted(old, new):
         limits = [limit for limit in limits if limit.metric != "alpha"]
     pairs = pair_up(old, new, limits)
+    if one_looks_up(old, new) and samples_of("speedup", pairs) is None:
+        raise IncomparableError(
+            "prompt lookup and a model can be compared by speed alone, and one of the two runs did "
+            f"not decode at k = {old.question.k}",
+            hint="sweep with --measure all, which decodes at every k",
+        )
     pooled = [check for limit in limits if (check := _over_all(limit, old, new, pairs))]
     if not pooled:
         raise UsageError(

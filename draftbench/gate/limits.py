@@ -26,7 +26,7 @@ class Limit(Record, frozen=True):
     relative: bool
 
 
-_DROP = 0.02
+DEFAULT_DROP = 0.02
 
 
 def default_limits(rate: float | None, k: int) -> tuple[Limit, ...]:
@@ -38,13 +38,13 @@ def default_limits(rate: float | None, k: int) -> tuple[Limit, ...]:
     # The mean accepted length counts only rounds that drafted: a draft that stops drafting, or a
     # lookup that finds less, shows in tokens per round alone.
     lengths = ("mean_accepted_length", "tokens_per_round")
-    limits = tuple(Limit(metric=name, value=_DROP, relative=True) for name in lengths)
+    limits = tuple(Limit(metric=name, value=DEFAULT_DROP, relative=True) for name in lengths)
     if not rate:
         return limits
     low, high = 0.0, rate
     while high - low > 1e-6:
         middle = (low + high) / 2
-        enough = expected_tokens(middle, k) < (1 - _DROP) * expected_tokens(rate, k)
+        enough = expected_tokens(middle, k) < (1 - DEFAULT_DROP) * expected_tokens(rate, k)
         low, high = (middle, high) if enough else (low, middle)
     return (*limits, Limit(metric="alpha", value=round(rate - low, 4), relative=False))
 

@@ -11,7 +11,13 @@ from draftbench.acceptance.intervals import FEW_REQUESTS
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.limits import TIMED
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.pair_requests import Pair, came_at_other_times, one_was_counted, same_run
+from draftbench.gate.pair_requests import (
+    Pair,
+    came_at_other_times,
+    one_looks_up,
+    one_was_counted,
+    same_run,
+)
 from draftbench.gate.result import AnswerCheck, Check, GateResult
 from draftbench.models.engine_rules import STARTED
 from draftbench.planner.passes import MIN_PROCESSES
@@ -29,6 +35,10 @@ OTHER_ROOM = (
     "more requests wait, so times may differ for that alone"
 )
 SAME_RUN = "this is the run that the baseline was made from; nothing new was measured"
+SPEED_ALONE = (
+    "only speed was judged: prompt lookup drafts without a model, so that its acceptance and a "
+    "model's do not say which of the two is better"
+)
 SPEED_NOT_JUDGED = (
     "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`, and both runs "
     f"swept with `--processes {MIN_PROCESSES} --measure all`"
@@ -46,7 +56,10 @@ def notes_on(
     prompts, other = prompts_changed(pairs), target_changed(old, new)
     yield from filter(None, (prompts, other))
     failed = result.verdict is Verdict.FAIL
-    if failed and any(check.verdict is Verdict.FAIL for check in result.checks):
+    looks_up = one_looks_up(old, new)
+    if looks_up:
+        yield SPEED_ALONE
+    elif failed and any(check.verdict is Verdict.FAIL for check in result.checks):
         yield from _largest_drops(result, old, new)
     if failed and result.changes:
         yield f"changed since the baseline: {', '.join(change.fact for change in result.changes)}"
@@ -81,7 +94,8 @@ def _caveats(
     missing = len(old.asked - new.asked)
     if missing:
         yield f"{missing} requests of the baseline are missing from this run; left out"
-    if old.alpha_definition is None or old.alpha_definition != new.alpha_definition:
+    other = old.alpha_definition is None or old.alpha_definition != new.alpha_definition
+    if other and not one_looks_up(old, new):
         yield f"no alpha: {_no_alpha(old, new)}"
     if came_at_other_times(old, new):
         yield OTHER_TIMES

@@ -10,12 +10,17 @@ import msgspec
 from draftbench.errors import IncomparableError
 from draftbench.gate.baseline import Baseline, RequestCounts
 from draftbench.gate.limits import TIMED, Limit
-from draftbench.records import NUMBER_TYPES
+from draftbench.records import LOOKUP, NUMBER_TYPES
 from draftbench.run_folder.key import VARIABLE
 from draftbench.run_folder.manifest import flag_of
 
 # Requests that the new run lacks may be those on which it failed, so most must be there.
 MIN_OVERLAP = 0.8
+
+_SETTINGS = (
+    "run with the baseline's setting, or save a new baseline",
+    "run with the baseline's settings, or save a new baseline",
+)
 
 Pair = tuple[RequestCounts, RequestCounts]
 
@@ -36,9 +41,9 @@ def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair
         value = before.pop(field)
         if None not in (value, now[field]):  # a replay has no load
             before[field] = value  # last, so that other differences are named first
-    for field, value in before.items():
-        if now[field] != value:
-            raise _another_question(field, value, now[field])
+    differing = {field: (was, now[field]) for field, was in before.items() if now[field] != was}
+    if differing:
+        raise _another_question(differing)
     # What was not answered was asked for all the same.
     unanswered = {
         counts.id: counts.sampling for counts in old.requests if counts.id in new.unanswered
@@ -84,6 +89,13 @@ def one_was_counted(old: Baseline, new: Baseline) -> bool:
     over the tokens that it tried, a replay's over the whole output.
     """
     return (old.question.concurrency is None) != (new.question.concurrency is None)
+
+
+def one_looks_up(old: Baseline, new: Baseline) -> bool:
+    """Whether one drafts by prompt lookup and the other with a model: a round of lookup costs next
+    to nothing, so that its acceptance does not say which of the two is better.
+    """
+    return (old.candidate == LOOKUP) != (new.candidate == LOOKUP)
 
 
 def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
@@ -147,16 +159,20 @@ def question_digest(baseline: Baseline) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _another_question(field: str, before: object, now: object) -> IncomparableError:
+def _another_question(differing: Mapping[str, tuple[object, object]]) -> IncomparableError:
+    """The refusal of another question: all that differs, the most important first."""
     hints = {
         "key_id": f"set {VARIABLE} to the first run's key: the {VARIABLE} of its machine, or "
         "`hex:` and the content of ~/.config/draftbench/key there",
         "metric_version": "save the baseline again with this draftbench",
     }
-    name = flag_of(field)
-    if field in ("metric_version", "definition of α"):  # set by no flag
-        name = field.replace("_", " ")
+    told = []
+    for field, (before, now) in differing.items():
+        # Two of them are set by no flag.
+        flagless = field in ("metric_version", "definition of α")
+        name = field.replace("_", " ") if flagless else flag_of(field)
+        told.append(f"{name} was {before}, is {now}")
     return IncomparableError(
-        f"the baseline cannot be compared: {name} was {before}, is {now}",
-        hint=hints.get(field, "run with the baseline's setting, or save a new baseline"),
+        f"the baseline cannot be compared: {'; '.join(told)}",
+        hint=hints.get(next(iter(differing)), _SETTINGS[len(differing) > 1]),
     )

@@ -130,7 +130,8 @@ def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
             if found := _BLOCK.match(tensor.name):
                 layers = max(layers, int(found[1]) + 1)
     except Exception as error:  # whatever the library meets in a spoiled file
-        raise UnreadableError(str(error)) from error
+        reason = "it is not a GGUF file" if str(error) == "GGUF magic invalid" else str(error)
+        raise UnreadableError(reason) from error
     return {k: v for k, v in counts.items() if isinstance(v, int | float)}, layers, kinds
 
 

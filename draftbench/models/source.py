@@ -68,19 +68,25 @@ class ModelSource:
             return path.resolve().stem if path.suffix == ".gguf" else path.resolve().name
         return short_name(self.spec)
 
+    def refuse_missing(self) -> None:
+        """Raise a ModelError where there is nothing of this name, or a file of another kind."""
+        if self.on_hub:
+            return
+        path, hint = self._path, "a directory with config.json, a .gguf file, or a hub id like"
+        if not self.local:
+            raise ModelError(f"no model at `{self.spec}`", hint=f"give {hint} org/name")
+        if path.is_file() and path.resolve().suffix != ".gguf":
+            raise ModelError(f"`{self.spec}` is not a .gguf file", hint=f"give {hint} org/name")
+
     def _arguments(self) -> tuple[str, dict[str, Any]]:
         """Where transformers loads it from, and with which keyword arguments."""
         options: dict[str, Any] = {"trust_remote_code": self.trust.remote_code}
+        self.refuse_missing()
         if self.local:
             path = self._path.resolve()
             if path.suffix == ".gguf":
                 return str(path.parent), {**options, "gguf_file": path.name}
             return str(path), options
-        if not self.on_hub:
-            raise ModelError(
-                f"no model at `{self.spec}`",
-                hint="give a directory with config.json, a .gguf file, or a hub id like org/name",
-            )
         repository, revision = split_revision(self.spec)
         # Once the configuration is loaded its commit is known, and the rest comes from the same,
         # even if the branch changes meanwhile.

@@ -49,6 +49,7 @@ from draftbench.safe_files import (
 
 MAX_MANIFEST_BYTES = 4 << 20
 MANIFEST, TEMPORARY, LOCK, PRIVATE = "run.json", "run.json.tmp", ".lock", "private"
+_PARTS = {"observations", PRIVATE, TEMPORARY, LOCK}  # of a folder that was begun
 TEXTS, STARTS = "texts.jsonl", "starts.jsonl"
 
 R = TypeVar("R", bound=Record)
@@ -78,6 +79,16 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = _read_manifest(path)
+
+    @staticmethod
+    def check_place(path: Path) -> None:
+        """Raise a RunFolderError where no run can be begun or continued."""
+        hint = "take an empty or a new folder for --out"
+        if path.exists() and not path.is_dir():
+            raise RunFolderError(f"`{path}` is a file, and --out names a folder", hint=hint)
+        begun = (path / MANIFEST).exists() or not path.exists()
+        if not begun and {entry.name for entry in path.iterdir()} - _PARTS:
+            raise RunFolderError(f"`{path}` exists and is not a run folder", hint=hint)
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> RunFolder:
@@ -227,19 +238,9 @@ def _begin(path: Path, manifest: Manifest) -> None:
     """Make the folder's parts, and the manifest last: where a kill left none, it can be begun
     again.
     """
-    parts = {"observations", PRIVATE, TEMPORARY, LOCK}
-    if path.exists() and not path.is_dir():
-        raise RunFolderError(
-            f"`{path}` is a file, and --out names a folder",
-            hint="take an empty or a new folder for --out",
-        )
     try:
+        RunFolder.check_place(path)
         path.mkdir(parents=True, exist_ok=True)
-        if {entry.name for entry in path.iterdir()} - parts:
-            raise RunFolderError(
-                f"`{path}` exists and is not a run folder",
-                hint="take an empty or a new folder for --out",
-            )
         with RunWriter(path):
             if (path / MANIFEST).exists():  # another process was faster
                 return

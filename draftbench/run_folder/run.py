@@ -63,6 +63,24 @@ class Run:
     partial: tuple[Served, ...] = ()
     path: Path | None = None
 
+    def __repr__(self) -> str:
+        """Three lines, for a notebook."""
+        question = self.manifest.question
+        counts = {
+            "responses": self.trajectories,
+            "replays": self.replays,
+            "decodes": self.decodes,
+            "timings": self.costs,
+            "failures": self.failures,
+        }
+        held = ", ".join(f"{len(rows)} {kind}" for kind, rows in counts.items() if rows)
+        return (
+            f"Run {self.path or self.manifest.run}: {question.target} on {question.traffic}\n"
+            f"{', '.join(map(str, self.candidates)) or 'no candidate'}; "
+            f"k = {', '.join(map(str, question.ks))}\n"
+            f"{held or 'nothing measured'}"
+        )
+
     @cached_property
     def decodes_by_concurrency(self) -> Mapping[int, Sequence[Decode]]:
         """Decoding runs by how many rows were decoded at once."""

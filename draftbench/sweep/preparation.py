@@ -125,6 +125,8 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
                 f"`{spec}`: only a serving engine drafts by {method}",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
+    for spec in (options.target, *models):
+        ModelSource(spec).refuse_missing()
     traffic = read_requests(options, watcher)
     for level in (options.target_quant, *options.quants):
         check_level(level, device, simulate=options.simulate_quant)

@@ -319,11 +319,13 @@ def _unusable(census: _Census, source: _Source) -> TrafficError:
     )
     counted = f"{rows} of {read} rows cannot be read: " if rows > 1 else ""
     guessed = f"; read as {', '.join(source.layout)}" if source.layout and rows == read else ""
-    hint = "fix them, or skip and count them with --skip-bad"
-    if rows == 1 or bad[0].hint != BadRowError.hint:
-        hint = bad[0].hint
-    if rows == read and hint == BadRowError.hint:
-        hint = "fix the row: there is no other"
+    hint = bad[0].hint
+    if hint == BadRowError.hint and rows == read:
+        hint = "docs/logs.md has a row of each kind that can be read"
+        if rows == 1:
+            hint = "fix the row: there is no other"
+    elif hint == BadRowError.hint and rows > 1:
+        hint = "fix them, or skip and count them with --skip-bad"
     return TrafficError(f"{counted}{named}{guessed}", hint=hint)
 
 

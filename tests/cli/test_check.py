@@ -65,14 +65,22 @@ def test_traffic_that_is_not_there(failing, words):
     assert "did you mean" in failing(2, *words, "--traffic", "suite:completon")
 
 
-@pytest.mark.parametrize("name", ["ngram", "self"])
-def test_drafts_that_are_no_models(failing, words, name):
-    assert "works with every target" in failing(2, *words, "--drafts", name)
+def test_a_draft_without_a_model_is_named_beside_those_that_are_checked(command, words):
+    outcome = command(*words, "--drafts", "self,ngram,suffix,spec:a.json")
+    assert outcome.code == 0
+    assert outcome.err.splitlines() == [
+        "note: `self` is not a model: it works with every target",
+        "note: `ngram` is not a model: it works with every target",
+        "note: `suffix` is not a model: vLLM drafts so for every target",
+        "note: `spec:a.json` is not a model: only the engine knows whether it can draft so",
+    ]
+    assert "draft as the draft of target: can work" in outcome.out
 
 
-def test_drafts_that_only_an_engine_can_judge(failing, words):
-    assert "vLLM drafts so" in failing(2, *words, "--drafts", "suffix")
-    assert "only the engine knows" in failing(2, *words, "--drafts", "spec:a.json")
+def test_without_a_model_to_check_the_target_alone_is_shown(command, embedded):
+    outcome = command("check", "--target", embedded / "target", "--drafts", "ngram")
+    assert outcome.code == 0
+    assert outcome.out.startswith("Sizes\n")
 
 
 def test_a_head_that_does_not_fit_exits_1_beside_a_draft_that_does(command, words, tmp_path):

@@ -92,6 +92,7 @@ def test_levels_are_taken_with_blanks_repeated_and_once():
     [
         ("4-2", "--k 4-2: the start of a range must not exceed its end"),
         ("0", "--k 0: the smallest value is 1"),
+        ("-1", "--k -1: the smallest value is 1"),
         ("1-65", "--k 1-65: the largest value is 64"),
         ("x", "--k x: expected a number or a range"),
         ("1,,4", "--k : expected a number or a range"),
@@ -103,6 +104,24 @@ def test_numbers_that_cannot_be_are_refused_with_an_example(text, message):
         flags.draft_lengths(text)
     assert caught.value.message == message
     assert "for example" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--sample", "0"), "--sample 0: the smallest value is 1\nhint: for example --sample 1"),
+        (("--sample", "1.5"), "--sample 1.5: expected a whole number\nhint: for example"),
+        (("--time-scale", "nan"), "--time-scale nan: expected a number\nhint: for example"),
+        (("--ready-timeout", "x"), "--ready-timeout x: expected a number\nhint: for example"),
+    ],
+)
+def test_a_number_is_refused_in_our_words_with_one_that_would_do(failing, words, said):
+    assert f"error: {said}" in failing(2, "sweep", *words)
+
+
+def test_the_largest_number_is_named(failing):
+    said = failing(2, "gate", "--save", "b.json", RUN, "--k", "99")
+    assert "error: --k 99: the largest value is 64\n" in said
 
 
 PROGRAM = (

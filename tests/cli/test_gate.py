@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
+from draftbench.planner.recommend import recommend
 from draftbench.run_folder.key import request_key
 
 ROOT = Path(__file__).parents[2]
@@ -200,9 +202,8 @@ WAYS = {
 @pytest.mark.parametrize(
     ("words", "way", "missing"),
     [
-        ("", "old", "--new, --old"),
-        ("RUN", "old", "--new, --old"),
         ("--old A", "old", "--new"),
+        ("--new A", "old", "--old"),
         ("--save b", "save", "RUN"),
         ("--baseline b", "judge", "RUN"),
     ],
@@ -210,6 +211,14 @@ WAYS = {
 def test_flags_that_are_missing_are_named(failing, words, way, missing):
     said = failing(2, "gate", *words.split())
     assert said.startswith(f"error: missing: {missing}\nhint: `draftbench gate {WAYS[way]}`;")
+
+
+@pytest.mark.parametrize("words", [(), ("RUN",), ("--candidate", "ngram")])
+def test_without_a_way_the_two_main_ones_are_named(failing, words):
+    assert failing(2, "gate", *words).splitlines() == [
+        "error: say what to do with the run: save it as a baseline, or judge it by one",
+        "hint: `draftbench gate --save FILE RUN`, then `draftbench gate --baseline FILE RUN`",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -246,6 +255,16 @@ def test_the_run_that_a_baseline_was_made_from_is_inconclusive_also_in_a_copy(
     assert outcome.code == 3
     above, _ = outcome.out.split("All requests")
     assert "this is the run that the baseline was made from; nothing new" in above
+
+
+def test_a_baseline_of_an_inconclusive_answer_says_so(command, tmp_path, monkeypatch):
+    def undecided(*asked):
+        return msgspec.structs.replace(recommend(*asked), decision="inconclusive")
+
+    monkeypatch.setattr("draftbench.cli.gate.recommend", undecided)
+    run = ROOT / "results" / "reference" / "tinyllama-gsm8k"
+    said = command("gate", "--save", tmp_path / "base.json", run).err
+    assert "is inconclusive: its first draft may not be best" in " ".join(said.split())
 
 
 def test_a_baseline_of_a_provisional_answer_says_so(command, tmp_path):

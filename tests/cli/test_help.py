@@ -53,7 +53,7 @@ def test_a_default_is_shown_without_the_least_value(command):
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("recommend", "RUN"), ("compare", "RUN_A RUN_B [RUN]..."), ("gate", "[RUN]")],
+    [("recommend", "[RUN]"), ("compare", "RUN_A RUN_B [RUN]..."), ("gate", "[RUN]")],
 )
 def test_the_first_line_names_the_arguments_without_braces(command, name, arguments):
     assert command(name, "-h").out.startswith(f"Usage: draftbench {name} [OPTIONS] {arguments}\n")
@@ -88,3 +88,7 @@ def test_help_of_every_command_imports_nothing_heavy():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_version_has_a_short_flag(command):
+    assert command("-V").out == command("--version").out != ""

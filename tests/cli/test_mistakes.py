@@ -56,6 +56,29 @@ def test_an_unknown_word_is_named_with_the_one_that_was_probably_meant(failing, 
     assert f"\nhint: {hint}" in said
 
 
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("", "error: --out is empty\nhint: a variable of the shell may be unset"),
+        ("file", "error: `file` is a file, and --out names a folder\nhint: take an empty or a new"),
+        (".", "error: `.` exists and is not a run folder\nhint: take an empty or a new folder"),
+    ],
+)
+def test_where_no_run_can_be_is_refused_before_traffic_is_read(
+    sweep, tmp_path, monkeypatch, out, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert sweep("--out", out, traffic="none.jsonl").startswith(said)
+
+
+@pytest.mark.parametrize("drafts", [("./nowhere",), ("ngram", "./nowhere")])
+def test_a_model_that_is_not_there_is_refused_before_traffic_is_read(sweep, drafts):
+    said = sweep(drafts=drafts, traffic="none.jsonl")
+    assert "error: no model at `./nowhere`\nhint: give a directory with config.json" in said
+    assert "reading traffic" not in said
+
+
 def test_a_missing_traffic_file(sweep, tmp_path):
     said = sweep(traffic=tmp_path / "prod.jsonl")
     assert f"traffic file `{tmp_path}/prod.jsonl` not found" in said

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from draftbench.cli.output import write_result
+from draftbench.cli.output import bold, write_result
 from draftbench.errors import UsageError
 
 
@@ -41,7 +41,7 @@ def test_a_write_that_fails_is_the_users_to_mend_and_leaves_the_old_result(
 def test_a_result_replaces_the_old_one(command, tmp_path):
     path = tmp_path / "suites.json"
     path.write_text("a much longer old result" * 999)
-    outcome = command("suites", "--format", "json", "-o", path, "--force")
+    outcome = command("suites", "--format", "json", "-o", path)
     assert (outcome.code, outcome.out) == (0, "")
     assert path.read_text() == command("suites", "--format", "json").out
 
@@ -54,7 +54,6 @@ RUN = Path(__file__).parents[2] / "results/reference/tinyllama-stories-40"
     [
         ("report", RUN, "--html", "FILE"),
         ("report", RUN, "--plots", "FOLDER"),
-        ("recommend", RUN, "-o", "FILE"),
         ("gate", "--save", "FILE", RUN),
         ("gate", "--baseline", "missing.json", RUN, "--junit", "FILE"),
     ],
@@ -90,9 +89,35 @@ def test_what_draftbench_wrote_is_replaced(command, tmp_path, monkeypatch, words
     assert command(*words).code == command(*words).code != 2
 
 
-@pytest.mark.parametrize("words", [("report", RUN, "--html"), ("recommend", RUN, "-o")])
-def test_the_head_of_a_run_is_no_result_to_be_replaced(command, tmp_path, words):
+def test_the_head_of_a_run_is_no_page_to_be_replaced(command, tmp_path):
     head = tmp_path / "run.json"
     head.write_bytes((RUN / "run.json").read_bytes())
-    assert command(*words, head).code == 2
+    assert command("report", RUN, "--html", head).code == 2
     assert head.read_bytes() == (RUN / "run.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "heavy"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {}, False),
+    ],
+)
+def test_bold_is_for_terminals_that_may_show_it(monkeypatch, terminal, variables, heavy):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    assert bold("Speculate") == ("\x1b[1mSpeculate\x1b[0m" if heavy else "Speculate")
+
+
+def test_of_a_table_alone_the_first_line_is_bold(command, monkeypatch, tmp_path):
+    monkeypatch.setattr("draftbench.cli.output.bold", lambda text: f"<b>{text}</b>")
+    first, second, *_ = command("suites").out.split("\n")
+    assert (first[:3], first[-4:], "<b>" in second) == ("<b>", "</b>", False)
+    assert "<b>" not in command("suites", "--format", "json").out
+    command("suites", "-o", tmp_path / "suites.txt")
+    assert "<b>" not in (tmp_path / "suites.txt").read_text()

@@ -32,6 +32,8 @@ def test_runs_are_listed_by_age_with_what_they_are(runs, capsys):
     listed = json.loads(capsys.readouterr().out)
     assert [Path(row["run"]).name for row in listed] == ["new", "old", "broken"]
     assert [row["private"] for row in listed] == ["kept", "deleted", None]
+    assert [row["status"] for row in listed] == ["complete", "complete", None]
+    assert listed[0]["answer"].startswith("Inconclusive")
     assert listed[0]["requests"] == 2
     assert "run.json" in listed[2]["problem"]
 
@@ -48,10 +50,24 @@ def test_without_a_word_the_runs_of_the_usual_folder_are_listed(runs, capsys, mo
     assert "broken" in listed
 
 
+def test_without_a_run_the_newest_is_taken_and_named(runs, command, failing, monkeypatch):
+    monkeypatch.chdir(runs)
+    words = ["recommend", "--format", "json"]
+    said = failing(2, *words)
+    assert said.startswith("error: no run is named, and `results/runs` has none\nhint: name a run")
+    (runs / "results").mkdir()
+    (runs / "results/runs").symlink_to(runs, target_is_directory=True)
+    outcome = command(*words)
+    assert (outcome.code, outcome.err) == (0, "the newest run: results/runs/new\n")
+    assert outcome.out == command("recommend", "new", "--format", "json").out
+
+
 def test_a_table_has_a_line_for_every_run_and_names_a_broken_one_with_its_problem(runs, capsys):
     assert main(["runs", "list", str(runs)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:5]] == ["run", "new", "old", "broken:"]
+    assert lines[1].split()[:4] == ["run", "answer", "status", "n"]
+    assert [line.split()[0] for line in lines[2:] if line[0] != " "] == ["new", "old"]
+    assert lines[-1].startswith("  broken: ")
 
 
 def test_pruning_says_what_would_go_and_deletes_nothing(runs, capsys):

@@ -34,7 +34,9 @@ def test_stdout_is_the_configuration_alone_and_notes_go_to_stderr(export, make_r
         "draft_sample_method": "greedy",
     }
     assert err.splitlines() == [
-        'serve, with -o FILE: vllm serve org/target --speculative-config "$(cat FILE)"',
+        "serve: vllm serve org/target --speculative-config \\",
+        """    \'{"method": "draft_model", "model": "org/small", "num_speculative_tokens": 2, """
+        """"draft_sample_method": "greedy"}\'""",
         "note: send temperature 0 with every request, as measured; otherwise vLLM samples by the",
         "  checkpoint's generation_config.json",
         "note: measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model",
@@ -275,5 +277,5 @@ def test_what_cannot_be_exported_exits_2(failing, make_run, words, meant):
 
 
 def test_without_a_run_there_is_nothing_to_export(failing, tmp_path):
-    assert "error: a run folder is missing" in failing(2, "export", *VLLM)
+    assert "error: no run is named, and `results/runs` has none" in failing(2, "export", *VLLM)
     assert "is not a run folder" in failing(2, "export", tmp_path, *VLLM)

@@ -263,6 +263,30 @@ def test_what_processes_differ_by_is_in_the_interval_of_a_time(gated):
     assert apart.high == pytest.approx(math.hypot(alike.high, reach), rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [(1.0, Verdict.PASS), (1.5, Verdict.FAIL)], ids=["as fast", "slower"]
+)
+@pytest.mark.parametrize("names", [("ngram", "small"), ("small", "ngram")])
+def test_between_prompt_lookup_and_a_model_speed_alone_decides(run, names, seconds, verdict):
+    """Acceptance falls by a third, and that is not judged."""
+    speeds = (timed(1.0), timed(seconds, 0.001))
+    sides = [
+        run(accepted, rows=lambda at, took=took: {"speed": took[at]}, candidate=name,
+            processes=processes(2.0, 2.0, 2.0))
+        for name, accepted, took in zip(names, (15.0, 10.0), speeds, strict=True)
+    ]  # fmt: skip
+    result = judge(*sides)
+    assert [each.metric for each in result.pooled] == ["speedup"]
+    assert result.verdict is verdict
+    assert "only speed was judged: prompt lookup drafts without a model" in " ".join(result.notes)
+    assert "no alpha" not in " ".join(result.notes)
+
+
+def test_prompt_lookup_and_a_model_without_times_are_not_comparable(run):
+    with pytest.raises(IncomparableError, match=r"by speed alone, and one .* decode at k = 4"):
+        judge(run(candidate="ngram"), run())
+
+
 @pytest.mark.parametrize("metric", ["speedup", "draft_cost_ratio"])
 def test_times_that_were_not_measured_are_refused(arm, metric):
     with pytest.raises(UsageError, match="did not measure"):

@@ -26,6 +26,16 @@ def test_another_question_is_refused_with_its_name(run, field, value, name):
     assert caught.value.exit_code == 4
 
 
+def test_all_that_differs_is_named_in_one_refusal(run):
+    with pytest.raises(IncomparableError) as caught:
+        pair_up(run(), run(max_new_tokens=64, mode="sampled"), ())
+    assert caught.value.message == (
+        "the baseline cannot be compared: --mode was greedy, is sampled; "
+        "--max-new-tokens was 128, is 64"
+    )
+    assert caught.value.hint == "run with the baseline's settings, or save a new baseline"
+
+
 @pytest.mark.parametrize(
     ("field", "before", "now", "name"),
     [

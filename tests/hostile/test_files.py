@@ -144,7 +144,7 @@ BLOCKS = (17).to_bytes(8, "little") + b"llama.block_count" + (4).to_bytes(4, "li
     ("data", "words"),
     [
         (b"", "empty file"),
-        (b"FUGG", "GGUF magic invalid"),
+        (b"FUGG", "it is not a GGUF file"),
         (header(b"", fields=1 << 60), SHORT),
         (header(b"", tensors=1 << 60), SHORT),
         (header(ENDLESS + b"k" * 8, fields=1), SHORT),

@@ -320,7 +320,7 @@ def known(tmp_path_factory):
     path = tmp_path_factory.mktemp("json") / "answer.json"
 
     def printed(command):
-        assert main([command, str(REFERENCE), "--format", "json", "-o", str(path), "--force"]) == 0
+        assert main([command, str(REFERENCE), "--format", "json", "-o", str(path)]) == 0
         return json.loads(path.read_text())
 
     return printed("recommend") | {"cards": printed("acceptance")["candidates"]}

@@ -20,10 +20,14 @@ def test_a_page_and_charts_are_written_and_named_on_stderr(folder, tmp_path, com
     assert len(list(charts.glob("*.svg"))) == len(list(charts.glob("*.png"))) == 6
 
 
-def test_without_a_file_to_write_the_flags_that_name_one_are_listed(folder, failing):
-    said = failing(2, "report", folder)
-    assert "nothing to write: give --html FILE for a page, or --plots FOLDER for charts" in said
-    assert f"hint: `draftbench recommend {folder}` prints the answer" in said
+def test_without_a_file_the_page_is_written_into_the_run_folder(folder, command, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or False)
+    page = f"{folder}/report.html"
+    assert command("report", folder).err == f"wrote {page}\n"
+    said = command("report", folder, "--open").err.splitlines()
+    assert said == [f"wrote {page}", "no browser can be started here; open the file yourself"]
+    assert opened == [f"file://{page}"]
 
 
 def test_a_second_run_or_a_folder_that_is_no_run_is_a_usage_error(folder, tmp_path, failing):

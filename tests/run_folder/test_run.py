@@ -211,3 +211,11 @@ def test_an_answer_that_came_when_it_was_asked_for_again_is_not_missed():
     other = scenes.served(scenes.SMALL, 2, 0.1, 0.2, server="third", repeat=1)
     assert run_of(scenes.manifest(), [lost, again]).unanswered == ()
     assert run_of(scenes.manifest(), [lost, other]).unanswered == (lost,)
+
+
+def test_a_run_shows_itself_in_three_lines():
+    run = read_run(RunFolder(Path(__file__).parents[2] / "results/reference/tinyllama-gsm8k"))
+    first, second, third = repr(run).split("\n")
+    assert first.endswith("tinyllama-gsm8k: ./tinyllama on gsm8k.jsonl")
+    assert second.startswith("stories15M")
+    assert third.startswith("10 responses, ")

@@ -132,6 +132,13 @@ def test_a_temperature_without_a_number_is_a_missing_one(tmp_path, empty):
             "log.jsonl:3: the prompt is empty (2 such rows)",
             "--skip-bad",
         ),
+        (
+            ["x", "x"],
+            {"skip_bad": True},
+            "2 of 2 rows cannot be read: log.jsonl:1: not JSON (invalid character (byte 0)) (2 "
+            "such rows)",
+            "docs/logs.md has a row of each kind",
+        ),
         ([], {}, "`log.jsonl` holds no rows", "at least one request"),
         (
             ["x", {"prompt": "a", "min_tokens": 5}],

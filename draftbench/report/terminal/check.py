@@ -35,9 +35,11 @@ def render(answer: CheckResult, style: str, width: int, *, everything: bool = Fa
         parts = [part for pair in answer.pairs for part in _every_part(answer, pair)]
         sections = [*carried, *heads, *parts, _sizes(answer), _levels(answer)]
         return render_sections(sections, style, width)
-    sections = _one(answer, answer.pairs[0]) if len(answer.pairs) == 1 else []
-    if len(answer.pairs) > 1:
-        sections = [_several(answer)]
+    sections = [_several(answer)] if len(answer.pairs) > 1 else []
+    if len(answer.pairs) == 1:
+        sections = _one(answer, answer.pairs[0])
+    elif not answer.pairs and not heads:
+        sections = [_sizes(answer)]
     return render_sections([*carried, *heads, *sections], style, width, "--all")
 
 
