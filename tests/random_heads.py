@@ -1,4 +1,4 @@
-"""EAGLE-3 heads with random weights, of every variant, and what one drafts by the plain formulas."""
+"""EAGLE-3 heads with random weights, of every variant, and what they draft by plain formulas."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
