@@ -1,9 +1,12 @@
 """EAGLE-3 heads with random weights, of every variant, and what they draft by plain formulas."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -40,12 +43,14 @@ def target(vocabulary: int = VOCABULARY) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-def config(vocabulary: int = VOCABULARY, drafted: int = DRAFTED, **fields: Any) -> dict[str, Any]:
+def config(
+    vocabulary: int = VOCABULARY, drafted: int = DRAFTED, hidden: int = HIDDEN, **fields: Any
+) -> dict[str, Any]:
     """A config.json in the format of speculators."""
     layer = {
         "model_type": fields.pop("model_type", "llama"),
         "vocab_size": vocabulary,
-        "hidden_size": HIDDEN,
+        "hidden_size": hidden,
         "intermediate_size": 48,
         "num_hidden_layers": 1,
         "num_attention_heads": HEADS,
@@ -83,7 +88,7 @@ def tensors(
 
     kept = torch.randperm(vocabulary, generator=generator)[:drafted].sort().values
     found = {
-        "fc.weight": matrix(hidden, 3 * HIDDEN),
+        "fc.weight": matrix(hidden, 3 * hidden),
         "norm.weight": norm(hidden),
         "lm_head.weight": matrix(drafted, hidden),
         "d2t": kept - torch.arange(drafted),
@@ -104,12 +109,20 @@ def tensors(
     if layer["model_type"] == "qwen3":
         inside |= {"self_attn.q_norm": norm(HEAD), "self_attn.k_norm": norm(HEAD)}
     if config.get("norm_before_fc"):
-        found["input_norm.weight"] = norm(3 * HIDDEN)
+        found["input_norm.weight"] = norm(3 * hidden)
     if config.get("fc_norm"):
-        found |= {f"fc_norm.{i}.weight": norm(HIDDEN) for i in range(3)}
+        found |= {f"fc_norm.{i}.weight": norm(hidden) for i in range(3)}
     if embedded:
         found["embed_tokens.weight"] = matrix(vocabulary, hidden)
     return found | {f"layers.0.{name}.weight": weight for name, weight in inside.items()}
+
+
+def save(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Path:
+    """Write a checkpoint."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({n: w.contiguous() for n, w in weights.items()}, folder / "model.safetensors")
+    return folder
 
 
 def drafted_from(

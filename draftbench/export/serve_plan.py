@@ -16,7 +16,7 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
-from draftbench.models.drafting import Speculation, parsed, speculation
+from draftbench.models.drafting import Speculation, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import LOOKUP, Candidate, DraftingMode, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
@@ -246,8 +246,8 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    of_decoder = question.engine is None and parsed(spec)[0] not in ("ngram", "eagle3")
-    if of_decoder:  # a folder, even one that is called mtp
+    is_model = spec != LOOKUP and not spec.startswith("eagle3:")
+    if question.engine is None and is_model:  # a folder, even one that is called mtp
         return Speculation(
             "draft-model", given or spec, pick.k, quant=pick.quant, mode=question.mode
         )

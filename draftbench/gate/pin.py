@@ -51,12 +51,12 @@ from draftbench.planner.output_check import (
     worst_by_request,
 )
 from draftbench.records import (
+    LOOKUP,
     OF_TARGET,
     SAMPLES_PER_VISIT,
     Candidate,
     CostPoint,
     Decode,
-    LookupReplay,
     Numbers,
     Sampling,
     Trajectory,

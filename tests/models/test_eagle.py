@@ -1,11 +1,8 @@
 """Checkpoints of heads: both formats, and what does not fit, found before anything runs."""
 
-import json
-
 import pytest
 import random_heads
 import torch
-from safetensors.torch import save_file
 
 from draftbench.errors import ModelError, PairError
 from draftbench.models.eagle import build_head, check_eagle, shape_of
@@ -26,11 +23,7 @@ def target(tmp_path_factory):
 @pytest.fixture
 def saved(tmp_path):
     def make(config, weights, name="head"):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(config))
-        save_file({n: w.contiguous() for n, w in weights.items()}, folder / "model.safetensors")
-        return ModelSource(str(folder))
+        return ModelSource(str(random_heads.save(tmp_path / name, config, weights)))
 
     return make
 
