@@ -266,7 +266,8 @@ class Replay(OfResponse, Observation, frozen=True):
 
 
 class LookupReplay(OfResponse, Observation, frozen=True):
-    """Prompt lookup along one trajectory: its proposal depends on where the round started.
+    """Prompt lookup, or a head, along one trajectory: its proposal depends on where the round
+    started.
 
     In a round that starts at position i = 1 … L-1 it proposes `proposed[i-1]` tokens, at most
     `window`, of which the first `matched[i-1]` equal the response.
@@ -366,7 +367,8 @@ class CostPoint(Observation, frozen=True):
     `context` tokens a row.
 
     `candidate` None is the target. `what` is "step" (pass and token choice), "prefill" (`context`
-    0, `new_tokens` the prompt) or "proposal" (prompt lookup: all of a round's tokens at once).
+    0, `new_tokens` the prompt), "proposal" (prompt lookup: all of a round's tokens at once) or
+    "catch-up" (a head: a round's first step, which reads the target's states at `new_tokens`).
     Points of one `block` (a candidate's name) were timed in turn with each other, so that drift of
     the machine does not change their ratios. `experts_read` are the different experts that a step
     of a mixture reads in each of its layers, on average, counted in such a pass.

@@ -63,7 +63,7 @@ class PositionLaw:
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
-    """What prompt lookup proposes in a round, which depends on where the round starts."""
+    """What prompt lookup or a head proposes, which depends on where the round starts."""
 
     length: int  # tokens of the response
     limit: int  # most tokens that it might have had
@@ -122,7 +122,7 @@ class Rounds:
 
 
 def model_pairs(pairs: Pairs) -> ModelPairs:
-    """The pairs of a model draft; none for prompt lookup."""
+    """The pairs of a model draft; none for prompt lookup and heads."""
     return [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]
 
 

@@ -16,7 +16,7 @@ from draftbench.cli.output import Output
 from draftbench.cli.output import width as columns
 from draftbench.errors import UsageError
 from draftbench.flags import draft_lengths, flag
-from draftbench.records import SELF, to_json
+from draftbench.records import LOOKUP, SELF, to_json
 from draftbench.report.terminal.text import (
     Cell,
     Section,
@@ -270,8 +270,9 @@ def _faults(c: CandidateAcceptance) -> list[str]:
 
 def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
     """Every table of a candidate, some of them empty."""
-    drafting = f"{c.mode} drafting" if c.mode else "prompt lookup"
-    unknown = "No α: what prompt lookup proposes depends on where a round starts."
+    by_start = "prompt lookup" if c.candidate == LOOKUP else "a head"
+    drafting = f"{c.mode} drafting" if c.mode else by_start
+    unknown = f"No α: what {by_start} proposes depends on where a round starts."
     notes = []
     if c.counted:
         drafting = "counted while decoding"

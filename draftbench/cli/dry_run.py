@@ -12,6 +12,7 @@ from draftbench.measure.trajectories import GROUP, PromptSample
 from draftbench.memory import format_size
 from draftbench.models.check import check_models, engine_sheet, memory_here
 from draftbench.models.check_result import ModelSheet
+from draftbench.models.drafting import parsed
 from draftbench.models.source import ModelSource
 from draftbench.records import SELF, Candidate, Record, to_json
 from draftbench.report.terminal.text import (
@@ -41,12 +42,13 @@ def dry_run_of(prepared: Prepared) -> DryRun:
     Raises:
         ModelError: a model of the built-in decoder cannot be counted.
     """
-    dtype, sources = prepared.build.dtype, list(prepared.drafts.values())
+    dtype = prepared.build.dtype
+    models = {n: s for n, s in prepared.drafts.items() if parsed(n)[0] == "draft-model"}
     speed = speed_of(prepared.manifest.question.device)
     if prepared.serving is None:
-        checked = check_models(prepared.target, sources, memory_here(), dtype=dtype)
+        checked = check_models(prepared.target, list(models.values()), memory_here(), dtype=dtype)
         sheets = [pair.draft for pair in checked.pairs]
-        by_name = dict(zip(prepared.drafts, sheets, strict=True))
+        by_name = dict(zip(models, sheets, strict=True))
         return of_decoder(prepared, checked.target, by_name, speed)
     target, drafts, served = None, {}, prepared.serving.dtype
     if prepared.options.target:

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from draftbench.decoder.device import attention_words
 from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.quantized_linear import make_linear
-from draftbench.decoder.runner import only_row
+from draftbench.decoder.runner import HiddenStates, only_row
 
 # Families whose rows may have different lengths in one pass, since they use the masks that they are
 # given. A test with random models of each shows that every row gets the logits that it gets alone.
@@ -185,6 +185,10 @@ class TransformersRunner:
             if not isinstance(module, nn.Linear):
                 yield from module.parameters(recurse=False)
 
+    @property
+    def embedding(self) -> Tensor:
+        return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]
+
     def new_cache(
         self, capacity: int, rows: int = 1, widths: Collection[int] = ()
     ) -> SlabTransformersCache:
@@ -202,11 +206,14 @@ class TransformersRunner:
         *,
         every: bool,
         counts: Sequence[int] | None = None,
+        heard: HiddenStates | None = None,
     ) -> Tensor:
         """See `Runner`; rows side by side are padded at their start to the widest."""
         counts = counts or [len(tokens)]
         keep = 0 if every else 1
         run = partial(self.model, use_cache=True, logits_to_keep=keep, **{self._cache_name: cache})
+        if heard is not None:
+            run = partial(run, output_hidden_states=True)
         if self._side_by_side and only_row(counts) is None:
             place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
             masks = {
@@ -215,7 +222,11 @@ class TransformersRunner:
             }
             mask = masks if len(masks) > 1 else next(iter(masks.values()))
             ids, positions = place.padded(tokens), place.positions
-            wide = run(input_ids=ids, attention_mask=mask, position_ids=positions).logits
+            output = run(input_ids=ids, attention_mask=mask, position_ids=positions)
+            wide = output.logits
+            if heard is not None:
+                for layer in heard.layers:
+                    heard.take(layer, output.hidden_states[layer][place.row, place.slot])
             busy = [row for row, count in enumerate(counts) if count]
             logits = wide[place.row, place.slot] if every else wide[busy, -1]
         else:
@@ -224,7 +235,11 @@ class TransformersRunner:
                 if len(part):
                     cache.place = row
                     positions = torch.arange(len(part), device=part.device) + cache.lengths[row]
-                    parts.append(run(input_ids=part[None], position_ids=positions[None]).logits[0])
+                    output = run(input_ids=part[None], position_ids=positions[None])
+                    parts.append(output.logits[0])
+                    if heard is not None:
+                        for layer in heard.layers:
+                            heard.take(layer, output.hidden_states[layer][0])
             logits = torch.cat(parts)
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
         return logits

@@ -160,6 +160,39 @@ class EvenRows:
         return self.mixed(padded, slab, self.mask).reshape(len(self.row), -1)
 
 
+class LaterDepths:
+    """n rows of one text at depths 1, 2, … of a head, a pass for each depth in turn: a row sees the
+    keys of depth 0 up to its own, and its own of later depths. Its position advances with them.
+
+    Args:
+        slabs: [layers, 2, key heads, capacity, head], which hold the rows' keys at depth 0 behind
+            the `start` ones before them.
+        group: queries to a key.
+    """
+
+    def __init__(self, slabs: Tensor, start: int, n: int, rotary: Rotary, group: int) -> None:
+        self.rotary, self.group = rotary, group
+        self.keys, self.values = slabs[0].narrow(2, 0, start + n).unbind()
+        rows = torch.arange(start, start + n, device=slabs.device)
+        self.place, seen = rows, torch.arange(start + n, device=slabs.device)
+        nowhere = slabs.new_full((), float("-inf"))
+        self.mask = torch.where(seen <= rows[:, None], slabs.new_zeros(()), nowhere)
+        self.own = torch.where(rows == rows[:, None], slabs.new_zeros(()), nowhere)
+
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        n, head, kv_heads = len(qkv), qkv.shape[2], self.keys.shape[0]
+        self.place = (self.place + 1).clamp(max=len(self.rotary.cos) - 1)
+        query, new = _rotated(qkv, kv_heads, *(table[self.place] for table in self.rotary))
+        keys, values = new.view(n, 2, kv_heads, head).permute(1, 2, 0, 3)
+        self.keys = torch.cat([self.keys, keys], dim=1)
+        self.values = torch.cat([self.values, values], dim=1)
+        self.mask = torch.cat([self.mask, self.own], dim=1)
+        grouped = query.transpose(0, 1).reshape(1, kv_heads, -1, head)
+        mask = self.mask.repeat(self.group, 1)
+        mixed = _attention(grouped, self.keys[None], self.values[None], mask)
+        return mixed.reshape(-1, n, head).transpose(0, 1).reshape(n, -1)
+
+
 def _rotated(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Queries [n, heads, head], and keys and values side by side [n, 2 · key heads, head], as the
     cache holds them; queries and keys are rotated in place.

@@ -1,4 +1,5 @@
-"""Drafters, which propose up to k tokens for each row: a draft model, or prompt lookup.
+"""Drafters, which propose up to k tokens for each row: a draft model, or prompt lookup (a head:
+`eagle.py`).
 
 A drafter keeps a state along each response, and after each round learns how much of its proposal
 was accepted. It sees none of the target's logits.
@@ -45,19 +46,23 @@ class ProposalRequest(NamedTuple):
 
 
 class Drafter(Protocol):
-    """Proposes along responses, a row each."""
+    """Proposes along responses, a row each. What reads the target's states (`reads` names the
+    layers that they enter) is given those of every token that the target reads.
+    """
+
+    reads: Sequence[int]
 
     def open(self, rows: int, capacity: int) -> None:
         """Prepare for `rows` sequences of up to `capacity` tokens each."""
 
-    def begin(self, row: int, task: Task) -> None:
+    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
         """Read the prompt of a row's next response."""
 
     def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
         """A proposal for each request; None where there is nothing to propose."""
         ...
 
-    def keep(self, row: int, length: int) -> None:
+    def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
         """Keep the first `length` tokens of a row's context and forget what was drafted beyond."""
 
 
@@ -71,6 +76,8 @@ class ModelDrafter:
         vocab_size: the target's; the draft's tokens beyond it are not proposed.
     """
 
+    reads: Sequence[int] = ()
+
     def __init__(self, runner: Runner, mode: DraftingMode, vocab_size: int) -> None:
         self.runner, self.mode, self.vocab_size = runner, mode, vocab_size
 
@@ -80,7 +87,7 @@ class ModelDrafter:
         self.cache = self.runner.new_cache(self._room, rows, widths=(1, 2))
         self._samplers: list[_Sampler | None] = [None] * rows
 
-    def begin(self, row: int, task: Task) -> None:
+    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
         samples = self.mode is not DraftingMode.GREEDY and task.sampling.temperature > 0
         self._samplers[row] = _Sampler(task, self.mode, self.runner.device) if samples else None
         self.cache.rewind(row, 0)
@@ -105,7 +112,7 @@ class ModelDrafter:
             active, counts = [active[at] for at in rest], [1] * len(rest)
         return [Proposal(draft.tokens, draft.q) if draft.tokens else None for draft in drafts]
 
-    def keep(self, row: int, length: int) -> None:
+    def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
         if self.cache.lengths[row] > length:
             self.cache.rewind(row, length)
 
@@ -225,13 +232,15 @@ class LookupIndex:
 class LookupDrafter:
     """Prompt lookup, which copies what followed the same tokens before and needs no model."""
 
+    reads: Sequence[int] = ()
+
     def __init__(self, longest: int, shortest: int, device: str) -> None:
         self.sizes, self.device = (longest, shortest), device
 
     def open(self, rows: int, capacity: int) -> None:
         self.indexes = [LookupIndex(*self.sizes) for _ in range(rows)]
 
-    def begin(self, row: int, task: Task) -> None:
+    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
         self.indexes[row] = LookupIndex(*self.sizes)
         self.indexes[row].extend(task.prompt)
 
@@ -246,5 +255,5 @@ class LookupDrafter:
             proposals.append(copied)
         return proposals
 
-    def keep(self, row: int, length: int) -> None:
+    def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
         """Nothing to do: drafted tokens are not stored."""

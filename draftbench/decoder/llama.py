@@ -29,7 +29,7 @@ from draftbench.decoder.cuda_graphs import (
 from draftbench.decoder.device import attention_words
 from draftbench.decoder.linear import Product, as_function, fits_16_bits, layouts_of
 from draftbench.decoder.quantized_linear import make_linear
-from draftbench.decoder.runner import last_of_each, on_device, only_row
+from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
 from draftbench.errors import ModelError
 
 # Families whose layer has exactly the shape below.
@@ -121,6 +121,10 @@ class LlamaRunner:
         """Weights that are not in a linear layer."""
         return self._model.tensors()
 
+    @property
+    def embedding(self) -> Tensor:
+        return self._model.embedding
+
     def record_short_passes(self) -> str | None:
         """From now on run passes of the widths that a cache is made for as CUDA graphs. Returns
         why, in a sentence, if this device cannot record them.
@@ -176,46 +180,56 @@ class LlamaRunner:
 
     @torch.inference_mode()
     def forward(
-        self, tokens: Tensor, cache: SlabCache, *, every: bool, counts: Sequence[int] | None = None
+        self,
+        tokens: Tensor,
+        cache: SlabCache,
+        *,
+        every: bool,
+        counts: Sequence[int] | None = None,
+        heard: HiddenStates | None = None,
     ) -> Tensor:
         """Append tokens [n]; logits after every one or after each row's last. A long prompt is read
-        in pieces.
+        in pieces, and a pass whose states are heard is launched call by call.
         """
         counts = counts or [tokens.shape[0]]
-        if cache.graphs is not None and max(counts) <= cache.graphs.widest:
+        recorded = cache.graphs if heard is None else None
+        if recorded is not None and max(counts) <= recorded.widest:
             lengths = cache.lengths
             cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
-            return cache.graphs.append(tokens, counts, lengths, every=every)
+            return recorded.append(tokens, counts, lengths, every=every)
         row = only_row(counts)
         if row is None:
-            x = self._append_side_by_side(tokens, cache, counts)
+            x = self._append_side_by_side(tokens, cache, counts, heard)
             if not every and max(counts) > 1:
                 x = x[on_device(last_of_each(counts), self.device)]
         else:
-            pieces = self._append_to(row, tokens, cache)
+            pieces = self._append_to(row, tokens, cache, heard)
             x = torch.cat(pieces) if every else pieces[-1][-1:]
         return self._model.logits(x)
 
     def _append_side_by_side(
-        self, tokens: Tensor, cache: SlabCache, counts: Sequence[int]
+        self, tokens: Tensor, cache: SlabCache, counts: Sequence[int], heard: HiddenStates | None
     ) -> Tensor:
         """Append tokens [n] of several rows; hidden states for the output head."""
         lengths = cache.lengths
         cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
         if min(counts) == max(counts):
             starts = on_device(lengths, self.device)
-            return self._model.append_evenly(max(cache.lengths), tokens, starts, cache.slabs)
+            reach = max(cache.lengths)
+            return self._model.append_evenly(reach, tokens, starts, cache.slabs, heard)
         model = self._model
         placement = ManyRows(cache.slabs, lengths, counts, model.rotary, model.group)
-        return model.append(tokens, placement)
+        return model.append(tokens, placement, heard)
 
-    def _append_to(self, row: int, tokens: Tensor, cache: SlabCache) -> list[Tensor]:
+    def _append_to(
+        self, row: int, tokens: Tensor, cache: SlabCache, heard: HiddenStates | None
+    ) -> list[Tensor]:
         """Append tokens [n] of one row; hidden states for the output head, piece by piece."""
         pieces, model, slabs = [], self._model, cache.slabs[:, :, row]
         for piece in tokens.split(PIECE):
             have, new = cache.lengths[row], piece.shape[0]
             placement = OneRow(slabs, have, new, model.rotary, model.group, self._future)
-            pieces.append(model.append(piece, placement))
+            pieces.append(model.append(piece, placement, heard))
             cache.lengths[row] = have + new
         return pieces
 
@@ -236,6 +250,10 @@ class PlainStream:
 
     def __init__(self, embedded: Tensor) -> None:
         self._sum = embedded
+
+    @property
+    def sum(self) -> Tensor:
+        return self._sum
 
     def add(self, out: Tensor) -> None:
         self._sum.add_(out)
@@ -260,6 +278,10 @@ class MirroredStream:
         self._signs = signs
         self._pairs = torch.stack([embedded, -embedded], dim=1)
         self._flat = self._pairs.view(len(embedded), -1)
+
+    @property
+    def sum(self) -> Tensor:
+        return self._pairs.select(1, 0)
 
     def add(self, out: Tensor) -> None:
         self._pairs.addcmul_(out.unsqueeze(1), self._signs)
@@ -307,7 +329,7 @@ class LlamaModel:
         self.group = self.heads // self.kv_heads
         embedding = model.model.embed_tokens
         norm = layers[0].input_layernorm.weight.detach()
-        rotary = _rotary(model.model.rotary_emb, norm, config.max_position_embeddings)
+        rotary = rotary_tables(model.model.rotary_emb, norm, config.max_position_embeddings)
         self.like, self.rotary = norm.to(device), Rotary(*(table.to(device) for table in rotary))
         self._inner = config.intermediate_size
         self._stream: Callable[[Tensor], MirroredStream | PlainStream] = PlainStream
@@ -348,25 +370,36 @@ class LlamaModel:
             len(self.layers), 2, rows, self.kv_heads, capacity, self.head_dim
         )
 
-    def append_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+    def append_evenly(
+        self,
+        reach: int,
+        tokens: Tensor,
+        starts: Tensor,
+        slabs: Tensor,
+        heard: HiddenStates | None = None,
+    ) -> Tensor:
         """Append tokens [rows · width], `width` behind the `starts` [rows] valid ones of each row,
         by operations that are the same for all starts.
         """
         width = len(tokens) // len(starts)
         placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)
-        return self.append(tokens, placement)
+        return self.append(tokens, placement, heard)
 
     def continue_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
         """`append_evenly` with the output head: logits after every token."""
         return self.logits(self.append_evenly(reach, tokens, starts, slabs))
 
-    def append(self, tokens: Tensor, placement: Placement) -> Tensor:
+    def append(
+        self, tokens: Tensor, placement: Placement, heard: HiddenStates | None = None
+    ) -> Tensor:
         """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
         heads, inner = self.heads + 2 * self.kv_heads, self._inner
         embedded = functional.embedding(tokens, self.embedding).to(self.like.dtype)
         stream = self._stream(embedded)
         x = stream.normed(self.layers[0].input_norm)
         for index, layer in enumerate(self.layers):
+            if heard is not None:
+                heard.take(index, stream.sum)
             qkv = layer.qkv(x).view(-1, heads, self.head_dim)
             if layer.q_norm is not None and layer.k_norm is not None:
                 stream.norm_heads(qkv.narrow(1, 0, self.heads), layer.q_norm)
@@ -378,7 +411,7 @@ class LlamaModel:
         return x
 
 
-def _rotary(module: Any, like: Tensor, positions: int) -> Rotary:
+def rotary_tables(module: Any, like: Tensor, positions: int) -> Rotary:
     """The tables of a model's rotary module."""
     with torch.no_grad():
         cos, sin = module(like[:1], torch.arange(positions, device=like.device)[None])

@@ -22,6 +22,30 @@ from draftbench.records import Sampling
 EndTest = Callable[[list[int]], bool]
 
 
+class HiddenStates:
+    """Takes down what enters some of a model's layers, at every token that a pass reads.
+
+    Args:
+        layers: their ids; what enters layer 0 is the embedding.
+    """
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.layers = tuple(layers)
+        self._parts: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+
+    def take(self, layer: int, states: Tensor) -> None:
+        """Keep a copy of what enters a layer [n, hidden], if it is one of these."""
+        if layer in self._parts:
+            self._parts[layer].append(states.clone())
+
+    def joined(self) -> Tensor:
+        """All that was taken since the last call, layers side by side [n, layers · hidden]."""
+        found = torch.cat([torch.cat(self._parts[layer]) for layer in self.layers], dim=1)
+        for parts in self._parts.values():
+            parts.clear()
+        return found
+
+
 class KVCache(Protocol):
     """The keys and values of one or more sequences, a row each, in memory allocated once."""
 
@@ -48,6 +72,11 @@ class Runner(Protocol):
     context_length: int
     device: str
 
+    @property
+    def embedding(self) -> Tensor:
+        """The vectors of the vocabulary [vocab_size, hidden]."""
+        ...
+
     def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> KVCache:
         """An empty cache for up to `capacity` tokens in each of `rows` rows.
 
@@ -60,7 +89,13 @@ class Runner(Protocol):
         """Free the memory of caches that are no longer in use."""
 
     def forward(
-        self, tokens: Tensor, cache: Any, *, every: bool, counts: Sequence[int] | None = None
+        self,
+        tokens: Tensor,
+        cache: Any,
+        *,
+        every: bool,
+        counts: Sequence[int] | None = None,
+        heard: HiddenStates | None = None,
     ) -> Tensor:
         """Append tokens [n] to a cache that this runner made and continue them.
 
@@ -69,6 +104,7 @@ class Runner(Protocol):
                 last new token of each row that has one.
             counts: how many of the tokens go to each row, in the order of the rows, 0 allowed; by
                 default all go to the only row.
+            heard: takes down states of the pass.
         """
         ...
 

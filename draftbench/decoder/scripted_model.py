@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from draftbench.decoder.runner import last_of_each
+from draftbench.decoder.runner import HiddenStates, last_of_each
 
 Script = Callable[[Sequence[int]], Tensor]
 
@@ -35,6 +35,11 @@ class ScriptedRunner:
     device: str = "cpu"
     name: str = "scripted"
 
+    @property
+    def embedding(self) -> Tensor:
+        """A function reads ids, which have no vectors."""
+        return torch.empty(self.vocab_size, 0)
+
     def new_cache(
         self, capacity: int, rows: int = 1, widths: Collection[int] = ()
     ) -> ScriptedCache:
@@ -50,6 +55,7 @@ class ScriptedRunner:
         *,
         every: bool,
         counts: Sequence[int] | None = None,
+        heard: HiddenStates | None = None,
     ) -> Tensor:
         logits, new, counts = [], tokens.tolist(), counts or [len(tokens)]
         for row, count in enumerate(counts):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import Drafter, Proposal, ProposalRequest
-from draftbench.decoder.runner import Clock, Response, Runner, Task, on_device
+from draftbench.decoder.runner import Clock, HiddenStates, Response, Runner, Task, on_device
 from draftbench.decoder.sampling import (
     accepted_of,
     best,
@@ -107,8 +107,10 @@ class Batch:
         # in a batch to prepare for.
         widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
         self.cache = target.new_cache(capacity, len(self.rows), widths)
+        self.heard: HiddenStates | None = None
         if self.drafter is not None:
             self.drafter.open(len(self.rows), capacity)
+            self.heard = HiddenStates(self.drafter.reads) if self.drafter.reads else None
         self.mark: Any = None  # at the end of the last round
 
     @property
@@ -147,12 +149,15 @@ class Batch:
         self.cache.rewind(row.slot, 0)
         prompt = on_device(row.task.prompt, self.target.device)
         counts = self._counts([row], [len(prompt)])
-        logits = self.target.forward(prompt, self.cache, every=False, counts=counts)
+        logits = self.target.forward(
+            prompt, self.cache, every=False, counts=counts, heard=self.heard
+        )
         first = int(_answers([row], logits, [None]).item())
         end = self.clock.mark()
         row.response.prefill_seconds = self.clock.seconds(start, end)
         if self.drafter is not None:
-            self.drafter.begin(row.slot, row.task)
+            states = self.heard.joined() if self.heard else None
+            self.drafter.begin(row.slot, row.task, states)
             row.response.draft_prefill_seconds = self.clock.seconds(end, self.clock.mark())
         row.emit([first])
 
@@ -169,12 +174,17 @@ class Batch:
         pieces = zip(lasts.split(1), drafted, strict=True)
         read = torch.cat([token for last, tokens in pieces for token in (last, *tokens)])
         counts = self._counts(active, sizes)
-        logits = self.target.forward(read, self.cache, every=True, counts=counts)
+        logits = self.target.forward(read, self.cache, every=True, counts=counts, heard=self.heard)
         answers = _answers(active, logits, proposals)
         # The host waits for the device here, once a round for any number of rows.
         tokens, answered = torch.stack([read, answers]).tolist()
+        states = self.heard.joined() if self.heard else None
         for row, end, size in zip(active, accumulate(sizes), sizes, strict=True):
-            self._settle(row, tokens[end - size + 1 : end], answered[end - size : end])
+            read_by_row = slice(end - size, end)
+            self._settle(row, tokens[read_by_row][1:], answered[read_by_row])
+            if self.drafter is not None:
+                of_row = None if states is None else states[read_by_row]
+                self.drafter.keep(row.slot, len(row.context) - 1, of_row)
         self.mark = self.clock.mark()
         halves = self.clock.seconds(start, between), self.clock.seconds(between, self.mark)
         for row in active:
@@ -197,8 +207,6 @@ class Batch:
         # which is cut, not rejected.
         response.cut.append(len(proposed) - emitted if emitted <= accepted else 0)
         self.cache.rewind(row.slot, len(row.context) - 1)
-        if self.drafter is not None:
-            self.drafter.keep(row.slot, len(row.context) - 1)
 
     def _counts(self, active: Sequence[_Row], sizes: Sequence[int]) -> list[int]:
         """Tokens for each row of the cache."""

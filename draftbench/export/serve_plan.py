@@ -246,7 +246,8 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    if question.engine is None and spec != LOOKUP:  # a folder, even one that is called mtp
+    is_model = spec != LOOKUP and not spec.startswith("eagle3:")
+    if question.engine is None and is_model:  # a folder, even one that is called mtp
         return Speculation(
             "draft-model", given or spec, pick.k, quant=pick.quant, mode=question.mode
         )

@@ -51,12 +51,12 @@ from draftbench.planner.output_check import (
     worst_by_request,
 )
 from draftbench.records import (
+    LOOKUP,
     OF_TARGET,
     SAMPLES_PER_VISIT,
     Candidate,
     CostPoint,
     Decode,
-    LookupReplay,
     Numbers,
     Sampling,
     Trajectory,
@@ -351,7 +351,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
         "python": environment.python,
         **environment.packages,
     }
-    if any(isinstance(r, LookupReplay) and r.candidate == candidate for r in run.replays):
+    if candidate.draft == LOOKUP and any(r.candidate == candidate for r in run.replays):
         tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
     return tested
 

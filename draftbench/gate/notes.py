@@ -117,7 +117,7 @@ def _no_alpha(old: Baseline, new: Baseline) -> str:
     if one_was_counted(old, new):
         return "one of the two was replayed, the other is what a server counted"
     if new.question.concurrency is None:
-        return "prompt lookup has none"
+        return "prompt lookup and heads have none"
     whose = "the server" if new.alpha_definition is None else "the baseline's server"
     return f"{whose} did not say at which positions it accepted"
 

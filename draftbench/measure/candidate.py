@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
+from draftbench.decoder.eagle import EagleHead, HeadDrafter
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TextSide
 from draftbench.records import Candidate, DraftingMode, NGramSizes
@@ -31,10 +32,12 @@ class Bench:
 
 @dataclass(frozen=True)
 class LoadedCandidate:
-    """A candidate with its runner (None for prompt lookup) and the bench that measures it."""
+    """A candidate with its runner (None for prompt lookup), or its head, and the bench that
+    measures it.
+    """
 
     candidate: Candidate
-    runner: Runner | None
+    runner: Runner | EagleHead | None
     bench: Bench
 
     def drafter(self) -> Drafter:
@@ -42,4 +45,6 @@ class LoadedCandidate:
         bench = self.bench
         if self.runner is None:
             return LookupDrafter(*bench.lookup, bench.target.device)
+        if isinstance(self.runner, EagleHead):
+            return HeadDrafter(self.runner)
         return ModelDrafter(self.runner, bench.mode, bench.target.vocab_size)

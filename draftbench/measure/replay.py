@@ -2,7 +2,8 @@
 
 At position j the draft's distribution is what it would be in any round that reaches j, since a
 round reaches j only if all earlier tokens equal the response. What prompt lookup proposes also
-depends on where the round starts, and on the rule of the engine that serves it.
+depends on where the round starts, and on the rule of the engine that serves it; what a head
+proposes, on where it starts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from draftbench.decoder.drafters import LookupIndex, LookupRule
-from draftbench.decoder.runner import Runner
+from draftbench.decoder.eagle import EagleHead
+from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only
 from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.teacher import teacher_forced, top_two_margin
@@ -33,9 +35,13 @@ def replay(
 ) -> Sequence[Replay | LookupReplay]:
     """Replay a candidate along some responses."""
     runner, candidate, bench = loaded.runner, loaded.candidate, loaded.bench
+    window = max(bench.ks)
+    if isinstance(runner, EagleHead):
+        return [
+            replay_head(response, candidate, runner, bench.target, window) for response in group
+        ]
     if runner is not None:
         return replay_model(runner, bench.target, group, candidate, bench.mode)
-    window = max(bench.ks)
     return [
         replay_lookup(response, candidate, lookup_index(None, *bench.lookup), window)
         for response in group
@@ -195,19 +201,42 @@ def replay_lookup(
         window: the largest k.
     """
     index.extend(list(response.prompt.tokens))
-    proposed, matched = [], []
-    tokens = response.tokens
+    tokens, proposals = response.tokens, []
     for start in range(1, len(tokens)):
         index.extend([tokens[start - 1]])
-        proposal = index.lookup(window)
-        pairs = zip(proposal, tokens[start:], strict=False)
-        proposed.append(len(proposal))
+        proposals.append(index.lookup(window))
+    return _from_every_start(response, candidate, window, proposals)
+
+
+def replay_head(
+    response: ScoredResponse, candidate: Candidate, head: EagleHead, target: Runner, window: int
+) -> LookupReplay:
+    """What a head proposes from every position at which a round may start, by one pass of the
+    target over the response and `window` of the head. At the response's tokens the head drafts
+    along them, since no other round gets so far.
+    """
+    text = [*response.prompt.tokens, *response.tokens]
+    heard, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
+    target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, heard=heard)
+    first = len(response.prompt.tokens) - 1
+    parts = head.along(text, heard.joined(), first, window)
+    proposals = [proposal for part in parts for proposal in part.tolist()]
+    return _from_every_start(response, candidate, window, proposals)
+
+
+def _from_every_start(
+    response: ScoredResponse, candidate: Candidate, window: int, proposals: Sequence[Sequence[int]]
+) -> LookupReplay:
+    """How many tokens of each proposal the response has."""
+    matched = []
+    for start, proposal in enumerate(proposals, start=1):
+        pairs = zip(proposal, response.tokens[start:], strict=False)
         matched.append(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return LookupReplay(
         request=response.trajectory.request,
         sample=response.trajectory.sample,
         candidate=candidate,
         window=window,
-        proposed=tuple(proposed),
+        proposed=tuple(map(len, proposals)),
         matched=tuple(matched),
     )

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.eagle import EagleHead
 from draftbench.decoder.routing import counted_experts, expert_layers
-from draftbench.decoder.runner import KVCache, Runner
+from draftbench.decoder.runner import HiddenStates, KVCache, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse
@@ -122,8 +123,11 @@ def time_steps(
     """
     bench, draft, candidate = loaded.bench, loaded.runner, loaded.candidate
     clock = bench.clock
-    points = [*_passes(bench.target, None, grid, grid.verify_sizes)]
-    if draft is None:
+    reads = draft.reads if isinstance(draft, EagleHead) else ()
+    points = [*_passes(bench.target, None, grid, grid.verify_sizes, reads)]
+    if isinstance(draft, EagleHead):
+        points += _head_passes(draft, candidate, grid, bench.target)
+    elif draft is None:
         points += _proposals(candidate, grid, bench.lookup)
     elif draft is not bench.target:  # as its own draft it has no other passes
         points += _passes(draft, candidate, grid, (1, 2))
@@ -149,11 +153,15 @@ def time_steps(
 
 
 def _passes(
-    runner: Runner, candidate: Candidate | None, grid: CostGrid, sizes: tuple[int, ...]
+    runner: Runner,
+    candidate: Candidate | None,
+    grid: CostGrid,
+    sizes: tuple[int, ...],
+    reads: Sequence[int] = (),
 ) -> Iterator[_Point]:
     """Passes over n tokens a row at each context, and passes over whole prompts. The choice of
     tokens is timed too: one at each position for the target, which verifies, one in each row for a
-    draft.
+    draft. What a head `reads` is taken down in passes over several tokens, as in verification.
 
     On a GPU a draft queues the k steps of a round without waiting, so k steps are timed together.
     On a CPU a pass returns when it is done, so one is timed. All contexts are beginnings of one
@@ -172,7 +180,8 @@ def _passes(
         for size in sizes:
             tokens = torch.tensor(grid.tokens(context, size) * rows, device=runner.device)
             every = candidate is None
-            once = partial(_step, runner, tokens, cache, context, [size] * rows, every)
+            heard = HiddenStates(reads) if reads and size > 1 else None
+            once = partial(_step, runner, tokens, cache, context, [size] * rows, every, heard)
             work = partial(_repeated, once, passes)
             read = _experts_read(runner, once)
             yield _Point(candidate, "step", size, context, rows, name, work, [], passes, read)
@@ -184,11 +193,57 @@ def _passes(
 
 
 def _step(
-    runner: Runner, tokens: Tensor, cache: KVCache, context: int, counts: list[int], every: bool
+    runner: Runner,
+    tokens: Tensor,
+    cache: KVCache,
+    context: int,
+    counts: list[int],
+    every: bool,
+    heard: HiddenStates | None,
 ) -> Tensor:
     for row in range(len(counts)):
         cache.rewind(row, context)
-    return best(runner.forward(tokens, cache, every=every, counts=counts))
+    chosen = best(runner.forward(tokens, cache, every=every, counts=counts, heard=heard))
+    if heard is not None:
+        heard.joined()
+    return chosen
+
+
+def _head_passes(
+    head: EagleHead, candidate: Candidate, grid: CostGrid, target: Runner
+) -> Iterator[_Point]:
+    """A head's catch-up over up to k + 1 tokens a row at each context, a step after it, and whole
+    prompts. The states of any text serve.
+    """
+    rows, sizes = grid.concurrency, grid.verify_sizes
+    contexts = [c for c in grid.contexts if c + max(sizes) <= head.context_length]
+    most = max([*sizes, *grid.prompts])
+    heard, text = HiddenStates(head.reads), grid.tokens(0, most)
+    tokens = torch.tensor(text, device=target.device)
+    target.forward(tokens, target.new_cache(most), every=False, heard=heard)
+    states = heard.joined()
+    cache = head.new_cache(max([*contexts, most]) + max(sizes), rows)
+
+    def point(what: str, size: int, context: int, at_once: int = rows) -> _Point:
+        counts = [size] * at_once + [0] * (rows - at_once)
+        read, heard_states = tokens[:size].repeat(at_once), states[:size].repeat(at_once, 1)
+        left = head.entering(heard_states)
+
+        def work() -> None:
+            cache.lengths = [context] * rows
+            chosen, _ = (
+                head.step(read, left, cache, counts)
+                if what == "step"
+                else head.catch_up(read, heard_states, cache, counts)
+            )
+            chosen.tolist()
+
+        return _Point(candidate, what, size, context, at_once, head.name, work)
+
+    for context in contexts:
+        yield from (point("catch-up", size, context) for size in sizes)
+        yield point("step", 1, context)
+    yield from (point("prefill", length, 0, 1) for length in grid.prompts)
 
 
 def _experts_read(runner: Runner, once: Callable[[], Tensor]) -> float | None:

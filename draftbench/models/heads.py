@@ -53,11 +53,11 @@ def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> I
             words
         )
         return
-    text, own = target.config.get_text_config(), _layer(raw)
+    text, own = target.config.get_text_config(), layer_of(raw)
     width = raw.get("target_hidden_size") or own.get("hidden_size")
     if width not in (None, text.hidden_size):
         yield f"it reads states of width {width}, and the target's have {text.hidden_size}"
-    layers, ids = text.num_hidden_layers, _layer_ids(raw)
+    layers, ids = text.num_hidden_layers, layer_ids(raw)
     made_for = raw.get("num_target_layers")
     if made_for not in (None, layers):
         yield f"it was made for {made_for} layers, and the target has {layers}"
@@ -76,19 +76,19 @@ def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Ite
     trained_for = str(verifier.get("name_or_path") or "").rpartition("/")[2]
     if trained_for and trained_for.lower() != target.name.lower():
         yield f"it was trained for {trained_for}"
-    ids = _layer_ids(raw)
+    ids = layer_ids(raw)
     if ids != sorted(ids):
         yield f"vLLM sorts the layers that it reads ({ids}), and then it drafts badly"
     if "speculators_model_type" in raw and method == "eagle3" and "norm_before_residual" not in raw:
         yield "it does not say norm_before_residual, which vLLM takes for true, speculators for not"
 
 
-def _layer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+def layer_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """Where the sizes of a head's own layer stand."""
     return raw.get("transformer_layer_config") or raw
 
 
-def _layer_ids(raw: Mapping[str, Any]) -> list[int]:
+def layer_ids(raw: Mapping[str, Any]) -> list[int]:
     """The target's layers that a head reads; empty where its engine's default holds."""
     parts = [raw, *(raw.get(part) or {} for part in ("eagle_config", "dflash_config"))]
     found = (part[name] for part in parts for name in _LAYER_IDS if part.get(name))

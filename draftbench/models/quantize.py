@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.device import capability, make_ready
+from draftbench.decoder.eagle import EagleHead
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
@@ -154,7 +155,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
     stored = stored_level(source)
     level = stored or build.level
     has_kernel = check_level(level, build.device, simulate=build.simulate)
-    _check_level_goes_with(source, stored, build)
+    check_level_goes_with(source, stored, build)
     make_ready(build.device)
     layers: list[StoredLinear] = []
     if stored is None:
@@ -185,7 +186,7 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
         caveats.append(
             f"stored as {stored} and {'computed with as such' if has_kernel else unpacked}"
         )
-    weight_bytes, second_layout_bytes, share = _counted(runner)
+    weight_bytes, second_layout_bytes, share = counted(runner)
     facts = ModelFacts(
         candidate=None if draft is None else Candidate(draft=draft, quant=build.level),
         # A draft goes by the name under which the run asked for it.
@@ -222,7 +223,7 @@ def _where_loaded(source: ModelSource, build: Build) -> str:
     return "cpu" if (stored_bytes(source) or 0) > room else build.device
 
 
-def _check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
+def check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
     """Raise a ModelError if a checkpoint and type cannot have the level that is asked for."""
     if stored is not None and build.level not in ("none", stored):
         raise ModelError(
@@ -338,17 +339,25 @@ def _caveats(
                 "twice the bytes, and a runner that does not gains less from speculation"
             )
     elif level in LEVELS:
-        if share == 0.0:
-            raise ModelError(
-                f"quantization `{level}` touched no layer of `{source.name}`",
-                hint="its layers' sizes do not divide into the level's groups; use another level",
-            )
-        if share < 1.0:
-            caveats.append(f"{level} covers {share:.0%} of the linear weights")
+        caveats += covered(source, level, share)
     return caveats
 
 
-def linears(runner: Runner) -> list[Any]:
+def covered(source: ModelSource, level: str, share: float) -> list[str]:
+    """A caveat where a level does not cover all linear weights.
+
+    Raises:
+        ModelError: it covers none.
+    """
+    if share == 0.0:
+        raise ModelError(
+            f"quantization `{level}` touched no layer of `{source.name}`",
+            hint="its layers' sizes do not divide into the level's groups; use another level",
+        )
+    return [f"{level} covers {share:.0%} of the linear weights"] if share < 1.0 else []
+
+
+def linears(runner: Runner | EagleHead) -> list[Any]:
     """Every linear layer: PyTorch's, and draftbench's, which know their bytes."""
     return [m for m in runner.modules() if isinstance(m, nn.Linear) or hasattr(m, "weight_bytes")]
 
@@ -361,7 +370,7 @@ def layer_bytes(layer: Any) -> int:
     return count
 
 
-def _counted(runner: Runner) -> tuple[int, int, float]:
+def counted(runner: Runner | EagleHead) -> tuple[int, int, float]:
     """Bytes of all weights, bytes of their second layouts, and the share of multiplied weights that
     are of a quantized type or were rounded to one.
 

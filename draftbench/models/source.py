@@ -197,6 +197,33 @@ class ModelSource:
         stored: dict[str, torch.Tensor | None] = self._load("weights", headers)
         return stored
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors of its safetensors files by name, for what transformers does not load.
+
+        Raises:
+            ModelError: a file is missing or damaged.
+        """
+
+        def read(where: str, **options: Any) -> dict[str, torch.Tensor]:
+            folder = self._folder()
+            if not self.local:
+                import huggingface_hub
+
+                huggingface_hub.snapshot_download(
+                    where, revision=options["revision"], allow_patterns="*.safetensors"
+                )
+            found: dict[str, torch.Tensor] = {}
+            for file in sorted(folder.glob("*.safetensors")):
+                found |= load_file(file)
+            if not found:
+                raise FileNotFoundError("no file `model.safetensors`")
+            return found
+
+        from safetensors.torch import load_file
+
+        tensors: dict[str, torch.Tensor] = self._load("weights", read)
+        return tensors
+
     def check_weights(self) -> None:
         """Refuse weights that cannot be loaded, by the headers of their files; reads none. Of a
         quantized checkpoint and of a hub model, whose files come later, only names are compared.
@@ -349,7 +376,7 @@ class ModelSource:
         once more to identify it would take minutes.
         """
         if not self.local:
-            return f"hub:{getattr(self.config, '_commit_hash', None) or 'unknown'}"
+            return f"hub:{self.raw_config.get('_commit_hash') or 'unknown'}"
         path = self._path.resolve()
         files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
         digest = hashlib.sha256()

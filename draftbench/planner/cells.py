@@ -555,7 +555,7 @@ def beyond_timed(responses: CandidateRounds, block: Block, largest_k: int) -> tu
     used = (
         ("target passes", block.target, longest, contexts),
         # Two tokens after a fully accepted round; a file gives one time for both.
-        ("draft steps", block.draft, 2 if block.longest is None else 1, contexts),
+        ("draft steps", block.draft, 1 if block.longest or block.catch_up else 2, contexts),
         ("prefills", block.prefill, prompts, 0),
         ("draft prefills", block.draft_prefill, prompts, 0),
     )

@@ -13,17 +13,22 @@ tokens that a round drafts, the rounds of one row take
 
     Σ [d(1), or d(2) after a fully accepted round, + (k'-1) · d(1) + t(k'+1)]
 
+A head's first step in a round, its catch-up, reads all that the round before accepted and one more
+token, w of them: its rounds take
+
+    Σ [catch-up(w) + (k'-1) · d(1) + t(k'+1)]
+
 and b rows, which go through a round together,
 
     rounds · [P(some k' ≥ 1) · d(w) + Σ_{j=2..k} P(some k' ≥ j) · d(1) + t(1 + E k')]
 
 Their tokens stand ragged side by side, so that the linear layers, which are most of a pass, see the
 mean width over rows: of the verify pass 1 + E k', of the first draft pass w = 1 + P(the row's round
-before was full). There are as many draft passes as the row that drafts most needs,
-P(some k' ≥ j) = 1 - P(k' < j)^b with rows independent of each other. Seconds are those that a
-response waits for its rounds, not its share of them. Prompt lookup takes as long where it finds
-nothing. Prefills of other rows between two rounds are not modelled, nor that the passes which a GPU
-records are as wide as their widest row.
+before was full), of a head's 1 + E accepted. There are as many draft passes as the row that drafts
+most needs, P(some k' ≥ j) = 1 - P(k' < j)^b with rows independent of each other. Seconds are those
+that a response waits for its rounds, not its share of them. Prompt lookup takes as long where it
+finds nothing. Prefills of other rows between two rounds are not modelled, nor that the passes which
+a GPU records are as wide as their widest row.
 """
 
 from __future__ import annotations
@@ -234,9 +239,9 @@ class Spent:
 class Block:
     """The timed passes of one candidate and of the target beside it, at one number of rows.
 
-    Exactly one of `draft` (passes of a draft model) and `proposal` (prompt lookup: one cost per
-    round, whatever k) is set. Where times come from a file, those of target passes over more than
-    `longest` tokens are unknown.
+    Exactly one of `draft` (passes of a draft model, or of a head after its `catch_up`) and
+    `proposal` (prompt lookup: one cost per round, whatever k) is set. Where times come from a file,
+    those of target passes over more than `longest` tokens are unknown.
     """
 
     target: Passes
@@ -245,6 +250,7 @@ class Block:
     prefill: Passes | None = None
     draft_prefill: Passes | None = None
     longest: int | None = None
+    catch_up: Passes | None = None
 
     def steps(self, tokens: Floats, contexts: Floats) -> Spent:
         """Plain decoding of so many tokens along every response [responses]."""
@@ -258,21 +264,27 @@ class Block:
         """
         every, widths = rounds.by_draft_length.sum(axis=1), np.arange(rounds.k + 1)
         spent = Spent(contexts)
+        # What a round's first draft pass reads: one token and, of what was accepted before, what
+        # the draft has not read.
+        read, unread = np.arange(1, 3), rounds.after_full[:, 1:].sum(axis=1, keepdims=True)
+        if self.catch_up is not None:
+            read, unread = 1 + widths, rounds.survived
         if concurrency == 1:
             spent.add(self.target, 1 + widths, rounds.by_draft_length)
-            full = rounds.after_full[:, 1:].sum(axis=1)
-            first, drafted = 2.0, np.stack([rounds.proposed - full, full], axis=1)
+            reaching = np.concatenate([rounds.rounds[:, None], unread], axis=1)
+            first = reaching - np.pad(reaching[:, 1:], ((0, 0), (0, 1)))
+            later = rounds.proposed - rounds.rounds
         else:
             lengths = weights @ rounds.by_draft_length
             shares = lengths / (lengths.sum() or 1.0)
             spent.add(self.target, 1 + shares @ widths, every)
             some = 1 - np.cumsum(shares)[:-1] ** concurrency
-            first = 1 + (weights @ rounds.after_full[:, 1:]).sum() / (lengths.sum() or 1.0)
-            drafted = every[:, None] * [some[1:].sum(), some[0]]
+            read = 1 + (weights @ unread).sum(keepdims=True) / (lengths.sum() or 1.0)
+            first, later = every[:, None] * some[0], every * some[1:].sum()
         if self.proposal is not None:
             spent.add(self.proposal, 1, every)
         elif self.draft is not None:
-            spent.add(self.draft, [1.0, first], drafted)
+            spent.add(self.catch_up or self.draft, read, first).add(self.draft, 1, later)
         return spent
 
     def prefills(self, prompts: Floats) -> Floats | None:
@@ -292,7 +304,9 @@ class Block:
         return np.stack([plain, plain + drafting], axis=-1)
 
     def draft_cost_ratio(self, context: float) -> Estimate:
-        """c: one draft step (prompt lookup: one whole proposal) over one target step."""
+        """c: one draft step (prompt lookup: a whole proposal; a head: one after its catch-up) over
+        one target step.
+        """
         drafting = self.draft or self.proposal
         assert drafting is not None
         return self._over_a_step(drafting, 1, context)
@@ -338,13 +352,20 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
                 before = fewer_rows.get(model)
                 steps[model] = passes.raised(before) if before else passes
         fewer_rows |= steps
-        proposal = _passes(timed[draft, "proposal", concurrency])
+        proposal, catch_up = (
+            _passes(timed[draft, what, concurrency]) for what in ("proposal", "catch-up")
+        )
         if proposal is None and one_lookup is not None:
             # The host looks the rows up one after the other.
             proposal = replace(one_lookup, seconds=one_lookup.seconds * concurrency)
         if None in steps and (draft in steps or proposal):
             blocks[concurrency] = Block(
-                steps[None], steps.get(draft), proposal, prefill, draft_prefill
+                steps[None],
+                steps.get(draft),
+                proposal,
+                prefill,
+                draft_prefill,
+                catch_up=catch_up,
             )
     return blocks
 
@@ -364,12 +385,13 @@ def between(timed: Mapping[int, Block], rows: int) -> Block | None:
     if around is None:
         return None
     first, every = timed[around[0]], tuple(timed.items())
-    along = [_along(first, name, around, every) for name in ("target", "draft", "proposal")]
-    target, draft, proposal = (each and each(rows) for each in along)
+    names = "target", "draft", "proposal", "catch_up"
+    along = [_along(first, name, around, every) for name in names]
+    target, draft, proposal, catch_up = (each and each(rows) for each in along)
     if target is None or (draft is None and proposal is None):
         return None
     longest = min((block.longest for block in timed.values() if block.longest), default=None)
-    return Block(target, draft, proposal, first.prefill, first.draft_prefill, longest)
+    return Block(target, draft, proposal, first.prefill, first.draft_prefill, longest, catch_up)
 
 
 @remembered

@@ -125,7 +125,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         arrivals = keyed_hash(options.traffic.key, repr(at).encode())
     by_text = partial(_check_vocabulary, server=server)
     check = partial(check_pair, target.source) if target.configured else by_text
-    checked = check_drafts(options, specs, check)
+    checked = check_drafts(options, specs, {"draft-model": check})
     candidates = checked.candidates
     if not candidates and (server is None or checked.refusals):
         raise checked.no_draft

@@ -39,11 +39,12 @@ from draftbench.errors import (
 from draftbench.hub import names_model
 from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
-from draftbench.models.drafting import draft_name, parsed
+from draftbench.models.drafting import Method, draft_name, parsed
+from draftbench.models.eagle import check_eagle
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
-from draftbench.records import LOOKUP, SELF, Candidate, Failure, Request
+from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Failure, Request
 from draftbench.run_folder.key import key_id, keyed_hash
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
@@ -61,6 +62,8 @@ from draftbench.traffic import Traffic, load
 from draftbench.traffic.summary import TrafficSummary, first_request
 
 DEFAULT_LIMIT = 256
+# Returns what is to be said of a draft that can be measured, or refuses it.
+Check = Callable[[ModelSource], tuple[str, ...]]
 
 
 class PromptMaker(Protocol):
@@ -120,7 +123,13 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     specs = specs_of(options)
     models = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
     for spec in models:
-        if (method := parsed(spec)[0]) != "draft-model":
+        method = parsed(spec)[0]
+        if method == "eagle3" and options.mode is not DraftingMode.GREEDY:
+            raise UsageError(
+                f"`{spec}`: the built-in decoder drafts greedily with a head",
+                hint="leave `--mode` out, or leave the head out",
+            )
+        if method not in ("draft-model", "eagle3"):
             raise UsageError(
                 f"`{spec}`: only a serving engine drafts by {method}",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
@@ -130,7 +139,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     traffic = read_requests(options, watcher)
     for level in (options.target_quant, *options.quants):
         check_level(level, device, simulate=options.simulate_quant)
-    for spec in filter(names_model, (options.target, *models)):
+    for spec in filter(names_model, (options.target, *(parsed(spec)[1] for spec in models))):
         watcher.note(f"{spec} is fetched from the model hub unless it is cached")
     check_writes(target)
     target.check_weights()
@@ -142,7 +151,11 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             hint="choose a target whose layers keep keys and values",
         )
     prompts, summary = render(options, traffic, TextSide(target), context)
-    checked = check_drafts(options, specs, partial(check_pair, target))
+    checks: dict[Method, Check] = {
+        "draft-model": partial(check_pair, target),
+        "eagle3": partial(check_eagle, target),
+    }
+    checked = check_drafts(options, specs, checks)
     if not checked.candidates:
         raise checked.no_draft
     if options.controls:
@@ -346,23 +359,26 @@ class CheckedDrafts:
 def check_drafts(
     options: SweepOptions,
     specs: Mapping[str, str],
-    check: Callable[[ModelSource], tuple[str, ...]],
+    checks: Mapping[Method, Check],
 ) -> CheckedDrafts:
     """Which drafts can be measured at which levels, before any weights load: a checkpoint that
-    is stored at a level has no other. `check` returns a draft model's caveats, or refuses it.
+    is stored at a level has no other. `checks`, by the methods whose weights are measured here,
+    return a draft's caveats, or refuse it.
     """
     checked = CheckedDrafts()
     for name, spec in specs.items():
-        if spec == SELF or parsed(spec)[0] != "draft-model":
+        method, model = parsed(spec)
+        if spec == SELF or method not in checks:
             checked.candidates[Candidate(draft=name)] = None
             continue
-        source, levels = ModelSource(spec, options.trust), options.quants
+        source, levels = ModelSource(model, options.trust), options.quants
         try:
-            caveats = check(source)
-            if options.serving is None or options.serving.replay == "local":
-                source.check_weights()
-            if stored := stored_level(source):
-                levels = (stored,)
+            caveats = checks[method](source)
+            if method == "draft-model":
+                if options.serving is None or options.serving.replay == "local":
+                    source.check_weights()
+                if stored := stored_level(source):
+                    levels = (stored,)
         # Whatever a checkpoint's own code raises, the other drafts are measured.
         except Exception as error:
             checked.refusals.append(known_error(f"the draft {name}", error))

@@ -25,6 +25,8 @@ from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay, stepping_disagreement
 from draftbench.measure.step_costs import grid_for, time_steps
 from draftbench.measure.trajectories import generate, logged, refuse_foreign_log, score
+from draftbench.models.drafting import parsed
+from draftbench.models.eagle import build_head
 from draftbench.models.quantize import build_runner
 from draftbench.records import (
     LOOKUP,
@@ -151,17 +153,27 @@ class Worker:
         self.watcher.note(f"loading {candidate}")
         least = self.state.least_rows(candidate)
         build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
-        runner, facts = build_runner(self.prepared.drafts[candidate.draft], build, candidate.draft)
+        source = self.prepared.drafts[candidate.draft]
+        if parsed(candidate.draft)[0] == "eagle3":
+            layers = self.prepared.target.config.get_text_config().num_hidden_layers
+            head, facts = build_head(source, build, candidate.draft, self.bench.target, layers)
+            self._keep_draft(candidate, facts)
+            return LoadedCandidate(candidate, head, self.bench)
+        runner, facts = build_runner(source, build, candidate.draft)
         longest = max(self.drafted, key=lambda response: response.length)
         facts = msgspec.structs.replace(
             facts,
             replay_disagreement=stepping_disagreement(
                 runner, longest, NEAR_TIE_MARGIN[self.bench.dtype]
             ),
-            caveats=(*self.prepared.caveats.get(candidate.draft, ()), *facts.caveats),
         )
-        self._keep_facts(facts)
+        self._keep_draft(candidate, facts)
         return LoadedCandidate(candidate, runner, self.bench)
+
+    def _keep_draft(self, candidate: Candidate, facts: ModelFacts) -> None:
+        """Keep a draft's facts, with what was found before it was loaded."""
+        known = self.prepared.caveats.get(candidate.draft, ())
+        self._keep_facts(msgspec.structs.replace(facts, caveats=(*known, *facts.caveats)))
 
     def _measure(self, loaded: LoadedCandidate) -> None:
         """What is left of the candidate: its replays, then for each concurrency the times of its

@@ -6,16 +6,22 @@ A target pass over n tokens takes 1 + n/8 seconds, a draft pass 1/4 + n/16.
 from dataclasses import replace
 
 import pytest
+import random_heads
 import torch
 from scripted import ScriptedClock, TimedRunner
 from transformers import AutoModelForCausalLM, MixtralConfig
 
 from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.eagle import EagleHead
+from draftbench.decoder.linear import unquantized_linear
+from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import HostClock
 from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.step_costs import CostGrid, grid_for, time_steps
+from draftbench.models.eagle import rotary_of, shape_of
 from draftbench.records import Candidate, DraftingMode
 
+HEAD = Candidate(draft="eagle3:head")
 DRAFT, NGRAM = Candidate(draft="small", quant="int4"), Candidate(draft="ngram")
 GRID = CostGrid(contexts=(10, 20), largest_k=4, prompts=(8, 24), text=(0, 1, 1, 0, 1))
 ONE_POINT = CostGrid((10,), 1, (8,), (0, 1))
@@ -85,6 +91,28 @@ def test_a_proposal_of_prompt_lookup_costs_no_pass(bench):
         ("ngram", "proposal", 4, 10): (0.0,) * 6,
         ("ngram", "proposal", 4, 20): (0.0,) * 6,
     }
+
+
+def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(bench):
+    target = LlamaRunner(random_heads.target(), "none")
+    config = random_heads.config()
+    shape = shape_of(config, random_heads.LAYERS)
+    head = EagleHead(
+        shape, random_heads.tensors(config), target.embedding, rotary_of(shape),
+        unquantized_linear, torch.float32, "cpu", 128,
+    )  # fmt: skip
+    loaded = LoadedCandidate(HEAD, head, replace(bench, target=target, clock=HostClock()))
+    points = time_steps(loaded, replace(GRID, largest_k=2, concurrency=2, prompts=()), always)
+    assert {key for key in seconds(points) if key[0]} == {
+        ("eagle3:head", what, n, context)
+        for context in (10, 20)
+        for what, sizes in (("catch-up", (1, 2, 3)), ("step", (1,)))
+        for n in sizes
+    }
+    alone = time_steps(loaded, GRID, always)
+    lengths = [p.new_tokens for p in alone if p.candidate == HEAD and p.what == "prefill"]
+    assert lengths == [8, 24]
+    assert all(p.concurrency == 2 and min(p.seconds) > 0 for p in points)
 
 
 @pytest.mark.parametrize(

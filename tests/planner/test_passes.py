@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes import NGRAM, SELF_DRAFT, SMALL
 
+from draftbench.acceptance.rounds import StartLaw, expected_rounds
 from draftbench.planner.passes import PASS_DRAWS, Block, Passes, between, blocks_of, rising
 from draftbench.records import Candidate
 
@@ -179,6 +180,23 @@ def test_rows_are_looked_up_one_after_the_other(scene):
     scene.cost("ngram", ngram, 2, 0.01, what="proposal")
     costs = blocks_of(scene.observed(1), ngram)[8]
     assert at(costs.proposal, 1, 0) == pytest.approx(0.08)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_head_catches_up_on_what_was_accepted_and_steps_for_each_further_token(scene, rows):
+    """Rounds from the tokens 1, 4 and 5 accept 2, 0 and 1 of 2: three passes over three tokens,
+    catch-ups over 3, 1 and 2 tokens, or 2 on average, and three steps.
+    """
+    head = Candidate(draft="eagle3:head")
+    scene.times({1: 1.0, 2: 1.2, 3: 1.3}, {1: 0.2}, head, concurrency=rows)
+    for tokens, seconds in {1: 0.4, 2: 0.5, 3: 0.6}.items():
+        scene.cost(head.draft, head, tokens, seconds, what="catch-up", concurrency=rows)
+    block = blocks_of(scene.observed(2), head)[rows]
+    proposed, matched = np.full(6, 2), np.array([2, 1, 0, 0, 1, 0])
+    rounds = expected_rounds([StartLaw(7, 20, proposed, matched, 2)], 2)
+    spent = block.rounds(rounds, np.array([10.0]), rows, np.ones(1))
+    assert spent.seconds == pytest.approx([3 * 1.3 + 3 * 0.5 + 3 * 0.2])
+    assert block.draft_cost_ratio(10).value == pytest.approx(0.2)
 
 
 def passes(sizes, contexts, seconds):

@@ -263,8 +263,8 @@ def test_a_folder_called_as_what_an_engine_drafts_by_has_its_path_for_a_name(
 
 
 def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small):
-    with pytest.raises(UsageError, match="`eagle3:org/head`: only a serving engine drafts by"):
-        small.prepared("ngram", "eagle3:org/head")
+    with pytest.raises(UsageError, match="`dflash:org/head`: only a serving engine drafts by"):
+        small.prepared("ngram", "dflash:org/head")
 
 
 @pytest.fixture

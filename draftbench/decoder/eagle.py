@@ -1,0 +1,313 @@
+"""EAGLE-3 heads: one layer that drafts from the target's own states (Li et al. 2025).
+
+With y the text and h the target's states, row t reads the embedding of y[t+1] beside g[t], which
+`fc` makes of h[t] at some layers, and drafts y[t+2]. Depth m of a round reads the token that depth
+m - 1 drafted, and what depth m - 1 left in place of g. A round reads accepted tokens again with
+the target's states, so that the keys of depth 0 are a function of the text alone; those of later
+depths are seen within their round only. So K passes over a text show what every round that starts
+anywhere in it drafts at every k ≤ K, where a round gets so far only along the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from draftbench.decoder.attention import (
+    PIECE,
+    LaterDepths,
+    ManyRows,
+    OneRow,
+    Placement,
+    Rotary,
+)
+from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.linear import Product, as_function, layouts_of
+from draftbench.decoder.llama import SlabCache, rotary_tables
+from draftbench.decoder.runner import Task, last_of_each, on_device, only_row
+from draftbench.decoder.sampling import best
+
+# Rows of a text that draft side by side in replay.
+CHUNK = 128
+
+
+@dataclass(frozen=True)
+class EagleShape:
+    """What a head's config.json says of it."""
+
+    layer: Any  # the transformers configuration of its layer
+    reads: tuple[int, ...]  # the target's layers whose inputs it reads
+    drafted: int  # tokens that it can draft
+    norm_before_residual: bool = False  # whether the residual stream begins behind `hidden_norm`
+    norm_before_fc: bool = False  # whether all states together are normed before `fc`
+    fc_norm: bool = False  # whether those of each layer are
+    norm_output: bool = False  # whether the next depth reads states behind the last norm
+
+    @property
+    def head_dim(self) -> int:
+        return getattr(self.layer, "head_dim", None) or (
+            self.layer.hidden_size // self.layer.num_attention_heads
+        )
+
+
+@dataclass(frozen=True)
+class _Norm:
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class EagleHead:
+    """A head with its weights.
+
+    Args:
+        tensors: of its checkpoint, by the names of the speculators format.
+        embedding: the target's [vocab, hidden], for a head without its own.
+        rotary: a transformers module that gives rotary tables.
+        make_linear: makes a layer of weights and bias.
+        context_length: the target's.
+    """
+
+    def __init__(
+        self,
+        shape: EagleShape,
+        tensors: Mapping[str, Tensor],
+        embedding: Tensor,
+        rotary: nn.Module,
+        make_linear: Callable[..., nn.Module],
+        dtype: torch.dtype,
+        device: str,
+        context_length: int,
+    ) -> None:
+        self.shape, layer = shape, shape.layer
+        self.reads, self.context_length, self.dtype = shape.reads, context_length, dtype
+        self.heads, self.kv_heads = layer.num_attention_heads, layer.num_key_value_heads
+        self.group = self.heads // self.kv_heads
+        self.linears: list[nn.Module] = []
+
+        def given(name: str) -> Tensor:
+            return tensors[name].to(device, dtype, copy=True)
+
+        def norm(name: str) -> _Norm | None:
+            found = f"{name}.weight" in tensors
+            return _Norm(given(f"{name}.weight"), layer.rms_norm_eps) if found else None
+
+        def linear(*names: str) -> Product:
+            weight = torch.cat([given(f"{name}.weight") for name in names])
+            biases = [given(f"{n}.bias") for n in names if f"{n}.bias" in tensors]
+            bias = torch.cat(biases) if biases else None
+            self.linears.append(make_linear(weight, bias, copied=True))
+            return as_function(self.linears[-1])
+
+        inner = "layers.0."
+        attention, mlp = f"{inner}self_attn.", f"{inner}mlp."
+        self.norms = {
+            name: found
+            for name, at in {
+                "all": "input_norm",
+                "embedded": f"{inner}input_layernorm",
+                "state": f"{inner}hidden_norm",
+                "q": f"{attention}q_norm",
+                "k": f"{attention}k_norm",
+                "mlp": f"{inner}post_attention_layernorm",
+                "last": "norm",
+                **{f"layer {i}": f"fc_norm.{i}" for i in range(len(self.reads))},
+            }.items()
+            if (found := norm(at)) is not None
+        }
+        self.fc = linear("fc")
+        self.qkv = linear(*(f"{attention}{each}_proj" for each in "qkv"))
+        self.out = linear(f"{attention}o_proj")
+        self.gate_up = linear(f"{mlp}gate_proj", f"{mlp}up_proj")
+        self.down, self.logits = linear(f"{mlp}down_proj"), linear("lm_head")
+        self.own_embedding = "embed_tokens.weight" in tensors
+        self.embedding = given("embed_tokens.weight") if self.own_embedding else embedding
+        like = self.norms["last"].weight
+        self.device = str(like.device)
+        tables = rotary_tables(rotary.to(device), like, context_length)
+        self.rotary = Rotary(*tables)
+        offsets = tensors.get("d2t", torch.zeros(shape.drafted, dtype=torch.long))
+        self.target_ids = (torch.arange(shape.drafted) + offsets.cpu()).to(device)
+        self._future = like.new_full((PIECE, PIECE), float("-inf")).triu_(1)
+
+    @property
+    def name(self) -> str:
+        how = layouts_of(self.modules())
+        return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Every linear layer."""
+        yield from self.linears
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Its weights outside linear layers."""
+        yield from (norm.weight for norm in self.norms.values())
+        if self.own_embedding:
+            yield self.embedding
+
+    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
+        """An empty cache for so many rows of the text in each of some responses."""
+        like = self.norms["last"].weight
+        size = 1, 2, rows, self.kv_heads, capacity, self.shape.head_dim
+        return SlabCache(like.new_zeros(size), [0] * rows)
+
+    @torch.inference_mode()
+    def catch_up(
+        self, tokens: Tensor, states: Tensor, cache: SlabCache, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Read the next tokens [n] with the target's states [n, layers · hidden] at those before
+        them, some for each row of the cache: the token that each row which has any drafts, and what
+        its next depth reads.
+        """
+        return self._continued(tokens, self.entering(states), cache, counts)
+
+    @torch.inference_mode()
+    def step(
+        self, tokens: Tensor, left: Tensor, cache: SlabCache, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """`catch_up` at the next depth: reads drafted tokens with what the depth before left."""
+        return self._continued(tokens, left, cache, counts)
+
+    @torch.inference_mode()
+    def along(
+        self, tokens: Sequence[int], states: Tensor, first: int, depths: int
+    ) -> Iterator[Tensor]:
+        """What rows `first`, `first` + 1, … of a text draft at each depth [rows, depths], as far as
+        there is a next token to draft, some rows at a time.
+
+        Args:
+            states: the target's at the text's tokens but the last.
+        """
+        padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
+        entering, cache = self.entering(states), self.new_cache(len(tokens))
+        if first:
+            self._continued(padded[1 : first + 1], entering[:first], cache, [first])
+        for start in range(first, len(tokens) - 2, CHUNK):
+            n = min(CHUNK, len(tokens) - 2 - start)
+            slabs, read = cache.slabs[:, :, 0], padded[start + 1 :]
+            placement: Placement = self._one_row(slabs, start, n)
+            later = LaterDepths(slabs, start, n, self.rotary, self.group)
+            left, drafted = entering[start : start + n], list[Tensor]()
+            for depth in range(depths):
+                last, left = self._layer(read[depth : depth + n], left, placement)
+                drafted.append(self._best(last))
+                placement = later
+            yield torch.stack(drafted, dim=1)
+
+    def entering(self, states: Tensor) -> Tensor:
+        """g: what depth 0 reads of the target's states [n, layers · hidden]."""
+        if "all" in self.norms:
+            states = self.norms["all"](states)
+        if self.shape.fc_norm:
+            parts = enumerate(states.chunk(len(self.reads), dim=1))
+            states = torch.cat([self.norms[f"layer {i}"](part) for i, part in parts], dim=1)
+        return self.fc(states)
+
+    def _continued(
+        self, tokens: Tensor, state: Tensor, cache: SlabCache, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Append rows of the text to the cache; drafts and states of the last of each response."""
+        lengths, row = cache.lengths, only_row(counts)
+        cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
+        if row is None:
+            placement = ManyRows(cache.slabs, lengths, counts, self.rotary, self.group)
+            last, left = self._layer(tokens, state, placement)
+            ends = on_device(last_of_each(counts), self.device)
+            return self._best(last[ends]), left[ends]
+        start, slabs = lengths[row], cache.slabs[:, :, row]
+        last = left = state[:0]
+        for piece, part in zip(tokens.split(PIECE), state.split(PIECE), strict=True):
+            last, left = self._layer(piece, part, self._one_row(slabs, start, len(piece)))
+            start += len(piece)
+        return self._best(last[-1:]), left[-1:]
+
+    def _one_row(self, slabs: Tensor, start: int, n: int) -> OneRow:
+        return OneRow(slabs, start, n, self.rotary, self.group, self._future)
+
+    def _layer(self, tokens: Tensor, state: Tensor, placement: Placement) -> tuple[Tensor, Tensor]:
+        """States for the output head, and for the next depth, of tokens [n] and states [n, h]."""
+        norms, heads = self.norms, self.heads
+        embedded = functional.embedding(tokens, self.embedding).to(self.dtype)
+        normed = norms["state"](state)
+        both = torch.cat([norms["embedded"](embedded), normed], dim=1)
+        qkv = self.qkv(both).view(len(tokens), -1, self.shape.head_dim)
+        if "q" in norms:
+            queries, keys = qkv.narrow(1, 0, heads), qkv.narrow(1, heads, self.kv_heads)
+            queries.copy_(norms["q"](queries))
+            keys.copy_(norms["k"](keys))
+        x = normed if self.shape.norm_before_residual else state
+        x = x + self.out(placement.attend(0, qkv))
+        gate, up = self.gate_up(norms["mlp"](x)).chunk(2, dim=1)
+        x = x + self.down(functional.silu(gate).mul_(up))
+        last = norms["last"](x)
+        return last, last if self.shape.norm_output else x
+
+    def _best(self, last: Tensor) -> Tensor:
+        """The target's ids of the best tokens."""
+        return self.target_ids[best(self.logits(last))]
+
+
+class HeadDrafter:
+    """A head that proposes its argmax: a pass over what the target has read since the last round,
+    and one for each further token.
+    """
+
+    def __init__(self, head: EagleHead) -> None:
+        self.head = head
+        self.reads: Sequence[int] = head.reads
+
+    def open(self, rows: int, capacity: int) -> None:
+        self.cache = self.head.new_cache(capacity, rows)
+        # The target's states at the tokens that the head has not read yet, by row.
+        self._unread = [torch.empty(0)] * rows
+
+    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+        """Read all of the prompt but its last state, which goes with the first output token."""
+        assert states is not None
+        self.cache.rewind(row, 0)
+        self._unread[row] = states[-1:]
+        if len(states) > 1:
+            tokens = on_device(task.prompt[1:], self.head.device)
+            self.head.catch_up(tokens, states[:-1], self.cache, self._counts({row: len(tokens)}))
+
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
+        drafts: dict[int, list[Tensor]] = {ask.row: [] for ask in asks}
+        asking = [ask for ask in asks if ask.k > 0]
+        if asking:
+            unread = [ask.context[self.cache.lengths[ask.row] + 1 :] for ask in asking]
+            read = on_device(list(chain(*unread)), self.head.device)
+            states = torch.cat([self._unread[ask.row] for ask in asking])
+            counts = {ask.row: len(new) for ask, new in zip(asking, unread, strict=True)}
+            tokens, left = self.head.catch_up(read, states, self.cache, self._counts(counts))
+            self._unread = [at[:0] if row in counts else at for row, at in enumerate(self._unread)]
+            caught_up = self.cache.lengths
+            for depth in range(1, max(ask.k for ask in asking) + 1):
+                for ask, token in zip(asking, tokens.split(1), strict=True):
+                    drafts[ask.row].append(token)
+                rest = [at for at, ask in enumerate(asking) if ask.k > depth]
+                if len(rest) < len(asking):
+                    kept = on_device(rest, self.head.device)
+                    asking, tokens, left = [asking[at] for at in rest], tokens[kept], left[kept]
+                if asking:
+                    counts = dict.fromkeys((ask.row for ask in asking), 1)
+                    step = self.head.step(tokens, left, self.cache, self._counts(counts))
+                    tokens, left = step
+            self.cache.lengths = caught_up
+        return [Proposal(drafts[ask.row]) if drafts[ask.row] else None for ask in asks]
+
+    def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
+        """Of the states of a round's tokens, those of the accepted are read in the next."""
+        assert states is not None
+        unread = torch.cat([self._unread[row], states])
+        self._unread[row] = unread[: length - self.cache.lengths[row]]
+
+    def _counts(self, counts: Mapping[int, int]) -> list[int]:
+        return [counts.get(row, 0) for row in range(len(self._unread))]

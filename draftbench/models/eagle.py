@@ -1,0 +1,222 @@
+"""Loads EAGLE-3 heads for the built-in decoder, after everything that could misfit was checked.
+
+Checkpoints come in two formats: that of speculators, whose config.json has the layer in
+`transformer_layer_config`, and that of the head's authors (SafeAILab), which is the layer's
+configuration with a few fields more and calls the layer `midlayer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from draftbench.decoder.eagle import EagleHead, EagleShape
+from draftbench.decoder.quantized_linear import make_linear
+from draftbench.decoder.runner import Runner
+from draftbench.errors import PairError
+from draftbench.memory import kv_bytes_per_token
+from draftbench.models.heads import check_head, layer_ids, layer_of
+from draftbench.models.quantize import (
+    Build,
+    check_level,
+    check_level_goes_with,
+    counted,
+    covered,
+)
+from draftbench.models.source import ModelSource
+from draftbench.records import Candidate, ModelFacts
+
+# Families whose layer is the one below.
+_FAMILIES = ("llama", "qwen3")
+# The flags of a checkpoint, each false where it is silent.
+_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+
+
+def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
+    """Whether a head can draft for a target in the built-in decoder; its caveats. A small head's
+    weights are read for this.
+
+    Raises:
+        ModelError: it cannot be read.
+        PairError: it cannot draft.
+    """
+    sheet = check_head(target, None, f"eagle3:{head.spec}")
+    obstacles = sheet.obstacles or tuple(misfits(target, head))
+    if obstacles:
+        raise PairError(
+            f"the head `{head.name}` cannot draft for `{target.name}`: {'; '.join(obstacles)}",
+            hint="`draftbench check` says which engines it fits; use a head of this very target",
+        )
+    return sheet.caveats
+
+
+def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
+    """What of a head's layer and tensors does not fit the target or the built-in decoder."""
+    raw, text = head.raw_config, target.config.get_text_config()
+    own, layers = layer_of(raw), text.num_hidden_layers
+    kind, rope = own.get("model_type"), own.get("rope_parameters") or own.get("rope_scaling") or {}
+    if kind not in _FAMILIES:
+        yield f"its layer is of the family {kind}, and {' and '.join(_FAMILIES)} are run here"
+        return
+    if own.get("num_hidden_layers", 1) != 1:
+        yield f"it has {own['num_hidden_layers']} layers, and heads of one layer are run here"
+        return
+    if own.get("hidden_act", "silu") != "silu":
+        yield f"activation {own['hidden_act']}"
+    rope_type = str(rope.get("rope_type") or rope.get("type"))
+    if any(word in rope_type for word in ("dynamic", "longrope")):
+        yield "its rotary tables depend on the sequence"
+    shape = shape_of(raw, layers)
+    if min(shape.reads) < 0 or max(shape.reads) >= layers:
+        yield f"it reads what enters the layers {list(shape.reads)}, and the target has {layers}"
+        return
+    tensors = _named(head.tensors())
+    wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
+    for name in sorted(wanted.keys() - tensors.keys()):
+        yield f"it has no tensor {name}"
+    for name, size in (wanted | optional).items():
+        if name in tensors and (stored := tuple(tensors[name].shape)) != size:
+            yield f"{name} is {list(stored)}, not {list(size)}"
+    unknown = tensors.keys() - wanted.keys() - optional.keys()
+    if unknown:
+        yield f"it has a tensor that such a head does not have, {min(unknown)}"
+    yield from _wrong_ids(tensors, shape.drafted, text.vocab_size)
+    if "embed_tokens.weight" not in tensors and shape.layer.hidden_size != text.hidden_size:
+        yield (
+            f"it has no embedding of its own, and the target's is {text.hidden_size} wide, not "
+            f"{shape.layer.hidden_size}"
+        )
+
+
+def shape_of(raw: Mapping[str, Any], layers: int) -> EagleShape:
+    """What its config.json says, for a target of so many layers."""
+    from transformers import AutoConfig
+
+    own = layer_of(raw)
+    fields = {name: value for name, value in own.items() if name != "model_type"}
+    layer = AutoConfig.for_model(own["model_type"], **fields)
+    reads = layer_ids(raw) or [2, layers // 2, layers - 3]
+    flags = {name: bool(raw.get(name)) for name in _FLAGS}
+    return EagleShape(layer, tuple(reads), raw.get("draft_vocab_size") or layer.vocab_size, **flags)
+
+
+def build_head(
+    source: ModelSource, build: Build, draft: str, target: Runner, layers: int
+) -> tuple[EagleHead, ModelFacts]:
+    """Load, quantize, and count.
+
+    Args:
+        draft: the name that the run gives this head.
+        layers: how many the target has.
+
+    Raises:
+        ModelError: it cannot be loaded or quantized.
+    """
+    has_kernel = check_level(build.level, build.device, simulate=build.simulate)
+    check_level_goes_with(source, None, build)
+    tensors, shape = _named(source.tensors()), shape_of(source.raw_config, layers)
+    linear = partial(make_linear, level=build.level, two_layouts=build.two_layouts)
+    head = EagleHead(
+        shape,
+        tensors,
+        target.embedding,
+        rotary_of(shape),
+        linear,
+        build.dtype,
+        target.device,
+        target.context_length,
+    )
+    weight_bytes, second_layout_bytes, share = counted(head)
+    facts = ModelFacts(
+        candidate=Candidate(draft=draft, quant=build.level),
+        quant=build.level,
+        dtype=str(build.dtype).removeprefix("torch."),
+        parameters=sum(t.numel() for name, t in tensors.items() if t.is_floating_point()),
+        mixture=None,
+        weight_bytes=weight_bytes,
+        second_layout_bytes=second_layout_bytes,
+        least_rows=1,
+        quantized_share=share,
+        kv_bytes_per_token=kv_bytes_per_token(shape.layer, build.dtype.itemsize),
+        context_length=target.context_length,
+        vocab_size=shape.drafted,
+        runner=head.name,
+        fingerprint=source.fingerprint(),
+        parts={},
+        caveats=() if build.level == "none" else tuple(covered(source, build.level, share)),
+        has_kernel=has_kernel,
+        replay_disagreement=None,
+    )
+    return head, facts
+
+
+def rotary_of(shape: EagleShape) -> nn.Module:
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    module: nn.Module = LlamaRotaryEmbedding(shape.layer)
+    return module
+
+
+def _named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by the names of the speculators format."""
+    return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+
+
+def _sizes(
+    shape: EagleShape, states: int, vocabulary: int
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """The sizes of the tensors that a head must have, and of those that it may have."""
+    layer, parts = shape.layer, len(shape.reads)
+    hidden, inner, drafted = layer.hidden_size, layer.intermediate_size, shape.drafted
+    queries, keys = (
+        n * shape.head_dim for n in (layer.num_attention_heads, layer.num_key_value_heads)
+    )
+    of_layer = {
+        "self_attn.q_proj.weight": (queries, 2 * hidden),
+        "self_attn.k_proj.weight": (keys, 2 * hidden),
+        "self_attn.v_proj.weight": (keys, 2 * hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "input_layernorm.weight": (hidden,),
+        "hidden_norm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    biases = {"q": queries, "k": keys, "v": keys, "o": hidden}
+    wanted: dict[str, tuple[int, ...]] = {
+        "fc.weight": (hidden, parts * states),
+        "norm.weight": (hidden,),
+        "lm_head.weight": (drafted, hidden),
+        **{f"layers.0.{name}": size for name, size in of_layer.items()},
+    }
+    optional: dict[str, tuple[int, ...]] = {
+        "embed_tokens.weight": (vocabulary, hidden),
+        "t2d": (vocabulary,),
+        "fc.bias": (hidden,),
+        **{f"layers.0.self_attn.{name}_proj.bias": (n,) for name, n in biases.items()},
+    }
+    (optional if drafted == vocabulary else wanted)["d2t"] = (drafted,)
+    if layer.model_type == "qwen3":
+        for name in ("q_norm", "k_norm"):
+            wanted[f"layers.0.self_attn.{name}.weight"] = (shape.head_dim,)
+    if shape.norm_before_fc:
+        wanted["input_norm.weight"] = (parts * states,)
+    if shape.fc_norm:
+        wanted |= {f"fc_norm.{part}.weight": (states,) for part in range(parts)}
+    return wanted, optional
+
+
+def _wrong_ids(tensors: Mapping[str, Tensor], drafted: int, vocabulary: int) -> Iterator[str]:
+    """What is wrong with the target's ids of the tokens that a head drafts."""
+    if (offsets := tensors.get("d2t")) is None or offsets.shape != (drafted,):
+        return
+    ids = torch.arange(drafted) + offsets
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        yield f"its d2t leads to token {int(ids.max())}, and the target has {vocabulary}"
+    elif "t2d" in tensors and sorted(ids.tolist()) != tensors["t2d"].nonzero().flatten().tolist():
+        yield "its d2t and t2d name different tokens"

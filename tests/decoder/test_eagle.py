@@ -1,0 +1,187 @@
+"""Heads with random weights: one pass against the plain formulas, decoding against both."""
+
+import pytest
+import random_heads
+import scenes
+import torch
+
+from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.attention import LaterDepths
+from draftbench.decoder.eagle import EagleHead, HeadDrafter
+from draftbench.decoder.linear import unquantized_linear
+from draftbench.decoder.llama import LlamaRunner
+from draftbench.decoder.runner import HiddenStates, HostClock, Task
+from draftbench.decoder.sampling import Uniforms
+from draftbench.decoder.speculate import decode, decode_all
+from draftbench.measure.prompts import Prompt
+from draftbench.measure.replay import replay_head
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.models.eagle import rotary_of, shape_of
+from draftbench.records import Candidate, Request, Sampling
+
+DEPTHS, LIMIT = 5, 40
+PROMPTS = [[1, 2, 3, 4, 5], [7], [2, 2, 9, 0, 4, 1, 8, 3]]
+HEAD = Candidate(draft="eagle3:head")
+
+
+def runner(kind=LlamaRunner):
+    return kind(random_heads.target(), "none")
+
+
+def head_of(config, weights, target):
+    return EagleHead(
+        shape := shape_of(config, random_heads.LAYERS),
+        weights,
+        target.embedding,
+        rotary_of(shape),
+        unquantized_linear,
+        torch.float32,
+        "cpu",
+        target.context_length,
+    )
+
+
+@pytest.fixture(params=random_heads.VARIANTS)
+def variant(request):
+    config = random_heads.config(**random_heads.VARIANTS[request.param])
+    return config, random_heads.tensors(config)
+
+
+@pytest.fixture
+def one():
+    config = random_heads.config()
+    return config, random_heads.tensors(config)
+
+
+def task(prompt):
+    uniforms = Uniforms("r", 0, LIMIT + 1)
+    return Task(prompt, LIMIT, Sampling(), uniforms, lambda output: False)
+
+
+def response_of(prompt, target):
+    tokens = decode(task(prompt), target, None, 0, HostClock()).tokens
+    request = Request(id="r", source="log:1", prompt="", max_tokens=LIMIT, sampling=Sampling())
+    trajectory = scenes.trajectory("r", len(tokens), prompt_tokens=len(prompt))
+    return ScoredResponse(Prompt(request, tuple(prompt), LIMIT), tokens, trajectory)
+
+
+def states_of(target, text, reads=random_heads.READS):
+    heard = HiddenStates(reads)
+    cache = target.new_cache(len(text))
+    target.forward(torch.tensor(text), cache, every=False, heard=heard)
+    return heard.joined()
+
+
+def along(head, target, text, first):
+    parts = head.along(text, states_of(target, text)[:-1], first, DEPTHS)
+    return torch.cat(list(parts)).tolist()
+
+
+def expected(config, weights, target, text, first):
+    states = states_of(target, text)
+    padded = [*text, *[0] * DEPTHS]
+    return [
+        random_heads.drafted_from(
+            config, weights, text, states, newest, padded[newest + 1 : newest + DEPTHS]
+        )
+        for newest in range(first + 1, len(text) - 1)
+    ]
+
+
+def test_passes_along_a_text_draft_what_every_start_drafts_by_the_formulas(variant):
+    config, weights = variant
+    target = runner()
+    text = [*PROMPTS[0], *response_of(PROMPTS[0], target).tokens]
+    found = along(head_of(config, weights, target), target, text, 4)
+    assert len(found) == LIMIT - 1
+    assert found == expected(config, weights, target, text, 4)
+
+
+@pytest.mark.parametrize("length", [1, 38, 120])
+def test_rows_are_read_in_parts(one, monkeypatch, length):
+    monkeypatch.setattr("draftbench.decoder.eagle.CHUNK", length)
+    target = runner()
+    text = [*PROMPTS[0], *response_of(PROMPTS[0], target).tokens]
+    assert along(head_of(*one, target), target, text, 4) == expected(*one, target, text, 4)
+
+
+@pytest.mark.parametrize("kind", [LlamaRunner, TransformersRunner])
+def test_a_runner_tells_what_enters_its_layers(kind):
+    """transformers' hidden_states[i] is what enters layer i, whatever a runner reads at once."""
+    text, other = [5, 1, 4, 4, 2, 9, 0], [3, 8, 8]
+    model = random_heads.target()
+    with torch.no_grad():
+        wanted = [
+            torch.cat([model(torch.tensor([t]), output_hidden_states=True).hidden_states[i][0]
+                       for i in (4, 0)], 1)
+            for t in (text, other)
+        ]  # fmt: skip
+    target, heard = runner(kind), HiddenStates((4, 0))
+    cache = target.new_cache(16, rows=2)
+    states = {0: [], 1: []}
+    for counts, read in (([4, 1], text[:4] + other[:1]), ([3, 2], text[4:] + other[1:])):
+        target.forward(torch.tensor(read), cache, every=True, counts=counts, heard=heard)
+        parts = heard.joined().split(counts)
+        for row, part in enumerate(parts):
+            states[row].append(part)
+    for row, every in enumerate(wanted):
+        torch.testing.assert_close(torch.cat(states[row]), every, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_decoding_goes_through_the_rounds_that_replay_predicts(variant, k):
+    config, weights = variant
+    target = runner()
+    head = head_of(config, weights, target)
+    more = 0
+    for prompt in PROMPTS:
+        response = response_of(prompt, target)
+        record = replay_head(response, HEAD, head, target, DEPTHS)
+        assert record.proposed == (DEPTHS,) * (LIMIT - 1)
+        output = decode(task(prompt), target, HeadDrafter(head), k, HostClock())
+        assert output.tokens == response.tokens
+        at = 1
+        for proposed, accepted in zip(output.proposed, output.accepted, strict=True):
+            room = min(k, LIMIT - at - 1)
+            assert (proposed, accepted) == (room, min(record.matched[at - 1], room))
+            more += accepted
+            at += accepted + 1
+    assert more > 5
+
+
+def test_rows_side_by_side_draft_as_each_does_alone(one):
+    target = runner()
+    head = head_of(*one, target)
+    tasks = [task(prompt) for prompt in (*PROMPTS, PROMPTS[0])]
+    alone = [decode(each, target, HeadDrafter(head), 3, HostClock()) for each in tasks]
+    together = decode_all(tasks, target, HeadDrafter(head), 3, HostClock(), rows=3)
+    assert [(r.tokens, r.accepted) for r in together] == [(r.tokens, r.accepted) for r in alone]
+
+
+class OneBehind(LaterDepths):
+    """Later depths at the position of the depth before."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.place = self.place - 1
+
+
+@pytest.mark.parametrize("fault", ["layers", "position", "d2t", "flag", "state"])
+def test_a_fault_drafts_otherwise(one, fault, monkeypatch):
+    config, weights = one
+    target = runner()
+    text = [*PROMPTS[0], *response_of(PROMPTS[0], target).tokens]
+    right = expected(config, weights, target, text, 4)
+    head = head_of(config, weights, target)
+    if fault == "layers":
+        head.reads = (3, 1, 4)
+    elif fault == "position":
+        monkeypatch.setattr("draftbench.decoder.eagle.LaterDepths", OneBehind)
+    elif fault == "d2t":
+        head.target_ids = head.target_ids.roll(1)
+    elif fault == "flag":
+        head = head_of(config | {"norm_before_residual": True}, weights, target)
+    states = states_of(target, text, head.reads)
+    states = states[1:] if fault == "state" else states[:-1]
+    found = torch.cat(list(head.along(text, states, 4, DEPTHS))).tolist()
+    assert found != right

@@ -1,0 +1,142 @@
+"""Checkpoints of heads: both formats, and what does not fit, found before anything runs."""
+
+import pytest
+import random_heads
+import torch
+
+from draftbench.errors import ModelError, PairError
+from draftbench.models.eagle import build_head, check_eagle, shape_of
+from draftbench.models.quantize import Build, build_runner
+from draftbench.models.source import ModelSource
+
+FLOAT32 = Build(torch.float32, "none", "cpu")
+WORDS = 300
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "target"
+    random_heads.target(WORDS).save_pretrained(folder)
+    return ModelSource(str(folder))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def make(config, weights, name="head"):
+        return ModelSource(str(random_heads.save(tmp_path / name, config, weights)))
+
+    return make
+
+
+def made(**fields):
+    config = random_heads.config(WORDS, 200, **fields)
+    return config, random_heads.tensors(config)
+
+
+def drafts(source, target, level="none"):
+    """What a head drafts along a text, and its facts."""
+    runner, _ = build_runner(target, FLOAT32, None)
+    build = Build(torch.float32, level, "cpu")
+    head, facts = build_head(source, build, "eagle3:head", runner, random_heads.LAYERS)
+    states = torch.randn(30, 96, generator=torch.Generator().manual_seed(3))
+    return torch.cat(list(head.along(list(range(31)), states, 3, 4))), facts
+
+
+def authors(config, weights):
+    """The same head in the format of the head's authors."""
+    renamed = {name.replace("layers.0.", "midlayer."): weight for name, weight in weights.items()}
+    flat = {
+        **config["transformer_layer_config"],
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": config["draft_vocab_size"],
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": config["eagle_aux_hidden_state_layer_ids"]
+        },
+    }
+    return flat, renamed
+
+
+def test_both_formats_hold_the_same_head(saved, target):
+    config, weights = made()
+    one, other = saved(config, weights), saved(*authors(config, weights), name="authors")
+    assert check_eagle(target, one) == check_eagle(target, other)
+    (drafted, facts), (again, _) = (drafts(source, target) for source in (one, other))
+    assert torch.equal(drafted, again)
+    # All of its numbers, and the bytes of those that a step reads.
+    assert facts.parameters == sum(w.numel() for w in weights.values() if w.is_floating_point())
+    assert facts.vocab_size == 200
+    assert facts.kv_bytes_per_token == 2 * 2 * 8 * 4
+
+
+def test_a_head_without_an_embedding_reads_the_targets(saved, target):
+    config, weights = made()
+    runner, _ = build_runner(target, FLOAT32, None)
+    shared = {name: w for name, w in weights.items() if name != "embed_tokens.weight"}
+    given = shared | {"embed_tokens.weight": runner.embedding.float().clone()}
+    without, own = saved(config, shared), saved(config, given, name="own")
+    (drafted, facts), (again, larger) = (drafts(source, target) for source in (without, own))
+    assert torch.equal(drafted, again)
+    assert larger.weight_bytes - facts.weight_bytes == WORDS * 32 * 4
+
+
+@pytest.mark.parametrize("level", ["int8", "int4"])
+def test_a_head_is_quantized_as_draft_models_are(saved, target, level):
+    source = saved(*made())
+    _, facts = drafts(source, target, level)
+    _, plain = drafts(source, target)
+    assert facts.quant == level
+    assert facts.weight_bytes < plain.weight_bytes
+
+
+def test_layers_that_no_file_names_are_those_of_the_authors():
+    config = {k: v for k, v in made()[0].items() if k != "eagle_aux_hidden_state_layer_ids"}
+    assert shape_of(config, 32).reads == (2, 16, 29)
+
+
+def without(weights, name):
+    return {n: w for n, w in weights.items() if n != name}
+
+
+@pytest.mark.parametrize(
+    ("fields", "change", "words"),
+    [
+        ({}, lambda w: without(w, "norm.weight"), "it has no tensor norm.weight"),
+        ({}, lambda w: without(w, "d2t"), "it has no tensor d2t"),
+        ({"fc_norm": True}, lambda w: without(w, "fc_norm.1.weight"), "no tensor fc_norm.1.weight"),
+        (
+            {},
+            lambda w: w | {"fc.weight": torch.zeros(32, 64)},
+            "fc.weight is [32, 64], not [32, 96]",
+        ),
+        (
+            {},
+            lambda w: w | {"layers.1.hidden_norm.weight": torch.ones(32)},
+            "it has a tensor that such a head does not have, layers.1.hidden_norm.weight",
+        ),
+        (
+            {},
+            lambda w: w | {"d2t": w["d2t"] + torch.arange(200)},
+            "and the target has 300",
+        ),
+        ({}, lambda w: w | {"d2t": w["d2t"].roll(1)}, "d2t and t2d name different tokens"),
+        ({"model_type": "gemma"}, lambda w: w, "its layer is of the family gemma"),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]},
+            lambda w: w,
+            "it reads what enters the layers [1, 3, 6], and the target has 6",
+        ),
+        ({"target_hidden_size": 64}, lambda w: w, "it reads states of width 64"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(saved, target, fields, change, words):
+    config, weights = made(**fields)
+    with pytest.raises(PairError, match="cannot draft for `target`") as caught:
+        check_eagle(target, saved(config, change(weights)))
+    assert words in caught.value.message
+
+
+def test_a_head_without_weights_is_refused(saved, target):
+    source = saved(*made())
+    (source._path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"no file `model\.safetensors`"):
+        check_eagle(target, source)
