@@ -42,4 +42,4 @@ class LoadedCandidate:
         bench = self.bench
         if self.runner is None:
             return LookupDrafter(*bench.lookup, bench.target.device)
-        return ModelDrafter(self.runner, bench.mode, bench.target.vocab_size)
+        return ModelDrafter(self.runner, bench.mode)

@@ -26,6 +26,7 @@ from draftbench.measure.replay import replay, stepping_disagreement
 from draftbench.measure.step_costs import grid_for, time_steps
 from draftbench.measure.trajectories import generate, logged, refuse_foreign_log, score
 from draftbench.models.quantize import build_runner
+from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -151,10 +152,13 @@ class Worker:
         self.watcher.note(f"loading {candidate}")
         least = self.state.least_rows(candidate)
         build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
-        runner, facts = build_runner(self.prepared.drafts[candidate.draft], build, candidate.draft)
+        target, source = self.prepared.target, self.prepared.drafts[candidate.draft]
+        runner, facts = build_runner(source, build, candidate.draft)
+        runner = translated(runner, target, source)
         longest = max(self.drafted, key=lambda response: response.length)
         facts = msgspec.structs.replace(
             facts,
+            translated=not keeps_ids(target, source),
             replay_disagreement=stepping_disagreement(
                 runner, longest, NEAR_TIE_MARGIN[self.bench.dtype]
             ),

@@ -61,7 +61,7 @@ def endless(prompt: list[int], limit: int) -> Task:
 
 
 def drafter(draft: TimedRunner, mode: DraftingMode = GREEDY) -> ModelDrafter:
-    return ModelDrafter(draft, mode, VOCABULARY)
+    return ModelDrafter(draft, mode)
 
 
 def alone(work: Task, target: TimedRunner, proposer=None, k: int = 0):
@@ -217,7 +217,7 @@ def test_each_purpose_has_its_own_uniforms():
     target, draft = (TimedRunner(lambda tokens, row=row: row, 3) for row in law)
     uniforms = _Scripted(target=0.3, draft=0.6, accept=0.5, residual=0.9)
     work = Task([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
-    response = alone(work, target, ModelDrafter(draft, DraftingMode.SAMPLED, 3), 1)
+    response = alone(work, target, ModelDrafter(draft, DraftingMode.SAMPLED), 1)
     assert response.tokens == [0, 2, 0]
     assert (response.proposed, response.accepted) == ([1, 0], [0, 0])
 

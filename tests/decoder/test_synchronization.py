@@ -74,7 +74,7 @@ def test_a_round_reads_the_device_once_and_drafting_never(
         return proposals
 
     monkeypatch.setattr(drafters.ModelDrafter, "propose", watched)
-    batch = batch_of(runner, ModelDrafter(runner, mode, 128), rows, samplings)
+    batch = batch_of(runner, ModelDrafter(runner, mode), rows, samplings)
     batch.advance()  # the prompts, and a round
     for _ in range(2):
         reads.clear()
@@ -87,7 +87,7 @@ def test_a_round_reads_the_device_once_and_drafting_never(
 def test_sixteen_rows_are_sampled_in_about_as_many_launches_as_one(runner, samplings):
     launches = {}
     for rows in (1, 16):
-        batch = batch_of(runner, ModelDrafter(runner, DraftingMode.SAMPLED, 128), rows, samplings)
+        batch = batch_of(runner, ModelDrafter(runner, DraftingMode.SAMPLED), rows, samplings)
         batch.advance()
         with Operations() as operations:
             batch.advance()

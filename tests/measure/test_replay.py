@@ -85,7 +85,7 @@ def test_a_draft_is_replayed_over_what_a_target_elsewhere_wrote(make):
     """Greedy: the ids are enough. Sampling: a = min(1, q/p) by the p that came with the ids, .5 and
     .1 against q = .2, and Σ min(p, q) is unknown.
     """
-    q, elsewhere = make.constant(0.2, 0.5, 0.3), ServedTarget(3, 64)
+    q, elsewhere = make.constant(0.2, 0.5, 0.3), ServedTarget(64)
     greedy = replayed(q, elsewhere, make.unscored((0, 1, 0), sampling=SAMPLED), DraftingMode.GREEDY)
     assert greedy.accept == (1.0, 0.0)
     response = make.unscored((1, 0, 0), sampling=SAMPLED)
@@ -107,7 +107,7 @@ def test_over_draws_a_greedy_draft_is_accepted_as_often_as_the_target_draws_its_
     sampling, passes = Sampling(temperature=0.5, top_p=0.9), 0.0
     for drawn in product(law, repeat=3):
         response = make.unscored((3, *drawn), sampling=sampling)
-        record = replayed(draft, ServedTarget(4, 64), response, DraftingMode.GREEDY)
+        record = replayed(draft, ServedTarget(64), response, DraftingMode.GREEDY)
         rounds = expected_rounds([law_of(response.trajectory, record)], 2)
         passes += math.prod(law[token] for token in drawn) * rounds.target_passes[0]
     assert passes == pytest.approx(3 - 2 * 100 / 145)
@@ -116,7 +116,7 @@ def test_over_draws_a_greedy_draft_is_accepted_as_often_as_the_target_draws_its_
 def test_a_token_that_only_the_served_target_has_is_never_accepted(make):
     q = make.constant(0.5, 0.5)
     response = replace(make.unscored((0, 2), sampling=SAMPLED), log_p=(0.0, math.log(0.5)))
-    assert replayed(q, ServedTarget(3, 64), response, DraftingMode.SAMPLED).accept == (0.0,)
+    assert replayed(q, ServedTarget(64), response, DraftingMode.SAMPLED).accept == (0.0,)
 
 
 def test_prompt_lookup_is_recorded_per_start_of_a_round(make):
