@@ -132,7 +132,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         arrivals = keyed_hash(options.traffic.key, repr(at).encode())
     by_text = partial(_check_vocabulary, server=server)
     counts = counts_of(prompts)
-    by_ids = partial(_check_served, target.source, engine=engine, options=options, traffic=counts)
+    by_ids = partial(_check_served, target.source, options=options, traffic=counts)
     checked = check_drafts(options, specs, by_ids if target.configured else by_text)
     refusals: dict[str, str] = {}
     if target.configured:
@@ -529,14 +529,13 @@ def _check_served(
     target: ModelSource,
     draft: ModelSource,
     *,
-    engine: str,
     options: SweepOptions,
     traffic: Mapping[int, float],
 ) -> tuple[str, ...]:
     """The caveats of a pair whose tokens may be translated, here or by the engine.
 
     Raises:
-        PairError: too few tokens are shared, or they cannot be translated so.
+        PairError: too few tokens are shared, or the engine replays and would translate none.
     """
     caveats = check_pair(target, draft, traffic)
     assert options.serving is not None
@@ -545,13 +544,6 @@ def _check_served(
             f"`{draft.name}` has other ids than `{target.name}`, and an engine that serves it "
             "alone translates none",
             hint="--replay local translates them here",
-        )
-    greedy = options.mode is DraftingMode.GREEDY
-    if engine == "vllm" and not greedy and needs_translation(target, draft):
-        raise PairError(
-            f"`{draft.name}` has another vocabulary than `{target.name}`, and vLLM drafts only "
-            "greedily where it translates tokens",
-            hint="use --mode greedy",
         )
     return caveats
 

@@ -2,7 +2,6 @@
 and never a word on stdout.
 """
 
-import json
 import shutil
 from pathlib import Path
 

@@ -460,21 +460,15 @@ def test_a_draft_of_another_vocabulary_is_started_where_the_engine_translates(
     found = served(draft, measure="all", ks=(2,), controls=False, serving={"engine": engine})
     assert found.run.failures == ()
     assert {str(replay.candidate) for replay in found.run.replays} == {"foreign"}
-    assert found.engine.ks == ([0, 2, 0] if engine == "vllm" else [0])
+    assert found.engine.ks == ([0, 2, 0] if engine == "vllm" else [0, 0])
+    assert all(s.speculation.translated for s in found.engine.starts if s.speculation)
     said = "foreign is replayed only, not started on sglang: it needs equal vocab_size"
     assert any(note.startswith(said) for note in small.notes) is (engine == "sglang")
 
 
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ({"serving": {"replay": "engine"}}, "an engine that serves it alone translates none"),
-        ({"mode": DraftingMode.SAMPLED}, "drafts only greedily where it translates"),
-    ],
-)
-def test_an_engine_that_cannot_translate_so_is_not_asked_to(served, small, option, words):
-    with pytest.raises(PairError, match=words):
-        served(str(small.models / "foreign"), controls=False, **option)
+def test_an_engine_that_serves_a_draft_alone_translates_none_of_its_ids(served, small):
+    with pytest.raises(PairError, match="an engine that serves it alone translates none"):
+        served(str(small.models / "foreign"), controls=False, serving={"replay": "engine"})
 
 
 def test_a_draft_that_shares_few_tokens_is_refused(served, small, tmp_path):
