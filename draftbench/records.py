@@ -440,6 +440,7 @@ class ModelFacts(Observation, frozen=True):
     second_layout_bytes: Count = 0
     least_rows: Positive = 1
     mixture: Mixture | None = None
+    translated: bool = False  # whether a draft has other ids than the target, or lacks tokens
 
     @property
     def active_parameters(self) -> int:

@@ -166,7 +166,7 @@ class Ours:
         drafter = None
         if level is not None:
             runner = self.drafts[level]
-            drafter = ModelDrafter(runner, DraftingMode.GREEDY, self.target.vocab_size)
+            drafter = ModelDrafter(runner, DraftingMode.GREEDY)
         task = task_of(prompt, 0, self.text)
         start = time.perf_counter()
         response = decode(task, self.target, drafter, k, HostClock())

@@ -91,7 +91,7 @@ def main() -> None:
         for k in ks:
             for row, scored in enumerate(material):
                 prompt, trajectory = scored.prompt, scored.trajectory
-                drafter = ModelDrafter(draft, DraftingMode.GREEDY, target.vocab_size)
+                drafter = ModelDrafter(draft, DraftingMode.GREEDY)
                 start = time.perf_counter()
                 response = decode(task_of(prompt, 0, text), target, drafter, k, clock)
                 decode_seconds += time.perf_counter() - start

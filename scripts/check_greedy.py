@@ -180,7 +180,7 @@ def check(
     ]
     drafter: Drafter = LookupDrafter(*LOOKUP_SIZES, target.device)
     if draft is not None:
-        drafter = ModelDrafter(draft, DraftingMode.GREEDY, target.vocab_size)
+        drafter = ModelDrafter(draft, DraftingMode.GREEDY)
     responses = decode_all(tasks, target, drafter, k, HostClock(), rows)
     tally = Tally()
     for index, (reference, response) in enumerate(zip(known, responses, strict=True)):

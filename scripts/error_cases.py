@@ -20,6 +20,8 @@ from typing import Any
 import draftbench
 
 EMBEDDED = Path(draftbench.__file__).parent / "embedded"
+OTHER_WORDS = {"type": "WordLevel", "vocab": {f"word {i}": i for i in range(1, 2048)},
+               "unk_token": "word 1"}  # fmt: skip
 RUN = Path(__file__).parents[1] / "tests" / "run_folder" / "samples" / "alone"
 FINISHED = Path(__file__).parents[1] / "results" / "reference" / "tinyllama-gsm8k"
 Case = tuple[str, Callable[[], list[str]]]
@@ -311,7 +313,7 @@ MODELS: list[Case] = [
     ("An empty name among drafts", lambda: sweep(draft="ngram,")),
     ("A draft in the place of the sweep file", lambda: [*sweep(), "."]),
     ("No draft", lambda: sweep("--no-controls")[:5]),
-    ("A draft of another tokenizer", lambda: sweep(draft=str(EMBEDDED / "foreign"))),
+    ("A draft of another language", lambda: draft(changed("tokenizer.json", model=OTHER_WORDS))),
     ("A configuration that is cut", lambda: draft(written("config.json", b'{"model_type": "ll'))),
     ("A configuration of a billion layers", lambda: draft(written("config.json", BOMB))),
     ("An unknown architecture", lambda: draft(changed("config.json", model_type="mindreader"))),

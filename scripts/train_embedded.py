@@ -2,9 +2,9 @@
 
 Turns the ``*.py`` files of the running interpreter into four Llama directories that transformers
 loads: ``target``; ``draft`` (same recipe, smaller); ``distilled`` (fitted to the target's
-distribution, half of it on text that the target wrote); ``foreign`` (another tokenizer: a draft to
-be refused). Schedules run by wall-clock time, so a faster machine trains longer, not shorter; the
-weights are therefore not reproducible bit by bit.
+distribution, half of it on text that the target wrote); ``foreign`` (another tokenizer, with the
+first half of the tokens: a draft to translate). Schedules run by wall-clock time, so a faster
+machine trains longer, not shorter; the weights are therefore not reproducible bit by bit.
 
     python scripts/train_embedded.py --out draftbench/embedded --minutes 88
 

@@ -1,7 +1,10 @@
 """Records of a run that no sweep made: a field with a default is changed by name."""
 
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -318,7 +321,7 @@ def pair_facts(**changes: Any) -> PairFacts:
     firsts = [name for name in Vocabulary.__struct_fields__ if name.startswith("first_")]
     counts = ("target_rows", "draft_rows", "target_tokens", "draft_tokens", "same")
     words: dict[str, Any] = {**dict.fromkeys(counts, 1000), **dict.fromkeys(firsts)}
-    words |= {"missing": 0, "unreadable": 0, "all_tokens": Overlap(1.0, 1.0), "traffic": None}
+    words |= {"shared": 1000, "all_tokens": Overlap(1.0, 1.0), "traffic": None}
     pair: dict[str, Any] = {"target": "t", "draft": "d", "template_difference": ()}
     pair |= {"target_context": 4096, "draft_context": 4096, "target_recurrent": False}
     side = {name: changes.pop(name) for name in list(changes) if hasattr(TOKENIZER, name)}
@@ -329,6 +332,17 @@ def pair_facts(**changes: Any) -> PairFacts:
         draft_tokenizer=msgspec.structs.replace(TOKENIZER, **side),
         **pair | changes,
     )
+
+
+def stranger(folder: Path) -> Path:
+    """The embedded draft with a tokenizer of which the target has no word but the end."""
+    embedded = Path(str(files("draftbench"))) / "embedded"
+    path = Path(shutil.copytree(embedded / "draft", folder / "stranger"))
+    tokenizer = json.loads((path / "tokenizer.json").read_text())
+    words = {f"word {i}": i for i in range(1, 2048)}
+    tokenizer["model"] = {"type": "WordLevel", "vocab": words, "unk_token": "word 1"}
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return path
 
 
 INT4 = Candidate(draft="small", quant="int4")

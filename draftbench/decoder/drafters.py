@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from draftbench.decoder.runner import Runner, Task, on_device
 from draftbench.decoder.sampling import (
@@ -73,13 +72,12 @@ class ModelDrafter:
     Args:
         runner: the draft (or the target itself, for the control).
         mode: how the draft proposes for requests above temperature 0.
-        vocab_size: the target's; the draft's tokens beyond it are not proposed.
     """
 
     reads: Sequence[int] = ()
 
-    def __init__(self, runner: Runner, mode: DraftingMode, vocab_size: int) -> None:
-        self.runner, self.mode, self.vocab_size = runner, mode, vocab_size
+    def __init__(self, runner: Runner, mode: DraftingMode) -> None:
+        self.runner, self.mode = runner, mode
 
     def open(self, rows: int, capacity: int) -> None:
         self._room = min(capacity, self.runner.context_length)
@@ -93,7 +91,7 @@ class ModelDrafter:
         self.cache.rewind(row, 0)
         # The first round reads the first output token.
         if len(task.prompt) <= self._room:
-            self._forward([row], self._readable(task.prompt), [len(task.prompt)])
+            self._forward([row], on_device(task.prompt, self.runner.device), [len(task.prompt)])
 
     def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
         drafts = [
@@ -102,7 +100,8 @@ class ModelDrafter:
         ]
         active = [draft for draft in drafts if draft.wanted > 0]
         unread = [draft.ask.context[self.cache.lengths[draft.ask.row] :] for draft in active]
-        tokens, counts = self._readable(list(chain(*unread))), [len(new) for new in unread]
+        tokens = on_device(list(chain(*unread)), self.runner.device)
+        counts = [len(new) for new in unread]
         while active:
             logits = self._forward([draft.ask.row for draft in active], tokens, counts)
             tokens = self._next(active, logits)
@@ -117,11 +116,10 @@ class ModelDrafter:
             self.cache.rewind(row, length)
 
     def _forward(self, rows: Sequence[int], tokens: Tensor, counts: Sequence[int]) -> Tensor:
-        """Logits after the last new token of each of `rows`, over the target's vocabulary."""
+        """Logits after the last new token of each of `rows`."""
         sizes = dict(zip(rows, counts, strict=True))
         by_row = [sizes.get(row, 0) for row in range(len(self._samplers))]
-        logits = self.runner.forward(tokens, self.cache, every=False, counts=by_row)
-        return logits[:, : self.vocab_size]
+        return self.runner.forward(tokens, self.cache, every=False, counts=by_row)
 
     def _next(self, drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
         """The next token [n] of each draft, from logits [n, vocab]: the best one, or drawn by the
@@ -137,18 +135,11 @@ class ModelDrafter:
             else:
                 q = distribution(some, filters)
                 tokens = draw(q, torch.cat([drafts[at].uniform() for at in members]))
-                # Tokens that only the target has get q = 0.
-                if q.shape[1] < self.vocab_size:
-                    q = functional.pad(q, (0, self.vocab_size - q.shape[1]))
                 for at, one in zip(members, q.split(1), strict=True):
                     drafts[at].q.append(one)
             for at, token in zip(members, tokens.split(1), strict=True):
                 drafts[at].tokens.append(token)
         return tokens if len(groups) == 1 else torch.cat([draft.tokens[-1] for draft in drafts])
-
-    def _readable(self, tokens: list[int]) -> Tensor:
-        """Ids that the draft can read: a token without a row in its vocabulary becomes its last."""
-        return on_device(tokens, self.runner.device).clamp_(max=self.runner.vocab_size - 1)
 
 
 class _Sampler:

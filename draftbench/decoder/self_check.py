@@ -38,7 +38,7 @@ def distribution_fault(mode: DraftingMode) -> str | None:
             Task([0], LENGTH, sampling, Uniforms("audit", seed, LENGTH + 1), lambda output: False)
             for seed in range(OUTPUTS)
         ]
-        drafter = ModelDrafter(draft, mode, VOCABULARY)
+        drafter = ModelDrafter(draft, mode)
         responses = decode_all(tasks, target, drafter, K, HostClock(), ROWS)
         seen = Counter(tuple(response.tokens[:3]) for response in responses)
         step = distribution(table, sampling).double()

@@ -23,7 +23,7 @@ from draftbench.models.engine_rules import (
     ENGINE_RULES,
     EngineRules,
     engine_called,
-    refusal_by_size,
+    refusal_of,
     shorter_context,
 )
 from draftbench.models.levels import level_facts, made_by
@@ -140,7 +140,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
 def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
     """Raise a UsageError if no version of the engine can serve the plan."""
     sizes, drafts, measured_on = plan.vocabularies, plan.drafting, plan.engine
-    if sizes and (refusal := refusal_by_size(rules, *sizes)):
+    if sizes and (refusal := refusal_of(rules, *sizes, translated=plan.other_ids)):
         raise UsageError(
             f"{rules.name} refuses this pair: {refusal}",
             hint="`draftbench check` says which engines take it",

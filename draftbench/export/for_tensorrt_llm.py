@@ -51,9 +51,9 @@ def write(plan: ServePlan, version: Version) -> Written:
                 "use_rejection_sampling (July 2026, pull request 15775) needs FlashInfer, and "
                 "works with neither guided decoding nor context parallelism"
             )
-        if plan.sizes:
+        if plan.translated:
             to_do.append(
-                f"run `draftbench check`: the vocabularies have {plan.sizes} entries, and "
+                "run `draftbench check`: the vocabularies differ, and "
                 "TensorRT-LLM does not check that their ids agree"
             )
     document: dict[str, object] = {}

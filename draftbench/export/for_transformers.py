@@ -35,8 +35,14 @@ def write(plan: ServePlan, version: Version) -> Written:
             'draft.generation_config.num_assistant_tokens_schedule = "constant"',
             "draft.generation_config.assistant_confidence_threshold = 0.0",
         ]
-        arguments = transformers_arguments(two_tokenizers=plan.sizes is not None)
-        if plan.sizes:
+        sizes = set(plan.vocabularies or ())
+        arguments = transformers_arguments(two_tokenizers=len(sizes) == 2)
+        if plan.other_ids and len(sizes) == 1:
+            to_do.append(
+                "measure acceptance there: transformers takes vocabularies of one size for the "
+                "same, and translates no token"
+            )
+        if len(sizes) == 2:
             lines.append(f"draft_tokenizer = AutoTokenizer.from_pretrained({draft})")
     lines += [
         # The checkpoint's generation_config would decide what is not written here.

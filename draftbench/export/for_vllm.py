@@ -31,11 +31,10 @@ def write(plan: ServePlan, version: Version) -> Written:
     if plan.target_revision:
         words += ["--revision", plan.target_revision]
     to_do: list[str] = []
-    translated = plan.method == "draft-model" and plan.sizes is not None
-    fields = vllm_fields(plan.drafting_at(plan.longest), translated=translated)
+    fields = vllm_fields(plan.drafting_at(plan.longest))
     if plan.schedule:
         fields["num_speculative_tokens_per_batch_size"] = [list(step) for step in plan.schedule]
-        if plan.draft and not plan.sizes and version >= _DRAFT_RUNNER:
+        if plan.draft and not plan.translated and version >= _DRAFT_RUNNER:
             to_do.append(
                 "set VLLM_USE_V2_MODEL_RUNNER=0: vLLM's default runner (0.31 to 0.33) drafts "
                 f"{plan.longest} tokens at every load and verifies only the schedule's"
@@ -63,12 +62,12 @@ def write(plan: ServePlan, version: Version) -> Written:
 def _draft_model(plan: ServePlan, version: Version, to_do: list[str]) -> DraftingMode:
     """The mode in which vLLM will draft with a model, and what to do about how it does."""
     greedy = plan.mode is DraftingMode.GREEDY
-    if plan.sizes and (not greedy or version < _VOCABULARIES):
+    if plan.translated and (not greedy or version < _VOCABULARIES):
         raise UsageError(
-            f"vLLM refuses this pair: its vocabularies have {plan.sizes} entries",
-            hint="from 0.25 it maps them where the draft is greedy; sweep with --mode greedy",
+            "vLLM refuses this pair: its vocabularies differ",
+            hint="from 0.25 it translates tokens of greedy drafts; sweep with --mode greedy",
         )
-    if not plan.sizes and version >= _DRAFT_RUNNER:
+    if not plan.translated and version >= _DRAFT_RUNNER:
         to_do.append(
             "measure the speed there: vLLM's default runner (0.31 to 0.33) runs a draft model "
             "without CUDA graphs, so that a small draft costs more than was measured here"

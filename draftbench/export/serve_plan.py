@@ -46,6 +46,7 @@ class ServePlan:
     sampled: bool  # whether any request is above temperature 0, where the drafting mode matters
     vocabularies: tuple[int, int] | None  # sizes of the target's and the draft's
     on_gpu: bool
+    other_ids: bool = False  # whether the draft has other ids than the target, or lacks tokens
     target_revision: str | None = None
     sampling: Sampling = field(default_factory=Sampling)  # of most requests
     mixed: bool = False  # whether other requests have another sampling
@@ -94,7 +95,7 @@ class ServePlan:
 
     def drafting_at(self, k: int) -> Speculation:
         """How to draft k tokens instead."""
-        return replace(self.drafting, k=k)
+        return replace(self.drafting, k=k, translated=self.translated)
 
     @property
     def longest(self) -> int:
@@ -102,10 +103,10 @@ class ServePlan:
         return max((k for _, _, k in self.schedule), default=self.k)
 
     @property
-    def sizes(self) -> str | None:
-        """The sizes of both vocabularies, if they are known to differ."""
+    def translated(self) -> bool:
+        """Whether tokens have to be translated between target and draft."""
         target, draft = self.vocabularies or (0, 0)
-        return None if target == draft else f"{target} and {draft}"
+        return self.other_ids or target != draft
 
 
 def serve_plan(
@@ -159,6 +160,7 @@ def serve_plan(
         sampled=any(t.sampling.temperature > 0 for t in run.trajectories),
         vocabularies=both and (both[0].vocab_size, both[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
+        other_ids=both is not None and both[1].translated,
         target_revision=served_revision,
         sampling=samplings.most_common(1)[0][0] if samplings else Sampling(),
         mixed=len(samplings) > 1,

@@ -47,4 +47,4 @@ class LoadedCandidate:
             return LookupDrafter(*bench.lookup, bench.target.device)
         if isinstance(self.runner, EagleHead):
             return HeadDrafter(self.runner)
-        return ModelDrafter(self.runner, bench.mode, bench.target.vocab_size)
+        return ModelDrafter(self.runner, bench.mode)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from draftbench.decoder.drafters import LookupIndex, LookupRule
 from draftbench.decoder.eagle import EagleHead
@@ -51,7 +50,6 @@ def replay(
 class ServedTarget(NamedTuple):
     """What replay needs to know of a target that a serving engine runs."""
 
-    vocab_size: int
     context_length: int
 
 
@@ -79,11 +77,9 @@ def replay_model(
         scored = teacher_forced(target, texts, 1, draft.context_length)
     drafted = teacher_forced(draft, texts, 1, target.context_length)
     for (row, start, logits), of_target in zip(drafted, scored, strict=False):
-        logits = logits[:, : target.vocab_size]  # the decoder proposes no token beyond these
         tokens, sampling = group[row].tokens, group[row].trajectory.sampling
         chosen = torch.tensor(tokens[start : start + len(logits)], device=logits.device)
-        has_row = chosen < logits.shape[1]
-        index = chosen.clamp(max=logits.shape[1] - 1)[:, None]
+        index = chosen[:, None]
         if not samples or sampling.temperature == 0:
             accept = overlap = (best(logits) == chosen).double()
         else:
@@ -92,23 +88,19 @@ def replay_model(
             if of_target is not None:
                 p = distribution(of_target[2].to(q.device), sampling)
                 of_chosen = p.gather(1, chosen[:, None])[:, 0].double()
-                # q is 0 for tokens that the draft lacks.
-                padded = functional.pad(q, (0, p.shape[1] - q.shape[1]))
-                overlap = torch.minimum(p, padded).sum(dim=-1)
+                overlap = torch.minimum(p, q).sum(dim=-1)
             else:
                 log_p = group[row].log_p[start : start + len(logits)]
                 of_chosen = torch.tensor(log_p, dtype=torch.float64, device=q.device).exp()
                 overlap = torch.empty(0)
-            ratio = q.gather(1, index)[:, 0].double() * has_row / of_chosen
+            ratio = q.gather(1, index)[:, 0].double() / of_chosen
             accept = ratio.nan_to_num(0.0, 1.0).clamp(max=1.0)
-        # A token that the draft lacks ranks behind all that it has.
-        ahead = (logits > logits.gather(1, index)).sum(dim=-1)
         values_by_name = {
             "accept": accept,
             "overlap": overlap,
             "confidence": (logits.amax(-1).float() - torch.logsumexp(logits.float(), -1)).exp(),
             "margin": top_two_margin(logits),
-            "rank": torch.where(has_row, ahead, logits.shape[1]),
+            "rank": (logits > logits.gather(1, index)).sum(dim=-1),
         }
         for name, values in values_by_name.items():
             columns[row][name] += values.tolist()

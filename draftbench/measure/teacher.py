@@ -77,8 +77,6 @@ def _side_by_side(
 
     def read(parts: Sequence[Tokens], *, every: bool) -> Tensor:
         tokens = torch.tensor(list(chain(*parts)), device=runner.device)
-        # A token without a row in the vocabulary is read as the last, as the decoder's draft does.
-        tokens.clamp_(max=runner.vocab_size - 1)
         logits = runner.forward(tokens, cache, every=every, counts=[len(part) for part in parts])
         if bool(torch.isnan(logits).any()):
             raise ModelError(

@@ -23,7 +23,7 @@ class Overlap(msgspec.Struct, frozen=True):
     """Shares of the target's tokens that the draft has."""
 
     same_id: float  # share under the same id
-    same_text: float  # share under any id, compared as text, whatever stands for the space
+    same_text: float  # share under any id, whatever stands for the space: what it can propose
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
@@ -34,8 +34,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
     target_tokens: int  # tokens of the tokenizer
     draft_tokens: int  # tokens of the tokenizer
     same: int  # ids with the same text in both
-    missing: int  # ids that the draft has no token for
-    unreadable: int  # ids that the draft has no row for
+    shared: int  # tokens of the target that the draft has under any id
     first_missing: TokenDifference | None  # first id that the draft has no token for
     first_unreadable: TokenDifference | None  # first id that the draft has no row for
     first_added: TokenDifference | None  # first id that only the draft has a token for

@@ -1,13 +1,13 @@
 """Decides from configurations and tokenizers whether one model can draft for another.
 
-Draft and target exchange token ids, so every id must mean the same text in both. One may have more
-ids than the other, for padding or for added tokens: these are then never proposed.
+Draft and target exchange the tokens that both have (`translation.py`). A draft may lack some, which
+it then never proposes, as long as it has most of what the target writes.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from draftbench.errors import ModelError, PairError
@@ -19,10 +19,10 @@ from draftbench.models.check_result import (
     Vocabulary,
 )
 from draftbench.models.source import ModelSource
+from draftbench.models.translation import rows_of, shared_tokens
 
-# The share of the target's tokens that a draft may lack; a draft that lacks more has another
-# tokenizer, not an older revision of the same one.
-MOST_MISSING = 0.01
+# The share of what the target writes that a draft must have: of what it lacks nothing is accepted.
+LEAST_SHARED = 0.5
 # llama.cpp compares token texts from this id on: the ones before are usually control tokens.
 FIRST_REGULAR = 5
 # Lines of a chat template that are compared: the time grows at least with their square.
@@ -32,16 +32,21 @@ _WRITES = ("ForCausalLM", "LMHeadModel", "WithLMHead")
 _JUDGES = ("Classification", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel")
 
 
-def check_pair(target: ModelSource, draft: ModelSource) -> tuple[str, ...]:
+def check_pair(
+    target: ModelSource, draft: ModelSource, traffic: Mapping[int, float] | None = None
+) -> tuple[str, ...]:
     """The caveats of a pair that can work together.
 
+    Args:
+        traffic: how often each of the target's tokens occurs in the traffic.
+
     Raises:
-        PairError: the vocabularies differ in content; names the first differing id.
+        PairError: the draft has less than half of the target's tokens.
         ModelError: a configuration or tokenizer cannot be loaded, or the draft is no model that
             writes text.
     """
     check_writes(draft)
-    facts = pair_facts(target, draft)
+    facts = pair_facts(target, draft, traffic)
     refusal = refusal_of(facts)
     if refusal is not None:
         raise PairError(
@@ -77,29 +82,32 @@ def pair_facts(
 
 
 def refusal_of(facts: PairFacts) -> str | None:
-    """Why the draft cannot draft for the target: every id must mean the same in both, and the draft
-    must be able to read what the target writes.
-    """
-    vocabulary = facts.vocabulary
-    most = MOST_MISSING * vocabulary.target_tokens
-    if first := vocabulary.first_difference:
-        why = (
-            f"first at id {first.id}: {first.target!r} in the target, {first.draft!r} in the draft"
-        )
-    elif (first := vocabulary.first_unreadable) and vocabulary.unreadable > most:
-        why = f"the draft has no row for ids from {first.id} ({first.target!r}) on"
-    elif (first := vocabulary.first_missing) and vocabulary.missing > most:
-        why = f"the draft has no token {first.id} ({first.target!r})"
-    else:
+    """Why the draft cannot draft for the target: it must have what the target writes."""
+    words = facts.vocabulary
+    share, of = (words.traffic or words.all_tokens).same_text, "the traffic's tokens"
+    if share >= LEAST_SHARED:
         return None
-    return f"`{facts.draft}` cannot draft for `{facts.target}`: their vocabularies differ ({why})"
+    if words.traffic is None:
+        of = "the target's tokens (with --traffic, of those that occur)"
+    return f"`{facts.draft}` cannot draft for `{facts.target}`: it has only {share:.0%} of {of}"
 
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:
     """What differs in a pair that can work together, and what follows from it."""
-    caveats, missing = [], facts.vocabulary.missing
-    if missing:
-        caveats.append(f"the draft lacks {missing} of the target's tokens and never proposes them")
+    caveats, words = [], facts.vocabulary
+    if lacking := words.target_tokens - words.shared:
+        bound = ""
+        if words.traffic is not None:
+            share = words.traffic.same_text
+            bound = f": at most {share:.1%} of the traffic's tokens can be accepted"
+        caveats.append(
+            f"the draft lacks {lacking} of the target's tokens and never proposes them{bound}"
+        )
+    if first := words.first_difference:
+        caveats.append(
+            f"ids differ (first {first.id}: {first.target!r} in the target, {first.draft!r} in the "
+            "draft), so that tokens are translated by their text"
+        )
     target, draft = facts.target_tokenizer, facts.draft_tokenizer
     for name in ("bos_token", "eos_token"):
         ours, theirs = target.special.get(name), draft.special.get(name)
@@ -175,7 +183,7 @@ def _vocabulary(
         {index: text for text, index in source.tokenizer.get_vocab().items()}
         for source in (target, draft)
     )
-    rows = [source.config.get_text_config().vocab_size for source in (target, draft)]
+    rows, shared = [rows_of(target), rows_of(draft)], shared_tokens(target, draft)
     common = ours.keys() & theirs.keys()
     differing = [index for index in common if ours[index] != theirs[index]]
     missing = ours.keys() - theirs.keys()
@@ -192,31 +200,27 @@ def _vocabulary(
         target_tokens=len(ours),
         draft_tokens=len(theirs),
         same=len(common) - len(differing),
-        missing=len(missing),
-        unreadable=len(unreadable),
+        shared=len(shared),
         first_missing=first(missing),
         first_unreadable=first(unreadable),
         first_added=first(theirs.keys() - ours.keys()),
         first_difference=first(differing),
         first_regular_difference=first(i for i in regular if ours.get(i) != theirs.get(i)),
-        all_tokens=_overlap(ours, theirs, dict.fromkeys(ours, 1.0)),
-        traffic=_overlap(ours, theirs, traffic) if traffic else None,
+        all_tokens=_overlap(ours, theirs, shared, dict.fromkeys(ours, 1.0)),
+        traffic=_overlap(ours, theirs, shared, traffic) if traffic else None,
     )
 
 
 def _overlap(
-    ours: Mapping[int, str], theirs: Mapping[int, str], counts: Mapping[int, float]
+    ours: Mapping[int, str],
+    theirs: Mapping[int, str],
+    shared: Container[int],
+    counts: Mapping[int, float],
 ) -> Overlap:
-    texts = {_spaced(text) for text in theirs.values()}
     same_id = sum(n for i, n in counts.items() if i in ours and theirs.get(i) == ours[i])
-    same_text = sum(n for i, n in counts.items() if i in ours and _spaced(ours[i]) in texts)
+    same_text = sum(n for i, n in counts.items() if i in shared)
     total = sum(counts.values())
     return Overlap(same_id=same_id / total, same_text=same_text / total)
-
-
-def _spaced(text: str) -> str:
-    """A token whose space, written as byte-level and sentence-piece vocabularies do, is a space."""
-    return text.replace("Ġ", " ").replace("▁", " ")
 
 
 def _tokenizer_facts(tokenizer: Any) -> TokenizerFacts:

@@ -61,6 +61,8 @@ class Speculation:
     raw: dict[str, Any] | None = None  # the content of `spec:FILE.json`
     quant: str = "none"  # of a draft model, made while the engine loads it
     mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
+    # Whether a draft model has another vocabulary, so that the engine has to translate tokens.
+    translated: bool = False
 
 
 def parsed(draft: str) -> tuple[Method, str]:
@@ -155,9 +157,9 @@ def doubtful_fields(engine: str, drafts: Speculation) -> list[str]:
     ]
 
 
-def vllm_fields(drafts: Speculation, *, translated: bool = False) -> dict[str, Any]:
-    """The fields of vLLM's `--speculative-config`; `translated` if the vocabularies differ, so that
-    tokens are mapped by their text and the draft must be greedy.
+def vllm_fields(drafts: Speculation) -> dict[str, Any]:
+    """The fields of vLLM's `--speculative-config`. Where it translates tokens, drafts are
+    greedy.
     """
     length = {"num_speculative_tokens": drafts.k}
     if drafts.method == "raw":
@@ -185,7 +187,7 @@ def vllm_fields(drafts: Speculation, *, translated: bool = False) -> dict[str, A
         return fields
     if level := made_by("vllm", drafts.quant):
         fields["quantization"] = level
-    if translated:
+    if drafts.translated:
         fields |= {"use_heterogeneous_vocab": True, "draft_sample_method": "greedy"}
     elif drafts.mode is not DraftingMode.GREEDY:
         fields["draft_sample_method"] = "probabilistic"

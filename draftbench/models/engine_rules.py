@@ -111,21 +111,23 @@ def shorter_context(engine: EngineRules, target: int | None, draft: int | None) 
     return engine.short_context.format(draft, "no limit" if target is None else target)
 
 
-def refusal_by_size(engine: EngineRules, target: int, draft: int) -> str | None:
-    """Why an engine refuses vocabularies of these sizes, whatever is in them; None if it takes
-    them.
+def refusal_of(engine: EngineRules, target: int, draft: int, *, translated: bool) -> str | None:
+    """Why an engine refuses vocabularies of these sizes, or in which some tokens have to be
+    `translated`; None if it takes them.
     """
+    other = "some tokens have other ids in the draft, or are not in it" if translated else ""
     findings = _size_findings(target, draft)
+    findings |= {"other_vocabulary": other, "other_regular_word": other}
     for finding, standing, reason in engine.rules:
         if standing == "refuses" and findings.get(finding):
             return reason.format(findings[finding])
     return None
 
 
-def drafting_option(engine: str, drafts: Speculation, *, translated: bool = False) -> str:
+def drafting_option(engine: str, drafts: Speculation) -> str:
     """What to pass to an engine that is started, so that it drafts in this way."""
     if engine == "vllm":
-        fields = vllm_fields(drafts, translated=translated)
+        fields = vllm_fields(drafts)
         return f"--speculative-config '{json.dumps(fields, separators=(',', ':'))}'"
     if engine == "tensorrt-llm":
         fields = tensorrt_llm_fields(drafts)
@@ -142,9 +144,9 @@ def _llama_cpp_option(facts: PairFacts, special: bool) -> str:
     return option
 
 
-def _drafting(draft: str) -> Speculation:
+def _drafting(draft: str, *, translated: bool = False) -> Speculation:
     """With a draft model, one token a round."""
-    return Speculation("draft-model", draft, 1)
+    return Speculation("draft-model", draft, 1, translated=translated)
 
 
 def _size_findings(target: int, draft: int) -> dict[str, str]:
@@ -211,12 +213,12 @@ ENGINE_RULES = {
         form="written for vLLM 0.33, and parsed by vLLM 0.32",
         # `verify_equal_vocab_size_if_draft_model` compares sizes, unless words are translated.
         rules=(
-            ("other_size", "with an option", "it asks for equal vocab_size, here {}"),
-            ("other_word", "with an option", "equal vocab_size is all it checks, but {}"),
+            ("other_size", "with an option", "it translates tokens between vocabularies of {}"),
+            ("other_tokenizer", "with an option", "it translates tokens, since {}"),
             ("rows", "accepts", "vocab_size is {} in both"),
         ),
         option=lambda facts, special: drafting_option(
-            "vllm", _drafting(facts.draft), translated=special
+            "vllm", _drafting(facts.draft, translated=special)
         ),
         sampling="vLLM samples by the checkpoint's generation_config.json",
         short_context="from 0.33 on it cuts the server's context to the draft's, {} tokens "

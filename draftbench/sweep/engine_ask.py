@@ -46,6 +46,7 @@ from draftbench.models.check import engine_sheet
 from draftbench.models.compatibility import context_length_of
 from draftbench.models.drafting import Speculation, too_short
 from draftbench.models.quantize import build_runner
+from draftbench.models.translation import keeps_ids, translated, widened
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -486,12 +487,19 @@ class EngineWorker:
         least = self.state.least_rows(candidate)
         build = replace(prepared.build, level=candidate.quant, least_rows=least)
         runner, facts = build_runner(source, build, candidate.draft)
-        longest = max(chain(*groups), key=lambda response: response.length)
+        responses = list(chain(*groups))
+        if serving.configured:
+            runner = translated(runner, prepared.target, source)
+        else:
+            used = (max(*r.prompt.tokens, *r.tokens) for r in responses)
+            runner = widened(runner, 1 + max(used))
+        longest = max(responses, key=lambda response: response.length)
         held = engine_sheet(source, serving.dtype)
         facts = msgspec.structs.replace(
             facts,
             weight_bytes=held.bytes_at(candidate.quant),
             kv_bytes_per_token=held.kv_bytes_per_token,
+            translated=serving.configured and not keeps_ids(prepared.target, source),
             replay_disagreement=stepping_disagreement(
                 runner, longest, NEAR_TIE_MARGIN[facts.dtype]
             ),

@@ -33,12 +33,18 @@ from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
 from draftbench.memory import LEVELS
-from draftbench.models.compatibility import check_pair, check_writes, context_length_of
+from draftbench.models.compatibility import (
+    check_pair,
+    check_writes,
+    context_length_of,
+    pair_facts,
+)
 from draftbench.models.drafting import Speculation, doubtful_fields, speculation, too_short
-from draftbench.models.engine_rules import ENGINE_RULES
+from draftbench.models.engine_rules import ENGINE_RULES, engine_answers, engine_called
 from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
+from draftbench.models.translation import keeps_ids, needs_translation, rows_of
 from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import MOST_DRAFTED, MOST_ROWS, portable
@@ -49,6 +55,7 @@ from draftbench.sweep.preparation import (
     Prepared,
     PromptMaker,
     check_drafts,
+    counts_of,
     facts_of,
     manifest_of,
     question_of,
@@ -124,18 +131,26 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         at = sorted((key, round(t * engine_options.time_scale, 6)) for key, t in times.items())
         arrivals = keyed_hash(options.traffic.key, repr(at).encode())
     by_text = partial(_check_vocabulary, server=server)
-    check = partial(check_pair, target.source) if target.configured else by_text
-    checked = check_drafts(options, specs, {"draft-model": check})
+    counts = counts_of(prompts)
+    by_ids = partial(_check_served, target.source, options=options, traffic=counts)
+    checked = check_drafts(
+        options, specs, {"draft-model": by_ids if target.configured else by_text}
+    )
+    refusals: dict[str, str] = {}
+    if target.configured:
+        drafters, refusals = _translated(target.source, checked.sources, engine, drafters)
     candidates = checked.candidates
     if not candidates and (server is None or checked.refusals):
         raise checked.no_draft
     levels = {}
     for candidate in candidates:
         level = _level_served(engine, drafters[candidate.draft], candidate.quant)
-        if level is not None:
+        refusal = refusals.get(candidate.draft)
+        if level is not None and refusal is None:
             levels[candidate] = level
         elif server is None:
-            watcher.note(f"{candidate} is replayed only: {engine} does not serve it at this level")
+            why = refusal or "it does not serve it at this level"
+            watcher.note(f"{candidate} is replayed only, not started on {engine}: {why}")
     if options.controls and (server is None or options.drafts):
         drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
         candidates.setdefault(Candidate(draft=LOOKUP))
@@ -145,7 +160,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         engine=engine,
         sweep=options,
         options=engine_options,
-        target=ServedTarget(target.vocabulary, target.context),
+        target=ServedTarget(target.context),
+        configured=target.configured,
         drafters=drafters,
         levels=levels,
         warm_up=_warm_up_prompts(options, target.text, target.context, prompts),
@@ -382,7 +398,7 @@ def _level_served(engine: str, drafter: Speculation, level: str) -> str | None:
 @dataclass(frozen=True)
 class EngineTarget:
     """A target that is not loaded: `configured` is whether its configuration is at hand,
-    `vocabulary` the rows of its output layer, `ids` an upper bound on token ids.
+    `ids` an upper bound on token ids.
     """
 
     name: str
@@ -390,7 +406,6 @@ class EngineTarget:
     text: PromptMaker
     configured: bool
     context: int
-    vocabulary: int = sys.maxsize
     ids: int = sys.maxsize
 
 
@@ -438,14 +453,13 @@ def target_of(
     if not spec:
         assert server is not None
         return EngineTarget(name, source, ServerText(server), configured, context)
-    rows = source.config.get_text_config().vocab_size if configured else None
+    rows = rows_of(source) if configured else None
     return EngineTarget(
         name,
         source,
         TextSide(source, _TEMPLATE_OF_STARTED if server is None else _TEMPLATE_OF_RUNNING),
         configured,
         context,
-        vocabulary=rows or sys.maxsize,
         ids=rows or len(source.tokenizer) + _PADDING,
     )
 
@@ -511,6 +525,49 @@ def _same_ids(source: ModelSource, server: Server) -> bool:
     theirs = server.tokenize(PROBE)
     ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     return theirs[-len(ours) :] == ours
+
+
+def _check_served(
+    target: ModelSource,
+    draft: ModelSource,
+    *,
+    options: SweepOptions,
+    traffic: Mapping[int, float],
+) -> tuple[str, ...]:
+    """The caveats of a pair whose tokens may be translated, here or by the engine.
+
+    Raises:
+        PairError: too few tokens are shared, or the engine replays and would translate none.
+    """
+    caveats = check_pair(target, draft, traffic)
+    assert options.serving is not None
+    if options.serving.replay == "engine" and not keeps_ids(target, draft):
+        raise PairError(
+            f"`{draft.name}` has other ids than `{target.name}`, and an engine that serves it "
+            "alone translates none",
+            hint="--replay local translates them here",
+        )
+    return caveats
+
+
+def _translated(
+    target: ModelSource,
+    drafts: Mapping[str, ModelSource],
+    engine: str,
+    drafters: Mapping[str, Speculation],
+) -> tuple[dict[str, Speculation], dict[str, str]]:
+    """How the engine drafts where it has to translate tokens, and why it refuses drafts of which
+    replay translates some.
+    """
+    found, refusals = dict(drafters), dict[str, str]()
+    for name, source in drafts.items():
+        if needs_translation(target, source):
+            found[name] = replace(found[name], translated=True)
+        if not keeps_ids(target, source):
+            for answer in engine_answers(pair_facts(target, source)):
+                if engine_called(answer.engine) == engine and answer.standing == "refuses":
+                    refusals[name] = answer.reason
+    return found, refusals
 
 
 def _check_vocabulary(source: ModelSource, server: Server | None) -> tuple[str, ...]:

@@ -74,6 +74,7 @@ class Serving:
     sweep: SweepOptions
     options: ServingOptions
     target: ServedTarget
+    configured: bool  # whether the target's configuration is at hand
     drafters: dict[str, Speculation]
     levels: dict[Candidate, str]
     warm_up: tuple[Sequence[int], ...]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -152,7 +153,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         )
     prompts, summary = render(options, traffic, TextSide(target), context)
     checks: dict[Method, Check] = {
-        "draft-model": partial(check_pair, target),
+        "draft-model": partial(check_pair, target, traffic=counts_of(prompts)),
         "eagle3": partial(check_eagle, target),
     }
     checked = check_drafts(options, specs, checks)
@@ -309,6 +310,11 @@ def render(
         constrained=sum(prompt.request.constraint is not None for prompt in prompts),
         first=first_request(first, rendered, shown=shown),
     )
+
+
+def counts_of(prompts: Sequence[Prompt]) -> Mapping[int, float]:
+    """How often each of the target's tokens occurs in the prompts and the answers to replay."""
+    return Counter(chain.from_iterable((*p.tokens, *(p.logged or ())) for p in prompts))
 
 
 def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:

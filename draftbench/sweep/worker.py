@@ -28,6 +28,7 @@ from draftbench.measure.trajectories import generate, logged, refuse_foreign_log
 from draftbench.models.drafting import parsed
 from draftbench.models.eagle import build_head
 from draftbench.models.quantize import build_runner
+from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
     LOOKUP,
     NEAR_TIE_MARGIN,
@@ -153,16 +154,18 @@ class Worker:
         self.watcher.note(f"loading {candidate}")
         least = self.state.least_rows(candidate)
         build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
-        source = self.prepared.drafts[candidate.draft]
+        target, source = self.prepared.target, self.prepared.drafts[candidate.draft]
         if parsed(candidate.draft)[0] == "eagle3":
-            layers = self.prepared.target.config.get_text_config().num_hidden_layers
+            layers = target.config.get_text_config().num_hidden_layers
             head, facts = build_head(source, build, candidate.draft, self.bench.target, layers)
             self._keep_draft(candidate, facts)
             return LoadedCandidate(candidate, head, self.bench)
         runner, facts = build_runner(source, build, candidate.draft)
+        runner = translated(runner, target, source)
         longest = max(self.drafted, key=lambda response: response.length)
         facts = msgspec.structs.replace(
             facts,
+            translated=not keeps_ids(target, source),
             replay_disagreement=stepping_disagreement(
                 runner, longest, NEAR_TIE_MARGIN[self.bench.dtype]
             ),

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from scenes import Outcome
+from scenes import Outcome, stranger
 
 from draftbench.cli import main
 
@@ -35,10 +35,11 @@ def encoder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def sweep_words():
-    """A sweep of the embedded pair that takes seconds; `foreign` cannot pair and fails."""
+def sweep_words(tmp_path_factory):
+    """A sweep of the embedded pair that takes seconds; `stranger` cannot pair and fails."""
+    other = stranger(tmp_path_factory.mktemp("models"))
     words = ["sweep", "--target", EMBEDDED / "target", "--traffic", "suite:completion"]
-    for draft in (EMBEDDED / "draft", "ngram", EMBEDDED / "foreign"):
+    for draft in (EMBEDDED / "draft", "ngram", other):
         words += ["--drafts", draft]
     words += ["--sample", 6, "--max-new-tokens", 24, "--k", "1,2", "--no-controls"]
     return [*words, "--measure", "all", "--threads", 1]

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from scenes import stranger
 
 pytestmark = pytest.mark.usefixtures("no_weights")
 
@@ -21,12 +22,26 @@ def test_a_pair_that_works_exits_0(command, words):
         assert f"  {engine} accepts" in outcome.out
 
 
-def test_one_pair_that_cannot_work_exits_1(command, words, embedded):
-    outcome = command(*words, "--drafts", embedded / "foreign", "--all")
+def test_one_pair_that_cannot_work_exits_1(command, words, tmp_path):
+    outcome = command(*words, "--drafts", stranger(tmp_path), "--all")
     assert (outcome.code, outcome.err) == (1, "")
     assert "draft as the draft of target: can work\n" in outcome.out
-    assert "foreign as the draft of target: cannot work\n" in outcome.out
+    assert "stranger as the draft of target: cannot work\n" in outcome.out
     assert "SGLang refuses" in outcome.out
+
+
+def test_a_draft_of_half_the_words_works_and_its_bound_is_said(command, embedded):
+    """The first 1024 of 2048 tokens; in prose and code more than half of what occurs."""
+    words = ["check", "--target", embedded / "target", "--drafts", embedded / "foreign"]
+    plain, weighed = command(*words), command(*words, "--traffic", "suite:completion", "--all")
+    assert (plain.code, weighed.code) == (0, 0)
+    said = " ".join(weighed.out.split())
+    assert "lacks 1024 of the target's tokens and never proposes them: at most 86.9% of" in said
+    assert '"use_heterogeneous_vocab":true' in said
+    assert "vLLM accepts with an option: it translates tokens" in said
+    assert "SGLang refuses" in said
+    assert "llama.cpp refuses" in said
+    assert "at most" not in plain.out
 
 
 def test_json_holds_every_fact(command, words):

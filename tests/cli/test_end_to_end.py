@@ -28,13 +28,16 @@ HEAVY = {"torch", "transformers", "pandas", "matplotlib", "datasets"}
 
 def test_a_sweep_prints_its_answer_and_says_the_rest_on_stderr(swept):
     folder, outcome = swept
-    # The foreign draft failed: the answer to "could all be measured" is no.
+    # The stranger failed: the answer to "could all be measured" is no.
     assert outcome.code == 1
     assert "draft" in outcome.out
     words = " ".join(outcome.out.split())
-    assert "Caveat: `foreign` cannot draft for `target`: their vocabularies differ" in words
+    assert (
+        "Caveat: `stranger` cannot draft for `target`: it has only 0% of the traffic's tokens"
+        in words
+    )
     assert "so it was refused" in words
-    assert "refused foreign" in outcome.err
+    assert "refused stranger" in outcome.err
     # Before it stands the sweep that would settle the decision, where it is open.
     following = " ".join(outcome.err.replace("\\\n", "").split()).partition("next: ")[2]
     assert f"draftbench recommend {folder}" in following
@@ -73,7 +76,7 @@ def test_json_has_the_fields_that_scripts_rely_on(command, swept):
     assert cells["ngram", "none", 1]["alpha"] is None
     assert set(answer["prediction_error"]) >= {"median"}
     (failure,) = answer["failures"]
-    assert (failure["candidate"]["draft"], failure["stage"]) == ("foreign", "pair")
+    assert (failure["candidate"]["draft"], failure["stage"]) == ("stranger", "pair")
 
 
 def test_the_figures_are_those_of_the_pair(command, swept):

@@ -33,7 +33,7 @@ def test_a_draft_waits_for_nothing_while_it_proposes(sampling):
     """PyTorch raises where the host waits for the device, in what it knows to wait."""
     source = ModelSource(str(Path(draftbench.__file__).parent / "embedded" / "draft"))
     runner, _ = build_runner(source, Build(default_dtype("cuda"), "none", "cuda"), "draft")
-    drafter, prompt = ModelDrafter(runner, DraftingMode.SAMPLED, runner.vocab_size), [5, 6, 7]
+    drafter, prompt = ModelDrafter(runner, DraftingMode.SAMPLED), [5, 6, 7]
     drafter.open(rows=2, capacity=64)
     for row in range(2):
         uniforms = Uniforms(str(row), 0, 32)

@@ -330,7 +330,7 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
             )
             proposals.append(Proposal([token] * k, pieces))
             drafts.append(_Draft(ProposalRequest(0, [1, 2], k), k, sampler))
-        drafter = ModelDrafter(SimpleNamespace(device="cuda"), DraftingMode.SAMPLED, words)
+        drafter = ModelDrafter(SimpleNamespace(device="cuda"), DraftingMode.SAMPLED)
         with Operations() as operations:
             drafted = drafter._next(drafts, on_card(len(rows), words))
             answers = _answers(rows, on_card(len(rows) * (k + 1), words), proposals)

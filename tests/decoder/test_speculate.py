@@ -66,7 +66,7 @@ def endless(prompt: list[int], limit: int) -> Task:
 
 
 def drafter(draft: TimedRunner, mode: DraftingMode = GREEDY) -> ModelDrafter:
-    return ModelDrafter(draft, mode, VOCABULARY)
+    return ModelDrafter(draft, mode)
 
 
 def alone(work: Task, target: TimedRunner, proposer=None, k: int = 0):
@@ -222,7 +222,7 @@ def test_each_purpose_has_its_own_uniforms():
     target, draft = (TimedRunner(lambda tokens, row=row: row, 3) for row in law)
     uniforms = _Scripted(target=0.3, draft=0.6, accept=0.5, residual=0.9)
     work = Task([0], 3, Sampling(temperature=1.0), uniforms, lambda output: False)
-    response = alone(work, target, ModelDrafter(draft, DraftingMode.SAMPLED, 3), 1)
+    response = alone(work, target, ModelDrafter(draft, DraftingMode.SAMPLED), 1)
     assert response.tokens == [0, 2, 0]
     assert (response.proposed, response.accepted) == ([1, 0], [0, 0])
 
@@ -337,7 +337,7 @@ def test_a_round_reads_the_device_once_and_drafting_never(
         return proposals
 
     monkeypatch.setattr(drafters.ModelDrafter, "propose", watched)
-    batch = batch_of(runner, ModelDrafter(runner, mode, 128), rows, samplings)
+    batch = batch_of(runner, ModelDrafter(runner, mode), rows, samplings)
     batch.advance()  # the prompts, and a round
     for _ in range(2):
         reads.clear()
@@ -350,7 +350,7 @@ def test_a_round_reads_the_device_once_and_drafting_never(
 def test_sixteen_rows_are_sampled_in_about_as_many_launches_as_one(runner, samplings):
     launches = {}
     for rows in (1, 16):
-        batch = batch_of(runner, ModelDrafter(runner, DraftingMode.SAMPLED, 128), rows, samplings)
+        batch = batch_of(runner, ModelDrafter(runner, DraftingMode.SAMPLED), rows, samplings)
         batch.advance()
         with Operations() as operations:
             batch.advance()

@@ -167,13 +167,23 @@ def test_what_is_not_recommended_says_so_itself_where_the_format_has_comments(pl
     assert not any(line.startswith("#") for line in recommended)
 
 
+def test_a_draft_with_other_ids_is_translated_or_refused_though_the_sizes_agree(plan):
+    other = {"vocabularies": (1000, 1000), "other_ids": True}
+    assert vllm(plan(**other), None)["use_heterogeneous_vocab"] is True
+    for engine in ("sglang", "llama.cpp"):
+        with pytest.raises(UsageError, match="some tokens have other ids in the draft, or are not"):
+            configure(plan(**other), engine)
+    said = " ".join(configure(plan(**other), "transformers").to_do)
+    assert "translates no token" in said
+
+
 def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(plan):
     for version in (None, "0.25"):
         found = vllm(plan(vocabularies=(152064, 151936)), version)
         assert found["use_heterogeneous_vocab"] is True
     for changes, version in [({}, "0.24"), ({"mode": DraftingMode.SAMPLED}, None)]:
         pair = plan(vocabularies=(152064, 151936), **changes)
-        with pytest.raises(UsageError, match="152064 and 151936"):
+        with pytest.raises(UsageError, match="its vocabularies differ"):
             configure(pair, "vllm", version)
 
 
@@ -474,7 +484,7 @@ LEAST = "Draft_Target drafts one token there"
 @pytest.mark.parametrize(
     ("engine", "version", "changes", "words"),
     [
-        ("tensorrt-llm", None, TWO_SIZES, "152064 and 151936 entries"),
+        ("tensorrt-llm", None, TWO_SIZES, "the vocabularies differ, and TensorRT-LLM does not"),
         ("vllm", None, SHORT, "cuts the server's context to the draft's, 2048 tokens"),
         ("sglang", None, SHORT, "beyond the draft's context of 2048 tokens"),
         ("vllm", None, {"target": "~/m/t"}, "`~/m/t` is a path on the machine that measured"),

@@ -219,7 +219,7 @@ def test_rows_of_a_batch_decode_what_they_decode_alone(five_prompts, target, dra
     def drafter():
         if mode is None:
             return LookupDrafter(4, 2, "cpu")
-        return ModelDrafter(draft, mode, target.vocab_size)
+        return ModelDrafter(draft, mode)
 
     together = decode_all(tasks, target, drafter(), 3, HostClock(), rows)
     alone = [decode(task, target, drafter(), 3, HostClock()) for task in tasks]

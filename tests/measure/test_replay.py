@@ -9,6 +9,7 @@ import torch
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.scripted_model import ScriptedRunner
+from draftbench.decoder.translated import TranslatedRunner
 from draftbench.measure.replay import (
     ServedTarget,
     lookup_index,
@@ -16,6 +17,7 @@ from draftbench.measure.replay import (
     replay_model,
     stepping_disagreement,
 )
+from draftbench.models.translation import widened
 from draftbench.records import Candidate, DraftingMode, Sampling
 
 DRAFT = Candidate(draft="d")
@@ -60,13 +62,14 @@ def test_a_draft_samples_with_or_without_the_requests_filters(make, mode, accept
 
 @pytest.mark.parametrize("mode", list(DraftingMode))
 def test_rows_that_only_one_of_both_models_has(make, mode):
-    """The decoder looks at the target's rows alone, and so does its replay: of (.1, .3, .6) are
-    left (.25, .75), the target's own law. A token that the draft lacks is never accepted.
+    """A draft is translated into the target's rows: of (.1, .3, .6) are left (.25, .75), the
+    target's own law. A token that the draft lacks is never accepted.
     """
     p, q = make.constant(0.25, 0.75), make.constant(0.1, 0.3, 0.6)
+    q = TranslatedRunner(q, 2, {0: 0, 1: 1}, unknown=0)
     record = replayed(q, p, make.unscored((0, 1, 0), sampling=SAMPLED), mode)
     assert record.accept == ((1.0, 0.0) if mode is DraftingMode.GREEDY else (1.0, 1.0))
-    p, q = make.constant(0.2, 0.3, 0.5), make.constant(0.5, 0.5)
+    p, q = make.constant(0.2, 0.3, 0.5), widened(make.constant(0.5, 0.5), 3)
     record = replayed(q, p, make.unscored((0, 2, 0), sampling=SAMPLED), mode)
     assert (record.accept[0], record.rank[0]) == (0.0, 2)
 
@@ -85,7 +88,7 @@ def test_a_draft_is_replayed_over_what_a_target_elsewhere_wrote(make):
     """Greedy: the ids are enough. Sampling: a = min(1, q/p) by the p that came with the ids, .5 and
     .1 against q = .2, and Σ min(p, q) is unknown.
     """
-    q, elsewhere = make.constant(0.2, 0.5, 0.3), ServedTarget(3, 64)
+    q, elsewhere = make.constant(0.2, 0.5, 0.3), ServedTarget(64)
     greedy = replayed(q, elsewhere, make.unscored((0, 1, 0), sampling=SAMPLED), DraftingMode.GREEDY)
     assert greedy.accept == (1.0, 0.0)
     response = make.unscored((1, 0, 0), sampling=SAMPLED)
@@ -107,16 +110,16 @@ def test_over_draws_a_greedy_draft_is_accepted_as_often_as_the_target_draws_its_
     sampling, passes = Sampling(temperature=0.5, top_p=0.9), 0.0
     for drawn in product(law, repeat=3):
         response = make.unscored((3, *drawn), sampling=sampling)
-        record = replayed(draft, ServedTarget(4, 64), response, DraftingMode.GREEDY)
+        record = replayed(draft, ServedTarget(64), response, DraftingMode.GREEDY)
         rounds = expected_rounds([law_of(response.trajectory, record)], 2)
         passes += math.prod(law[token] for token in drawn) * rounds.target_passes[0]
     assert passes == pytest.approx(3 - 2 * 100 / 145)
 
 
 def test_a_token_that_only_the_served_target_has_is_never_accepted(make):
-    q = make.constant(0.5, 0.5)
+    q = widened(make.constant(0.5, 0.5), 3)
     response = replace(make.unscored((0, 2), sampling=SAMPLED), log_p=(0.0, math.log(0.5)))
-    assert replayed(q, ServedTarget(3, 64), response, DraftingMode.SAMPLED).accept == (0.0,)
+    assert replayed(q, ServedTarget(64), response, DraftingMode.SAMPLED).accept == (0.0,)
 
 
 def test_prompt_lookup_is_recorded_per_start_of_a_round(make):

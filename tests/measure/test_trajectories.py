@@ -160,7 +160,7 @@ def decoded(text, request, k):
     """The author of `WRITTEN` as its own draft; k = 0 is plain decoding."""
     prompt = text.prompt(request, request.max_tokens, 512)
     target = author(text, prompt, WRITTEN)
-    drafter = ModelDrafter(target, DraftingMode.GREEDY, target.vocab_size) if k else None
+    drafter = ModelDrafter(target, DraftingMode.GREEDY) if k else None
     return decode(task_of(prompt, 0, text), target, drafter, k, HostClock())
 
 

@@ -23,11 +23,34 @@ OTHER = [*WORDS[:42], "other", *WORDS[43:77], "another", *WORDS[78:]]
         ({}, {"rows": 512}, ()),
         ({"rows": 512}, {}, ()),
         ({}, {"words": [*WORDS, "more"]}, ()),
-        # 297 of 300: exactly the one percent that may be missing.
+        # Exactly the half that has to be shared, in the tokenizer or by rows.
         (
             {},
-            {"words": WORDS[:297]},
-            ("the draft lacks 3 of the target's tokens and never proposes them",),
+            {"words": WORDS[:150]},
+            ("the draft lacks 150 of the target's tokens and never proposes them",),
+        ),
+        (
+            {},
+            {"rows": 150},
+            ("the draft lacks 150 of the target's tokens and never proposes them",),
+        ),
+        (
+            {},
+            {"words": OTHER},
+            (
+                "the draft lacks 2 of the target's tokens and never proposes them",
+                "ids differ (first 42: 'w40' in the target, 'other' in the draft), so that tokens "
+                "are translated by their text",
+            ),
+        ),
+        # All words in other places, and one that only the draft has.
+        (
+            {},
+            {"words": ["<unk>", "<end>", "new", *WORDS[2:]]},
+            (
+                "ids differ (first 2: 'w0' in the target, 'new' in the draft), so that tokens are "
+                "translated by their text",
+            ),
         ),
         (
             {},
@@ -61,26 +84,27 @@ def test_a_pair_that_works_has_its_caveats(workshop, target, draft, caveats):
 
 
 @pytest.mark.parametrize(
-    ("draft", "words"),
+    ("draft", "traffic", "words"),
     [
-        ({"words": OTHER}, "id 42: 'w40' in the target, 'other' in the draft"),
-        ({"words": OTHER}, "their vocabularies differ (first at "),
-        ({"words": OTHER}, "`draft` cannot draft for `target`"),
-        # Equal sizes do not make a pair.
-        (
-            {"words": [*WORDS[:2], *reversed(WORDS[2:])]},
-            "id 2: 'w0' in the target, 'w297' in the draft",
-        ),
-        # Its tokenizer knows the words, its embedding ends at id 199.
-        ({"rows": 200}, "no row for ids from 200 ('w198') on"),
-        ({"words": WORDS[:200], "rows": 300}, "no token 200 ('w198')"),
+        ({"words": WORDS[:149]}, None, "`d` cannot draft for `t`: it has only 50% of the target"),
+        ({"rows": 100}, None, "it has only 33% of the target's tokens (with --traffic, of those"),
+        # Nine tokens of ten are not the draft's, whatever else it has.
+        ({"words": WORDS[:299]}, {299: 9, 5: 1}, "it has only 10% of the traffic's tokens"),
     ],
 )
-def test_a_pair_whose_ids_mean_different_texts_is_refused(workshop, draft, words):
+def test_a_draft_that_lacks_most_of_what_is_written_is_refused(workshop, draft, traffic, words):
     with pytest.raises(PairError) as caught:
-        check_pair(workshop.source("target"), workshop.source("draft", **draft))
+        check_pair(workshop.source("t"), workshop.source("d", **draft), traffic)
     assert words in caught.value.message
     assert caught.value.hint
+
+
+def test_the_traffic_bounds_what_can_be_accepted(workshop):
+    target, draft = workshop.source("t"), workshop.source("d", WORDS[:100])
+    assert check_pair(target, draft, {5: 7.0, 250: 3.0}) == (
+        "the draft lacks 200 of the target's tokens and never proposes them: at most 70.0% of the "
+        "traffic's tokens can be accepted",
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,12 +136,14 @@ def test_only_a_checkpoint_of_a_causal_language_model_writes_text(
             check_pair(workshop.source("target"), ModelSource(source.spec))
 
 
-def test_the_embedded_foreign_draft_is_refused_and_its_family_accepted(embedded):
-    target, foreign = (ModelSource(str(embedded / name)) for name in ("target", "foreign"))
-    with pytest.raises(PairError, match=r"their vocabularies differ .the draft has no row for"):
-        check_pair(target, foreign)
-    for name in ("draft", "distilled"):
-        assert check_pair(target, ModelSource(str(embedded / name))) == ()
+def test_the_embedded_drafts_have_half_of_the_targets_tokens_or_all(embedded):
+    target, foreign, draft, distilled = (
+        ModelSource(str(embedded / name)) for name in ("target", "foreign", "draft", "distilled")
+    )
+    assert check_pair(target, foreign) == (
+        "the draft lacks 1024 of the target's tokens and never proposes them",
+    )
+    assert check_pair(target, draft) == check_pair(target, distilled) == ()
 
 
 def test_overlap_is_weighed_by_the_traffic(workshop):

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
+from scenes import stranger
 from sweep.engine import FakeEngine, FakeServer, rows_of, writes
 
 from draftbench.acceptance.summary import acceptance_report
 from draftbench.engines.client import AnswerError, Fault
-from draftbench.errors import EngineError, RunFolderError, UsageError
+from draftbench.errors import EngineError, PairError, RunFolderError, UsageError
 from draftbench.planner.caveats import unfinished
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, DraftingMode, MachineState, Served
@@ -451,10 +452,29 @@ def test_a_server_without_token_ids_is_timed_alone(served):
     assert all(isinstance(ask.prompt, str) for ask in server.asked if ask.key[0])
 
 
-def test_a_draft_of_another_vocabulary_is_refused(served, small):
-    run = served(str(small.models / "foreign"), "ngram", measure="none").run
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_draft_of_another_vocabulary_is_started_where_the_engine_translates(
+    served, small, engine
+):
+    draft = str(small.models / "foreign")
+    found = served(draft, measure="all", ks=(2,), controls=False, serving={"engine": engine})
+    assert found.run.failures == ()
+    assert {str(replay.candidate) for replay in found.run.replays} == {"foreign"}
+    assert found.engine.ks == ([0, 2, 0] if engine == "vllm" else [0, 0])
+    assert all(s.speculation.translated for s in found.engine.starts if s.speculation)
+    said = "foreign is replayed only, not started on sglang: it needs equal vocab_size"
+    assert any(note.startswith(said) for note in small.notes) is (engine == "sglang")
+
+
+def test_an_engine_that_serves_a_draft_alone_translates_none_of_its_ids(served, small):
+    with pytest.raises(PairError, match="an engine that serves it alone translates none"):
+        served(str(small.models / "foreign"), controls=False, serving={"replay": "engine"})
+
+
+def test_a_draft_that_shares_few_tokens_is_refused(served, small, tmp_path):
+    run = served(str(stranger(tmp_path)), "ngram", measure="none").run
     (failed,) = run.failures
-    assert (failed.candidate.draft, failed.stage) == ("foreign", "pair")
+    assert (failed.candidate.draft, failed.stage) == ("stranger", "pair")
 
 
 def test_levels_that_the_engine_does_not_serve_are_replayed_only(served, small):
@@ -463,7 +483,10 @@ def test_levels_that_the_engine_does_not_serve_are_replayed_only(served, small):
     )
     assert found.engine.ks == [0, 2, 0]
     assert {str(replay.candidate) for replay in found.run.replays} == {"draft", "draft:int8"}
-    assert "draft:int8 is replayed only: vllm does not serve it at this level" in small.notes
+    assert (
+        "draft:int8 is replayed only, not started on vllm: it does not serve it at this level"
+        in small.notes
+    )
 
 
 def test_requests_are_sent_at_poisson_times(served):

@@ -1,0 +1,61 @@
+"""A draft of another vocabulary behind the target's: token by token, over the tokens of both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from draftbench.decoder.runner import HiddenStates, KVCache, Runner
+
+
+class TranslatedRunner:
+    """Reads the target's ids and continues with logits over them: -inf for a token that the draft
+    lacks, which it reads as its unknown one. What drafts with it knows nothing of the draft's own
+    ids, and the law that it samples from is the draft's over the shared tokens.
+
+    Args:
+        rows: the target's vocabulary size.
+        shared: target id → draft id of the tokens that both have.
+        unknown: the draft's id for any other token.
+    """
+
+    def __init__(self, runner: Runner, rows: int, shared: Mapping[int, int], unknown: int) -> None:
+        self.runner, self.vocab_size = runner, rows
+        self.name, self.device = runner.name, runner.device
+        self.context_length = runner.context_length
+        ids = torch.full((rows,), unknown)
+        ids[list(shared)] = torch.tensor(list(shared.values()))
+        lacking = torch.ones(rows, dtype=torch.bool)
+        lacking[list(shared)] = False
+        self._ids, self._lacking = ids.to(runner.device), lacking.to(runner.device)
+
+    def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> KVCache:
+        return self.runner.new_cache(capacity, rows, widths)
+
+    def forget_caches(self) -> None:
+        self.runner.forget_caches()
+
+    @property
+    def embedding(self) -> Tensor:
+        return self.runner.embedding[self._ids]
+
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: KVCache,
+        *,
+        every: bool,
+        counts: Sequence[int] | None = None,
+        heard: HiddenStates | None = None,
+    ) -> Tensor:
+        ids = self._ids[tokens]
+        logits = self.runner.forward(ids, cache, every=every, counts=counts, heard=heard)
+        return logits.index_select(1, self._ids).masked_fill_(self._lacking, -torch.inf)
+
+    def modules(self) -> Iterator[nn.Module]:
+        return self.runner.modules()
+
+    def tensors(self) -> Iterator[Tensor]:
+        return self.runner.tensors()

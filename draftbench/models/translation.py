@@ -1,0 +1,70 @@
+"""Which tokens of a target a draft has too, and a draft that speaks the target's ids.
+
+Tokens are the same if their strings are, whichever mark stands for the space before a word: so
+vLLM's `use_heterogeneous_vocab` maps them (v1/spec_decode/vocab_mapping.py of 0.32).
+"""
+
+from __future__ import annotations
+
+from draftbench.decoder.runner import Runner
+from draftbench.decoder.translated import TranslatedRunner
+from draftbench.models.source import ModelSource
+
+# How byte-level and sentence-piece vocabularies write a space.
+_SPACES = ("Ġ", "▁")
+
+
+def rows_of(source: ModelSource) -> int:
+    """The vocabulary size that a model's configuration states."""
+    rows: int = source.config.get_text_config().vocab_size
+    return rows
+
+
+def shared_tokens(target: ModelSource, draft: ModelSource) -> dict[int, int]:
+    """Target id → draft id of the tokens that both have; of ids with the same string the first."""
+    ours, theirs = map(_by_string, (target, draft))
+    return {ours[string]: theirs[string] for string in ours.keys() & theirs.keys()}
+
+
+def keeps_ids(target: ModelSource, draft: ModelSource) -> bool:
+    """Whether every token of the target has the same id in the draft, and a row there."""
+    ours, theirs = (source.tokenizer.get_vocab() for source in (target, draft))
+    return ours.items() <= theirs.items() and max(ours.values()) < rows_of(draft)
+
+
+def needs_translation(target: ModelSource, draft: ModelSource) -> bool:
+    """Whether the draft's ids or its rows, of which some may be padding, are not the target's."""
+    return rows_of(target) != rows_of(draft) or not keeps_ids(target, draft)
+
+
+def translated(runner: Runner, target: ModelSource, draft: ModelSource) -> Runner:
+    """A draft's runner as one that reads and continues the target's ids; itself if it does."""
+    if not needs_translation(target, draft):
+        return runner
+    ends = draft.tokenizer.unk_token_id, draft.tokenizer.eos_token_id
+    unknown = next((i for i in ends if i is not None and i < runner.vocab_size), 0)
+    return TranslatedRunner(runner, rows_of(target), shared_tokens(target, draft), unknown)
+
+
+def widened(runner: Runner, rows: int) -> Runner:
+    """A draft of the target's ids as far as it has rows, where nothing else is known of a target
+    that uses up to `rows` of them.
+    """
+    if rows <= runner.vocab_size:
+        return runner
+    return TranslatedRunner(runner, rows, {i: i for i in range(runner.vocab_size)}, 0)
+
+
+def _by_string(source: ModelSource) -> dict[str, int]:
+    """The ids of a vocabulary by their strings, without those that have no row."""
+    probe = source.tokenizer.tokenize(" a")[:1]
+    mark = probe[0][:-1] if probe and probe[0][1:] and probe[0].endswith("a") else ""
+    spaces = (mark,) if mark.strip() else _SPACES
+    words = sorted(source.tokenizer.get_vocab().items(), key=lambda word: word[1], reverse=True)
+    return {_spaced(word, spaces): i for word, i in words if i < rows_of(source)}
+
+
+def _spaced(word: str, spaces: tuple[str, ...]) -> str:
+    """A token whose leading space, however it is written, is a space."""
+    space = next((mark for mark in spaces if word.startswith(mark)), "")
+    return f" {word.removeprefix(space)}" if space else word
