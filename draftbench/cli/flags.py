@@ -32,6 +32,9 @@ COSTS = in_decision(
     None, "Use the step times of another run, or of an engine from a YAML file.", "PATH"
 )
 
+# Types of flags that nothing parses, by their names in annotations.
+_KINDS = {kind.__name__: kind for kind in (bool, int, float, str, Path)}
+
 
 def with_flags(command: Callable[..., int]) -> Callable[..., int]:
     """The command as typer calls it: every flag a parameter, every value parsed.
@@ -80,7 +83,7 @@ def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
     elif about["parse"] or about["among"]:
         kind = str
     elif isinstance(kind, str):  # as a record's annotations are
-        kind = eval(kind, {"Path": Path})
+        kind = _KINDS[kind.removesuffix(" | None")]
     shown = dict(about["option"])
     if number_kind := next((n for n in (int, float) if n in (kind, *get_args(kind))), None):
         limits = shown.pop("min", -math.inf), shown.pop("max", math.inf)

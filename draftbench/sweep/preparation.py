@@ -136,7 +136,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
     for spec in (options.target, *models):
-        ModelSource(spec).refuse_missing()
+        ModelSource(parsed(spec)[1]).refuse_missing()
     traffic = read_requests(options, watcher)
     for level in (options.target_quant, *options.quants):
         check_level(level, device, simulate=options.simulate_quant)

@@ -63,12 +63,6 @@ def test_it_ends_where_the_context_or_the_response_does(context, response, first
     assert [(start, len(logits)) for start, logits in found] == parts
 
 
-def test_a_token_that_the_model_has_no_row_for_is_read_as_its_last():
-    ((_, known),) = alone(scripted(), (0,), (3, 1), 1)
-    ((_, unknown),) = alone(scripted(), (0,), (99, 1), 1)
-    assert unknown.tolist() == known.tolist() == [[12.0, 13.0, 14.0, 15.0]]
-
-
 def test_logits_that_are_no_numbers_stop_the_measurement():
     broken = ScriptedRunner(lambda tokens: torch.tensor([0.0, float("nan")]), 2)
     with pytest.raises(ModelError, match="NaN") as caught:
