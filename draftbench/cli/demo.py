@@ -73,13 +73,10 @@ def demo(
         watcher,
         command("recommend", name, "--all"),
         command("report", name, "--html", str(out / "report.html")),
-        command("gate", "--baseline", str(out / "baseline.json"), name, "--candidate", other),
     )
     pair = ("--target", "./target", "--drafts", "./draft")
     watcher.note("\nNow your own models, as folders or hub ids, on your own requests:")
-    next_commands(
-        watcher, command("check", *pair), command("sweep", *pair, "--traffic", "prod.jsonl")
-    )
+    next_commands(watcher, command("sweep", *pair, "--traffic", "prod.jsonl"))
     return 0
 
 

@@ -72,7 +72,7 @@ def test_every_format_says_that_nothing_was_measured(command):
     [
         (["--alpha", "0.7"], "--draft-cost"),
         (["--alpha", "75", "--draft-cost", "0.1"], "not a probability"),
-        (["--alpha", "nan", "--draft-cost", "0.1"], "not a probability"),
+        (["--alpha", "nan", "--draft-cost", "0.1"], "expected a number"),
         (["--alpha", "0.7", "--draft-cost", "-1"], "draft cost ratio"),
         ([*FORMULA, "--verify-ratio", "0"], "verify ratio"),
         ([*FORMULA, "--verify-ratio", "1.1,x"], "not numbers between commas"),

@@ -145,7 +145,7 @@ def test_every_engine_is_driven_to_the_same_answer(connected, engine):
 def test_a_fault_is_told_by_kind_once_and_the_next_request_is_sent(connected, fault, kind, tokens):
     # Pieces of 1, 3, 1, 5 and 1 tokens and two more events: half of them are the first three.
     play = ScriptedServer(k=4, accepts=(2, 0, 4), faults={0: fault})
-    server = connected(play, limits=Limits(seconds=0.5))
+    server = connected(play, limits=Limits(seconds=2.0))
     bad, good = drive(server, asks(2), concurrency=1)
     assert (bad.error, bad.output_tokens) == (kind, tokens)
     assert bad.reason

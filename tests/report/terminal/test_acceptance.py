@@ -79,7 +79,7 @@ def test_the_table_says(line: str) -> None:
 def test_lost_parts_leave_no_empty_tables() -> None:
     card: dict[str, Any] = {"mode": None, "alpha": None, "breakdown": None}
     shown = render(changed(**card, rounds_by_group=(), trees=()), "table", 100)
-    assert "small:int4: prompt lookup, 40 requests" in shown
+    assert "small:int4: a head, 40 requests" in shown
     assert "No α" in shown
     for title in ("where tokens are accepted", "by group", "best trees"):
         assert title not in shown
