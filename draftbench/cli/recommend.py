@@ -16,6 +16,7 @@ from draftbench.planner.recommendation import Caveat, Recommendation
 from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
+    better_draft,
     candidates,
     crossover,
     every_section,
@@ -197,7 +198,8 @@ def _below(answer: Recommendation) -> list[str]:
             lines.append(f"Runner-up: {named(answer.runner_up)}, {second.reason}.")
     if answer.schedule and answer.crossover_between:
         lines.append(crossover(answer))
-    return [*lines, *filter(None, [schedule(answer), unmeasured(answer)]), *limits_kept(answer)]
+    known = (schedule(answer), better_draft(answer), unmeasured(answer))
+    return [*lines, *filter(None, known), *limits_kept(answer)]
 
 
 def _urgent(answer: Recommendation) -> list[Caveat]:

@@ -294,15 +294,16 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
 
 
 def break_even(alternative: Alternative) -> BreakEven | None:
-    """The factor on every acceptance probability (capped at 1), to a thousandth, at which
-    speculation only breaks even, with rounds as much longer than promised as they are.
+    """The factor on every acceptance probability, to a thousandth, at which speculation only breaks
+    even, with rounds as much longer than promised as they are.
 
-    None for prompt lookup, whose acceptance has no law per position, and at unknown speed.
+    None for prompt lookup, whose acceptance has no law per position, and where the speed is unknown
+    or below 1.
     """
     responses, concurrency = alternative.responses, alternative.configuration.concurrency
     laws = [law for law in responses.laws if isinstance(law, PositionLaw)]
     expected, promised = alternative.value("expected"), alternative.promised
-    if len(laws) < len(responses.laws) or not expected or promised is None:
+    if len(laws) < len(responses.laws) or promised is None or not expected or expected < 1:
         return None
     plain, rounds, _, weights = promised
     slower = (weights @ plain) / (weights @ rounds) / expected
@@ -314,13 +315,8 @@ def break_even(alternative: Alternative) -> BreakEven | None:
         return float(weights @ plain / (slower * (weights @ drafted))) - 1
 
     # Without acceptance about as many rounds as tokens: a first guess of the line to 0.
-    low, high = (0.0, expected / (alternative.tokens_per_round or 1.0) - 1), (1.0, expected - 1)
-    if expected < 1:
-        most = 1 / min((float(a) for x in laws for a in x.accept if a > 0), default=1.0)
-        low, high = high, (most, gain(most))
-        if high[1] < 0:
-            return BreakEven(scaling=None, margin=None)
-    scaling = _crossing(gain, low, high)
+    at_none = expected / (alternative.tokens_per_round or 1.0) - 1
+    scaling = _crossing(gain, (0.0, at_none), (1.0, expected - 1))
     return BreakEven(scaling=scaling, margin=1 - scaling)
 
 

@@ -73,6 +73,14 @@ def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | Non
     return high if loses(low) else low
 
 
+def alpha_of(tokens: float, k: int) -> float:
+    """The α at which a round yields so many tokens, 1 to k + 1, as `expected_tokens` has it."""
+    low, high = 0.0, 1.0
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if expected_tokens(middle, k) < tokens else (low, middle)
+    return high
+
+
 class FormulaRow(msgspec.Struct, frozen=True):
     """The closed form at one k. `speedup_if_cost_were_the_whole_pass` divides by c + v, the form
     that is right only where c is the cost of all k draft steps together.

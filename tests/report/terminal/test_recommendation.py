@@ -12,7 +12,8 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.recommend import CSV_FIGURES, render
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Caveat
+from draftbench.planner.recommendation import Caveat, Headroom, Reach
+from draftbench.report.answer import better_draft
 
 LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
 COMMANDS = ["draftbench recommend runs/R --all", "draftbench report runs/R --html report.html"]
@@ -303,3 +304,38 @@ def test_markdown_is_as_short_unless_everything_is_asked_for(answers):
     assert "| → | qwen0.5:int4 | 5 |" in short
     assert "### Checks" not in short
     assert "### Checks" in render(answer, "markdown", 80, everything=True)
+
+
+def better(**changes):
+    """A draft at 1.2× with α .5, which would win from .7 beside another at 1.5×."""
+    most, to_win = Reach(4, 5.0, 1.0, 2.4), Reach(4, 2.5, 0.7, 1.5)
+    fields = {"draft": "small", "quant": "none", "alpha": 0.5, "speedup": 1.2, "most": most}
+    fields |= {"to_pay": Reach(1, 1.3, 0.3, 1.0), "to_win": to_win, "best_of_others": 1.5}
+    return Headroom(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("headroom", "says"),
+    [
+        ([better()], "one that costs what small does would win from α 0.70 (now 0.50)"),
+        ([better(best_of_others=1.0)], "one that costs what small does would pay off from α 0.70"),
+        (
+            [better(alpha=None, to_win=Reach(4, 2.5, None, 1.5))],
+            "would win from 2.50 tok/round, and reach 2.40× at most.",
+        ),
+        # The one that lacks least.
+        ([better(), better(draft="near", speedup=1.4)], "one that costs what near does"),
+        ([better(to_win=None)], "No training helps: a perfect draft of these costs would reach"),
+        ([], None),
+    ],
+)
+def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_answer(
+    answers, headroom, says
+):
+    answer = msgspec.structs.replace(answers["qwen2.5-coder"], headroom=tuple(headroom))
+    assert (says or "None") in str(better_draft(answer))
+
+
+def test_where_a_draft_that_could_be_trained_is_the_answer_already_nothing_is_said(answers):
+    assert answers["qwen2.5-coder"].choice.draft == "qwen0.5"
+    assert better_draft(answers["qwen2.5-coder"]) is None
