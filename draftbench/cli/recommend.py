@@ -38,6 +38,7 @@ from draftbench.report.terminal.text import (
     markdown_table,
     paragraph,
     render_sections,
+    shortened,
 )
 from draftbench.safe_files import markdown_escaped
 
@@ -187,7 +188,8 @@ def _fitting_table(answer: Recommendation, width: int) -> list[str]:
 
 def _below(answer: Recommendation) -> list[str]:
     """What stands below the table, before the caveats."""
-    lines = []
+    broken = [shortened(str(e.candidate), LONGEST_NAME) for e in answer.by_candidate if e.breaks]
+    lines = [f"Over the limits that you set: {', '.join(broken)}."] if broken else []
     if answer.runner_up is not None and answer.speedup_deciding is not None:
         second = answer.evaluation_of(answer.runner_up)
         speed = answer.ranked_by(second)

@@ -658,13 +658,10 @@ class DecisionAt:
 
     @cached_property
     def runner_up(self) -> Alternative | None:
-        """The best of the other candidates."""
-        others = [a for a in self.competing if self.leader and a.candidate != self.leader.candidate]
-        bests = [
-            best
-            for candidate in {a.candidate: None for a in others}
-            if (best := self.best_of([a for a in others if a.candidate == candidate]))
-        ]
+        """The fastest of the other candidates, each at the k that leads among its own."""
+        others = {a.candidate: None for a in self.competing}
+        leaders = (self.evaluator.at(self.concurrency, candidate).leader for candidate in others)
+        bests = (a for a in leaders if a and self.leader and a.candidate != self.leader.candidate)
         return max(bests, key=lambda a: a.value(self.by) or 0.0, default=None)
 
     @cached_property

@@ -457,6 +457,8 @@ def better_draft(answer: Recommendation) -> str | None:
         most = max(each.most.speedup for each in answer.headroom)
         return f"No training helps: a perfect draft of these costs would reach {most:.2f}×."
     nearest = min(able, key=lambda each: each.best_of_others / each.speedup)
+    if nearest.speedup >= nearest.best_of_others:  # as fast already; something else led
+        return None
     name = shortened(str(nearest.candidate), LONGEST_NAME)
     verb = "win" if nearest.best_of_others > answer.min_speedup else "pay off"
     now = "" if nearest.alpha is None else f" (now {nearest.alpha:.2f})"

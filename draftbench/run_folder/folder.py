@@ -108,7 +108,7 @@ class RunFolder:
             (
                 question,
                 f"holds a run with other settings ({'; '.join(question)})",
-                "take another --out, or repeat the command that began this run",
+                f"take another --out; this run is resumed by: {existing.command}",
             ),
             (
                 environment,

@@ -135,7 +135,7 @@ def test_without_a_choice_the_head_names_the_best_and_what_was_asked(reference, 
         (
             False,
             [
-                "No candidate's speed is known (small: its steps were not timed)",
+                "No candidate's speed is known (small: step times were not measured)",
                 "No pass was timed, so no speed-up is known.",
                 "No speed-up was predicted, so there is no prediction to check.",
                 "Only concurrency 1 was timed",
