@@ -141,6 +141,7 @@ def _evaluation(
         break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
         breaks=decided.breaks.get(configuration, ()),
+        drawn_to_others=alternative.drawn_to_others,
         interval_from=alternative.interval_from,
         experts_read=counted,
         experts_read_at_most=most,

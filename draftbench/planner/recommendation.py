@@ -66,8 +66,9 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     The expected speed-up is that which passes promise for all requests, times how much longer or
     shorter than promised decoding takes. That follows from all timed cells, its own most of all;
     where others than this configuration were timed, they tell some of it, and the interval is
-    wider. So `acceptance_luck` of the measured requests is not in it. The predicted one is the same
-    without this configuration's own cell.
+    wider. So `acceptance_luck` of the measured requests is not in it. Drafts that differ by hardly
+    more than their errors are drawn towards each other. The predicted one is the same without this
+    configuration's own cell, and not drawn.
     """
 
     alpha: Estimate | None
@@ -94,6 +95,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
     breaks: tuple[str, ...] = ()  # the limits that it breaks, in words
+    drawn_to_others: float | None = None  # share by which the other drafts moved the expected one
     interval_from: IntervalParts | None = None  # of the speed-up that candidates are ranked by
     experts_read: float | None = None  # by a target pass over k+1 tokens in a layer, counted
     experts_read_at_most: float | None = None  # if each token's were chosen independently

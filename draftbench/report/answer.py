@@ -59,7 +59,8 @@ _LEGEND = {
     "experts": "experts: of a layer of the target, that a verification pass reads, as counted / at "
     "most, if each token's were chosen independently.",
     "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
-    "interval includes the uncertainty of that time.",
+    "interval includes the uncertainty of that time. Drafts that differ by hardly more than their "
+    "errors are drawn towards each other, since the best of several looks better than it is.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
@@ -387,6 +388,10 @@ def speed_ups(answer: Recommendation) -> Section:
         source = f"replay and {source}"
     if leader.speedup_predicted is None:
         corrected = "as measured; the interval includes the uncertainty of times"
+    drawn = leader.drawn_to_others or 0.0
+    if abs(drawn) >= TIMING_NOISE / 2:
+        way = "up" if drawn > 0 else "down"
+        corrected += f", then drawn {abs(drawn):.0%} {way} towards the other drafts"
     rows = [
         (
             "deciding",

@@ -111,6 +111,20 @@ def test_tokens_per_dollar(command, engine):
     assert "45000" in outcome.out
 
 
+def test_what_the_other_drafts_change_of_the_speed_up_is_said(command):
+    out = " ".join(command("recommend", RUN, "--all").out.split())
+    says = (
+        "the prediction, corrected by measured times, then drawn 1% down towards the other drafts"
+    )
+    assert says in out
+    (alone,) = [
+        each["drawn_to_others"]
+        for each in json.loads(command("recommend", RUN, "--format", "json").out)["evaluations"]
+        if (each["draft"], each["k"]) == ("self", 1)
+    ]
+    assert alone == 0  # the control is no draft
+
+
 def test_drafts_over_the_limits_are_named_on_the_first_screen(command):
     out = command("recommend", RUN, "--max-memory", "4.2GB").out
     assert "Over the limits that you set: qwen0.5:int8, qwen0.5." in out
