@@ -125,12 +125,12 @@ class Worker:
         for group in missing:
             if origin == "log":
                 outputs = [logged(prompt) for prompt, _ in group]
+                self._between(len(outputs))
             else:
-                outputs = generate(group, bench.target, bench.text, bench.clock)
+                outputs = generate(group, bench.target, bench.text, bench.clock, self._between)
             made = score(group, outputs, bench.target, origin, bench.digest)
             self._keep([r.trajectory for r in made], [r.private() for r in made])
             self.state.responses.update({response.key: response for response in made})
-            self._between(len(made))
         self.drafted = list(chain.from_iterable(self.state.drafted()))
         if origin == "log":
             refuse_foreign_log(self.drafted)
@@ -218,8 +218,7 @@ class Worker:
         Raises:
             ModelError: the candidate's time is up.
         """
-        if done > 0:
-            self.watcher.advance(done)
+        self.watcher.advance(done)
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise timed_out(self.options.candidate_timeout)
 
