@@ -76,7 +76,7 @@ class TerminalWatcher:
         self._to_come, self._all_begun = list(stages), time.monotonic()
 
     def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
-        """Begin a stage of `total` units, of a candidate or (None) of the target."""
+        """Begin a stage of `total` units or more, of a candidate or (None) of the target."""
         self._finish_stage()
         if total == 0:
             return
@@ -100,6 +100,7 @@ class TerminalWatcher:
     def advance(self, units: int = 1) -> None:
         """Count units of the stage as done."""
         self._done += units
+        self._units = max(self._units, self._done)
         late = not self._quiet and time.monotonic() > self._next_line
         if self._stage and not self._live and (self._verbose or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
