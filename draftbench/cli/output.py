@@ -93,8 +93,8 @@ def check_output(output: str | Path, force: bool) -> None:
     """Refuse a path that cannot be written; `-` is stdout.
 
     Raises:
-        UsageError: a folder is missing, the path is one, or a file is there that draftbench did not
-            write, which `force` replaces.
+        UsageError: a folder is missing, the path is one or part of a run, or a file is there that
+            draftbench did not write, which `force` replaces.
     """
     path = Path(output)
     if str(output) == "-":
@@ -106,6 +106,12 @@ def check_output(output: str | Path, force: bool) -> None:
         )
     if path.is_dir():
         raise UsageError(f"cannot write to `{output}`: it is a folder", hint="name a file")
+    from draftbench.run_folder.folder import RunFolder  # not where a result goes to stdout
+
+    if RunFolder.holds(path):
+        raise UsageError(
+            f"cannot write to `{output}`: it is a part of a run", hint="name another file"
+        )
     if not force and is_other_work(path):
         raise UsageError(
             f"`{output}` exists, and draftbench cannot tell that it wrote it",
