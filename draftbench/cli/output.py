@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from draftbench.safe_files import is_other_work, write_whole
 FORMATS = ("table", "json", "markdown", "csv")
 # The formats of results that are no table of figures.
 TEXT_FORMATS = ("table", "json", "markdown")
+# By the first word of an answer.
+_COLOURS = {"speculate": "green", "pass": "green", "fail": "red", "inconclusive": "yellow"}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 QUIET = in_output(False, "Print only the device, the result and errors.", names=("--quiet", "-q"))
@@ -74,9 +77,13 @@ class Output(TextOutput):
 
 
 def bold(text: str) -> str:
-    """The text in bold where stdout is a terminal that can and may show it."""
+    """The text in bold, and a verdict in its colour, where stdout is a terminal that can and may
+    show it.
+    """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return typer.style(text, bold=True) if sys.stdout.isatty() and not plain else text
+    if plain or not sys.stdout.isatty():
+        return text
+    return typer.style(text, bold=True, fg=_COLOURS.get(re.split(r"\W", text)[0].lower()))
 
 
 def width() -> int:

@@ -136,7 +136,9 @@ def test_bold_is_for_terminals_that_may_show_it(monkeypatch, terminal, variables
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-    assert bold("Speculate") == ("\x1b[1mSpeculate\x1b[0m" if heavy else "Speculate")
+    assert bold("Usage") == ("\x1b[1mUsage\x1b[0m" if heavy else "Usage")
+    for verdict, colour in (("Speculate: a", 32), ("FAIL: a", 31), ("INCONCLUSIVE: a", 33)):
+        assert bold(verdict) == (f"\x1b[{colour}m\x1b[1m{verdict}\x1b[0m" if heavy else verdict)
 
 
 def test_of_a_table_alone_the_first_line_is_bold(command, monkeypatch, tmp_path):
