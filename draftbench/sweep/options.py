@@ -425,7 +425,7 @@ class Watcher(Protocol):
     """Receives the progress of a sweep; draws nothing while something is timed."""
 
     def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
-        """A stage of `total` units begins, of a candidate or (None) of the target."""
+        """A stage of `total` units or more begins, of a candidate or (None) of the target."""
         ...
 
     def advance(self, units: int = 1) -> None:

@@ -97,13 +97,28 @@ def test_the_screen_of_a_kept_run(answers):
     ]
 
 
-def test_a_narrow_screen_leaves_out_memory_and_then_c(answers):
+def test_a_narrow_screen_leaves_out_memory_and_then_c_and_says_so(answers):
     for width, left_out in ((88, ()), (75, ("memory",)), (65, ("memory", " c "))):
         lines = render(answers["qwen2.5-coder"], "table", width).split("\n")
         (head,) = (line for line in lines if "speed-up ×" in line)
         rows = lines[lines.index(head) : lines.index(head) + 6]
         assert max(map(len, rows)) <= width
         assert [name for name in ("memory", " c ") if name not in f"{head} "] == list(left_out)
+        said = {0: "", 1: "left out: memory (--all)", 2: "left out: c and memory (--all)"}
+        text = " ".join(" ".join(lines).split())
+        assert said[len(left_out)] in text
+        assert ("left out" in text) == bool(left_out)
+
+
+def test_notes_that_do_not_fit_are_counted(answers):
+    """Of the caveats two are urgent; a screen of 60 columns has room for neither."""
+    caveats = tuple(
+        Caveat(kind="looping", text=f"{which} " + "word " * 20) for which in ("one", "another")
+    )
+    answer = msgspec.structs.replace(answers["qwen2.5-coder"], caveats=caveats)
+    text = " ".join(render(answer, "table", 60, commands=COMMANDS).split())
+    shown = sum(note in text for note in ("Runner-up", "pays off up to", "Best k", "Caveat: one"))
+    assert f"{5 - shown} more notes (--all)" in text
 
 
 def test_many_candidates_and_long_names_fit_one_screen(crowded):
