@@ -186,14 +186,13 @@ def stages_of_decoder(
             yield Stage(
                 candidate, "replay", seconds + (process == 0) * draft.reading(read + written)
             )
-            for rows in options.concurrency:
+            for rows in options.concurrency if options.times(candidate) else ():
                 decoding = _decoding(prepared, ours, draft, rows)
-                if options.measure != "replay":
-                    least = _step_times(prepared, ours, draft, rows)
-                    # What a restless machine is timed for, and a quiet one is not.
-                    most = max(least, bool(options.most_ks) * SHARE_OF_DECODING * decoding)
-                    yield Stage(candidate, "step times", (least + most) / 2)
-                if options.most_ks and options.decodes(candidate):
+                least = _step_times(prepared, ours, draft, rows)
+                # What a restless machine is timed for, and a quiet one is not.
+                most = max(least, bool(options.most_ks) * SHARE_OF_DECODING * decoding)
+                yield Stage(candidate, "step times", (least + most) / 2)
+                if options.most_ks:
                     yield Stage(candidate, "decoding", decoding)
 
 

@@ -46,10 +46,10 @@ LOADING = 5 + 10 + 1
 WRITING = 0.1 * (50 * 1.7 + 60)
 # The target scores 1000 tokens; draft, and target as its own, read them; prompt lookup takes none.
 READING = 0.1 * 100 + 0.01 * 100 + 0.1 * 100
-# 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, by each candidate, and over 1
-# and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
+# 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, beside each of two candidates,
+# and over 1 and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
 OF_TARGET, OF_SMALL = 0.1 * (27 * 4.6 + 18 * 6), 0.01 * (27 * 2.1 + 18 * 6)
-STEPS = 3 * OF_TARGET + OF_SMALL
+STEPS = 2 * OF_TARGET + OF_SMALL
 # A cell is 5 requests of 40 tokens, and once 14 tokens to warm up, beside 6 prompts, which the
 # draft reads too, or the target as its own.
 CELL = 0.1 * (5 * 40 + 14 + 6 * 6)
@@ -58,10 +58,10 @@ WITH_SMALL, WITH_SELF = CELL + 0.01 * 6 * 6, CELL + 0.1 * 6 * 6
 DECODING = 2 * (WITH_SMALL + CELL)
 
 
-def timed(cells):
+def timed(cells, steps=STEPS, of_self=0.0):
     """The mean of the least and half of so many cells, which is more."""
-    most = cells / 2 * (WITH_SMALL + CELL + WITH_SELF)
-    return (STEPS + most) / 2
+    most = cells / 2 * (WITH_SMALL + CELL + of_self)
+    return (steps + most) / 2
 
 
 def test_time_follows_from_sizes_layers_and_tokens(work):
@@ -77,13 +77,14 @@ def test_a_log_is_not_written(work):
     assert work(measure="replay", responses="log") == LOADING + READING
 
 
-def test_the_target_as_its_own_draft_is_decoded_only_where_it_was_asked_for(work):
-    more = 2 * WITH_SELF
+def test_the_target_as_its_own_draft_is_timed_and_decoded_only_where_it_was_asked_for(work):
+    of_self = STEPS + OF_TARGET, WITH_SELF
     asked = work(drafts=("small", "self"))
-    assert asked == LOADING + WRITING + READING + timed(2) + DECODING + more
+    decoding = DECODING + 2 * WITH_SELF
+    assert asked == LOADING + WRITING + READING + timed(2, *of_self) + decoding
     # At three k's instead of one.
     every = 4 * (WITH_SMALL + CELL + WITH_SELF)
-    assert work(measure="all") == LOADING + WRITING + READING + timed(4) + every
+    assert work(measure="all") == LOADING + WRITING + READING + timed(4, *of_self) + every
 
 
 def test_processes_of_their_own_each_start_and_load_the_target(work):
