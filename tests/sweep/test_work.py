@@ -46,8 +46,8 @@ LOADING = 5 + 10 + 1
 WRITING = 0.1 * (50 * 1.7 + 60)
 # The target scores 1000 tokens; draft, and target as its own, read them; prompt lookup takes none.
 READING = 0.1 * 100 + 0.01 * 100 + 0.1 * 100
-# 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, beside each of two candidates,
-# and over 1 and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
+# 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, beside either candidate, and
+# over 1 and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
 OF_TARGET, OF_SMALL = 0.1 * (27 * 4.6 + 18 * 6), 0.01 * (27 * 2.1 + 18 * 6)
 STEPS = 2 * OF_TARGET + OF_SMALL
 # A cell is 5 requests of 40 tokens, and once 14 tokens to warm up, beside 6 prompts, which the
