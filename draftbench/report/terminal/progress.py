@@ -1,5 +1,5 @@
 """Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line a minute
-while a stage takes long (with `--verbose` one for each unit of work).
+(with `--verbose` one for each unit of work).
 
 No thread draws: the view is redrawn between two measurements, never beside a timed region.
 """
@@ -45,7 +45,7 @@ class TerminalWatcher:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._next_draw = self._next_line = 0.0
+        self._next_draw, self._next_line = 0.0, time.monotonic() + _SECONDS_BETWEEN_LINES
         self._stage, self._begun, self._units, self._done = "", 0.0, 0, 0
         self._candidates: tuple[str, ...] = ()
         self._figures: RunningFigures | None = None
@@ -88,7 +88,6 @@ class TerminalWatcher:
                 self._planned, self._to_come = seconds, self._to_come[at + 1 :]
                 break
         self._begun, self._units, self._done = now, total, 0
-        self._next_line = now + _SECONDS_BETWEEN_LINES
         self._shown_before = self._known_figures()
         self._draw(at_once=True)
 
