@@ -197,6 +197,15 @@ def test_the_time_left_moves_within_a_stage(planned, clock):
     assert left() in ("2.8 min", "2.9 min")
 
 
+def test_between_two_units_the_time_left_is_counted_down(planned, clock):
+    watcher, left = planned
+    watcher.stage("replay", 1, A)
+    assert left() == "3 min"
+    clock[0] = 80.0
+    watcher.advance(0)
+    assert left() == "2 min"
+
+
 def test_what_an_earlier_run_has_done_is_not_waited_for(planned):
     watcher, left = planned
     watcher.stage("replay", 1, B)
