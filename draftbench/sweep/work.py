@@ -246,12 +246,13 @@ def servers_of(prepared: Prepared, serving: Serving, *, every_k: bool) -> Iterat
                 yield ServerConfig(None, 0, repeat + 1)
                 yield serving.drafting._replace(repeat=repeat)
             continue
-        plain = iter(serving.plain_starts(repeat))
-        order = list(serving.levels)[:: -1 if repeat % 2 else 1]
+        plain, back = iter(serving.plain_starts(repeat)), -1 if repeat % 2 else 1
+        order = list(serving.levels)[::back]
         for at, candidate in enumerate(order, 1):
             ks = serving.ks(candidate) if speculates else ()
-            few = options.measure == "best" and not every_k
-            for k in dict.fromkeys((*ks[:1], *ks[-1:])) if few else ks:
+            if options.measure == "best" and not every_k:
+                ks = tuple(sorted({*ks[:1], *ks[-1:]}))
+            for k in ks[::back]:
                 yield ServerConfig(candidate, k, repeat)
             if at % CANDIDATES_BETWEEN == 0 and at < len(order):
                 yield next(plain)

@@ -141,7 +141,10 @@ class Worker:
             )
         too_short = len(self.state.responses) - len(self.drafted)
         if too_short:
-            self.watcher.note(f"{too_short} responses of one token have nothing to draft: left out")
+            self.watcher.note(
+                f"left out, since one token leaves nothing to draft: {too_short} of "
+                f"{len(self.state.responses)} responses"
+            )
 
     def _load(self, candidate: Candidate) -> LoadedCandidate:
         """The candidate's model, after a check that one pass over a text chooses the same tokens as

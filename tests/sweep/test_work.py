@@ -9,8 +9,14 @@ import torch
 from scenes import query, sheet
 
 from draftbench.records import Candidate
-from draftbench.sweep.options import SweepOptions
-from draftbench.sweep.work import START_SECONDS, DeviceSpeed, speed_of, stages_of_decoder
+from draftbench.sweep.options import ServingOptions, SweepOptions
+from draftbench.sweep.work import (
+    START_SECONDS,
+    DeviceSpeed,
+    speed_of,
+    stages_of_decoder,
+    stages_to_come,
+)
 
 SMALL, NGRAM, SELF = Candidate(draft="small"), Candidate(draft="ngram"), Candidate(draft="self")
 
@@ -129,3 +135,35 @@ def test_what_a_further_token_takes_of_a_step_is_measured_on_a_cpu(dtype):
     speed = speed_of("cpu", dtype)
     assert speed.reading > 0
     assert 0 < speed.token < 10
+
+
+@pytest.fixture
+def told(small, monkeypatch):
+    """The stages that a watcher is told of."""
+    stages = []
+    monkeypatch.setattr(
+        type(small.notes),
+        "stage",
+        lambda self, what, total, candidate=None: stages.append((candidate, what)),
+    )
+    return stages
+
+
+def test_a_sweep_with_the_decoder_tells_of_the_stages_that_were_planned(small, told):
+    planned = stages_to_come(small.prepared())
+    small.sweep()
+    assert len(planned) == len(told) == 7
+    for stage, (candidate, what) in zip(planned, told, strict=True):
+        assert stage.candidate == candidate
+        assert what.startswith(stage.what)
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_sweep_on_an_engine_tells_of_the_stages_that_were_planned(served, small, told, restarts):
+    asked = {"ks": (2, 4, 8), "measure": "all", "measure_requests": 2, "concurrency": (1, 4)}
+    serving = {"engine": "vllm", "restarts": restarts}
+    planned = stages_to_come(small.prepared(serving=ServingOptions(**serving), **asked))
+    served(serving=serving, **asked)
+    assert [(stage.candidate, stage.what) for stage in planned] == [
+        (candidate, what) for candidate, what in told if what != "replay"
+    ]

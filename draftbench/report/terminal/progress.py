@@ -1,5 +1,5 @@
 """Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line a minute
-while a stage takes long (with `--verbose` one for each unit of work).
+(with `--verbose` one for each unit of work).
 
 No thread draws: the view is redrawn between two measurements, never beside a timed region.
 """
@@ -45,7 +45,7 @@ class TerminalWatcher:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._next_draw = self._next_line = 0.0
+        self._next_draw, self._next_line = 0.0, time.monotonic() + _SECONDS_BETWEEN_LINES
         self._stage, self._begun, self._units, self._done = "", 0.0, 0, 0
         self._candidates: tuple[str, ...] = ()
         self._figures: RunningFigures | None = None
@@ -54,6 +54,7 @@ class TerminalWatcher:
         # the first began.
         self._to_come: list[PlannedStage] = []
         self._planned, self._planned_before, self._all_begun = 0.0, 0.0, 0.0
+        self._moved = 0.0  # when the last unit was done
         self._shown_before: list[str] = []
 
     def __enter__(self) -> TerminalWatcher:
@@ -88,7 +89,7 @@ class TerminalWatcher:
                 self._planned, self._to_come = seconds, self._to_come[at + 1 :]
                 break
         self._begun, self._units, self._done = now, total, 0
-        self._next_line = now + _SECONDS_BETWEEN_LINES
+        self._moved = now
         self._shown_before = self._known_figures()
         self._draw(at_once=True)
 
@@ -100,6 +101,7 @@ class TerminalWatcher:
     def advance(self, units: int = 1) -> None:
         """Count units of the stage as done."""
         self._done += units
+        self._moved = time.monotonic() if units else self._moved
         self._units = max(self._units, self._done)
         late = not self._quiet and time.monotonic() > self._next_line
         if self._stage and not self._live and (self._verbose or late):
@@ -193,12 +195,13 @@ class TerminalWatcher:
 
         What is planned takes as many times its seconds as what is done took. The stage at work is
         taken to be as long as it took so far and what is left of its plan, since its units may end
-        early.
+        early. All this is judged when a unit is done; from then on the clock counts.
         """
-        now, share = time.monotonic(), self._done / self._units
+        now, share = self._moved, self._done / self._units
         done = self._planned_before + share * self._planned
         if not done:
             return None
         slowness = (now - self._all_begun) / done
         stage = now - self._begun + (1 - share) * self._planned * slowness
-        return (1 - share) * stage + slowness * sum(seconds for _, _, seconds in self._to_come)
+        left = (1 - share) * stage + slowness * sum(seconds for _, _, seconds in self._to_come)
+        return max(0.0, left - (time.monotonic() - now))

@@ -73,6 +73,18 @@ def test_without_a_terminal_a_long_stage_prints_a_line_a_minute(console, clock):
     ]
 
 
+def test_without_a_terminal_short_stages_print_a_line_a_minute_together(console, clock):
+    watcher, text = console()
+    with watcher:
+        for stage in range(4):
+            watcher.stage(f"step times, {stage} rows", 3, Candidate(draft="small"))
+            clock[0] += 40.0
+            watcher.advance(2)
+    # After 80 s and, two stages later, 160 s.
+    assert [line.partition(":")[0] for line in text().splitlines()] == ["small", "small"]
+    assert [line.partition(" rows")[0][-1] for line in text().splitlines()] == ["1", "3"]
+
+
 def test_while_no_unit_is_done_no_time_left_is_guessed(console, clock):
     """A model that takes long to load is kept before its first replay."""
     watcher, text = console()
@@ -183,6 +195,15 @@ def test_the_time_left_moves_within_a_stage(planned, clock):
     slowness = 82.5 / 32.5
     assert 169 < (52.5 + 17.5 * slowness) / 2 + 50 * slowness < 177
     assert left() in ("2.8 min", "2.9 min")
+
+
+def test_between_two_units_the_time_left_is_counted_down(planned, clock):
+    watcher, left = planned
+    watcher.stage("replay", 1, A)
+    assert left() == "3 min"
+    clock[0] = 80.0
+    watcher.advance(0)
+    assert left() == "2 min"
 
 
 def test_what_an_earlier_run_has_done_is_not_waited_for(planned):
