@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import io
+import itertools
 import json
+import tokenize
 from functools import lru_cache
 from typing import Any
 
@@ -83,12 +86,21 @@ def decoded(value: Any) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """The object or list that a Python literal holds, as tables keep it; None for other texts."""
+    """The object or list that a Python literal holds, as tables keep it; None for other texts.
+
+    Texts side by side are several, as numpy writes them, and not one, as Python reads them.
+    """
     if "'" not in text or len(text) > _MOST_LITERAL:
         return None
     try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        words = list(tokenize.generate_tokens(io.StringIO(text.strip()).readline))
+        pairs = itertools.pairwise(words)
+        beside = (
+            word.string + "," * (word.type == after.type == tokenize.STRING)
+            for word, after in pairs
+        )
+        return ast.literal_eval(" ".join(beside))
+    except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
         return None
 
 

@@ -100,7 +100,10 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
         ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
         ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
         ({"messages": [USER], "history": [["a", "b"]]}, "history"),
-        (CHAT | {"model_parameters": {"temperature": 1, "frobnicate": 1}}, "frobnicate"),
+        (CHAT | {"model_parameters": {"temperature": 0.7, "frobnicate": 1}}, "frobnicate"),
+        (CHAT | {"model_parameters": {"temperature": 1}}, "several values of temperature"),
+        ({"max_tokens": 8, "request": CHAT}, "several values of max_tokens"),
+        ({"messages": [USER], "max_new_tokens": 8, "n_predict": 9}, "several values of max_tokens"),
         (
             {"text": "Once", "sampling_params": {"regex": "a+", "json_schema": "{}"}},
             "json_schema and regex",

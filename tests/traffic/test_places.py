@@ -151,7 +151,6 @@ def test_a_path_to_the_prompt_means_what_the_bare_request_means(body, content, p
         ("x.y.chat", {"x": json.dumps(SAMPLED | {"y": {"chat": [USER]}})}),
         ("data.chat", {"data.chat": [USER], "data.temperature": 0.7, "data.max_tokens": 9}),
         ("chat", {"chat": [USER], "request": SAMPLED}),
-        ("a.chat", {"a": SAMPLED | {"chat": [USER]}, "temperature": 0.1}),  # the nearest
         (
             "gen_ai.prompt",
             {

@@ -10,7 +10,7 @@ from traffic.asked import FUNCTION, TOOL, asked
 from draftbench.records import Sampling
 from draftbench.traffic.request_settings import BadRowError, NotRepresentableError, request_fields
 
-NOTHING = request_fields({}, server=True, api=())
+NOTHING = request_fields({}, server=True)
 # fmt: off
 NEUTRAL: dict[str, Any] = {
     "top_p": 1.0, "top_k": -1, "min_p": 0, "seed": None, "stop": None, "tools": [], "n": 1,
@@ -55,12 +55,12 @@ SAMPLING = {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "seed"
     ],
 )
 def test_what_a_request_can_hold_is_taken_and_nothing_else_changes(asked, fields):
-    assert request_fields(asked, server=True, api=asked) == NOTHING | fields
+    assert request_fields(asked, server=True) == NOTHING | fields
 
 
 def test_an_absent_temperature_is_the_default_of_the_api_or_greedy():
     assert NOTHING["sampling"] == Sampling(temperature=1.0)
-    assert request_fields({}, server=False, api=())["sampling"] == Sampling(temperature=0.0)
+    assert request_fields({}, server=False)["sampling"] == Sampling(temperature=0.0)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,9 @@ def test_an_absent_temperature_is_the_default_of_the_api_or_greedy():
         ("chat_template_kwargs", {"return_tensors": "x"}),
     ],
 )
-@pytest.mark.parametrize("from_api", [True, False])
-def test_what_changes_the_distribution_is_named(field, value, from_api):
+def test_what_changes_the_distribution_is_named(field, value):
     with pytest.raises(NotRepresentableError, match=rf"^{field}$"):
-        request_fields(
-            {field: value, "tools": [FUNCTION]}, server=True, api=[field] if from_api else []
-        )
+        request_fields({field: value, "tools": [FUNCTION]}, server=True)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +93,8 @@ def test_what_changes_the_distribution_is_named(field, value, from_api):
 )
 def test_an_unknown_field_of_a_request_body_is_never_ignored(field, name):
     with pytest.raises(NotRepresentableError, match=rf"^{name}$"):
-        request_fields({field: 1}, server=True, api=[field])
-    assert request_fields({field: 1}, server=False, api=()) == request_fields(
-        {}, server=False, api=()
-    )
+        asked({"body": CHAT | {field: 1}})
+    assert asked(CHAT | {field: 1}) == asked(CHAT)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +122,7 @@ def test_an_unknown_field_of_a_request_body_is_never_ignored(field, name):
 )
 def test_a_value_of_the_wrong_type_or_range_is_a_bad_row(asked, reason):
     with pytest.raises(BadRowError) as raised:
-        request_fields(asked, server=True, api=asked)
+        request_fields(asked, server=True)
     assert str(raised.value) == reason
 
 
