@@ -304,7 +304,9 @@ def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
     if not isinstance(messages, list):
         return None
     tools = [decoded(at(tool, "tool.json_schema")) for tool in tools or ()]
-    return LoggedRequest(messages, ("llm.input_messages", "llm.tools"), settings={"tools": tools})
+    # `input` is the same once more, as the program gave it.
+    read = ("llm.input_messages", "llm.tools", "input")
+    return LoggedRequest(messages, read, settings={"tools": tools})
 
 
 def _turns(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -317,7 +319,10 @@ def _turns(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
     match call:
-        case {"instruction": str(instruction), "output": _}:
+        case {"instruction": str(instruction), "output": _} | {
+            "instruction": str(instruction),
+            "response": _,
+        }:
             # Dolly calls the input `context`; a structure is left.
             names = (name for name in ("input", "context") if isinstance(call.get(name), _PLAIN))
             beside = [name for name in names if call[name] != ""][:1]
@@ -430,12 +435,12 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
     if isinstance(content, Mapping):
         request = _request_in(content, path, server=True)
     around = holders
-    for at_place, holder in enumerate(holders):
+    for depth, holder in reversed(list(enumerate(holders, start=1))):
         if request is None and holder.rest in PROMPTS:
             others = holder.fields.keys() & PROMPTS - {holder.rest}
             call = {name: holder.fields[name] for name in holder.fields if name not in others}
             if request := _request_in(call, holder.prefix):
-                around = holders[at_place + 1 :]
+                around = holders[depth:]
                 unread = {_join(holder.prefix, name): holder.fields[name] for name in others}
     if request is None:  # undecoded, since a prompt may happen to be JSON
         turns = _turns_in(content)
@@ -572,7 +577,7 @@ def _with_fields(
             unread[path] = value
     request = replace(request, settings=settings, parts=parts, unread=unread, read=())
     for name, block in blocks.items():
-        request = _with_fields(request, block, f"{prefix}.{name}", whole=True)
+        request = _with_fields(request, block, _join(prefix, name), whole=True)
     return request
 
 

@@ -93,7 +93,8 @@ def _literal(text: str) -> Any:
     if "'" not in text or len(text) > _MOST_LITERAL:
         return None
     try:
-        words = list(tokenize.generate_tokens(io.StringIO(text.strip()).readline))
+        tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
+        words = [token for token in tokens if token.type != tokenize.NL]
         pairs = itertools.pairwise(words)
         beside = (
             word.string + "," * (word.type == after.type == tokenize.STRING)

@@ -128,8 +128,8 @@ def read_request(
         raise BadRowError("not UTF-8") from None
     form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
     assumed = setting_value("temperature", asked.settings.get("temperature")) is None
-    for path in (fields.response, fields.segment):
-        left.pop(path, None)
+    named = (fields.response, fields.segment)
+    left = {path: left[path] for path in left if path not in named}
     return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row)
 
 
@@ -224,12 +224,12 @@ def _new_parts(
     lines = [line.strip() for text in (*asked, *answered) for line in text.splitlines()]
     left = {}
     for path, value in parts:
-        part = decoded(value)
-        rendered = isinstance(part, str) and bool(answered) and all(line in part for line in lines)
-        if rendered or isinstance(part, int | float):
+        part, texts = decoded(value), list(_texts(decoded(value)))
+        rendered = answered and isinstance(part, str) and all(line in part for line in lines)
+        if rendered or isinstance(part, int | float) or not texts:
             left[path] = value
         elif part not in answered and not all(
-            any(text.strip() in known for known in asked) for text in _texts(part)
+            any(text.strip() in known for known in asked) for text in texts
         ):
             raise NotRepresentableError(path)
     return left

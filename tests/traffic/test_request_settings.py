@@ -9,6 +9,7 @@ from traffic.asked import FUNCTION, TOOL, asked
 
 from draftbench.records import Sampling
 from draftbench.traffic.request_settings import BadRowError, NotRepresentableError, request_fields
+from draftbench.traffic.rows import Fields, read_request
 
 NOTHING = request_fields({}, server=True)
 # fmt: off
@@ -191,11 +192,12 @@ def test_what_changes_an_answer_is_refused_whatever_wraps_it(name):
         assert asked(row) == asked(CHAT)
 
 
-@pytest.mark.parametrize(
-    "name", ["format", "context", "template", "documents", "think", "thinking", "functions"]
-)
-def test_a_column_of_a_data_set_that_is_named_like_a_setting_costs_no_row(name):
-    assert asked({"messages": [USER], name: "essay"}) == asked({"messages": [USER]})
+@pytest.mark.parametrize("name", ["format", "template", "think", "thinking", "grammar"])
+def test_a_column_of_a_data_set_that_is_named_like_a_setting_costs_no_row_and_is_named(name):
+    for row in ({"messages": [USER], name: "essay"}, {"request": CHAT, name: "essay"}):
+        read = read_request(row, "log:1", Fields(), b"key")
+        assert read.request == asked({field: row[field] for field in row if field != name})
+        assert read.unread == {name: "essay"}
 
 
 # fmt: off
@@ -239,7 +241,15 @@ def test_a_neutral_value_may_be_text(name, text):
 
 
 @pytest.mark.parametrize(
-    ("text", "stop"), [('["a", "b"]', ("a", "b")), ("END", ("END",)), ("5", ("5",))]
+    ("text", "stop"),
+    [
+        ('["a", "b"]', ("a", "b")),
+        ("['a', 'b']", ("a", "b")),
+        ("['a' 'b']", ("a", "b")),  # as numpy writes it
+        ("END", ("END",)),
+        ("5", ("5",)),
+        ("[/INST]", ("[/INST]",)),
+    ],
 )
-def test_langfuse_keeps_stop_as_text(text, stop):
+def test_logs_keep_stop_as_text(text, stop):
     assert asked({"input": [USER], "modelParameters": {"stop": text}}).stop == stop
