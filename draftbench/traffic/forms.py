@@ -266,9 +266,10 @@ def _tgi(call: Mapping[str, Any]) -> LoggedRequest | None:
     # TGI samples where any setting narrows the choice (text_generation_server/utils/tokens.py).
     neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
     greedy = not given or all((given.get(name) or off) == off for name, off in neutral.items())
-    return LoggedRequest(
-        call["inputs"], ("inputs",), settings={"temperature": 0.0} if greedy else {}
+    read, settings = (
+        (("inputs", "temperature"), {"temperature": 0.0}) if greedy else (("inputs",), {})
     )
+    return LoggedRequest(call["inputs"], read, settings=settings)
 
 
 def _text_alone(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -303,9 +304,9 @@ def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
     messages, tools = at(call, "llm.input_messages"), at(call, "llm.tools")
     if not isinstance(messages, list):
         return None
-    tools = [decoded(at(tool, "tool.json_schema")) for tool in tools or ()]
-    # `input` is the same once more, as the program gave it.
-    read = ("llm.input_messages", "llm.tools", "input")
+    tools = [decoded(at(tool, "tool.json_schema")) for tool in tools or ()] or None
+    # `input.value` is the same once more, as the program gave it.
+    read = ("llm.input_messages", "llm.tools", "input.value", "input.mime_type")
     return LoggedRequest(messages, read, settings={"tools": tools})
 
 
@@ -482,12 +483,15 @@ def _request_in(
             request = _answered(request)
         elif whole and _is_continued(call, request.content):
             raise NotRepresentableError("an answer that the request begins")
-        own = {name: value for name, value in request.settings.items() if value is not None}
+        own, read = request.settings, request.read
         sent = ("model" in call or None) if form.server is None else form.server
         request = replace(request, settings={}, server=server or sent)
         request = _with_fields(request, call, prefix, whole=whole, chat=True)
         named = "OpenAI request" if whole and form.name in ("messages", "prompt") else form.name
-        return replace(request, settings={**request.settings, **own}, form=named)
+        settings = dict(request.settings)
+        for name, value in own.items():
+            settings[name] = value if name in read else _agreed(name, settings.get(name), value)
+        return replace(request, settings=settings, form=named)
     return None
 
 

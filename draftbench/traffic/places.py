@@ -9,6 +9,7 @@ import contextlib
 import io
 import itertools
 import json
+import re
 import tokenize
 from functools import lru_cache
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 
 # Most characters of a Python literal: parsing takes a hundred times its size.
 _MOST_LITERAL = 1 << 20
+_SIDE_BY_SIDE = re.compile(r"""["']\s*[rbu]?["']""", re.IGNORECASE)
 
 
 def at(row: Any, path: str) -> Any:
@@ -93,14 +95,14 @@ def _literal(text: str) -> Any:
     if "'" not in text or len(text) > _MOST_LITERAL:
         return None
     try:
-        tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
-        words = [token for token in tokens if token.type != tokenize.NL]
-        pairs = itertools.pairwise(words)
-        beside = (
-            word.string + "," * (word.type == after.type == tokenize.STRING)
-            for word, after in pairs
-        )
-        return ast.literal_eval(" ".join(beside))
+        if _SIDE_BY_SIDE.search(text):
+            tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
+            words = [token for token in tokens if token.type != tokenize.NL]
+            text = " ".join(
+                word.string + "," * (word.type == after.type == tokenize.STRING)
+                for word, after in itertools.pairwise(words)
+            )
+        return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
         return None
 

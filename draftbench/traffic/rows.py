@@ -53,19 +53,18 @@ _CUT_AT_END = re.compile(
     rf"|(\.\.\.|…) ?\(?truncated( {_SIZE})?\)?)\s*\Z",
     re.IGNORECASE,
 )
-# A text that looks like messages or their parts; with the last alternative only if it could be
-# parsed neither as JSON nor as Python.
-_ROLE = r"(user|human|system|developer|assistant|ai|gpt|tool)"
+# How a text begins that looks like messages or their parts, and one that does if it could be parsed
+# neither as JSON nor as Python.
 _LIKE_MESSAGES = re.compile(
-    r"""\s*(array\(\s*)?[\[(]*\s*(\{\s*(["'])(messages|conversations)\3\s*:\s*\[
-    |\{[^{}]{0,300}?(["'])(role|from)\5\s*:\s*(["'])"""
-    + _ROLE
-    + r"""\7
-    |\{\s*(["'])type\9\s*:\s*["'](text|input_text|image|image_url)["']
-    |\w{0,40}Message\w{0,40}\(content=)""",
+    r"""(array\(\s*)?[\[(]*\s*(
+        \{\s*["'](messages|conversations)["']\s*:\s*\[
+        |\{[^{}]{0,300}?["'](role|from)["']\s*:\s*
+            ["'](user|human|system|developer|assistant|ai|gpt|tool)["']
+        |\{\s*["']type["']\s*:\s*["'](text|input_text|image|image_url)["']
+        |\w*Message\w*\(content=)""",
     re.VERBOSE,
 )
-_LIKE_A_LIST = re.compile(r"""\s*\[\s*\{\s*(['"])(role|content|from|value)\1\s*:""")
+_LIKE_A_LIST = re.compile(r"""\[\s*\{\s*["'](role|content|from|value)["']\s*:""")
 # Names of what only labels a text.
 _LABELS = {"role", "from", "type", "id"}
 
@@ -183,7 +182,10 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
 
 
 def _like_messages(text: str) -> bool:
-    return bool(_LIKE_MESSAGES.match(text) or (_LIKE_A_LIST.match(text) and decoded(text) is text))
+    start = text.lstrip()[:1000]
+    if _LIKE_MESSAGES.match(start):
+        return True
+    return bool(_LIKE_A_LIST.match(start)) and decoded(text) is text
 
 
 def _refuse_mark(text: str, *, tool: bool = False) -> None:
