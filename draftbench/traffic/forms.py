@@ -504,7 +504,7 @@ def _answered(request: LoggedRequest) -> LoggedRequest:
 
 
 def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
-    """Whether the model goes on with the last message, as Anthropic's do with the assistant's."""
+    """Whether the model continues the last message, as Anthropic's do with the assistant's."""
     match content:
         case [*_, {"role": "assistant"}]:
             known = {"anthropic_version", "stop_sequences", "inferenceConfig"} & call.keys()

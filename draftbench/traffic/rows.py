@@ -53,18 +53,17 @@ _CUT_AT_END = re.compile(
     rf"|(\.\.\.|…) ?\(?truncated( {_SIZE})?\)?)\s*\Z",
     re.IGNORECASE,
 )
-# How a text begins that looks like messages or their parts, and one that does if it could be parsed
-# neither as JSON nor as Python.
+# How a text begins that looks like messages or their parts.
 _LIKE_MESSAGES = re.compile(
-    r"""(array\(\s*)?[\[(]*\s*(
+    r"""\s{0,9}(array\(\s?)?[\[(]*\s?(
         \{\s*["'](messages|conversations)["']\s*:\s*\[
+        |\{\s*'(role|content|from|value)'\s*:
         |\{[^{}]{0,300}?["'](role|from)["']\s*:\s*
             ["'](user|human|system|developer|assistant|ai|gpt|tool)["']
         |\{\s*["']type["']\s*:\s*["'](text|input_text|image|image_url)["']
-        |\w*Message\w*\(content=)""",
+        |\w{0,40}Message\w{0,40}\(content=)""",
     re.VERBOSE,
 )
-_LIKE_A_LIST = re.compile(r"""\[\s*\{\s*["'](role|content|from|value)["']\s*:""")
 # Names of what only labels a text.
 _LABELS = {"role", "from", "type", "id"}
 
@@ -156,7 +155,7 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         ids = decoded(content)
         if isinstance(ids, list) and ids and all(type(token) is int for token in ids):
             raise NotRepresentableError("prompt as a list")
-        if _like_messages(content):
+        if _LIKE_MESSAGES.match(content):
             raise BadRowError("the prompt looks like messages, but cannot be read as such")
         _refuse_mark(content)
         return (
@@ -170,7 +169,7 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         raise BadRowError("the messages are empty")
     for message in messages:
         text, tool = message["content"] or "", message["role"] == "tool"
-        if not tool and _like_messages(text):
+        if not tool and _LIKE_MESSAGES.match(text):
             raise NotRepresentableError("messages as the text of a message")
         for each in (
             text,
@@ -179,13 +178,6 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         ):
             _refuse_mark(each, tool=tool)
     return {"messages": messages}
-
-
-def _like_messages(text: str) -> bool:
-    start = text.lstrip()[:1000]
-    if _LIKE_MESSAGES.match(start):
-        return True
-    return bool(_LIKE_A_LIST.match(start)) and decoded(text) is text
 
 
 def _refuse_mark(text: str, *, tool: bool = False) -> None:
