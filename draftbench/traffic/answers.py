@@ -65,7 +65,7 @@ def _is_error(answer: Any) -> bool:
     model wrote, unless it is written as an API writes it.
     """
     match decoded(answer):
-        case {"error": {"message": _}} | {"object": "error"} | {"type": "error"}:
+        case {"error": {"message": _}} | {"object": "error"}:
             return True
         case {"choices": [{"finish_reason": "error"} | {"error": Mapping()}, *_]}:
             return True
@@ -76,6 +76,8 @@ def _is_error(answer: Any) -> bool:
         case str(text):  # `Internal Server Error`, `502 Bad Gateway`
             return text.strip().lstrip("0123456789").strip(" :.-").lower() in _PAGES
     match answer:
+        case {"type": "error"}:
+            return True
         case {"error": error} if error:
             return True
         case {"message": str(), "code": int(code)}:

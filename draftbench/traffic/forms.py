@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from draftbench.traffic.answers import ANSWERS, Answer, message_of
 from draftbench.traffic.errors import (
@@ -415,8 +415,8 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
         if request := _request_in(
             call, place, whole=place in BODIES, server=place not in ("", "prompt")
         ):
-            for around in _around(row, place):
-                request = _beside(request, around)
+            for prefix, fields, child, _ in _around(row, place):
+                request = _with_fields(request, fields, prefix, (child,), around=True)
             return request
         if place in BODIES and "input" in call:  # an embedding
             raise NotRepresentableError("input")
@@ -451,9 +451,10 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
     }
     for name, body in bodies.items():
         if isinstance(body, Mapping):
-            request = _with_fields(replace(request, read=("body",)), body, name, around=True)
-    for holder in around:
-        request = _beside(request, holder, read=tuple(bodies), chat=True)
+            request = _with_fields(request, body, name, ("body",), around=True)
+    for prefix, fields, child, _ in around:
+        read = (child, *bodies)
+        request = _with_fields(request, fields, prefix, read, around=True, chat=True)
     if request.server is None:
         wrapped = any(name in BODIES for name, _ in splits(path))
         models = (
@@ -486,7 +487,7 @@ def _request_in(
         own, read = request.settings, request.read
         sent = ("model" in call or None) if form.server is None else form.server
         request = replace(request, settings={}, server=server or sent)
-        request = _with_fields(request, call, prefix, whole=whole, chat=True)
+        request = _with_fields(request, call, prefix, read, whole=whole, chat=True)
         named = "OpenAI request" if whole and form.name in ("messages", "prompt") else form.name
         settings = dict(request.settings)
         for name, value in own.items():
@@ -512,8 +513,7 @@ def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class _Around:
+class _Around(NamedTuple):
     """An object of a row that has a path inside it."""
 
     prefix: str  # its own path
@@ -533,28 +533,21 @@ def _around(row: Mapping[str, Any], path: str) -> Iterator[_Around]:
             child = prefix
 
 
-def _beside(
-    request: LoggedRequest, place: _Around, *, chat: bool = False, read: tuple[str, ...] = ()
-) -> LoggedRequest:
-    """The request with what an object around it says of it."""
-    request = replace(request, read=(place.child, *read))
-    return _with_fields(request, place.fields, place.prefix, around=True, chat=chat)
-
-
 def _with_fields(
     request: LoggedRequest,
     fields: Mapping[str, Any],
     prefix: str,
+    read: Collection[str] = (),
     *,
     whole: bool = False,
     around: bool = False,
     chat: bool = False,
 ) -> LoggedRequest:
-    """The request with the system text and the settings of an object from which `request.read` was
-    read, and with what is left of it.
+    """The request with the system text and the settings of an object, and with what is left of it.
 
     Args:
         prefix: the object's path in its row.
+        read: the paths of what was read in it before.
         whole: whether all fields are an API's: then no unknown one is ignored.
         around: whether it is around the request and not the request itself.
         chat: whether a system text makes a plain prompt a user's message.
@@ -565,7 +558,7 @@ def _with_fields(
     parts, unread = list(request.parts), dict(request.unread)
     # Names of columns are settings only in a request that was sent to a server.
     known = SETTINGS if whole or (request.server and not around) else SETTINGS - COLUMNS
-    for name, value in _left(fields, (*request.read, *systems, *blocks, *_read_at(prefix))):
+    for name, value in _left(fields, (*read, *systems, *blocks, *_read_at(prefix))):
         path = _join(prefix, name)
         if name in known:
             settings[name] = _agreed(name, settings.get(name), value)
@@ -579,7 +572,7 @@ def _with_fields(
             )
         elif name not in HARMLESS:
             unread[path] = value
-    request = replace(request, settings=settings, parts=parts, unread=unread, read=())
+    request = replace(request, settings=settings, parts=parts, unread=unread)
     for name, block in blocks.items():
         request = _with_fields(request, block, _join(prefix, name), whole=True)
     return request

@@ -50,14 +50,14 @@ _WHOLE_REDACTED = re.compile(
 _CUT_AT_END = re.compile(
     rf"([\[<]{{1,2}}[.… ]*{_OF}({_SIZE} )?truncated(:? {_SIZE}| due to [^\]>]{{0,80}})?"
     r"[.… ]*[\]>]{1,2}"
-    rf"|(\.\.\.|…) ?\(?truncated( {_SIZE})?\)?)\s*\Z",
+    rf"|(\.\.\.|…)(truncated| ?\(truncated( {_SIZE})?\)))\s*\Z",
     re.IGNORECASE,
 )
 # How a text begins that looks like messages or their parts.
 _LIKE_MESSAGES = re.compile(
     r"""\s{0,9}(array\(\s?)?[\[(]*\s?(
         \{\s*["'](messages|conversations)["']\s*:\s*\[
-        |\{\s*'(role|content|from|value)'\s*:
+        |(?<=\[)\{\s*'(role|content|from|value)'\s*:
         |\{[^{}]{0,300}?["'](role|from)["']\s*:\s*
             ["'](user|human|system|developer|assistant|ai|gpt|tool)["']
         |\{\s*["']type["']\s*:\s*["'](text|input_text|image|image_url)["']

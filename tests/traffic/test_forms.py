@@ -47,7 +47,7 @@ def test_a_path_to_turns_asks_the_first():
     assert asked({"turns": ["Hello", "Shorter"]}, prompt="turns").messages == (USER,)
 
 
-@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"a": 1}]', "{'a': 1}"])
+@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"content": 1}]', "{'value': 1}"])
 def test_a_prompt_that_happens_to_be_json_stays_a_prompt(text):
     assert asked({"prompt": text}).prompt == text
     assert asked({"question": text}, prompt="question").prompt == text

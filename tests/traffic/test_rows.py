@@ -170,7 +170,7 @@ def test_a_text_that_the_logger_cut_or_redacted_is_no_traffic(text, reason):
     "text",
     [
         *("Why was it [REDACTED] here?", "redacted", "[Output truncated: 9 lines] and more"),
-        *("(some steps omitted)", "[some lines omitted]", "What does truncated mean?"),
+        *("(some steps omitted)", "[some lines omitted]", "Is it... truncated"),
     ],
 )
 def test_a_prompt_that_speaks_of_markers_is_a_prompt(text):
