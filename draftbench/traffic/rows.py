@@ -169,7 +169,9 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         raise BadRowError("the messages are empty")
     for message in messages:
         text, tool = message["content"] or "", message["role"] == "tool"
-        if not tool and _LIKE_MESSAGES.match(text):
+        # A user may send a conversation as JSON, to be judged.
+        json = text.lstrip().startswith(('[{"', '{"'))
+        if not tool and not json and _LIKE_MESSAGES.match(text):
             raise NotRepresentableError("messages as the text of a message")
         for each in (
             text,

@@ -94,12 +94,17 @@ def test_a_text_that_looks_like_messages_is_never_a_prompt(text):
     assert asked({"messages": [*CALLED[:2], said]}).messages[2] == said
 
 
+def test_a_conversation_that_a_user_sends_to_be_judged_is_a_text():
+    said = {"role": "user", "content": json.dumps([USER, ANSWER])}
+    assert asked({"messages": [said]}).messages == (said,)
+
+
 def test_a_text_of_token_ids_is_no_prompt():
     with pytest.raises(NotRepresentableError, match="prompt as a list"):
         asked({"prompt": "[15496, 995]"})
 
 
-@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"a": 1}]', '"quoted"'])
+@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"a": 1}]', '"quoted"', "{'a': 1}"])
 def test_what_a_user_or_a_system_says_may_be_json(text):
     said = {"role": "user", "content": text}
     for row in ({"model": "m", "input": text}, {"messages": [said]}, CHAT | {"messages": [said]}):
