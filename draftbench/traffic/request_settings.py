@@ -164,8 +164,6 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
             name = "enable_thinking" if isinstance(value, bool) else "reasoning_effort"
         if value is None:
             continue
-        if name in ("max_tokens", "max_completion_tokens") and value in _ENDLESS:
-            continue
         if name == "tool_choice" and (forced or not setting_value("tools", settings.get("tools"))):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
@@ -203,7 +201,13 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
 
 
 def setting_value(name: str, value: Any) -> Any:
-    """The value of a setting, which a table or a log may keep as text."""
+    """The value of a setting, which a table or a log may keep as text; None: it sets nothing."""
+    content = _untyped(name, value)
+    limit = _ALIASES.get(name, name) in ("max_tokens", "max_completion_tokens")
+    return None if limit and content in _ENDLESS else content
+
+
+def _untyped(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if not value.strip():

@@ -216,17 +216,14 @@ def _new_parts(
         NotRepresentableError: a part holds more than the prompt.
     """
     asked = list(_texts(content.get("messages", content.get("prompt"))))
-    answered = list(_texts(answer))
-    lines = [line.strip() for text in (*asked, *answered) for line in text.splitlines()]
+    lines = [line.strip() for text in (*asked, *_texts(answer)) for line in text.splitlines()]
     left = {}
     for path, value in parts:
         part, texts = decoded(value), list(_texts(decoded(value)))
-        rendered = answered and isinstance(part, str) and all(line in part for line in lines)
+        rendered = answer and isinstance(part, str) and all(line in part for line in lines)
         if rendered or isinstance(part, int | float) or not texts:
             left[path] = value
-        elif part not in answered and not all(
-            any(text.strip() in known for known in asked) for text in texts
-        ):
+        elif not all(any(text.strip() in known for known in asked) for text in texts):
             raise NotRepresentableError(path)
     return left
 

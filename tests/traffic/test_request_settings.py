@@ -220,6 +220,7 @@ def test_a_field_that_changes_no_token_costs_no_row(name):
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
 @pytest.mark.parametrize("endless", [-1, -2.0, "-2", "inf", "Infinity"])
 def test_a_number_of_tokens_below_0_is_no_limit(name, endless):
+    assert asked({"input": CHAT, "modelParameters": {name: endless}}) == asked(CHAT)
     assert asked({"body": {"model": "m", "messages": [USER], name: endless}}).max_tokens is None
 
 

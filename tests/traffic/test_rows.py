@@ -190,7 +190,6 @@ def test_what_a_tool_wrote_may_be_cut_by_the_program_that_asked():
         ("text", "Hello world"),  # inside the prompt
         ("inputs", [{"role": "user", "content": "Hello"}]),
         ("context", '["Hello"]'),
-        ("text", "Hi"),  # the answer
         ("turns", 3),  # a count
         ("text", "### Instruction:\nHello world\n### Response:\nHi"),  # both, as rendered
     ],
