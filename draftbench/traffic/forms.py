@@ -438,7 +438,7 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
     around = holders
     for depth, holder in reversed(list(enumerate(holders, start=1))):
         if request is None and holder.rest in PROMPTS:
-            others = holder.fields.keys() & PROMPTS - {holder.rest}
+            others = [name for name in holder.fields if name in PROMPTS - {holder.rest}]
             call = {name: holder.fields[name] for name in holder.fields if name not in others}
             if request := _request_in(call, holder.prefix):
                 around = holders[depth:]
