@@ -196,6 +196,13 @@ SHAPES = {
     "Langfuse, cut": (
         LANGFUSE | {"input": "<truncated due to size exceeding limit>"},
         NoTrafficError, "cut by the logger", {}),
+    "a logger's mark at the end": (
+        CHAT | {"messages": [{"role": "user", "content": "Once upon a ... [truncated]"}]},
+        NoTrafficError, "cut by the logger", {}),
+    "a call that ended in an error": (
+        {"request": CHAT, "response": {"choices": [{"finish_reason": "error",
+                                                    "message": ANSWER}]}},
+        NoTrafficError, "the call failed", {}),
     "a failed call": (
         {"request": CHAT, "response": {"object": "error", "message": "too long", "code": 400}},
         NoTrafficError, "the call failed", {}),
@@ -307,6 +314,33 @@ SHAPES = {
         {"system_prompt": "Be brief", "messages": [USER, ANSWER]}, TOLD, "Hi", GREEDY),
     "messages as a Python literal": (
         {"messages": str([USER, ANSWER])}, [USER], "Hi", GREEDY),
+    "messages as the text of a prompt": (
+        {"prompt": json.dumps({"messages": TOLD})}, TOLD, None, GREEDY),
+    "what only looks like messages": (
+        {"prompt": "[HumanMessage(content='Hello')]"},
+        BadRowError, "the prompt looks like messages, but cannot be read as such", {}),
+    "Dolly": (
+        {"instruction": "Who did it?", "context": "Bob did it.", "response": "Bob"},
+        [{"role": "user", "content": "Who did it?\nBob did it."}], "Bob", GREEDY),
+    "a system text beside a wrapper": (
+        {"system_prompt": [{"text": "Be brief"}], "request": CHAT}, TOLD, None, SAMPLED),
+    "a setting given twice": (
+        {"temperature": 0.2, "request": CHAT},
+        NotRepresentableError, "several values of temperature", {}),
+    "two texts": (
+        {"prompt": "Summarise:", "text": "Once upon a time"}, NotRepresentableError, "text", {}),
+    "a text and the same as it was rendered": (
+        {"instruction": "Greet", "output": "Hi", "text": "### Asked:\nGreet\n### Answer:\nHi"},
+        [{"role": "user", "content": "Greet"}], "Hi", GREEDY),
+    "documents beside messages": (
+        {"messages": [USER], "documents": [{"text": "Once"}]},
+        NotRepresentableError, "documents", {}),
+    "an answer that is begun": (
+        {"params": CHAT | {"model": "claude-5", "messages": [USER, ANSWER]}},
+        NotRepresentableError, "an answer that the request begins", {}),
+    "reasoning that only the server has": (
+        {"model": "m", "input": [USER, {"type": "reasoning", "id": "r", "summary": []}, USER]},
+        NotRepresentableError, "reasoning that is not in the log", {}),
     "an image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         NotRepresentableError, "message content of type image_url", {}),

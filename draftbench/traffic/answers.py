@@ -36,11 +36,15 @@ _COUNTS = (
 # How a log says that a call failed: the fields that hold a code of HTTP, and those with a word.
 _CODES = (
     *("status_code", "response_status", "statusCode", "http_status", "response.status_code"),
-    *("response.statusCode", "status"),
+    *("response.statusCode", "status", "response.status"),
 )
-_WORDS = ("status", "level", "status.code", "status.status_code", "status_code", "result.type")
-_FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)", re.I)
-_PHRASES = {status.phrase.lower() for status in HTTPStatus if status >= 400}
+_WORDS = (
+    *("status", "level", "status.code", "status.status_code", "status_code", "result.type"),
+    *("response.status", "finish_reason", "success", "response.success"),
+)
+_FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I)
+# What servers and gateways write instead of an answer; other answers of few words are a model's.
+_PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
 
 
 def failed(row: Mapping[str, Any]) -> bool:
@@ -51,23 +55,35 @@ def failed(row: Mapping[str, Any]) -> bool:
     words = (at(row, place) for place in _WORDS)
     return (
         any(str(code).isdecimal() and 400 <= int(code) < 600 for code in codes)
-        or any(isinstance(word, str) and _FAILED.fullmatch(word) for word in words)
-        or any(_is_error(decoded(at(row, place))) for place in ANSWERS)
+        or any(isinstance(word, str | bool) and _FAILED.fullmatch(str(word)) for word in words)
+        or any(_is_error(at(row, place)) for place in ANSWERS)
     )
 
 
 def _is_error(answer: Any) -> bool:
+    """Whether an API's answer says that its call failed. JSON that is kept as text may be what the
+    model wrote, unless it is written as an API writes it.
+    """
+    match decoded(answer):
+        case {"error": {"message": _}} | {"object": "error"}:
+            return True
+        case {"choices": [{"finish_reason": "error"} | {"error": Mapping()}, *_]}:
+            return True
+        case [{"finish_reason": "error"} | {"error": Mapping()}, *_]:  # `choices` alone
+            return True
+        case {"status_code": int(code), "body": _}:
+            return code >= 400
+        case str(text):  # `Internal Server Error`, `502 Bad Gateway`
+            return text.strip().lstrip("0123456789").strip(" :.-").lower() in _PAGES
     match answer:
+        case {"type": "error"}:
+            return True
         case {"error": error} if error:
             return True
-        case {"object": "error"} | {"type": "error"}:
-            return True
-        case {"message": str(), "code": int(code)} | {"status_code": int(code), "body": _}:
+        case {"message": str(), "code": int(code)}:
             return code >= 400
-        case {"detail": _, **rest} if not rest:
-            return True
-        case str():  # `Internal Server Error`, `502 Bad Gateway`
-            return answer.strip().lstrip("0123456789").strip(" :.-").lower() in _PHRASES
+        case {"detail": _, **rest}:
+            return not rest
     return False
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from draftbench.errors import TrafficError, closest
+from draftbench.traffic.errors import BadRowError
 from draftbench.traffic.suites import suite_names
 
 # Most bytes of one row in the file; a longer one is a bad row.
@@ -47,7 +48,7 @@ class Row:
     """A raw row of a log."""
 
     number: int  # its line (.jsonl, .csv) or its place in the file, from 1
-    data: bytes | dict[str, Any]  # JSON text, or an object
+    data: bytes | dict[str, Any] | BadRowError  # JSON text, an object, or why it is neither
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -268,12 +269,20 @@ def _read_csv(stream: BinaryIO) -> Iterator[Row]:
     texts = lines()
     header = next(texts, "")
     delimiter = _delimiter(header)
-    reader = csv.DictReader(itertools.chain([header], texts), strict=True, delimiter=delimiter)
-    if len(reader.fieldnames or ()) > MAX_COLUMNS:
+    reader = csv.reader(itertools.chain([header], texts), strict=True, delimiter=delimiter)
+    names = next(reader, [])
+    if len(names) > MAX_COLUMNS:
         raise ValueError(f"more than {MAX_COLUMNS} columns")
-    start = 2
+    for column, name in enumerate(names, 1):
+        if name and (first := names.index(name) + 1) < column:
+            raise ValueError(f"columns {first} and {column} of line 1 have the same name")
+    start = reader.line_num + 1
     for cells in reader:
-        yield Row(start, {name: text for name, text in cells.items() if text})
+        if len(cells) == len(names):
+            yield Row(start, {name: text for name, text in zip(names, cells, strict=True) if text})
+        elif cells:
+            reason = f"it ends in column {len(cells)}, and the header in column {len(names)}"
+            yield Row(start, BadRowError(reason))
         start, size = reader.line_num + 1, 0
 
 

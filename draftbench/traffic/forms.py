@@ -2,16 +2,18 @@
 
 `FORMS` lists the ways in which a request may be written, `BODIES` and `PARTS` the places in a row
 where it may be, `BLOCKS` the places of its sampling parameters, `SYSTEMS` those of its system text.
-A request means the same at every place. What nothing of this reads is named in `unread`.
+A request means the same at every place. Each object on the way to it is accounted for: what was
+read of it, by the form or as a system text or a setting, and what is left. A part of a prompt that
+is left is in `parts`, anything else in `unread`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from draftbench.traffic.answers import ANSWERS, Answer, message_of
 from draftbench.traffic.errors import (
@@ -21,9 +23,9 @@ from draftbench.traffic.errors import (
     NotRepresentableError,
     UnknownFormError,
 )
-from draftbench.traffic.messages import role_of
+from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of
 from draftbench.traffic.places import at, decoded, splits
-from draftbench.traffic.request_settings import HARMLESS, SETTINGS
+from draftbench.traffic.request_settings import COLUMNS, HARMLESS, SETTINGS, setting_value
 
 # Places that hold the body of an API call and nothing else; what is around it belongs to the log.
 BODIES = (
@@ -31,7 +33,7 @@ BODIES = (
     *("proxy_server_request.body", "proxy_server_request", "input.inputBodyJson", "params"),
 )
 # Places that hold a part of a request; the rest of it is beside them.
-PARTS = ("input", "attributes", "inputs")
+PARTS = ("input", "attributes", "inputs", "prompt")
 # Objects beside a prompt that hold its sampling parameters. The first two are also names for the
 # choices of a quiz and for a schema, which set nothing.
 BLOCKS = (
@@ -39,22 +41,21 @@ BLOCKS = (
     *("extra_body", "gen_ai.request", "llm.invocation_parameters", "extra.invocation_params"),
     *("inferenceConfig", "additionalModelRequestFields"),
 )
-# Fields beside a prompt or a conversation that hold its system text; `instructions` only in the
-# Responses API.
+# Fields beside a prompt or a conversation that hold its system text.
 SYSTEMS = (
     *("system", "system_prompt", "systemPrompt", "system_message", "system_instruction"),
-    "gen_ai.system_instructions",
+    *("systemInstruction", "gen_ai.system_instructions"),
 )
 # Where a row keeps what is read of it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
+_EMPTY: tuple[Any, ...] = ("", [], {})
+_PLAIN = str | int | float
+_BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp")
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
-_PROMPTS = frozenset({
-    "messages", "prompt", "conversations", "conversation", "input", "inputs", "text", "text_input",
-    "turns", "instruction", "gen_ai.input.messages",
-})  # fmt: skip
 # Fields that may be beside a bare text that was sent to SGLang, TGI or AIPerf.
 _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
-    *BLOCKS, "text_input", "type", "timestamp", "delay", "role", "output_length",
+    *BLOCKS, "text", "text_input", "inputs", "system", "type", "timestamp", "delay", "role",
+    "output_length",
 }  # fmt: skip
 # Models that embed, judge or speak an `input` instead of answering it.
 _NO_ANSWER = re.compile(r"embed|moderation|rerank|\b(bge|gte|e5|minilm|tts)\b", re.IGNORECASE)
@@ -71,52 +72,78 @@ class LoggedRequest:
     """What a row of a log asks a model."""
 
     content: Any  # a text, or turns of a conversation
+    read: tuple[str, ...] = ()  # the paths of what a form read for it
     answer: Answer | None = None  # with which a logged conversation ends
     settings: Mapping[str, Any] = field(default_factory=dict)
     # Whether it was sent to a server, whose default is temperature 1; None: nothing says so.
     server: bool | None = None
-    api: Set[str] = frozenset()  # settings that an API was given; others may belong to the log
     form: str = ""  # the name of the form in which it was written
-    unread: Mapping[str, Any] = field(default_factory=dict)  # what beside it was not read
+    parts: Sequence[tuple[str, Any]] = ()  # of a prompt, that were not read: where, and what
+    unread: Mapping[str, Any] = field(default_factory=dict)  # what else was not read
 
 
-def _user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
+def _user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
 
 
-def _with_system(call: Mapping[str, Any], request: LoggedRequest, form: Form) -> LoggedRequest:
-    """The request with the system text before it that the object keeps separately."""
-    systems = {
-        repr(text): text
-        for name in (*SYSTEMS, *form.systems)
-        if (text := _system(at(call, name))) is not None
-    }
+def _with_system(
+    fields: Mapping[str, Any], request: LoggedRequest, *, chat: bool
+) -> tuple[LoggedRequest, list[str]]:
+    """The request with the system text before it that an object keeps separately, and under which
+    names that was found.
+
+    Args:
+        chat: whether a system text makes a plain prompt a user's message.
+    """
+    found = {name: turns for name in SYSTEMS if (turns := _system(at(fields, name)))}
     content = request.content
-    if not systems or str(call.get("raw")).lower() == "true":
-        return request
-    if isinstance(content, str):
+    if not found or str(fields.get("raw")).lower() == "true":
+        return request, list(found)
+    if isinstance(content, str) and chat:
         content = [_user(content)]
     if not isinstance(content, list):
-        return request
-    said = [turn for turn in content if isinstance(turn, dict) and _is_system(turn)]
-    said_texts = [turn.get("content", turn.get("value")) for turn in said]
-    others = [text for text in systems.values() if text not in said_texts]
-    if len(others) + len(said) > 1:
+        return request, []
+    said = [_text(turn) for turn in content if isinstance(turn, dict) and _is_system(turn)]
+    texts = dict.fromkeys(_text(turn) for turns in found.values() for turn in turns)
+    others = [{"role": "system", "content": text} for text in texts if text not in said]
+    if others and len(others) + len(said) > 1:
         raise NotRepresentableError("several system texts")
-    before = [{"role": "system", "content": text} for text in others]
-    return replace(request, content=[*before, *content])
+    return replace(request, content=[*others, *content]), list(found)
 
 
-def _system(value: Any) -> Any:
-    """A system text or its parts; None for what is neither."""
+def _system(value: Any) -> list[dict[str, Any]]:
+    """The messages that a system text is, however it is written; none if it is no such text."""
     match decoded(value):
-        case [{"type": _} | {"text": _}, *_] as parts:
-            return parts
-    return value if isinstance(value, str) and value.strip() else None
+        case {"role": _} as turn if _is_system(turn):
+            return [turn]
+        case [{"role": _}, *_] as turns if all(map(_is_system, turns)):
+            return turns
+        case {"parts": list(parts)} | ([{"type": _} | {"text": _} | str(), *_] as parts):
+            return [{"role": "system", "content": parts}]
+        case {"text": str()} as part:
+            return [{"role": "system", "content": [part]}]
+    text = value if isinstance(value, str) and value.strip() else None
+    return [{"role": "system", "content": text}] if text else []
 
 
-def _is_system(turn: Mapping[str, Any]) -> bool:
-    return "system" in (turn.get("role"), turn.get("from"))
+def _is_system(turn: Any) -> bool:
+    return isinstance(turn, Mapping) and "system" in (turn.get("role"), turn.get("from"))
+
+
+def _text(turn: Any) -> Any:
+    return messages_of([turn], set())[0]["content"]
+
+
+def _turns_in(value: Any) -> LoggedRequest | None:
+    """Turns of a conversation, as any API or data set writes them; None for anything else."""
+    match decoded(value):
+        case {"role": "user" | "system" | "developer" | "human", "content": _} as turn:
+            return LoggedRequest([turn])
+        case [{"role": _} | {"lc": _} | {"type": "human" | "system", "content": _}, *_] as turns:
+            return LoggedRequest(turns)
+        case [{"from": _, "value": _}, *_] as turns:
+            return _sharegpt(turns)
+    return None
 
 
 def _messages(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -127,25 +154,26 @@ def _messages(call: Mapping[str, Any]) -> LoggedRequest | None:
         raise BadRowError("`messages` is not a list")
     match messages:
         case [list(first)]:  # LangSmith's
-            return LoggedRequest(first)
+            return LoggedRequest(first, ("messages",))
         case [list(), *_]:
             raise NotRepresentableError("messages of several prompts")
-    return LoggedRequest(messages)
+    return LoggedRequest(messages, ("messages",))
 
 
 def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
-    match call.get("prompt"), decoded(call.get("prompt")):
-        case None, _:
+    prompt, raw = call.get("prompt"), str(call.get("raw")).lower() == "true"
+    read = ("prompt", "raw")
+    if turns := _turns_in(prompt):
+        return replace(turns, read=read)
+    match prompt, decoded(prompt):
+        case (None | Mapping(), _) | (_, {"messages": _} | {"conversations": _}):  # see `PARTS`
             return None
-        case _, [{"role": _}, *_] as messages:
-            return LoggedRequest(messages)
         case list(), _:
             raise NotRepresentableError("prompt as a list")
         # A server that takes `options` beside a prompt (Ollama's) makes it a chat.
-        case str(text), _ if _block(call, "options") and str(call.get("raw")).lower() != "true":
-            return LoggedRequest([_user(text)])
-        case prompt, _:
-            return LoggedRequest(prompt)
+        case str(text), _ if _block(call, "options") and not raw:
+            return LoggedRequest([_user(text)], read)
+    return LoggedRequest(prompt, read)
 
 
 def _ollama(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -157,19 +185,19 @@ def _custom(call: Mapping[str, Any]) -> LoggedRequest | None:
     # Beside an answer or the prompt's count it is the answer's length, not a limit.
     if length is None or {"response", "completion", "output", "input_tokens"} & call.keys():
         return None
-    request = _prompt(call)
-    return request and replace(request, settings={"max_tokens": call.get("max_tokens", length)})
+    if (request := _prompt(call)) is None:
+        return None
+    limit = {"max_tokens": call.get("max_tokens", length)}
+    return replace(request, settings=limit, read=(*request.read, "output_tokens"))
 
 
 def _bedrock(call: Mapping[str, Any]) -> LoggedRequest | None:
     if not {"inferenceConfig", "toolConfig"} & call.keys():
         return None
-    tools = {
-        "tools": at(call, "toolConfig.tools"),
-        "tool_choice": at(call, "toolConfig.toolChoice"),
-    }
+    places = {"tools": "toolConfig.tools", "tool_choice": "toolConfig.toolChoice"}
+    tools = {name: at(call, places[name]) for name in places}
     request = _messages(call)
-    return request and replace(request, settings=tools)
+    return request and replace(request, settings=tools, read=(*request.read, *places.values()))
 
 
 def _conversations(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -178,20 +206,13 @@ def _conversations(call: Mapping[str, Any]) -> LoggedRequest | None:
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise BadRowError("`conversations` is not a list of objects")
-    return (
-        LoggedRequest(turns)
-        if turns and all("role" in turn for turn in turns)
-        else _sharegpt(turns)
-    )
+    plain = turns and all("role" in turn for turn in turns)
+    return replace(LoggedRequest(turns) if plain else _sharegpt(turns), read=("conversations",))
 
 
 def _conversation(call: Mapping[str, Any]) -> LoggedRequest | None:
-    match decoded(call.get("conversation")):
-        case [{"role": _}, *_] as messages:
-            return LoggedRequest(messages)
-        case [{"from": _}, *_] as turns:
-            return _conversations({"conversations": turns})
-    return None
+    turns = _turns_in(call.get("conversation"))
+    return turns and replace(turns, read=("conversation",))
 
 
 def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
@@ -201,28 +222,29 @@ def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
         raise BadRowError("`conversations` has no human turn")
     end = max(at for at, role in enumerate(roles, start=1) if role in ("user", "tool"))
     answers = roles[end : end + 1] == ["assistant"]
-    return LoggedRequest(turns[:end], message_of(turns[end]) if answers else None)
+    return LoggedRequest(turns[:end], answer=message_of(turns[end]) if answers else None)
 
 
 def _responses(call: Mapping[str, Any]) -> LoggedRequest | None:
+    read: tuple[str, ...] = ("input",)
     match call.get("input"), decoded(call.get("input")):
         case _, [{"role": _} | {"type": _} | {"lc": _}, *_] as items:
             content = items
-        case _, Mapping() as inner if _PROMPTS & inner.keys():  # Langfuse: a part of the request
+        case _, Mapping() as inner if PROMPTS & inner.keys():  # Langfuse: a part of the request
             return None
         case str(text), _ if {"modelParameters", "provided_model_name"} & call.keys():
-            return LoggedRequest(text)  # Langfuse: a completion
+            return LoggedRequest(text, read)  # Langfuse: a completion
         case str(text), _ if "model" in call and not _unanswered(call):
             content = [_user(text)]
         case _:
             return None
     if call.get("previous_response_id"):
         raise NotRepresentableError("previous_response_id")
-    settings = {
-        "reasoning_effort": at(call, "reasoning.effort"),
-        "response_format": at(call, "text.format"),
-    }
-    return LoggedRequest(content, settings=settings)
+    places = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
+    if before := _system(call.get("instructions")):
+        content, read = [*before, *content], (*read, "instructions")
+    settings = {name: at(call, places[name]) for name in places}
+    return LoggedRequest(content, (*read, *places.values()), settings=settings)
 
 
 def _unanswered(call: Mapping[str, Any]) -> bool:
@@ -232,7 +254,8 @@ def _unanswered(call: Mapping[str, Any]) -> bool:
 
 def _sglang(call: Mapping[str, Any]) -> LoggedRequest | None:
     given = _block(call, "sampling_params") is not None
-    return LoggedRequest(call["text"]) if given and isinstance(call.get("text"), str) else None
+    text = call.get("text")
+    return LoggedRequest(text, ("text",)) if given and isinstance(text, str) else None
 
 
 def _tgi(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -243,53 +266,70 @@ def _tgi(call: Mapping[str, Any]) -> LoggedRequest | None:
     # TGI samples where any setting narrows the choice (text_generation_server/utils/tokens.py).
     neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
     greedy = not given or all((given.get(name) or off) == off for name, off in neutral.items())
-    return LoggedRequest(call["inputs"], settings={"temperature": 0.0} if greedy else {})
+    read, settings = (
+        (("inputs", "temperature"), {"temperature": 0.0}) if greedy else (("inputs",), {})
+    )
+    return LoggedRequest(call["inputs"], read, settings=settings)
 
 
-def _text(call: Mapping[str, Any]) -> LoggedRequest | None:
-    text = call.get("text", call.get("text_input"))
-    if not isinstance(text, str) or not call.keys() <= _BESIDE_A_TEXT:
+def _text_alone(call: Mapping[str, Any]) -> LoggedRequest | None:
+    name = "text" if "text" in call else "text_input"
+    if not isinstance(call.get(name), str) or not call.keys() <= _BESIDE_A_TEXT:
         return None
-    return LoggedRequest(text, settings={"max_tokens": call.get("output_length")})
+    limit = {"max_tokens": call.get("output_length")}
+    return LoggedRequest(call[name], (name, "output_length"), settings=limit)
 
 
 def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
-    messages = decoded(at(call, "gen_ai.input.messages"))
-    if not isinstance(messages, list):
-        messages = decoded(at(call, "gen_ai.prompt"))  # OpenLLMetry's
-    if not isinstance(messages, list):
+    places = ("gen_ai.input.messages", "gen_ai.prompt")  # the second is OpenLLMetry's
+    found = ((place, decoded(at(call, place))) for place in places)
+    place, messages = next((each for each in found if isinstance(each[1], list)), ("", None))
+    if messages is None:
         return None
     if (at(call, "gen_ai.output.type") or "text") != "text":
         raise NotRepresentableError("gen_ai.output.type")
-    functions = at(call, "llm.request.functions")
+    functions, defined = at(call, "llm.request.functions"), at(call, "gen_ai.tool.definitions")
     tools = [
         {"type": "function", **{name: decoded(each[name]) for name in each}}
         for each in (functions if isinstance(functions, list) else [])
     ]
-    return LoggedRequest(messages, settings={"tools": tools or at(call, "gen_ai.tool.definitions")})
+    return LoggedRequest(
+        messages,
+        (place, "gen_ai.tool.definitions", "gen_ai.output.type", "llm.request.functions"),
+        settings={"tools": tools or defined},
+    )
 
 
 def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
     messages, tools = at(call, "llm.input_messages"), at(call, "llm.tools")
     if not isinstance(messages, list):
         return None
-    tools = [decoded(at(tool, "tool.json_schema")) for tool in tools or ()]
-    return LoggedRequest(messages, settings={"tools": tools})
+    tools = [decoded(at(tool, "tool.json_schema")) for tool in tools or ()] or None
+    # `input.value` is the same once more, as the program gave it.
+    read = ("llm.input_messages", "llm.tools", "input.value", "input.mime_type")
+    return LoggedRequest(messages, read, settings={"tools": tools})
 
 
 def _turns(call: Mapping[str, Any]) -> LoggedRequest | None:
     match decoded(call.get("turns")):
         # Only the first turn: a later one needs the answers before it.
         case [str(first), *_] | [{"text": str(first)}, *_]:
-            return LoggedRequest([_user(first)])
+            return LoggedRequest([_user(first)], ("turns",))
     return None
 
 
 def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
     match call:
-        case {"instruction": str(instruction), "output": _}:
-            text = "\n".join(filter(None, (instruction, str(call.get("input") or ""))))
-            return LoggedRequest([*_history(call.get("history")), _user(text)])
+        case {"instruction": str(instruction), "output": _} | {
+            "instruction": str(instruction),
+            "response": _,
+        }:
+            # Dolly calls the input `context`; a structure is left.
+            names = (name for name in ("input", "context") if isinstance(call.get(name), _PLAIN))
+            beside = [name for name in names if call[name] != ""][:1]
+            text = "\n".join([instruction, *(str(call[name]) for name in beside)])
+            turns = [*_history(call.get("history")), _user(text)]
+            return LoggedRequest(turns, ("instruction", "history", *beside))
     return None
 
 
@@ -312,11 +352,10 @@ class Form:
     name: str
     example: str
     read: Callable[[Mapping[str, Any]], LoggedRequest | None]  # None: the object is of another form
-    fields: tuple[str, ...]  # that it reads, beside those that are the same in every form
+    prompts: tuple[str, ...]  # the fields under which it may keep its prompt
     # Whether a request in this form was sent to a server; None: if the row names a `model`.
     server: bool | None = False
     logged: bool = False  # whether its last message may be the logged answer
-    systems: tuple[str, ...] = ()  # other fields that hold the system text
 
 
 # The forms that are recognised; the first that fits counts.
@@ -325,34 +364,36 @@ FORMS = (
     Form("ShareGPT", '{"conversations": [{"from": "human", "value": "…"}, …]}',
          _conversations, ("conversations",), logged=True),
     Form("Bedrock", '{"messages": […], "inferenceConfig": {"temperature": 0.7}}',
-         _bedrock, ("messages", "toolConfig"), server=True),
+         _bedrock, ("messages",), server=True),
     Form("Ollama", '{"messages": […], "options": {"temperature": 0.7}}, or with a `prompt`',
-         _ollama, ("messages", "prompt", "raw"), server=True),
+         _ollama, ("messages", "prompt"), server=True),
     Form("messages", '{"messages": [{"role": "user", "content": "…"}]}, also with a `system`',
          _messages, ("messages",), server=None, logged=True),
-    Form("vLLM custom", '{"prompt": "…", "output_tokens": 128}',
-         _custom, ("prompt", "output_tokens")),
-    Form("prompt", '{"prompt": "…"}', _prompt, ("prompt", "raw"), server=None, logged=True),
+    Form("vLLM custom", '{"prompt": "…", "output_tokens": 128}', _custom, ("prompt",)),
+    Form("prompt", '{"prompt": "…"}', _prompt, ("prompt",), server=None, logged=True),
     Form("conversation", '{"conversation": [{"role": "user", "content": "…"}, …]}',
          _conversation, ("conversation",), logged=True),
     Form("Responses or Langfuse", '{"model": "…", "input": "…", "instructions": "…"}',
-         _responses, ("input", "text", "reasoning"), server=True, systems=("instructions",)),
+         _responses, ("input",), server=True),
     Form("SGLang", '{"text": "…", "sampling_params": {"temperature": 0.7}}',
          _sglang, ("text",), server=True),
     Form("TGI", '{"inputs": "…", "parameters": {"temperature": 0.7}}',
          _tgi, ("inputs",), server=True),
     Form("text", '{"text": "…"}, as AIPerf has it, alone or with its other fields',
-         _text, ("text", "text_input", "output_length"), server=None),
+         _text_alone, ("text", "text_input"), server=None),
     Form("OpenTelemetry", '{"gen_ai.input.messages": […], "gen_ai.request.temperature": 0.7}',
-         _telemetry, ("gen_ai", "llm.request.functions"), server=True),
+         _telemetry, ("gen_ai.input.messages", "gen_ai.prompt"), server=True),
     Form("OpenInference", '{"llm.input_messages.0.message.content": "…", …}',
-         _openinference, ("llm.input_messages", "llm.tools"), server=True),
+         _openinference, ("llm.input_messages",), server=True),
     Form("turns", '{"turns": ["…", …]}, of which the first is asked', _turns, ("turns",)),
     Form("Alpaca", '{"instruction": "…", "input": "…", "output": "…"}, also with a `history`',
-         _alpaca, ("instruction", "input", "history")),
+         _alpaca, ("instruction",)),
 )
 # fmt: on
-_AT_FIELD = Form("--prompt-field", "", lambda call: None, ())
+PROMPTS = frozenset(name for form in FORMS for name in form.prompts)
+# Fields that are a part of a prompt wherever they stand; tools and what is no text are settings.
+_OF_PROMPTS = PROMPTS | {*SYSTEMS, "instructions", "context", "documents"}
+_AT_FIELD = "--prompt-field"
 
 
 def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequest:
@@ -371,13 +412,12 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
             continue
         if "litellm_truncated" in call:
             raise NoTrafficError("cut by the logger")
-        if request := _request_in(call, whole=place in BODIES):
-            request = replace(request, server=request.server or place != "")
-            if place in PARTS:
-                request = _with_settings(row, _with_system(row, request, _AT_FIELD), _AT_FIELD)
-            around = _unread(row, (place,)) if place else {}
-            inside = {f"{place}.{name}": call[name] for name in request.unread} if place else {}
-            return replace(request, unread={**around, **(inside or request.unread)})
+        if request := _request_in(
+            call, place, whole=place in BODIES, server=place not in ("", "prompt")
+        ):
+            for prefix, fields, child, _ in _around(row, place):
+                request = _with_fields(request, fields, prefix, (child,), around=True)
+            return request
         if place in BODIES and "input" in call:  # an embedding
             raise NotRepresentableError("input")
     if at(row, "input.inputBodyS3Path"):
@@ -388,107 +428,191 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
 
 
 def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
-    """The request whose prompt is at a path, with the settings that are around it."""
-    around = {name: decoded(at(row, place)) for place, name in (("", path), *splits(path))}
-    holders = {name: thing for name, thing in around.items() if isinstance(thing, Mapping)}
+    """The request whose prompt is at a path, with what the objects around it say of it."""
     if (found := at(row, path)) is None:
         raise UnknownFormError(row, path)
-    content, request = decoded(found), None
+    content, request, unread = decoded(found), None, {}
+    holders = list(_around(row, path))
     if isinstance(content, Mapping):
-        request = _request_in(content)
-        request = request and replace(request, server=True)
-    for name, holder in holders.items():
-        if request is None and name in _PROMPTS:
-            others = _PROMPTS - {name}
-            request = _request_in({key: holder[key] for key in holder if key not in others})
-    if request is None:
-        match content:
-            case [{"role": _}, *_]:
-                request = _answered(LoggedRequest(content))
-            case _:  # undecoded, since a prompt may happen to be JSON
-                request = LoggedRequest(found)
-        for holder in reversed(holders.values()):
-            request = _with_system(holder, request, _AT_FIELD)
-    calls = [decoded(at(row, place)) for place in BODIES]
-    for holder in (*reversed(holders.values()), *calls):
-        if isinstance(holder, Mapping):
-            request = _with_settings(holder, request, _AT_FIELD)
+        request = _request_in(content, path, server=True)
+    around = holders
+    for depth, holder in reversed(list(enumerate(holders, start=1))):
+        if request is None and holder.rest in PROMPTS:
+            others = [name for name in holder.fields if name in PROMPTS - {holder.rest}]
+            call = {name: holder.fields[name] for name in holder.fields if name not in others}
+            if request := _request_in(call, holder.prefix):
+                around = holders[depth:]
+                unread = {_join(holder.prefix, name): holder.fields[name] for name in others}
+    if request is None:  # undecoded, since a prompt may happen to be JSON
+        turns = _turns_in(content)
+        request = _answered(turns) if turns else LoggedRequest(found)
+    bodies = {
+        name: decoded(at(row, name)) for name in BODIES if not f"{path}.".startswith(f"{name}.")
+    }
+    for name, body in bodies.items():
+        if isinstance(body, Mapping):
+            request = _with_fields(request, body, name, ("body",), around=True)
+    for prefix, fields, child, _ in around:
+        read = (child, *bodies)
+        request = _with_fields(request, fields, prefix, read, around=True, chat=True)
     if request.server is None:
-        wrapped = any(place in BODIES for place, _ in splits(path))
+        wrapped = any(name in BODIES for name, _ in splits(path))
         models = (
-            at(holder, "model") or at(holder, "gen_ai.request.model") for holder in holders.values()
+            at(each.fields, name) for each in holders for name in ("model", "gen_ai.request.model")
         )
         request = replace(request, server=wrapped or any(models))
-    return replace(request, form=_AT_FIELD.name, unread=_unread(row, (path,)))
+    unread |= {**request.unread, **dict(request.parts)}
+    return replace(request, form=_AT_FIELD, parts=(), unread=unread)
 
 
-def _request_in(call: Mapping[str, Any], *, whole: bool = False) -> LoggedRequest | None:
-    """The request in an object; `whole` if that is the body of an API call and nothing else."""
+def _request_in(
+    call: Mapping[str, Any], prefix: str, *, whole: bool = False, server: bool = False
+) -> LoggedRequest | None:
+    """The request in an object.
+
+    Args:
+        prefix: the object's path in its row.
+        whole: whether it is the body of an API call and nothing else.
+        server: whether where it stands says that it was sent to a server.
+    """
     for form in FORMS:
         # A body that was sent to a server has none of the forms of data sets.
         request = None if whole and form.server is False else form.read(call)
         if request is None:
             continue
-        request = _with_system(call, request, form)
         if form.logged and not whole:
             request = _answered(request)
-        request = _with_settings(call, request, form)
-        return replace(
-            request,
-            api=request.settings.keys() if whole else request.api,
-            server=("model" in call or None) if form.server is None else form.server,
-            form="OpenAI request" if whole and form.name in ("messages", "prompt") else form.name,
-            unread={} if whole else _unread(call, form.fields + form.systems),
-        )
+        elif whole and _is_continued(call, request.content):
+            raise NotRepresentableError("an answer that the request begins")
+        own, read = request.settings, request.read
+        sent = ("model" in call or None) if form.server is None else form.server
+        request = replace(request, settings={}, server=server or sent)
+        request = _with_fields(request, call, prefix, read, whole=whole, chat=True)
+        named = "OpenAI request" if whole and form.name in ("messages", "prompt") else form.name
+        settings = dict(request.settings)
+        for name, value in own.items():
+            settings[name] = value if name in read else _agreed(name, settings.get(name), value)
+        return replace(request, settings=settings, form=named)
     return None
-
-
-def _unread(row: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """What an object holds beside these fields and those that are read wherever they stand."""
-    empty: tuple[Any, ...] = (None, "", [], {})
-    return {
-        name: row[name]
-        for name in row
-        if isinstance(name, str) and row[name] not in empty and not _is_read(name, fields)
-    }
-
-
-@lru_cache(4096)
-def _is_read(name: str, fields: tuple[str, ...]) -> bool:
-    places = (*fields, *SYSTEMS, *BLOCKS, *ANSWERS, *SEGMENTS, "timestamp")
-    return name in HARMLESS | SETTINGS or any(
-        place == name or place.startswith(f"{name}.") or name.startswith(f"{place}.")
-        for place in places
-    )
 
 
 def _answered(request: LoggedRequest) -> LoggedRequest:
     """A conversation that ends with the assistant, as a request and its answer."""
     match request.content:
-        case [_, *_, {"role": "assistant"} as last]:
+        case [_, *_, {"role": "assistant"} as last] if not any(map(last.get, BEGUN)):
             return replace(request, content=request.content[:-1], answer=message_of(last))
     return request
 
 
-def _with_settings(call: Mapping[str, Any], request: LoggedRequest, form: Form) -> LoggedRequest:
-    """The request with those settings of an object and its blocks that it does not have yet."""
-    fields, in_blocks = _settings(call)
-    beside = {name: fields[name] for name in fields if name not in (*form.fields, *form.systems)}
-    given = {name: value for name, value in request.settings.items() if value is not None}
-    return replace(
-        request, settings={**in_blocks, **beside, **given}, api=request.api | in_blocks.keys()
-    )
+def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
+    """Whether the model continues the last message, as Anthropic's do with the assistant's."""
+    match content:
+        case [*_, {"role": "assistant"}]:
+            known = {"anthropic_version", "stop_sequences", "inferenceConfig"} & call.keys()
+            return bool(known) or "claude" in str(call.get("model"))
+    return False
 
 
-def _settings(call: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of an object, and those of its blocks."""
-    blocks = {name: block for name in BLOCKS if (block := _block(call, name)) is not None}
-    in_blocks: dict[str, Any] = {}
-    for block in blocks.values():
-        fields, deeper = _settings(block)
-        in_blocks |= deeper | fields
-    fields = {name: call[name] for name in call if name not in blocks and call[name] is not None}
-    return fields, in_blocks
+class _Around(NamedTuple):
+    """An object of a row that has a path inside it."""
+
+    prefix: str  # its own path
+    fields: Mapping[str, Any]
+    child: str  # the next object on the path, or what stands there
+    rest: str  # the path inside it
+
+
+def _around(row: Mapping[str, Any], path: str) -> Iterator[_Around]:
+    """The objects on the way to a path, the innermost first."""
+    heads = [("", path), *splits(path)] if path else []
+    child = path
+    for prefix, rest in reversed(heads):
+        fields = decoded(at(row, prefix))
+        if isinstance(fields, Mapping):
+            yield _Around(prefix, fields, child[len(prefix) :].removeprefix("."), rest)
+            child = prefix
+
+
+def _with_fields(
+    request: LoggedRequest,
+    fields: Mapping[str, Any],
+    prefix: str,
+    read: Collection[str] = (),
+    *,
+    whole: bool = False,
+    around: bool = False,
+    chat: bool = False,
+) -> LoggedRequest:
+    """The request with the system text and the settings of an object, and with what is left of it.
+
+    Args:
+        prefix: the object's path in its row.
+        read: the paths of what was read in it before.
+        whole: whether all fields are an API's: then no unknown one is ignored.
+        around: whether it is around the request and not the request itself.
+        chat: whether a system text makes a plain prompt a user's message.
+    """
+    request, systems = _with_system(fields, request, chat=chat)
+    blocks = {name: block for name in BLOCKS if (block := _block(fields, name)) is not None}
+    settings = dict(request.settings)
+    parts, unread = list(request.parts), dict(request.unread)
+    # Names of columns are settings only in a request that was sent to a server.
+    known = SETTINGS if whole or (request.server and not around) else SETTINGS - COLUMNS
+    for name, value in _left(fields, (*read, *systems, *blocks, *_read_at(prefix))):
+        path = _join(prefix, name)
+        if name in known:
+            settings[name] = _agreed(name, settings.get(name), value)
+        elif value in _EMPTY:
+            continue
+        elif name in _OF_PROMPTS:
+            parts.append((name if whole else path, value))
+        elif whole and name in fields and name not in HARMLESS:
+            raise NotRepresentableError(
+                name if readable(name) == name else "an unreadable field name"
+            )
+        elif name not in HARMLESS:
+            unread[path] = value
+    request = replace(request, settings=settings, parts=parts, unread=unread)
+    for name, block in blocks.items():
+        request = _with_fields(request, block, _join(prefix, name), whole=True)
+    return request
+
+
+def _left(fields: Mapping[str, Any], read: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """What an object holds beside these paths; of an object in it that was read in part, the other
+    fields.
+    """
+    for name, value in fields.items():
+        if not isinstance(name, str) or value is None or name in read:
+            continue
+        if "." in name and any(name.startswith(f"{path}.") for path in read):
+            continue
+        inside = [path[len(name) + 1 :] for path in read if path.startswith(f"{name}.")]
+        if inside and isinstance(inner := decoded(value), Mapping):
+            yield from ((f"{name}.{each}", left) for each, left in _left(inner, inside))
+        else:
+            yield name, value
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+@lru_cache(1024)
+def _read_at(prefix: str) -> tuple[str, ...]:
+    """What is read beside a request in the object at a path of its row."""
+    start = f"{prefix}." if prefix else ""
+    return tuple(path[len(start) :] for path in _BESIDE_A_REQUEST if path.startswith(start))
+
+
+def _agreed(name: str, given: Any, again: Any) -> Any:
+    """A setting that is given twice, alike."""
+    if given is None:
+        return again
+    first, second = setting_value(name, given), setting_value(name, again)
+    if None not in (first, second) and first != second:
+        raise NotRepresentableError(f"several values of {name}")
+    return again if first is None else given
 
 
 def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

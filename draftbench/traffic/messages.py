@@ -3,7 +3,7 @@
 These have a `role`, a `content` (a text, or None beside tool calls), and where they are given
 `name`, `tool_calls` (with arguments as objects), `tool_call_id` and `reasoning_content`. Whatever
 else stands in a message is part of the prompt, and leaves its row out, or belongs to the log, and
-is named as unread.
+is named as unread. A text that holds the parts of a message is read as these.
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ import msgspec
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.places import at, decoded, parsed
-from draftbench.traffic.request_settings import MEDIA
+from draftbench.traffic.request_settings import MARKS, MEDIA
 
 _KEPT = ("name", "tool_call_id")
-_REASONING = ("reasoning_content", "reasoning", "thinking")
+# The same reasoning under several names is read once.
+_REASONING = (
+    *("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details"),
+)
 _READ = {
     *("role", "type", "content", "contents", "parts", "id", "status", "finish_reason", "index"),
-    *("tool_calls", "function_call", *_KEPT, *_REASONING),
+    *("tool_calls", "function_call", *_KEPT, *_REASONING, *MARKS),
 }
+# Marks of a message that the answer goes on with.
+BEGUN = ("prefix", "partial")
 # Fields of a message that change its prompt and that a `Request` cannot express.
-_PARTS = (*MEDIA, "prefix")
+_PARTS = (*MEDIA, *BEGUN, "tools", "functions", "system", "instructions", "context", "documents")
 _ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -43,9 +48,11 @@ _ROLES = {
 _TEXTS = ("text", "input_text", "output_text")
 _CALLS = ("tool_use", "toolUse", "tool_call", "function_call")
 _RESULTS = ("tool_result", "toolResult", "tool_call_response", "function_call_output")
-_THOUGHTS = ("thinking", "reasoning", "reasoningContent", "reasoning_text")
-# Parts that mark where a provider may cache.
-_MARKS = ("cachePoint", "cache_control")
+_THOUGHTS = (
+    *("thinking", "reasoning", "reasoningContent", "reasoning_text"),
+    *("reasoning.text", "reasoning.summary", "reasoning.encrypted", "redacted_thinking"),
+)
+_KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *MEDIA, "image_url", "input_image", "document"}
 
 
 def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
@@ -62,7 +69,7 @@ def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
         if not isinstance(turn, Mapping):
             raise BadRowError(f"{where} is not an object")
         item = turn.get("type") in (*_THOUGHTS, "function_call")
-        said = _said(_unwrapped(turn), where, unread)
+        said = _said(_flat(_unwrapped(turn)), where, unread)
         if (joins or item) and _is_assistants(messages[-1:]) and _is_assistants(said[:1]):
             _join(messages[-1], said.pop(0))
         messages += said
@@ -106,9 +113,17 @@ def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
         case {"type": str(name)} if name in _ROLES:
             return {"role": name, **turn}
         case {"type": str(name)} if name != "message":
-            raise NotRepresentableError(f"input items of type {_readable(name)}")
+            raise NotRepresentableError(f"input items of type {readable(name)}")
     inner = at(turn, "message")
     return inner if isinstance(inner, Mapping) else turn
+
+
+def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message with the fields that LangChain keeps apart."""
+    match turn:
+        case {"additional_kwargs": Mapping() as more, **rest}:
+            return {**more, **{name: rest[name] for name in rest if rest[name] or name not in more}}
+    return turn
 
 
 def role_of(name: str) -> str:
@@ -135,7 +150,8 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
         if turn.get(name):
             raise NotRepresentableError(f"messages.{name}")
     known = {name for name in turn if name.partition(".")[0] in _READ}
-    unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in (None, "")}
+    empty: tuple[Any, ...] = (None, "", [], {})
+    unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in empty}
     content = next((turn[name] for name in ("parts", "content") if name in turn), None)
     if content is None:
         content = at(turn, "contents")
@@ -145,26 +161,45 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
             for part in content:
                 read.take(part)
         case str():
-            read.texts.append(content)
+            for part in _parts_in(content) if role not in ("tool", "function") else [content]:
+                read.take(part)
         case None if "content" in turn or "tool_calls" in turn or at(turn, "tool_calls"):
             pass
         case _:
             raise BadRowError(f"{where} has no text as `content`")
     for call in _listed(at(turn, "tool_calls")) + _listed(turn.get("function_call")):
         read.take_call(call)
-    if thought := next((turn[name] for name in _REASONING if isinstance(turn.get(name), str)), ""):
-        read.thoughts.append(thought)
+    thoughts = next((turn[name] for name in _REASONING if turn.get(name)), None)
+    for thought in [] if read.thoughts else _listed(thoughts):
+        read.take_thought(thought)
     message: dict[str, Any] = {"role": _ROLES.get(role, role)}
     # vLLM and llama.cpp join them by line breaks too, for plain-text templates, and servers read
     # a turn without any text as an empty one.
     message["content"] = "\n".join(read.texts) if read.texts or not read.calls else None
-    message |= {name: turn[name] for name in _KEPT if isinstance(turn.get(name), str)}
+    message |= {
+        name: turn[name] for name in _KEPT if turn.get(name) and isinstance(turn[name], str)
+    }
     if read.calls:
         message["tool_calls"] = read.calls
     if read.thoughts:
         message["reasoning_content"] = "\n".join(read.thoughts)
     alone = read.results and not (read.texts or read.calls or read.thoughts)
     return [*read.results, *([] if alone else [message])]
+
+
+def _parts_in(text: str) -> list[Any]:
+    """The parts of a message that a text holds as JSON or as a Python literal, or the text."""
+    match decoded(text) if text.lstrip().startswith("[") else None:
+        case [{"type": str()}, *_] as parts if all(_is_part(part) for part in parts):
+            return parts
+    return [text]
+
+
+def _is_part(value: Any) -> bool:
+    match value:
+        case {"type": str(kind)}:
+            return kind in _KINDS
+    return False
 
 
 def _listed(value: Any) -> list[Any]:
@@ -189,7 +224,15 @@ class _Parts:
         if not isinstance(part, Mapping):
             raise BadRowError(f"{self.where} has a part without text")
         part = at(part, "message_content") or part  # OpenInference's
-        kind = part.get("type") or next((name for name in part if name != "text"), "text")
+        fields = [name for name in part if part[name] is not None and name not in MARKS]
+        if kind := part.get("type"):
+            fields = [kind, *(name for name in MEDIA if name in fields and name != kind)]
+        if not fields and not any(name in part for name in MARKS):
+            raise BadRowError(f"{self.where} has a part without text")
+        for name in fields:
+            self._take(name, part)
+
+    def _take(self, kind: Any, part: Mapping[str, Any]) -> None:
         inner = part[kind] if isinstance(part.get(kind), Mapping) else part
         if kind in _TEXTS:
             self.texts.append(self._text(inner))
@@ -198,9 +241,9 @@ class _Parts:
         elif kind in _RESULTS:
             self._take_result(inner)
         elif kind in _THOUGHTS:
-            self._take_thought(inner)
-        elif kind not in _MARKS:
-            raise NotRepresentableError(f"message content of type {_readable(kind)}")
+            self.take_thought(inner)
+        elif kind not in MARKS:
+            raise NotRepresentableError(f"message content of type {readable(kind)}")
 
     def _text(self, part: Mapping[str, Any]) -> str:
         match part:
@@ -246,15 +289,18 @@ class _Parts:
             message["tool_call_id"] = name
         self.results.append(message)
 
-    def _take_thought(self, part: Mapping[str, Any]) -> None:
+    def take_thought(self, part: Any) -> None:
         """Reasoning whose text only its provider has cannot be put back."""
-        texts = at(part, "reasoningText") or part
-        match texts:
+        match at(part, "reasoningText") or part:
+            case str(text):
+                self.thoughts.append(text)
             case {"thinking": str(text)} | {"text": str(text)} | {"content": str(text)} if text:
                 self.thoughts.append(text)
             case {"content": [{"text": str()}, *_] as thoughts}:
                 self.thoughts += [self._text(thought) for thought in thoughts]
-            case _ if any(part.get(name) for name in ("encrypted_content", "summary", "signature")):
+            case {"thinking": ""} | {"text": ""} if not part.get("signature"):
+                pass
+            case _:
                 raise NotRepresentableError("reasoning that is not in the log")
 
 
@@ -270,6 +316,6 @@ def _json(value: Any) -> str:
         raise BadRowError("holds values that JSON does not have") from None
 
 
-def _readable(name: Any) -> str:
+def readable(name: Any) -> str:
     plain = isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", name)
     return name if plain else "unreadable"

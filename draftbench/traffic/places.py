@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import io
+import itertools
 import json
+import re
+import tokenize
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +18,7 @@ import msgspec
 
 # Most characters of a Python literal: parsing takes a hundred times its size.
 _MOST_LITERAL = 1 << 20
+_SIDE_BY_SIDE = re.compile(r"""["']\s*[rbu]?["']""", re.IGNORECASE)
 
 
 def at(row: Any, path: str) -> Any:
@@ -83,12 +88,22 @@ def decoded(value: Any) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """The object or list that a Python literal holds, as tables keep it; None for other texts."""
+    """The object or list that a Python literal holds, as tables keep it; None for other texts.
+
+    Texts side by side are several, as numpy writes them, and not one, as Python reads them.
+    """
     if "'" not in text or len(text) > _MOST_LITERAL:
         return None
     try:
+        if _SIDE_BY_SIDE.search(text):
+            tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
+            words = [token for token in tokens if token.type != tokenize.NL]
+            text = " ".join(
+                word.string + "," * (word.type == after.type == tokenize.STRING)
+                for word, after in itertools.pairwise(words)
+            )
         return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, tokenize.TokenError, MemoryError, RecursionError):
         return None
 
 

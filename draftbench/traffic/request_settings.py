@@ -7,8 +7,7 @@ field's name.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -21,10 +20,9 @@ from draftbench.traffic.places import decoded, parsed
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off
-# Fields of request bodies that set nothing: the content, which is read elsewhere, and what does not
-# change the target's text.
+# Fields of request bodies that set nothing: they do not change the target's text.
 HARMLESS = frozenset({
-    "messages", "prompt", "model", "user", "metadata", "store", "stream", "stream_options",
+    "model", "user", "metadata", "store", "stream", "stream_options",
     "logprobs", "top_logprobs", "prompt_logprobs", "echo", "service_tier", "safety_identifier",
     "prompt_cache_key", "prompt_cache_retention", "prediction", "request_id", "priority",
     "cache_salt", "timeout", "return_tokens_as_token_ids", "return_token_ids",
@@ -38,8 +36,7 @@ HARMLESS = frozenset({
     "no_stop_trim", "return_logprob", "return_text_in_logprobs", "logprob_start_len",
     "top_logprobs_num", "token_ids_logprob", "guided_decoding_backend",
     "guided_whitespace_pattern",
-    # other APIs: fields that `forms` reads
-    "system", "input", "inputs", "instructions", "text", "reasoning", "raw", "do_sample",
+    "do_sample",
     # Responses (its truncation cuts only what would not fit), TGI, Ollama, LiteLLM, LangChain
     "include", "truncation", "background", "max_tool_calls", "details", "decoder_input_details",
     "return_full_text", "top_n_tokens", "keep_alive", "num_ctx", "num_keep", "num_gpu",
@@ -68,6 +65,8 @@ _ALIASES = {
     "max_gen_len": "max_tokens", "max_tokens_to_sample": "max_tokens",
     "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
 }
+# Marks of where a provider may cache.
+MARKS = ("cachePoint", "cache_control")
 # Parts of a prompt that are no text.
 MEDIA = ("image", "images", "audio", "audios", "video", "videos")
 # Fields that change the distribution or the prompt and cannot be applied → their values that have
@@ -84,7 +83,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "guardrailConfig": (),
     "thinking_token_budget": (-1,),
     "add_generation_prompt": (True,), "continue_final_message": (False,), "chat_template": (),
-    "documents": ([],), "template": (), "context": ([], {}), "suffix": (),
+    "template": (), "suffix": (),
     "truncate_prompt_tokens": (-1,),
     "allowed_token_ids": ([],),
     # samplers of llama.cpp and its like
@@ -93,9 +92,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 # Settings that are also names of columns in data sets. They are settings only in a request that
 # was sent to a server.
-_COLUMNS = frozenset({
-    "format", "template", "context", "documents", "think", "thinking", "functions", "grammar",
-    "regex", "json_schema",
+COLUMNS = frozenset({
+    "format", "template", "think", "thinking", "grammar", "regex", "json_schema",
 })
 # Arguments of the renderer that a log must not set: with `chat_template` the log's template would
 # run.
@@ -137,10 +135,8 @@ SETTINGS = frozenset({
 })  # fmt: skip
 
 
-def request_fields(
-    settings: Mapping[str, Any], *, server: bool, api: Container[str]
-) -> dict[str, Any]:
-    """The settings as keyword arguments of `Request`.
+def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, Any]:
+    """The settings, all of `SETTINGS`, as keyword arguments of `Request`.
 
     Null and empty text mean absent. Neutral values (top_p 1, top_k 0 or -1, min_p 0) become `None`.
     `n` samples are `n` times the weight.
@@ -148,44 +144,36 @@ def request_fields(
     Args:
         server: whether a server was asked: an absent temperature is then 1.0, the default of
             servers, and else 0.0.
-        api: the settings that an API was given. If one of these is unknown, the request is not
-            representable; other unknown settings belong to the log.
 
     Raises:
         BadRowError: a value has the wrong type or is out of range.
         NotRepresentableError: the request sets a field that a `Request` cannot express.
     """
-    given: dict[str, Any] = {"temperature": 1.0 if server else 0.0}
+    given: dict[str, Any] = {}
     constraint, forced = constraint_of(
         {
             name: setting_value(name, settings[name])
             for name in (*CONSTRAINTS, "tools", "tool_choice")
-            if name in settings and (server or name in api or name not in _COLUMNS)
+            if name in settings
         }
     )
     for alias, text in settings.items():
         name = _ALIASES.get(alias, alias)
-        if name in _COLUMNS and not server and alias not in api:
-            continue
-        value = setting_value(name, text) if name in SETTINGS else text
+        value = setting_value(name, text)
         if name == "think":  # Ollama's
             name = "enable_thinking" if isinstance(value, bool) else "reasoning_effort"
-        if value is None or (name != alias and settings.get(name) is not None):
-            continue
-        if name in ("max_tokens", "max_completion_tokens") and value in _ENDLESS:
+        if value is None:
             continue
         if name == "tool_choice" and (forced or not setting_value("tools", settings.get("tools"))):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
-        given[name] = int(value) if whole and name in _Applied.__struct_fields__ else value
-        if name in _NEUTRAL:
-            allowed = value in _NEUTRAL[name]
-        else:
-            allowed = alias not in api or name in HARMLESS or name in SETTINGS
-        if not allowed:
-            readable = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", name)
-            raise NotRepresentableError(name if readable else "an unreadable field name")
+        value = int(value) if whole and name in _Applied.__struct_fields__ else value
+        if (other := given.setdefault(name, value)) is not value and other != value:
+            raise NotRepresentableError(f"several values of {name}")
+        if name in _NEUTRAL and value not in _NEUTRAL[name]:
+            raise NotRepresentableError(name)
+    given.setdefault("temperature", 1.0 if server else 0.0)
     try:
         asked = msgspec.convert(given, _Applied)
     except msgspec.ValidationError as error:
@@ -206,30 +194,39 @@ def request_fields(
         "max_tokens": asked.max_completion_tokens or asked.max_tokens,
         "stop": (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
         "weight": float(asked.n),
-        "tools": tuple(map(_function, asked.tools)) or None,
+        "tools": tuple(filter(None, map(_function, asked.tools))) or None,
         "template": asked.chat_template_kwargs | switches,
         "constraint": constraint,
     }
 
 
 def setting_value(name: str, value: Any) -> Any:
-    """The value of a setting, which a table or a log may keep as text."""
+    """The value of a setting, which a table or a log may keep as text; None: it sets nothing."""
+    content = _untyped(name, value)
+    limit = _ALIASES.get(name, name) in ("max_tokens", "max_completion_tokens")
+    return None if limit and content in _ENDLESS else content
+
+
+def _untyped(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if not value.strip():
         return None
-    if name in ("tools", "tool_choice") and isinstance(structure := decoded(value), list | dict):
-        return structure
-    try:
-        content = parsed(_PYTHON.get(value, value))
-    except (ValueError, RecursionError):
-        return value
-    text = name == "stop" or CONSTRAINTS.get(name) in ("regex", "grammar")
-    return value if text and content is not None and not isinstance(content, list) else content
+    content = decoded(value)
+    if content is value:
+        try:
+            content = parsed(_PYTHON.get(value, value))
+        except (ValueError, RecursionError):
+            return value
+    if name == "stop":
+        return content if content is None or isinstance(content, list) else value
+    text = CONSTRAINTS.get(name) in ("regex", "grammar") and content is not None
+    return value if text else content
 
 
 def _function(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool as chat templates expect it; others than OpenAI's chat API write it flat."""
+    tool = {name: tool[name] for name in tool if name not in MARKS}
     flat = tool.get("toolSpec", tool)
     match flat:
         case {"inputSchema": {"json": schema}} | {"input_schema": schema}:

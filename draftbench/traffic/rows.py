@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,32 +20,52 @@ import msgspec
 from draftbench.records import Request
 from draftbench.safe_files import without_controls
 from draftbench.traffic.answers import Answer, answer_of, failed
-from draftbench.traffic.errors import BadRowError, NoTrafficError
+from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
 from draftbench.traffic.files import MAX_ROW
 from draftbench.traffic.forms import SEGMENTS, find_request
 from draftbench.traffic.messages import messages_of
-from draftbench.traffic.places import at, parsed
+from draftbench.traffic.places import at, decoded, parsed
 from draftbench.traffic.request_settings import request_fields, setting_value
 
 # Most bytes of a request as JSON, and of a logged response; a row with a longer one is bad.
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
 
-# What loggers write in place of a text: LiteLLM inside it, and for the whole of it Langfuse,
-# Datadog, LiteLLM, OpenInference and those who put a word in brackets.
-_CUT_INSIDE = "(litellm_truncated "
-_CUT = re.compile(
-    r"\s*[<\[(]+[^<>\[\]()]{0,80}\b(truncated|too large|dropped because|omitted)\b"
-    r"[^<>\[\]()]{0,80}[>\])]+\s*\Z",
+# What loggers write of a text that they do not keep, each in its own brackets: inside the text
+# (LiteLLM), for the whole of it (Langfuse, Datadog, OpenInference), or at its end. A user's "(some
+# steps omitted)" is none.
+_OF = r"((content|text|prompt|input|output|message|value|body|request|response) )?"
+_SIZE = r"[\d,.]{1,12} ?\w{0,12}"
+_LITELLM_CUT = re.compile(r"\(litellm_truncated ")
+_LITELLM_REDACTED = re.compile(r"(\A|\n)[ \t]*redacted-by-litellm[ \t]*(\n|\Z)")
+_WHOLE_CUT = re.compile(
+    r"\s*[\[<][^\[\]<>]{0,80}\b(too large|dropped because)\b[^\[\]<>]{0,80}[\]>]\s*\Z",
     re.IGNORECASE,
 )
-_REDACTED = re.compile(
-    r"\A\s*(redacted-by-litellm"
-    r"|[\W_]{1,3}(content |text )?(redacted|filtered|masked|hidden)[\W_]{1,3})\s*\Z",
+_WHOLE_REDACTED = re.compile(
+    rf"\s*[\W_]{{1,3}}{_OF}(redacted|filtered|masked|hidden|omitted)"
+    r"( by [^\]>)]{0,80})?[\W_]{1,3}\s*\Z",
     re.IGNORECASE,
 )
-# A text that only looks like messages: it could be parsed neither as JSON nor as Python.
-_LIKE_MESSAGES = re.compile(r"""\s*\[\s*\{\s*(['"])(role|content|from|value)\1\s*:""")
+_CUT_AT_END = re.compile(
+    rf"([\[<]{{1,2}}[.… ]*{_OF}({_SIZE} )?truncated(:? {_SIZE}| due to [^\]>]{{0,80}})?"
+    r"[.… ]*[\]>]{1,2}"
+    rf"|(\.\.\.|…)(truncated| ?\(truncated( {_SIZE})?\)))\s*\Z",
+    re.IGNORECASE,
+)
+# How a text begins that looks like messages or their parts.
+_LIKE_MESSAGES = re.compile(
+    r"""\s{0,9}(array\(\s?)?[\[(]*\s?(
+        \{\s*["'](messages|conversations)["']\s*:\s*\[
+        |(?<=\[)\{\s*'(role|content|from|value)'\s*:
+        |\{[^{}]{0,300}?["'](role|from)["']\s*:\s*
+            ["'](user|human|system|developer|assistant|ai|gpt|tool)["']
+        |\{\s*["']type["']\s*:\s*["'](text|input_text|image|image_url)["']
+        |\w{0,40}Message\w{0,40}\(content=)""",
+    re.VERBOSE,
+)
+# Names of what only labels a text.
+_LABELS = {"role", "from", "type", "id"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +89,7 @@ class ReadRow(NamedTuple):
 
 
 def read_request(
-    data: bytes | Mapping[str, Any], source: str, fields: Fields, key: bytes
+    data: bytes | Mapping[str, Any] | BadRowError, source: str, fields: Fields, key: bytes
 ) -> ReadRow:
     """Read one row.
 
@@ -88,12 +108,14 @@ def read_request(
         if asked.server and failed(row):
             raise NoTrafficError("the call failed")
         content = _content(asked.content, unread, chat=fields.as_chat)
-        settings = request_fields(asked.settings, server=bool(asked.server), api=asked.api)
+        settings = request_fields(asked.settings, server=bool(asked.server))
+        answer = _response(row, fields.response, asked.answer)
+        left = dict(asked.unread) | _new_parts(asked.parts, content, answer)
         request = Request(
             id=_identity(content | settings, key),
             source=source,
             segment=_segment(row, fields.segment),
-            response=_response(row, fields.response, asked.answer),
+            response=answer,
             timestamp=_timestamp(row.get("timestamp")),
             **content,
             **settings,
@@ -104,11 +126,15 @@ def read_request(
         raise BadRowError("not UTF-8") from None
     form = asked.form + " as chat" * (fields.as_chat and isinstance(asked.content, str))
     assumed = setting_value("temperature", asked.settings.get("temperature")) is None
-    return ReadRow(form, request, assumed, {**asked.unread, **dict.fromkeys(unread)}, row)
+    named = (fields.response, fields.segment)
+    left = {path: left[path] for path in left if path not in named}
+    return ReadRow(form, request, assumed, {**left, **dict.fromkeys(unread)}, row)
 
 
-def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
+def _parse(data: bytes | Mapping[str, Any] | BadRowError) -> Mapping[str, Any]:
     row = data
+    if isinstance(data, BadRowError):
+        raise data
     if isinstance(data, bytes):
         if len(data) > MAX_ROW:
             raise BadRowError("longer than 16 MiB")
@@ -119,8 +145,6 @@ def _parse(data: bytes | Mapping[str, Any]) -> Mapping[str, Any]:
             raise BadRowError(f"not JSON ({reason})") from None
     if not isinstance(row, Mapping):
         raise BadRowError("not an object")
-    if None in row:
-        raise BadRowError("more cells than the header")
     return row
 
 
@@ -128,11 +152,12 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
     if isinstance(content, str):
         if not content.strip():
             raise BadRowError("the prompt is empty")
+        ids = decoded(content)
+        if isinstance(ids, list) and ids and all(type(token) is int for token in ids):
+            raise NotRepresentableError("prompt as a list")
         if _LIKE_MESSAGES.match(content):
-            raise BadRowError(
-                "the prompt looks like messages, but is no JSON and no Python literal"
-            )
-        _refuse_marker(content)
+            raise BadRowError("the prompt looks like messages, but cannot be read as such")
+        _refuse_mark(content)
         return (
             {"messages": ({"role": "user", "content": content},)} if chat else {"prompt": content}
         )
@@ -140,26 +165,75 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
         missing = "the prompt is missing" if content is None else "the prompt is not a text"
         raise BadRowError(missing)
     messages = tuple(messages_of(content, unread))
-    texts = [text for message in messages if (text := message["content"] or "").strip()]
-    if not texts:
+    if not any((message["content"] or "").strip() for message in messages):
         raise BadRowError("the messages are empty")
-    for text in texts:
-        _refuse_marker(text)
+    for message in messages:
+        text, tool = message["content"] or "", message["role"] == "tool"
+        # A user may send a conversation as JSON, to be judged.
+        json = text.lstrip().startswith(('[{"', '{"'))
+        if not tool and not json and _LIKE_MESSAGES.match(text):
+            raise NotRepresentableError("messages as the text of a message")
+        for each in (
+            text,
+            message.get("reasoning_content", ""),
+            *_texts(message.get("tool_calls")),
+        ):
+            _refuse_mark(each, tool=tool)
     return {"messages": messages}
 
 
-def _refuse_marker(text: str) -> None:
-    """Raise a NoTrafficError for a text in which the logger speaks."""
-    if _CUT_INSIDE in text or _CUT.match(text):
+def _refuse_mark(text: str, *, tool: bool = False) -> None:
+    """Raise a NoTrafficError for a text in which the logger speaks. What a tool wrote may end with
+    such a mark: the program that asked has cut it, and the model read no more.
+    """
+    cut = _CUT_AT_END.match(text) if tool else _CUT_AT_END.search(text)
+    if cut or _WHOLE_CUT.match(text) or _LITELLM_CUT.search(text):
         raise NoTrafficError("cut by the logger")
-    if _REDACTED.match(text):
+    if _WHOLE_REDACTED.match(text) or _LITELLM_REDACTED.search(text):
         raise NoTrafficError("redacted by the logger")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts and numbers in a structure, but for what only labels them."""
+    match value:
+        case str() | int() | float():
+            yield str(value)
+        case Mapping():
+            for name in value.keys() - _LABELS:
+                yield from _texts(value[name])
+        case list() | tuple():
+            for inner in value:
+                yield from _texts(inner)
+
+
+def _new_parts(
+    parts: Iterable[tuple[str, Any]], content: Mapping[str, Any], answer: Answer | None
+) -> dict[str, Any]:
+    """Those parts of a prompt that were not read but are a count, or hold all of it and the answer
+    as they were rendered; what the prompt holds already is no part of its own.
+
+    Raises:
+        NotRepresentableError: a part holds more than the prompt.
+    """
+    asked = list(_texts(content.get("messages", content.get("prompt"))))
+    lines = [line.strip() for text in (*asked, *_texts(answer)) for line in text.splitlines()]
+    left = {}
+    for path, value in parts:
+        part, texts = decoded(value), list(_texts(decoded(value)))
+        rendered = answer and isinstance(part, str) and all(line in part for line in lines)
+        if rendered or isinstance(part, int | float) or not texts:
+            left[path] = value
+        elif not all(any(text.strip() in known for known in asked) for text in texts):
+            raise NotRepresentableError(path)
+    return left
 
 
 def _identity(request: Mapping[str, Any], key: bytes) -> str:
     body = {
         name: value for name, value in request.items() if name != "weight" and value is not None
     }
+    if "messages" in body:
+        body["messages"] = [_without_ids(message) for message in body["messages"]]
     sampling = msgspec.structs.asdict(request["sampling"])
     body["sampling"] = {name: value for name, value in sampling.items() if value is not None}
     try:
@@ -169,6 +243,16 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
     if len(text) > MAX_TEXT:
         raise BadRowError("the request is longer than 1 MiB")
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:16]
+
+
+def _without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message without the names that tie a tool's result to its call, new in every log."""
+    calls = [
+        {name: call[name] for name in call if name != "id"}
+        for call in message.get("tool_calls", ())
+    ]
+    kept = {name: message[name] for name in message if name != "tool_call_id"}
+    return kept | ({"tool_calls": calls} if calls else {})
 
 
 def _segment(row: Mapping[str, Any], path: str | None) -> str | None:
@@ -201,7 +285,7 @@ def _response(row: Mapping[str, Any], path: str | None, last: Answer | None) -> 
         return None
     text = answer if isinstance(answer, str) else answer["content"] or ""
     try:
-        _refuse_marker(text)
+        _refuse_mark(text)
     except NoTrafficError:  # the target can still answer the request
         return None
     if len(msgspec.json.encode(answer)) > MAX_TEXT + 2:

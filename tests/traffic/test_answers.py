@@ -64,6 +64,12 @@ def test_a_named_answer_that_holds_no_text_is_a_bad_row():
         {"response": "Internal Server Error"},
         {"response": "502 Bad Gateway"},
         {"response": {"status_code": 500, "body": {}}},
+        {"response": {"status": 500, "body": {"message": "upstream timed out"}}},
+        {"response": {"choices": [{"finish_reason": "error", "message": ANSWER}]}},
+        {"response": {"choices": [{"error": {"code": 502}, "message": ANSWER}]}},
+        {"choices": [{"finish_reason": "error", "message": ANSWER}]},
+        {"response": "Request timed out.", "success": False},
+        {"response": {"error": "no route"}},
         {"response": {"type": "error", "error": {"type": "overloaded_error"}}},
         {"response": None, "error": {"message": "too long"}},
         {"status": "failure"},
@@ -92,3 +98,13 @@ def test_the_reasoning_before_an_answer_is_part_of_it(reasoning):
 def test_the_choices_of_a_question_are_no_answer():
     said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "four"}]
     assert asked({"messages": said, "choices": "A) three B) four"}).response == "four"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["Conflict", "Gone", "Not Found", '{"error": "no date"}', '{"message": "x", "code": 404}'],
+)
+def test_an_answer_that_speaks_of_an_error_is_an_answer(answer):
+    assert asked({"request": CHAT, "response": answer}).response == answer
+    choices = [{"finish_reason": "stop", "error": None, "message": ANSWER | {"content": answer}}]
+    assert asked({"request": CHAT, "response": {"choices": choices}}).response == answer

@@ -195,3 +195,19 @@ def test_columns_are_separated_by_what_the_header_holds_most(tmp_path, sign, wor
         f"separated by {word}"
     )
     assert raised.value.hint == "name the prompt's field, perhaps --prompt-field question"
+
+
+def test_a_csv_row_with_more_or_fewer_cells_than_the_header_is_bad(tmp_path):
+    text = "id,prompt,model\n1,First line\nsecond line,m\n\n2,Fine,m\n3,a,b,c\n"
+    (tmp_path / "a.csv").write_text(text)
+    traffic = load(query(tmp_path / "a.csv", skip_bad=True))
+    assert [request.prompt for request in traffic.requests] == ["Fine"]
+    assert [(bad.first, bad.reason, bad.rows) for bad in traffic.bad_rows] == [
+        ("a.csv:2", "it ends in column 2, and the header in column 3", 3)
+    ]
+
+
+def test_columns_of_the_same_name_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("id,prompt,,,prompt\n1,Hello,,,World\n")
+    with pytest.raises(TrafficError, match="columns 2 and 5 of line 1 have the same name"):
+        load(query(tmp_path / "a.csv"))

@@ -1,12 +1,13 @@
 """Every shape of log is read as what was asked: its prompt, its settings and its answer."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from log_shapes import ANSWER, CHAT, SHAPES, SPAN, SYSTEM, TOLD, USER, page
+from log_shapes import ANSWER, CALLED, CHAT, HUMAN, SHAPES, SPAN, SYSTEM, TOLD, USER, page
 from traffic.asked import asked
 
 from draftbench.records import Sampling
@@ -16,6 +17,7 @@ from draftbench.traffic.errors import (
     NotRepresentableError,
     UnknownFormError,
 )
+from draftbench.traffic.forms import BLOCKS
 from draftbench.traffic.rows import Fields, read_request
 
 
@@ -45,13 +47,64 @@ def test_a_path_to_turns_asks_the_first():
     assert asked({"turns": ["Hello", "Shorter"]}, prompt="turns").messages == (USER,)
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", '{"a": 1}', '[{"a": 1}]'])
+@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"content": 1}]', "{'value': 1}"])
 def test_a_prompt_that_happens_to_be_json_stays_a_prompt(text):
     assert asked({"prompt": text}).prompt == text
     assert asked({"question": text}, prompt="question").prompt == text
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", '{"a": 1}', '[{"a": 1}]', '"quoted"'])
+@pytest.mark.parametrize("write", [json.dumps, str])
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"messages": [USER]},
+        USER,
+        [USER],
+        [{"from": "human", "value": "Hello"}],
+        [{"type": "human", "content": "Hello"}],
+        [HUMAN],
+    ],
+)
+def test_a_prompt_that_is_a_structure_of_messages_is_read_as_one(held, write):
+    assert asked({"prompt": write(held)}) == asked({"messages": [USER]})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "array([{'role': 'user', 'content': 'Hi'}], dtype=object)",
+        "({'role': 'user', 'content': 'Hi'},)",
+        "[HumanMessage(content='Hi'), AIMessage(content='x')]",
+        "[{'name': 'Bob', 'role': 'user', 'content': 'Hi'}\n {'role': 'assistant'}]",
+        "{'messages': [{'role': 'user', 'content': nan}]}",
+        "[{'type': 'text', 'text': 'Hi'}]",
+    ],
+)
+def test_a_text_that_looks_like_messages_is_never_a_prompt(text):
+    with pytest.raises(BadRowError, match="the prompt looks like messages"):
+        asked({"prompt": text})
+    said = {"role": "user", "content": text}
+    if "'type'" in text:  # the parts of a message
+        assert asked({"messages": [said]}).messages == ({"role": "user", "content": "Hi"},)
+    else:
+        with pytest.raises(NotRepresentableError, match="messages as the text of a message"):
+            asked({"messages": [said]})
+    # What a tool wrote is what the model read.
+    said = {"role": "tool", "content": text}
+    assert asked({"messages": [*CALLED[:2], said]}).messages[2] == said
+
+
+def test_a_conversation_that_a_user_sends_to_be_judged_is_a_text():
+    said = {"role": "user", "content": json.dumps([USER, ANSWER])}
+    assert asked({"messages": [said]}).messages == (said,)
+
+
+def test_a_text_of_token_ids_is_no_prompt():
+    with pytest.raises(NotRepresentableError, match="prompt as a list"):
+        asked({"prompt": "[15496, 995]"})
+
+
+@pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"a": 1}]', '"quoted"', "{'a': 1}"])
 def test_what_a_user_or_a_system_says_may_be_json(text):
     said = {"role": "user", "content": text}
     for row in ({"model": "m", "input": text}, {"messages": [said]}, CHAT | {"messages": [said]}):
@@ -100,7 +153,10 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
         ({"messages": [USER], "system": "a", "system_prompt": "b"}, "several system texts"),
         ({"messages": [USER | {"images": ["a"]}]}, "messages.images"),
         ({"messages": [USER], "history": [["a", "b"]]}, "history"),
-        (CHAT | {"model_parameters": {"temperature": 1, "frobnicate": 1}}, "frobnicate"),
+        (CHAT | {"model_parameters": {"temperature": 0.7, "frobnicate": 1}}, "frobnicate"),
+        (CHAT | {"model_parameters": {"temperature": 1}}, "several values of temperature"),
+        ({"max_tokens": 8, "request": CHAT}, "several values of max_tokens"),
+        ({"messages": [USER], "max_new_tokens": 8, "n_predict": 9}, "several values of max_tokens"),
         (
             {"text": "Once", "sampling_params": {"regex": "a+", "json_schema": "{}"}},
             "json_schema and regex",
@@ -188,7 +244,23 @@ def test_the_shortest_body_of_an_api_is_a_request(row, prompt, temperature):
     assert found.sampling == Sampling(temperature=temperature)
 
 
-@pytest.mark.parametrize("name", ["system", "system_prompt", "systemPrompt", "system_message"])
+SAID = SYSTEM["content"]
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        {"system": SAID},
+        {"system_prompt": SAID},
+        {"systemPrompt": [SAID]},
+        {"system_message": SYSTEM},
+        {"system": [SYSTEM]},
+        {"system": [{"type": "text", "text": SAID}]},
+        {"system_instruction": {"parts": [{"text": SAID}]}},
+        {"systemInstruction": {"text": SAID}},
+        {"system": SAID, "system_prompt": [SAID]},
+    ],
+)
 @pytest.mark.parametrize(
     "row",
     [
@@ -198,15 +270,25 @@ def test_the_shortest_body_of_an_api_is_a_request(row, prompt, temperature):
         {"prompt": USER["content"]},
         {"text": USER["content"], "sampling_params": {}},
         {"instruction": USER["content"], "output": "Rain falls."},
+        {"request": {"messages": [USER]}},
+        {"request": {"body": {"messages": [SYSTEM, USER]}}},
     ],
 )
-def test_a_system_text_beside_any_form_is_the_system_message(name, row):
-    assert asked(row | {name: SYSTEM["content"]}).messages == (SYSTEM, USER)
+def test_a_system_text_beside_any_form_or_wrapper_is_the_system_message(system, row):
+    assert asked(row | system).messages == (SYSTEM, USER)
 
 
 def test_a_system_text_that_the_messages_repeat_is_read_once():
-    row = {"messages": [SYSTEM, USER], "system": SYSTEM["content"]}
-    assert asked(row).messages == (SYSTEM, USER)
+    for content in (SAID, [{"type": "text", "text": SAID}]):
+        row = {"messages": [{"role": "system", "content": content}, USER], "system": SAID}
+        assert asked(row).messages == (SYSTEM, USER)
+
+
+@pytest.mark.parametrize("beside", [{"context": "Bob did it."}, {"input": "Bob did it."}])
+def test_what_stands_beside_an_instruction_is_read(beside):
+    said = {"role": "user", "content": "Who did it?\nBob did it."}
+    for answer in ("output", "response"):
+        assert asked({"instruction": "Who did it?", answer: "Bob"} | beside).messages == (said,)
 
 
 def chat(said):
@@ -257,9 +339,9 @@ def telemetry(said, settings):
 
 def openinference(said, settings):
     flat = {}
-    for at, (role, text) in enumerate(said):
-        flat[f"llm.input_messages.{at}.message.role"] = role
-        flat[f"llm.input_messages.{at}.message.content"] = text
+    for index, (role, text) in enumerate(said):
+        flat[f"llm.input_messages.{index}.message.role"] = role
+        flat[f"llm.input_messages.{index}.message.content"] = text
     return {"attributes": {**flat, "llm.invocation_parameters": json.dumps(settings)}}
 
 
@@ -313,8 +395,11 @@ FORMS = {
 }
 
 
-# Half a character is no text, and a text that is only blanks is no message.
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+# Half a character is no text, a text that is only blanks is no message, and one in which a logger
+# speaks (Hypothesis knows the words of the source) is no traffic.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
+    lambda text: text.strip() and not re.search("litellm|truncated|redacted", text, re.IGNORECASE)
+)
 
 
 @st.composite
@@ -350,6 +435,66 @@ def test_a_request_is_the_same_in_whichever_form_it_is_written(asks, form):
     assert request.id == asked(openai(said, settings)).id
 
 
+# Parts of a prompt, as they may stand in any object of a row; each holds a word of its own.
+PART = {
+    **dict.fromkeys(["system", "instructions", "context", "text", "input", "prompt"], "PIRATE"),
+    **dict.fromkeys(["system_prompt", "instruction"], "Talk like a PIRATE."),
+    "system_message": {"role": "system", "content": "PIRATE"},
+    "system_instruction": {"parts": [{"text": "PIRATE"}]},
+    "systemPrompt": ["PIRATE"],
+    "messages": [{"role": "user", "content": "PIRATE"}],
+    "conversations": [{"from": "human", "value": "PIRATE"}],
+    "tools": [{"type": "function", "function": {"name": "PIRATE", "parameters": {}}}],
+    "functions": [{"name": "PIRATE"}],
+    "documents": [{"text": "PIRATE"}],
+    "images": ["PIRATE.png"],
+    "history": [["PIRATE", "Ahoy"]],
+    "stop": ["PIRATE"],
+    "frequency_penalty": 0.5,
+    "chat_template_kwargs": {"PIRATE": True},
+}
+WRAPPED = FORMS | {
+    "request": lambda *asked: {"id": "r", "request": openai(*asked)},
+    "request.body": lambda *asked: {"request": {"method": "POST", "body": openai(*asked)}},
+    "JSON text": lambda *asked: {"response": "Hi", "request": json.dumps(openai(*asked))},
+    "prompt": lambda *asked: {"prompt": json.dumps(openai(*asked))},
+}
+
+
+def objects(thing):
+    """The objects in which a row keeps its request, the row first."""
+    yield thing
+    for name in (
+        "params",
+        "input",
+        "inputBodyJson",
+        "request",
+        "body",
+        "attributes",
+        "inputs",
+        *BLOCKS,
+    ):
+        if isinstance(thing.get(name), dict):
+            yield from objects(thing[name])
+
+
+@given(requests(), st.sampled_from(sorted(WRAPPED)), st.sampled_from(sorted(PART)), st.data())
+def test_a_part_of_a_prompt_beside_any_form_is_read_or_its_row_is_left_out_by_name(
+    asks, form, part, data
+):
+    said, settings = asks
+    row = WRAPPED[form](said, {"temperature": settings["temperature"]})
+    place = data.draw(st.sampled_from(list(objects(row))))
+    assume(part not in place)
+    place[part] = PART[part]
+    try:
+        outcome, expected = repr(asked(row)), {"PIRATE"}
+    except (BadRowError, NotRepresentableError) as error:
+        # Of two prompts either may be the one that is left.
+        outcome, expected = str(error), {part, "several system texts", *row, *place}
+    assert any(name in outcome for name in expected)
+
+
 @pytest.mark.parametrize(
     ("row", "form"),
     [
@@ -367,3 +512,32 @@ def test_a_row_names_its_form(row, form):
 def test_the_last_message_of_a_request_body_is_never_taken_as_the_answer():
     messages = [USER, {"role": "assistant", "content": "Hi"}]
     assert asked({"body": {"messages": messages}}).messages == tuple(messages)
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [{"anthropic_version": "bedrock-2023-05-31"}, {"stop_sequences": ["."]}, {"model": "claude-5"}],
+)
+def test_an_answer_that_an_anthropic_request_begins_is_no_finished_turn(marked):
+    messages = [USER, {"role": "assistant", "content": "{"}]
+    with pytest.raises(NotRepresentableError, match="an answer that the request begins"):
+        asked({"request": {"model": "m", "messages": messages} | marked})
+    for mark in ("prefix", "partial"):
+        with pytest.raises(NotRepresentableError, match=f"messages.{mark}"):
+            asked({"messages": [USER, messages[1] | {mark: True}]})
+
+
+def test_an_object_on_the_way_to_a_request_is_accounted_for():
+    row = {
+        "id": "r",
+        "request": {"url": "u", "body": {"text": {"format": None, "verbosity": "low"}, **CHAT}},
+    }
+    row["request"]["body"] = {"model": "m", "input": "Hello", "text": {"verbosity": "low"}}
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert read.unread == {"id": "r", "request.url": "u", "request.body.text.verbosity": "low"}
+
+
+def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():
+    row = {"prompt": "Once", "text": "Twice", "context": "Thrice"}
+    read = read_request(row, "log:1", Fields(prompt="prompt"), b"key")
+    assert (read.request.prompt, set(read.unread)) == ("Once", {"text", "context"})

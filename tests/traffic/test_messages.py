@@ -139,3 +139,65 @@ def test_text_parts_are_joined():
     content = [{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}]
     found = asked({"messages": [{"role": "user", "content": content}]})
     assert found.messages == ({"role": "user", "content": "One\nTwo"},)
+
+
+@pytest.mark.parametrize("mark", ["cache_control", "cachePoint"])
+def test_a_text_part_is_read_whatever_stands_beside_it(mark):
+    content = [{"text": "A long document", mark: {"type": "default"}}, {"text": "Summarise it"}]
+    found = asked({"messages": [{"role": "user", "content": [*content, {mark: {}}]}]})
+    assert found.messages[0]["content"] == "A long document\nSummarise it"
+    for part in ({"text": "What?", "image": {}}, {"type": "text", "text": "What?", "image": {}}):
+        with pytest.raises(NotRepresentableError, match=r"^message content of type image$"):
+            asked({"messages": [{"role": "user", "content": [part]}]})
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"reasoning_content": "hm"},
+        {"reasoning": [{"type": "text", "text": "hm"}]},
+        {"reasoning": {"text": "hm"}},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "hm"}]},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
+        {"reasoning": "hm", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]},
+        {"additional_kwargs": {"reasoning_content": "hm"}},
+        {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Hi"}]},
+    ],
+)
+def test_reasoning_is_read_wherever_a_message_keeps_it(field):
+    said = [USER, {"role": "assistant", "content": "Hi"} | field, USER]
+    assert asked({"messages": said}).messages[1] == {
+        "role": "assistant",
+        "content": "Hi",
+        "reasoning_content": "hm",
+    }
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "x"}]},
+        {"content": [{"type": "redacted_thinking", "data": "x"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+    ],
+)
+def test_reasoning_whose_text_is_not_logged_leaves_its_row_out(field):
+    said = [USER, {"role": "assistant", "content": "Hi"} | field, USER]
+    if "type" in field:
+        said[1] = field
+    with pytest.raises(NotRepresentableError, match=r"^reasoning that is not in the log$"):
+        asked({"model": "m", "input": said})
+
+
+def test_langchain_keeps_calls_apart():
+    call = CALL | {"function": {"name": "ls", "arguments": "{}"}}
+    said = {"role": "assistant", "content": None, "tool_calls": []}
+    said |= {"additional_kwargs": {"tool_calls": [call], "refusal": None}}
+    assert asked({"messages": [USER, said, CALLED[2]]}).messages == tuple(CALLED)
+
+
+@pytest.mark.parametrize("part", ["tools", "functions", "images", "context", "instructions"])
+def test_a_part_of_a_prompt_inside_a_message_leaves_its_row_out_by_name(part):
+    with pytest.raises(NotRepresentableError, match=rf"^messages\.{part}$"):
+        asked({"messages": [{"role": "system", "content": "x", part: ["y"]}, USER]})

@@ -13,6 +13,7 @@ from scenes import query
 from draftbench.traffic import load
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.forms import BODIES, PARTS
+from draftbench.traffic.places import decoded
 from draftbench.traffic.rows import Fields, read_request
 
 
@@ -151,7 +152,6 @@ def test_a_path_to_the_prompt_means_what_the_bare_request_means(body, content, p
         ("x.y.chat", {"x": json.dumps(SAMPLED | {"y": {"chat": [USER]}})}),
         ("data.chat", {"data.chat": [USER], "data.temperature": 0.7, "data.max_tokens": 9}),
         ("chat", {"chat": [USER], "request": SAMPLED}),
-        ("a.chat", {"a": SAMPLED | {"chat": [USER]}, "temperature": 0.1}),  # the nearest
         (
             "gen_ai.prompt",
             {
@@ -207,3 +207,16 @@ def test_a_prompt_that_was_sent_to_a_server_has_a_servers_temperature(path, row)
 def test_a_table_of_texts_means_what_its_objects_mean(row, tmp_path):
     (request,) = load(query(table(tmp_path / "log.csv", row))).requests
     assert msgspec.structs.replace(request, source="log:1") == read(row)
+
+
+@pytest.mark.parametrize(
+    ("text", "turns"),
+    [
+        ("['One' 'Two']", ["One", "Two"]),  # as numpy writes it
+        ("['One', 'Two']", ["One", "Two"]),
+        ("""["It's"\n 'Two' "Three"]""", ["It's", "Two", "Three"]),
+        ("[{'text': 'It''s'}]", None),
+    ],
+)
+def test_texts_side_by_side_are_several(text, turns):
+    assert decoded(text) == (turns or text)

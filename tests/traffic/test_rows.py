@@ -6,10 +6,15 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from log_shapes import CHAT, USER
-from traffic.asked import asked
+from log_shapes import CALLED, CHAT, USER
+from traffic.asked import FUNCTION, asked
 
-from draftbench.traffic.errors import BadRowError, NoTrafficError, UnknownFormError
+from draftbench.traffic.errors import (
+    BadRowError,
+    NoTrafficError,
+    NotRepresentableError,
+    UnknownFormError,
+)
 from draftbench.traffic.rows import Fields, read_request
 
 SECRET = "SECRET-TEXT"
@@ -62,7 +67,7 @@ def test_a_timestamp_is_text_or_unknown_and_refuses_nothing(time, text):
         ({"messages": "[{'role': SECRET-TEXT"}, "`messages` is not a list"),
         (
             {"prompt": "[{'role': 'user', 'content': SECRET-TEXT}]"},
-            "the prompt looks like messages, but is no JSON and no Python literal",
+            "the prompt looks like messages, but cannot be read as such",
         ),
         ({"messages": [{"content": "SECRET-TEXT"}]}, "messages[0] has no `role`"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0] has no text as `content`"),
@@ -127,31 +132,91 @@ def test_the_id_depends_on_the_key_and_the_question_and_on_nothing_else():
     assert len(ids) == 5
 
 
+CUT, REDACTED = "cut by the logger", "redacted by the logger"
 MARKERS = [
-    ("aa... (litellm_truncated skipped 81 chars. Truncation is a DB storage safeguard.) ...z", 1),
-    ("aa... (litellm_truncated 12982 chars)", 1),
-    ("<truncated due to size exceeding limit>", 1),
-    ("[This value has been dropped because this span's size exceeds the 1MB size limit.]", 1),
-    ("redacted-by-litellm", 0),
-    ("__REDACTED__", 0),
-    ("[REDACTED]", 0),
+    ("aa... (litellm_truncated skipped 81 chars. It is a DB storage safeguard.) ...z", CUT),
+    ("aa... (litellm_truncated 12982 chars)", CUT),
+    ("<truncated due to size exceeding limit>", CUT),
+    ("[This value has been dropped because this span's size exceeds the 1MB size limit.]", CUT),
+    ("Summarise: aaaa... [truncated]", CUT),
+    ("aaaa[truncated]", CUT),
+    ("Long <truncated 1200 chars>", CUT),
+    ("Long [1,200 chars truncated]\n", CUT),
+    ("Hello... (truncated 350 characters)", CUT),
+    ("aaaa...truncated", CUT),
+    ("redacted-by-litellm", REDACTED),
+    ("Hello\nredacted-by-litellm", REDACTED),
+    ("__REDACTED__", REDACTED),
+    ("[REDACTED]", REDACTED),
+    ("[PROMPT REDACTED]", REDACTED),
+    ("<redacted by policy>", REDACTED),
 ]
 
 
-@pytest.mark.parametrize(("text", "cut"), MARKERS)
-def test_a_text_that_the_logger_cut_or_redacted_is_no_traffic(text, cut):
-    reason = "cut by the logger" if cut else "redacted by the logger"
-    for row in ({"prompt": text}, {"messages": [USER, {"role": "user", "content": text}]}):
+@pytest.mark.parametrize(("text", "reason"), MARKERS)
+def test_a_text_that_the_logger_cut_or_redacted_is_no_traffic(text, reason):
+    called = {"function": {"name": "f", "arguments": {"a": [text]}}}
+    for row in (
+        {"prompt": text},
+        {"messages": [USER, {"role": "user", "content": text}]},
+        {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [called]}, USER]},
+    ):
         with pytest.raises(NoTrafficError, match=f"^{reason}$"):
             asked(row)
     assert asked({"prompt": "a", "response": text}).response is None
 
 
 @pytest.mark.parametrize(
-    "text", ["Why was it [REDACTED] here?", "redacted", "[Output truncated: 9 lines] and more"]
+    "text",
+    [
+        *("Why was it [REDACTED] here?", "redacted", "[Output truncated: 9 lines] and more"),
+        *("(some steps omitted)", "[some lines omitted]", "Is it... truncated"),
+    ],
 )
 def test_a_prompt_that_speaks_of_markers_is_a_prompt(text):
     assert asked({"prompt": text}).prompt == text
+
+
+def test_what_a_tool_wrote_may_be_cut_by_the_program_that_asked():
+    result = {"role": "tool", "content": "a.txt\nb.txt\n[truncated]"}
+    assert asked({"messages": [*CALLED[:2], result]}).messages[2] == result
+    with pytest.raises(NoTrafficError):
+        asked({"messages": [*CALLED[:2], result | {"content": "[truncated]"}]})
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ("text", "Hello world"),  # inside the prompt
+        ("inputs", [{"role": "user", "content": "Hello"}]),
+        ("context", '["Hello"]'),
+        ("turns", 3),  # a count
+        ("text", "### Instruction:\nHello world\n### Response:\nHi"),  # both, as rendered
+    ],
+)
+def test_a_field_that_repeats_the_prompt_is_no_part_of_its_own(part, text):
+    row = {"prompt": "Hello world", "completion": "Hi"}
+    assert asked(row | {part: text}) == asked(row)
+    with pytest.raises(NotRepresentableError, match=f"^{part}$"):
+        asked(row | {part: "Goodbye"})
+
+
+def test_the_ids_of_calls_and_marks_of_caches_are_no_part_of_a_request():
+    def row(name, **more):
+        call = {"id": name, "function": {"name": "ls", "arguments": "{}"}}
+        return {
+            "tools": [FUNCTION | more],
+            "messages": [
+                USER | {"name": ""} | more,
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "content": "a.txt", "tool_call_id": name},
+            ],
+        }
+
+    read = read_request(row("B", cache_control={"type": "ephemeral"}), "f:1", Fields(), b"key")
+    assert (read.request.id, read.unread) == (asked(row("A")).id, {})
+    assert read.request.tools == (FUNCTION,)
+    assert read.request.messages[0] == USER
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
