@@ -2,7 +2,7 @@
 
 stdout carries the result, stderr everything else. Exit codes: 0 done, 1 the answer is no, 2 usage
 or input, 3 inconclusive, 4 incomparable, 70 internal error, 130 interrupted, 143 ended by SIGTERM.
-A command is a file of its name: what it asks, what it prints and what its JSON holds. It is
+A command is a file of its name: what it asks, and what it prints unless `report` renders it. It is
 imported when it is called, and imports torch when it runs.
 """
 
