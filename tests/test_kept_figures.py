@@ -54,7 +54,7 @@ DROPPED: dict[str, list[str]] = {
     ],
     "compare": [],
     # The run that the baseline was made from does not pass, nor any check of it.
-    "gate-self": [r"(checks\[\d+\]\.)?verdict", "exit_code"],
+    "gate-self": [r"(checks\[\d+\]\.|texts\.)?verdict", "exit_code"],
     # Later layouts add fields.
     "gate-save": ["schema_version"],
 }
