@@ -134,7 +134,7 @@ def _of_target(old: Baseline, new: Baseline) -> Iterator[Differing]:
 def _of_draft(old: Baseline, new: Baseline, measured: Sequence[str] | None) -> Iterator[Differing]:
     if measured is not None:
         yield Differing(
-            f"the baseline is of `{old.candidate}`, which this run did not measure",
+            f"the draft was {old.candidate}, which this run did not measure",
             f"its candidates are {', '.join(measured) or 'none'}; name the draft that replaces it "
             "with --candidate, or gate a run of the same draft and level",
         )

@@ -191,7 +191,7 @@ def test_a_run_without_the_baselines_draft_names_all_that_differs(command):
     assert (outcome.code, outcome.out) == (4, "")
     said = [
         "error: the baseline cannot be compared: target was qwen1.5, is tinyllama; ",
-        "the baseline is of `qwen0.5:int4`, which this run did not measure; ",
+        "the draft was qwen0.5:int4, which this run did not measure; ",
         "hint: gate a run of the target as in the baseline, or save a new baseline",
     ]
     assert [words for words in said if words not in outcome.err] == [], outcome.err
@@ -203,7 +203,9 @@ def test_a_run_without_the_baselines_draft_names_those_that_replace_it(failing, 
         baseline["question"]["samples"] = 2
 
     said = failing(4, "gate", "--baseline", edited(pinned, renamed), swept[0])
-    assert "is of `distilled`, which this run did not measure; --samples was 2, is 1\n" in said
+    assert (
+        "the draft was distilled, which this run did not measure; --samples was 2, is 1\n" in said
+    )
     assert "hint: its candidates are draft, ngram; name the draft that replaces it" in said
 
 

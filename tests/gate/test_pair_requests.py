@@ -79,8 +79,8 @@ def test_another_target_or_draft_alone_is_compared(run):
 def test_a_draft_that_was_not_measured_is_refused_beside_what_else_differs(run):
     refused = refusal(run(), run(candidate="ngram", samples=2), measured=("ngram", "big"))
     assert refused.message == (
-        "the baseline cannot be compared: the baseline is of `small`, which this run did not "
-        "measure; --samples was 1, is 2"
+        "the baseline cannot be compared: the draft was small, which this run did not measure; "
+        "--samples was 1, is 2"
     )
     assert refused.hint.startswith("its candidates are ngram, big; name the draft that replaces it")
     assert refusal(run(), run()) is None
