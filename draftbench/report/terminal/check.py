@@ -103,10 +103,10 @@ def _several(answer: CheckResult) -> Section:
                 "all" if every else ", ".join(starred) or "none",
             ]
         )
+        # A text that begins with a model's name says itself what it is of.
+        named = tuple(f"{mark}{each}{mark} " for each in models for mark in ("", "`"))
         for text in (*pair.obstacles, *pair.caveats):
-            # Some begin with the name of the model that they are of.
-            begins = {text.startswith((f"{each} ", f"`{each}` ")) for each in models}
-            of_text[text].append("" if True in begins else name)
+            of_text[text].append("" if text.startswith(named) else name)
     notes = []
     for text, names in of_text.items():
         whose = "every draft" if len(names) == len(rows) else ", ".join(names)
