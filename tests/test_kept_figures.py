@@ -53,8 +53,8 @@ DROPPED: dict[str, list[str]] = {
         "disagreements",
     ],
     "compare": [],
-    # The run that the baseline was made from does not pass.
-    "gate-self": ["verdict", "exit_code"],
+    # The run that the baseline was made from does not pass, nor any check of it.
+    "gate-self": [r"(checks\[\d+\]\.|texts\.)?verdict", "exit_code"],
     # Later layouts add fields.
     "gate-save": ["schema_version"],
 }

@@ -2,7 +2,7 @@
 
 stdout carries the result, stderr everything else. Exit codes: 0 done, 1 the answer is no, 2 usage
 or input, 3 inconclusive, 4 incomparable, 70 internal error, 130 interrupted, 143 ended by SIGTERM.
-A command is a file of its name: what it asks, what it prints and what its JSON holds. It is
+A command is a file of its name: what it asks, and what it prints unless `report` renders it. It is
 imported when it is called, and imports torch when it runs.
 """
 
@@ -42,6 +42,15 @@ from draftbench.safe_files import without_controls
 TRACEBACK = "DRAFTBENCH_TRACEBACK"
 _AGAIN = "nothing is lost; run the command again"
 _HELP = {"-h", "--help", "-V", "--version"}
+# Our flags by what other tools call them.
+_ELSEWHERE = {
+    **dict.fromkeys(("--max-requests", "--num-prompts", "-n"), "--sample"),
+    **dict.fromkeys(
+        ("--num-speculative-tokens", "--num-draft-tokens", "--speculative-tokens"), "--k"
+    ),
+    "--model": "--target",
+    "--draft-model": "--drafts",
+}
 _UNKNOWN_COMMAND = re.compile("no such command `(.*?)`")
 
 app = typer.Typer(
@@ -144,7 +153,12 @@ def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
     elif hasattr(error, "possibilities"):
         flag: str = getattr(error, "option_name", "")
         message = f"`{path}` has no flag `{flag}`"
-        hint = did_you_mean(flag, error.possibilities or (), hint, alike=0.7)
+        flags = [name for parameter in group.params for name in parameter.opts] if group else []
+        meant = _ELSEWHERE.get(flag)
+        if meant in flags:
+            hint = f"did you mean `{meant}`? {hint}"
+        else:
+            hint = did_you_mean(flag, error.possibilities or (), hint, alike=0.7)
     return UsageError(message, hint=hint)
 
 

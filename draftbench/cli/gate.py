@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,7 @@ from draftbench.gate.limits import default_limits, limits_of
 from draftbench.gate.make_baseline import make_baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import SAME_RUN
+from draftbench.gate.pair_requests import refusal
 from draftbench.gate.result import Check, FigureValue, GateResult
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -286,29 +288,32 @@ def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> 
 
 
 def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
-    """The run to judge, at the baseline's k and load: the named candidate, or the baseline's.
+    """The run to judge: the named candidate, or the baseline's.
 
     Raises:
-        IncomparableError: the run did not measure the baseline's candidate, or not at its k.
+        IncomparableError: the run did not measure the baseline's candidate.
     """
-    run, k = read(folder), first.question.k
+    run = read(folder)
     measured = list(map(str, run.candidates))
-    if name is None and first.candidate not in measured:
-        raise IncomparableError(
-            f"the baseline is of `{first.candidate}`, which this run did not measure",
-            hint=f"its candidates are {', '.join(measured) or 'none'}; name the draft "
-            "that replaces it with --candidate, or gate a run of the same draft and level",
-        )
-    name = name or first.candidate
-    judged = candidate_named(run, name)
+    if name is not None or first.candidate in measured:
+        return _at_same(first, run, name or first.candidate)
+    another = first
+    for each in measured:  # any draft shows what else the run asked otherwise
+        with suppress(UsageError):
+            another = _at_same(first, run, each)
+            break
+    refused = refusal(first, another, measured=measured)
+    assert refused
+    raise refused
+
+
+def _at_same(first: Baseline, run: Run, name: str) -> Baseline:
+    """What a candidate did at the baseline's k and load, or as near to that as it was served."""
+    k, judged = first.question.k, candidate_named(run, name)
     served = {row.k for row in run.decodes if row.candidate == judged}
     served |= {row.k for row in run.unanswered if row.candidate == judged}
     if k not in served and not any(replay.candidate == judged for replay in run.replays):
-        drafted = ", ".join(map(str, sorted(served))) or "nothing"
-        raise IncomparableError(
-            f"the baseline cannot be compared: k was {k}, the server drafts {drafted}",
-            hint="start the server with the baseline's k, or save a new baseline",
-        )
+        k = max(served, default=k)
     return baseline_of(run, name, k, concurrency=first.concurrency)
 
 

@@ -14,7 +14,7 @@ from draftbench.models.check_result import OwnDraft
 from draftbench.models.own_draft import own_draft_by_name, own_draft_of
 from draftbench.planner.known_pairs import KnownPairing, SuggestedDraft, Suggestion, pairings_of
 from draftbench.records import to_json
-from draftbench.report.terminal.check import own_draft_section
+from draftbench.report.terminal.check import CAN_WORK, own_draft_section
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
     Section,
@@ -102,6 +102,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
                 same_tokens=pair.facts.vocabulary.all_tokens.same_id,
                 obstacles=pair.obstacles,
                 caveats=pair.caveats,
+                works=pair.works,
             )
         )
     name = source.name if rows else source.spec
@@ -163,11 +164,10 @@ def _notes(answer: Suggestion) -> list[str]:
 def _row(proposal: SuggestedDraft) -> list[str]:
     known = proposal.pairing.billions
     count = proposal.parameters or (None if known is None else round(known * 1e9))
-    checked = "cannot work" if proposal.obstacles else "can work"
     return [
         proposal.pairing.draft or "",
         "unknown" if count is None else parameters(count),
         "–" if proposal.share is None else f"{proposal.share:.1%}",
         "–" if proposal.same_tokens is None else f"{proposal.same_tokens:.2%}",
-        "not checked" if proposal.unchecked else checked,
+        CAN_WORK[proposal.works] if proposal.works else "not checked",
     ]

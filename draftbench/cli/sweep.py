@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from draftbench.cli.flags import require_measured, traffic_flag, traffic_query
 from draftbench.cli.invocation import as_called, command
 from draftbench.cli.output import QUIET, TEXT_FORMATS, Output, width, write_result
 from draftbench.cli.signals import how_to_resume, resumable
-from draftbench.errors import AuditError
+from draftbench.errors import AuditError, ModelError
 from draftbench.flags import (
     drafts_flag,
     flag,
@@ -221,8 +222,22 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     for reason, names in refused.items():
         watcher.note(paragraph(f"refused {', '.join(names)}: {reason}", SCREEN_COLUMNS))
     for draft, caveats in prepared.caveats.items():
-        for caveat in caveats:
+        for caveat in (*_before_measuring(prepared, draft), *caveats):
             watcher.note(paragraph(f"note on {draft}: {caveat}", SCREEN_COLUMNS))
+
+
+def _before_measuring(prepared: Prepared, draft: str) -> list[str]:
+    """What the sweep itself will tell for certain, of a draft whose size is known."""
+    from draftbench.models.check import reads_as_much
+    from draftbench.models.drafting import parsed
+
+    unknown = prepared.serving is not None and not prepared.serving.configured
+    if unknown or parsed(draft)[0] != "draft-model":
+        return []
+    levels = prepared.options.quants
+    with suppress(ModelError):  # an engine may serve what cannot be counted here
+        return reads_as_much(prepared.target, prepared.drafts[draft], prepared.build, levels)
+    return []
 
 
 def next_commands(watcher: TerminalWatcher, *commands: str) -> None:

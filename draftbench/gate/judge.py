@@ -108,7 +108,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
     model is judged by speed alone.
 
     Raises:
-        IncomparableError: the two measured different things; names the first difference.
+        IncomparableError: the two measured different things; names all that differs.
         UsageError: a limited metric was not measured, or none can be compared.
     """
     limits = default_limits(old.alpha, old.question.k) if limits is None else limits
@@ -124,21 +124,25 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
             f"not decode at k = {old.question.k}",
             hint="sweep with --measure all, which decodes at every k",
         )
-    pooled = [check for limit in limits if (check := _over_all(limit, old, new, pairs))]
-    if not pooled:
+    checks = [check for limit in limits if (check := _over_all(limit, old, new, pairs))]
+    if not checks:
         raise UsageError(
             "none of the limited metrics can be compared",
             hint="these two have no common alpha; limit mean_accepted_length",
         )
-    checks = (*pooled, *_over_segments(limits, old, new, by_segment(pairs)))
+    checks += _over_segments(limits, old, new, by_segment(pairs))
     faults, texts = _new_faults(old, new, pairs), judge_texts(old, new, pairs)
+    if same_run(old, new):  # that nothing changed is no finding
+        checks = [msgspec.structs.replace(check, verdict=Verdict.INCONCLUSIVE) for check in checks]
+        texts = texts and msgspec.structs.replace(texts, verdict=Verdict.INCONCLUSIVE)
+    pooled = [check for check in checks if check.segment is None]
     answers = judge_answers(old, new)
     verdicts = [check.verdict for check in (*pooled, texts, answers) if check is not None]
     others = prompts_changed(pairs) or target_changed(old, new)
     maybe_easier = any(check.improved for check in pooled) and others
     if faults or Verdict.FAIL in (*verdicts, *(check.verdict for check in checks)):
         verdict = Verdict.FAIL
-    elif same_run(old, new) or maybe_easier or Verdict.INCONCLUSIVE in verdicts:
+    elif maybe_easier or Verdict.INCONCLUSIVE in verdicts:
         verdict = Verdict.INCONCLUSIVE
     else:
         verdict = Verdict.PASS
@@ -152,7 +156,7 @@ def judge(old: Baseline, new: Baseline, limits: Sequence[Limit] | None = None) -
         k=old.question.k,
         question=question_digest(old),
         requests=len(pairs),
-        checks=checks,
+        checks=tuple(checks),
         changes=tuple(
             Change(fact=fact, old=before, new=new.tested[fact])
             for fact, before in old.tested.items()

@@ -16,6 +16,7 @@ from draftbench.gate.pair_requests import (
     came_at_other_times,
     one_looks_up,
     one_was_counted,
+    other_target,
     same_run,
 )
 from draftbench.gate.result import AnswerCheck, Check, GateResult
@@ -51,6 +52,7 @@ def notes_on(
     """The notes of a verdict, the most urgent first."""
     if same_run(old, new):
         yield SAME_RUN
+        return
     for message in dict.fromkeys((*result.faults, *(fault.message for fault in new.faults))):
         yield f"suspected fault: {message}"
     prompts, other = prompts_changed(pairs), target_changed(old, new)
@@ -140,27 +142,18 @@ def prompts_changed(pairs: Sequence[Pair]) -> str | None:
 
 
 def target_changed(old: Baseline, new: Baseline) -> str | None:
-    """A note if the target is another one; None if it is the same or unknown. Judged by the hash of
-    its files if both runs have one (a server's is unknown), else by its name and by that of the
-    file or folder that the server read.
-    """
-    for fact in ("target fingerprint", "target", "target weights"):
-        before, now = old.tested.get(fact), new.tested.get(fact)
-        if before is None or now is None:
-            continue
-        if before == now:
-            if fact == "target fingerprint":
-                return None
-            continue
-        parts = []
-        for part in ("tokenizer", "chat template"):
-            both = {side.tested.get(f"target {part}") for side in (old, new)}
-            parts += [part] if len(both - {None}) == 2 else []
-        what = "the target is another model"
-        if fact == "target fingerprint" and parts:
-            what = f"the target's {' and '.join(parts)} changed, and perhaps its weights"
-        return f"{what}: {fact} was {before}, is {now}"
-    return None
+    """A note if the target is another one; None if it is the same or unknown."""
+    fact = other_target(old, new)
+    if fact is None:
+        return None
+    parts = []
+    for part in ("tokenizer", "chat template"):
+        both = {side.tested.get(f"target {part}") for side in (old, new)}
+        parts += [part] if len(both - {None}) == 2 else []
+    what = "the target is another model"
+    if fact == "target fingerprint" and parts:
+        what = f"the target's {' and '.join(parts)} changed, and perhaps its weights"
+    return f"{what}: {fact} was {old.tested[fact]}, is {new.tested[fact]}"
 
 
 def _responses_changed(result: GateResult, pairs: Sequence[Pair]) -> Iterator[str]:
@@ -192,13 +185,14 @@ def _responses_changed(result: GateResult, pairs: Sequence[Pair]) -> Iterator[st
 def _largest_drops(result: GateResult, old: Baseline, new: Baseline) -> list[str]:
     """Notes on the segment and the draft position where most acceptance was lost."""
     notes = []
-    drops = {
-        check.difference.value: check
-        for check in reversed(result.segments)
-        if check.difference and check.metric == "mean_accepted_length"
-    }
+    failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
+    drops = [
+        (check.difference.value / check.limit.value, check)  # metrics have units of their own
+        for check in failing or result.segments
+        if check.difference and check.difference.value < 0
+    ]
     if drops:
-        worst = drops[min(drops)]
+        _, worst = min(drops, key=lambda drop: drop[0])
         notes.append(
             f"largest drop by segment: {worst.segment} "
             f"({worst.metric} {worst.old.value:.2f} → {worst.new.value:.2f})"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,63 +18,55 @@ from draftbench.run_folder.manifest import flag_of
 # Requests that the new run lacks may be those on which it failed, so most must be there.
 MIN_OVERLAP = 0.8
 
-_SETTINGS = (
-    "run with the baseline's setting, or save a new baseline",
-    "run with the baseline's settings, or save a new baseline",
-)
-
 Pair = tuple[RequestCounts, RequestCounts]
+
+
+class Differing(NamedTuple):
+    """What differs between two baselines, with what to do about it, if there is anything."""
+
+    what: str
+    hint: str = ""
+    refuses: bool = True  # whether it alone forbids a comparison
 
 
 def pair_up(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> tuple[Pair, ...]:
     """The counts of each request in the old run and in the new, for those that both have.
 
     Raises:
-        IncomparableError: the questions differ, too few requests are common, or a limit is on times
-            of different machines or loads; names what differs.
+        IncomparableError: as `refusal`.
     """
-    before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
-    if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
-        before["definition of α"] = old.alpha_definition
-        now["definition of α"] = new.alpha_definition
-    before.pop("arrivals_digest")
-    for field in ("arrivals", "concurrency", "time_scale", "max_concurrency"):
-        value = before.pop(field)
-        if None not in (value, now[field]):  # a replay has no load
-            before[field] = value  # last, so that other differences are named first
-    differing = {field: (was, now[field]) for field, was in before.items() if now[field] != was}
-    if differing:
-        raise _another_question(differing)
-    # What was not answered was asked for all the same.
-    unanswered = {
-        counts.id: counts.sampling for counts in old.requests if counts.id in new.unanswered
-    }
-    _check_requests(old, unanswered | {counts.id: counts.sampling for counts in new.requests})
-    _check_target(old, new.tested)
-    for metric in (limit.metric for limit in limits if limit.metric in TIMED):
-        for fact in ("machine", "target runner"):
-            there, here = old.tested.get(fact), new.tested.get(fact)
-            if there != here:
-                raise IncomparableError(
-                    f"{metric} was measured elsewhere: {fact} was {there}, is {here}",
-                    hint="compare times on one machine, or gate on alpha and mean_accepted_length "
-                    "only",
-                )
-        then, now_at = old.concurrency, new.concurrency
-        if then != now_at:
-            raise IncomparableError(
-                f"{metric} was measured at concurrency {then}, and now at {now_at}",
-                hint="sweep with the baseline's --concurrency, or gate on alpha and "
-                "mean_accepted_length only",
-            )
-        if came_at_other_times(old, new):
-            raise IncomparableError(
-                f"{metric} was measured while requests came at other times than in the baseline",
-                hint="send the same log or `--seed` as for the baseline, or gate on alpha and "
-                "mean_accepted_length only",
-            )
+    if refused := refusal(old, new, limits):
+        raise refused
     by_id = {counts.id: counts for counts in new.requests}
     return tuple((counts, by_id[counts.id]) for counts in old.requests if counts.id in by_id)
+
+
+def refusal(
+    old: Baseline,
+    new: Baseline,
+    limits: Sequence[Limit] = (),
+    measured: Sequence[str] | None = None,
+) -> IncomparableError | None:
+    """Why two baselines cannot be compared, by all that differs, the most important first; None if
+    they can. Another target or draft is named beside what forbids the comparison.
+
+    Args:
+        limits: on times, they ask for one machine and load.
+        measured: the candidates of the new run, if the old one's is not among them.
+    """
+    found = [
+        *_of_target(old, new),
+        *_of_draft(old, new, measured),
+        *_of_requests(old, new),
+        *_of_settings(old, new),
+        *_of_times(old, new, limits),
+    ]
+    if not any(each.refuses for each in found):
+        return None
+    return IncomparableError(
+        f"the baseline cannot be compared: {'; '.join(each.what for each in found)}",
+        hint=next(each.hint for each in found if each.hint),
+    )
 
 
 def came_at_other_times(old: Baseline, new: Baseline) -> bool:
@@ -106,46 +99,128 @@ def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     return {name: [pair for pair in pairs if pair[0].segment == name] for name in names}
 
 
-def _check_requests(old: Baseline, sampling: Mapping[str, str]) -> None:
-    """Refuse a run over other requests; `sampling` has the label of each request's sampling by its
-    hash.
-
-    Raises:
-        IncomparableError: other traffic, or another sampling.
+def other_target(old: Baseline, new: Baseline) -> str | None:
+    """The fact by which the target is another one; None if it is the same or unknown. Judged by the
+    hash of its files if both runs have one (a server's is unknown), else by its name and by that of
+    the file or folder that the server read.
     """
+    for fact in ("target fingerprint", "target", "target weights"):
+        before, now = old.tested.get(fact), new.tested.get(fact)
+        if None not in (before, now) and before != now:
+            return fact
+        if before == now is not None and fact == "target fingerprint":
+            return None
+    return None
+
+
+def _of_target(old: Baseline, new: Baseline) -> Iterator[Differing]:
+    """Another target, and one that is held in another number type or quantization."""
+    held = [f"target {name}" for name in ("quant", *NUMBER_TYPES)]
+    facts = [fact for fact in held if None not in (old.tested.get(fact), new.tested.get(fact))]
+    if other := other_target(old, new):
+        named = old.tested.get("target") != new.tested.get("target")
+        facts.insert(0, "target" if named else other)
+    for fact in facts:
+        before, now = old.tested[fact], new.tested[fact]
+        if before != now:
+            yield Differing(
+                f"{fact} was {before}, is {now}",
+                "gate a run of the target as in the baseline, or save a new baseline if it changed "
+                "on purpose",
+                refuses=fact in held,
+            )
+
+
+def _of_draft(old: Baseline, new: Baseline, measured: Sequence[str] | None) -> Iterator[Differing]:
+    if measured is not None:
+        yield Differing(
+            f"the draft was {old.candidate}, which this run did not measure",
+            f"its candidates are {', '.join(measured) or 'none'}; name the draft that replaces it "
+            "with --candidate, or gate a run of the same draft and level",
+        )
+    elif old.candidate != new.candidate:
+        yield Differing(f"the draft was {old.candidate}, is {new.candidate}", refuses=False)
+
+
+def _of_requests(old: Baseline, new: Baseline) -> Iterator[Differing]:
+    """Other requests, or the same with another sampling."""
+    if old.question.key_id != new.question.key_id:  # then no hash is the same
+        yield Differing(
+            f"{flag_of('key_id')} was {old.question.key_id}, is {new.question.key_id}",
+            f"set {VARIABLE} to the first run's key: the {VARIABLE} of its machine, or `hex:` and "
+            "the content of ~/.config/draftbench/key there",
+        )
+        return
     known = {counts.id: counts.sampling for counts in old.requests}
+    # What was not answered was asked for all the same.
+    sampling = {request: known[request] for request in known.keys() & new.unanswered.keys()}
+    sampling |= {counts.id: counts.sampling for counts in new.requests}
     common = known.keys() & sampling.keys()
     if len(common) < MIN_OVERLAP * len(known):
-        raise IncomparableError(
+        yield Differing(
             f"other traffic: only {len(common)} of the baseline's {len(known)} requests are among "
             f"the {len(sampling)} of this run",
-            hint="run the same traffic and sample, or save a new baseline if the traffic changed "
-            "on purpose",
+            "run the same traffic and sample, or save a new baseline if the traffic changed on "
+            "purpose",
         )
     different = sorted(request for request in common if known[request] != sampling[request])
     if different:
         was, now = known[different[0]], sampling[different[0]]
-        raise IncomparableError(
-            f"the baseline cannot be compared: the sampling of {len(different)} of "
-            f"{len(common)} requests differs (one was {was}, is {now})",
-            hint="run with the baseline's temperature and sampling, or save a new baseline",
+        yield Differing(
+            f"the sampling of {len(different)} of {len(common)} requests differs (one was {was}, "
+            f"is {now})",
+            "run with the baseline's temperature and sampling, or save a new baseline",
         )
 
 
-def _check_target(old: Baseline, tested: Mapping[str, str]) -> None:
-    """Refuse a target that is held in another number type or quantization, as far as it is known.
+def _of_settings(old: Baseline, new: Baseline) -> Iterator[Differing]:
+    before, now = msgspec.structs.asdict(old.question), msgspec.structs.asdict(new.question)
+    if old.alpha_definition and new.alpha_definition and not one_was_counted(old, new):
+        before["definition of α"] = old.alpha_definition
+        now["definition of α"] = new.alpha_definition
+    for field in ("key_id", "arrivals_digest"):
+        del before[field]
+    for field in ("arrivals", "concurrency", "time_scale", "max_concurrency"):
+        value = before.pop(field)
+        if None not in (value, now[field]):  # a replay has no load
+            before[field] = value  # last, so that other differences are named first
+    differing = {field: (was, now[field]) for field, was in before.items() if now[field] != was}
+    setting = "setting" if len(differing) == 1 else "settings"
+    for field, (was, is_now) in differing.items():
+        # Two of them are set by no flag.
+        flagless = field in ("metric_version", "definition of α")
+        name = field.replace("_", " ") if flagless else flag_of(field)
+        hint = f"run with the baseline's {setting}, or save a new baseline"
+        if field == "metric_version":
+            hint = "save the baseline again with this draftbench"
+        yield Differing(f"{name} was {was}, is {is_now}", hint)
 
-    Raises:
-        IncomparableError: the target's responses are those of other weights.
-    """
-    for fact in (f"target {name}" for name in ("quant", *NUMBER_TYPES)):
-        before, now = old.tested.get(fact), tested.get(fact)
-        if None not in (before, now) and before != now:
-            raise IncomparableError(
-                f"the baseline cannot be compared: {fact} was {before}, is {now}",
-                hint="serve the target as for the baseline, or save a new baseline if it changed "
-                "on purpose",
+
+def _of_times(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Iterator[Differing]:
+    """Another machine or load, where times are limited."""
+    timed = next((limit.metric for limit in limits if limit.metric in TIMED), None)
+    if timed is None:
+        return
+    otherwise = "or gate on alpha and mean_accepted_length only"
+    for fact in ("machine", "target runner"):
+        there, here = old.tested.get(fact), new.tested.get(fact)
+        if there != here:
+            yield Differing(
+                f"{timed} was measured elsewhere: {fact} was {there}, is {here}",
+                f"compare times on one machine, {otherwise}",
             )
+    then, now_at = old.concurrency, new.concurrency
+    # Otherwise it is among the settings.
+    if then != now_at and None in (old.question.concurrency, new.question.concurrency):
+        yield Differing(
+            f"{timed} was measured at concurrency {then}, and now at {now_at}",
+            f"sweep with the baseline's --concurrency, {otherwise}",
+        )
+    if came_at_other_times(old, new):
+        yield Differing(
+            f"{timed} was measured while requests came at other times than in the baseline",
+            f"send the same log or `--seed` as for the baseline, {otherwise}",
+        )
 
 
 def same_run(old: Baseline, new: Baseline) -> bool:
@@ -157,22 +232,3 @@ def question_digest(baseline: Baseline) -> str:
     """A hash of question and requests: runs with the same one can be shown in one history."""
     content = msgspec.json.encode((baseline.question, [counts.id for counts in baseline.requests]))
     return hashlib.sha256(content).hexdigest()[:12]
-
-
-def _another_question(differing: Mapping[str, tuple[object, object]]) -> IncomparableError:
-    """The refusal of another question: all that differs, the most important first."""
-    hints = {
-        "key_id": f"set {VARIABLE} to the first run's key: the {VARIABLE} of its machine, or "
-        "`hex:` and the content of ~/.config/draftbench/key there",
-        "metric_version": "save the baseline again with this draftbench",
-    }
-    told = []
-    for field, (before, now) in differing.items():
-        # Two of them are set by no flag.
-        flagless = field in ("metric_version", "definition of α")
-        name = field.replace("_", " ") if flagless else flag_of(field)
-        told.append(f"{name} was {before}, is {now}")
-    return IncomparableError(
-        f"the baseline cannot be compared: {'; '.join(told)}",
-        hint=hints.get(next(iter(differing)), _SETTINGS[len(differing) > 1]),
-    )

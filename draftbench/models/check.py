@@ -6,7 +6,7 @@ known for every architecture that transformers can build.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, R
 from draftbench.models.compatibility import (
     caveats_of,
     context_length_of,
+    covers,
     pair_facts,
     refusal_of,
     writing_obstacle,
@@ -45,7 +46,7 @@ from draftbench.models.prequantized import (
     stored_expert_bytes,
     stored_level,
 )
-from draftbench.models.quantize import level_table
+from draftbench.models.quantize import Build, level_table
 from draftbench.models.source import ModelSource
 
 # Tokens of a verification pass whose experts are counted: k + 1 at k = 1, 3 and 7.
@@ -89,9 +90,9 @@ def check_models(
     if ours.mixture:
         times = [f"{ours.most_read(tokens):.2g}" for tokens in _VERIFIED]
         our_caveats.append(
-            f"verifying reads more experts than a step does: {_listed(map(str, _VERIFIED))} tokens "
-            f"at most {_listed(times)} times the bytes of one, if each token's are chosen "
-            "independently"
+            f"{ours.name} reads more experts to verify than in a step: for "
+            f"{_listed(map(str, _VERIFIED))} tokens at most {_listed(times)} times the bytes of "
+            "one, if each token's are chosen independently"
         )
     pairs = []
     for source in drafts:
@@ -103,10 +104,11 @@ def check_models(
             obstacles.append(f"`{source.name}` reads images too: a draft must be a text model")
         if min(ours.weight_bytes.values()) + min(theirs.weight_bytes.values()) > memory_bytes:
             obstacles.append("the weights of both do not fit the memory at any quantization")
-        caveats = [*caveats_of(facts), *our_caveats, *caveats]
+        mixed = bool(ours.mixture or theirs.mixture)
+        read = _of_reading(ours.read_at("none"), theirs.read_at("none"), always=mixed)
+        caveats = [*read, *caveats_of(facts), *our_caveats, *caveats]
         if ours.family != theirs.family:
             caveats.append(f"another family: {theirs.family} for {ours.family}")
-        caveats += _of_reading(ours, theirs)
         stored = stored_level(target), stored_level(source)
         pairs.append(
             PairSheet(
@@ -118,6 +120,7 @@ def check_models(
                 engines=()
                 if any(map(writing_obstacle, (target, source)))
                 else engine_answers(facts),
+                works="no" if obstacles else "yes" if covers(facts) else "maybe",
             )
         )
     total = None if traffic is None else round(sum(traffic.values()))
@@ -224,14 +227,25 @@ def _examined(
     return sheet, obstacles, caveats
 
 
-def _of_reading(target: ModelSheet, draft: ModelSheet) -> Iterator[str]:
-    """Caveats of what steps read; times follow bytes only roughly, so none of them is a verdict."""
-    ours, theirs = target.read_at("none"), draft.read_at("none")
+def reads_as_much(
+    target: ModelSource, draft: ModelSource, build: Build, levels: Iterable[str]
+) -> list[str]:
+    """What `check` says of a draft that reads as much a step as the target, even at the least of
+    the levels that a sweep holds it at.
+
+    Raises:
+        ModelError: one of the two cannot be counted here.
+    """
+    ours, theirs = (_examined(source, build.dtype)[0] for source in (target, draft))
+    return _of_reading(ours.read_at(build.level), min(map(theirs.read_at, levels)))
+
+
+def _of_reading(ours: int, theirs: int, *, always: bool = False) -> list[str]:
+    """A caveat of what steps read; times follow bytes only roughly, so it is no verdict."""
     words = f"the draft reads {format_size(theirs)} a step, the target {format_size(ours)}"
     if theirs >= ours:
-        yield f"{words}: a draft step will hardly take less time, and then nothing is gained"
-    elif target.mixture or draft.mixture:
-        yield words
+        return [f"{words}: a draft step will hardly take less time, and then nothing is gained"]
+    return [words] if always else []
 
 
 def _listed(words: Iterable[str]) -> str:

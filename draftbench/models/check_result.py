@@ -9,6 +9,7 @@ import msgspec
 from draftbench.records import Mixture
 
 Standing = Literal["accepts", "with an option", "refuses"]
+Works = Literal["yes", "maybe", "no"]
 
 
 class TokenDifference(msgspec.Struct, frozen=True):
@@ -156,6 +157,7 @@ class PairSheet(msgspec.Struct, frozen=True):
     caveats: tuple[str, ...]
     rooms: tuple[Room, ...]  # memory at each level
     engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: one of the two writes no text
+    works: Works  # maybe: it lacks so many tokens that only traffic can tell
 
 
 class HeadSheet(msgspec.Struct, frozen=True):
@@ -165,7 +167,7 @@ class HeadSheet(msgspec.Struct, frozen=True):
     method: str  # eagle3, dflash or mtp
     obstacles: tuple[str, ...]  # why it cannot draft for the target; empty: it can
     caveats: tuple[str, ...]
-    engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: there is no such head
+    engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: it cannot draft
 
 
 class LevelRow(msgspec.Struct, frozen=True):

@@ -41,7 +41,7 @@ def check_pair(
         traffic: how often each of the target's tokens occurs in the traffic.
 
     Raises:
-        PairError: the draft has less than half of the target's tokens.
+        PairError: the draft has less than half of the tokens that occur in the traffic.
         ModelError: a configuration or tokenizer cannot be loaded, or the draft is no model that
             writes text.
     """
@@ -81,15 +81,21 @@ def pair_facts(
     )
 
 
+def covers(facts: PairFacts) -> bool | None:
+    """Whether the draft has what the target writes; None: that takes traffic to tell."""
+    traffic, all_tokens = facts.vocabulary.traffic, facts.vocabulary.all_tokens
+    if traffic is None:
+        return True if all_tokens.same_text >= LEAST_SHARED else None
+    return traffic.same_text >= LEAST_SHARED
+
+
 def refusal_of(facts: PairFacts) -> str | None:
     """Why the draft cannot draft for the target: it must have what the target writes."""
-    words = facts.vocabulary
-    share, of = (words.traffic or words.all_tokens).same_text, "the traffic's tokens"
-    if share >= LEAST_SHARED:
+    traffic = facts.vocabulary.traffic
+    if traffic is None or covers(facts):
         return None
-    if words.traffic is None:
-        of = "the target's tokens (with --traffic, of those that occur)"
-    return f"`{facts.draft}` cannot draft for `{facts.target}`: it has only {share:.0%} of {of}"
+    has = f"it has only {traffic.same_text:.0%} of the traffic's tokens"
+    return f"`{facts.draft}` cannot draft for `{facts.target}`: {has}"
 
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:
@@ -97,7 +103,9 @@ def caveats_of(facts: PairFacts) -> tuple[str, ...]:
     caveats, words = [], facts.vocabulary
     if lacking := words.target_tokens - words.shared:
         bound = ""
-        if words.traffic is not None:
+        if covers(facts) is None:
+            bound = ": `draftbench check --traffic` shows how much of your text it covers"
+        elif words.traffic is not None:
             share = words.traffic.same_text
             bound = f": at most {share:.1%} of the traffic's tokens can be accepted"
         caveats.append(

@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from draftbench.errors import ModelError
+from draftbench.hub import Trust
 from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
 from draftbench.models.drafting import METHODS, Method, Speculation, parsed
 from draftbench.models.engine_rules import ENGINE_RULES, drafting_option
 from draftbench.models.source import ModelSource
 
+WHERE_HEADS_ARE = (
+    "give the folder of the head, which holds its config.json, or its hub id (org/name)"
+)
 _LAYER_IDS = ("eagle_aux_hidden_state_layer_ids", "target_layer_ids", "aux_hidden_state_layer_ids")
 
 
@@ -34,14 +39,30 @@ def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> He
             caveats=(),
             engines=tuple(_of_own_draft(own_draft)) if own_draft else (),
         )
-    raw = ModelSource(model, target.trust).raw_config
+    raw = checkpoint_of(head, target.trust).raw_config
+    obstacles = tuple(_obstacles(raw, method, target))
     return HeadSheet(
         name=head,
         method=method,
-        obstacles=tuple(_obstacles(raw, method, target)),
+        obstacles=obstacles,
         caveats=tuple(_caveats(raw, method, target)),
-        engines=tuple(_engines(method, model)),
+        engines=() if obstacles else tuple(_engines(method, model)),
     )
+
+
+def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
+    """The model or head that `--drafts` names so.
+
+    Raises:
+        ModelError: there is none.
+    """
+    method, model = parsed(draft)
+    source = ModelSource(model, trust)
+    if method == "draft-model":
+        source.refuse_missing()
+    elif not (source.local or source.on_hub):
+        raise ModelError(f"no head at `{draft}`", hint=WHERE_HEADS_ARE)
+    return source
 
 
 def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:

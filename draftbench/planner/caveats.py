@@ -666,15 +666,16 @@ def _luck(fewest: float, most: float) -> str:
     """
     if max(-fewest, most) < _NO_LUCK:
         return "Decoded rounds gave as many tokens as replay expects of the same requests."
-    ends = [
-        f"{abs(end):.1%} {'fewer' if end < 0 else 'more'}"
-        for end in dict.fromkeys((fewest, most))
-        if abs(end) >= _NO_LUCK
-    ]
+    ends = [end for end in dict.fromkeys((fewest, most)) if abs(end) >= _NO_LUCK]
+    kinds = ["fewer" if end < 0 else "more" for end in ends]
+    words = " to ".join(f"{abs(end):.1%} {kind}" for end, kind in zip(ends, kinds, strict=True))
+    if len(ends) == 2 and len(set(kinds)) == 1:
+        small, large = sorted(map(abs, ends))
+        words = f"{100 * small:.1f} to {large:.1%} {kinds[0]}"
     up_to = "up to " if len(ends) == 1 and fewest != most else ""
     return (
-        f"Decoded rounds gave {up_to}{' to '.join(ends)} tokens than replay expects of the same "
-        "requests. The expected speed-up rests on replay."
+        f"Decoded rounds gave {up_to}{words} tokens than replay expects of the same requests. The "
+        "expected speed-up rests on replay."
     )
 
 

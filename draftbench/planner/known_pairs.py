@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from draftbench.models.check_result import OwnDraft
+from draftbench.models.check_result import OwnDraft, Works
 
 Kinship = Literal["same family and generation", "another generation", "another family"]
 
@@ -51,6 +51,7 @@ class SuggestedDraft(msgspec.Struct, frozen=True, kw_only=True):
     obstacles: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     unchecked: str | None = None
+    works: Works | None = None  # as `check` says without traffic; None: not checked
 
 
 class Suggestion(msgspec.Struct, frozen=True):

@@ -651,7 +651,7 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
         end, was, now = "largest value", before.largest, after.largest
         if before.p99 and after.p99:
             end, was, now = "p99", before.p99, after.p99
-        if now > was:
+        if now > was * (1 + TIMING_NOISE):
             worse.append(f"{name}, {end} {milliseconds(now)} instead of {milliseconds(was)} ms")
     load = f"at {arrivals}" if arrivals else f"concurrency {waits.concurrency}"
     times = (waits.plain.time_per_output_token, waits.speculative.time_per_output_token)

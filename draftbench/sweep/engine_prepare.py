@@ -41,6 +41,7 @@ from draftbench.models.compatibility import (
 )
 from draftbench.models.drafting import Speculation, doubtful_fields, speculation, too_short
 from draftbench.models.engine_rules import ENGINE_RULES, engine_answers, engine_called
+from draftbench.models.heads import WHERE_HEADS_ARE
 from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -306,18 +307,20 @@ def _check_starts(options: SweepOptions, drafters: Sequence[Speculation], watche
         mode = drafter.mode if options.most_ks else DraftingMode.GREEDY
         for k in options.ks:
             launch(replace(plain, speculation=replace(drafter, k=k, mode=mode)), HOST, 0)
-    models = [("--target", options.target, False)]
-    models += [("--drafts", d.model, d.method == "draft-model") for d in drafters if d.model]
-    for flag, spec, replayed_here in models:
+    models = [("--target", options.target, "")]
+    models += [("--drafts", d.model, d.method) for d in drafters if d.model]
+    for flag, spec, method in models:
+        replayed_here, is_head = method == "draft-model", method not in ("", "draft-model")
         source = ModelSource(spec)
         if source.local or source.on_hub:
             continue
         if how.command is not None and not replayed_here:
             watcher.note(f"{flag}: no model at `{spec}` here; --engine-command has to find it")
             continue
+        what = f"no head at `{method}:{spec}`" if is_head else f"no model at `{spec}`"
+        hint = WHERE_HEADS_ARE if is_head else _MODELS
         raise ModelError(
-            f"{flag}: no model at `{spec}`",
-            hint="give a .gguf file" if files and not replayed_here else _MODELS,
+            f"{flag}: {what}", hint="give a .gguf file" if files and not replayed_here else hint
         )
 
 

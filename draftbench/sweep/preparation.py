@@ -42,6 +42,7 @@ from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide
 from draftbench.models.compatibility import check_pair, check_writes, context_length_of
 from draftbench.models.drafting import Method, draft_name, parsed
 from draftbench.models.eagle import check_eagle
+from draftbench.models.heads import checkpoint_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -136,7 +137,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
     for spec in (options.target, *models):
-        ModelSource(parsed(spec)[1]).refuse_missing()
+        checkpoint_of(spec, options.trust)
     traffic = read_requests(options, watcher)
     for level in (options.target_quant, *options.quants):
         check_level(level, device, simulate=options.simulate_quant)
@@ -337,8 +338,8 @@ def _refusal(refused: Mapping[str, Sequence[RefusedError]], requests: int) -> Tr
     """
     count = sum(map(len, refused.values()))
     firsts = [errors[0] for errors in refused.values()]
-    counted = f"{count} of {requests} requests cannot be asked: " if count > 1 else ""
-    return TrafficError(counted + "; ".join(error.message for error in firsts), hint=firsts[0].hint)
+    each = f"{count} of {requests} requests cannot be turned into prompts: " if count > 1 else ""
+    return TrafficError(each + "; ".join(error.message for error in firsts), hint=firsts[0].hint)
 
 
 def _listed(reasons: Mapping[str, int]) -> str:

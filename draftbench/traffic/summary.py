@@ -69,7 +69,7 @@ class Unread:
 
     def longest_first(self) -> dict[str, int]:
         """In how many rows each was, by the length of what it first held."""
-        order = sorted(self.rows, key=lambda name: -self._sizes[name])
+        order = sorted(self.rows, key=lambda name: (-self._sizes[name], name))
         return {name: self.rows[name] for name in order}
 
 

@@ -23,10 +23,14 @@ def test_a_pair_that_works_exits_0(command, words):
 
 
 def test_one_pair_that_cannot_work_exits_1(command, words, tmp_path):
-    outcome = command(*words, "--drafts", stranger(tmp_path), "--all")
+    words = [*words, "--drafts", stranger(tmp_path), "--all"]
+    outcome = command(*words, "--traffic", "suite:completion", "--sample", 4)
     assert (outcome.code, outcome.err) == (1, "")
     assert "draft as the draft of target: can work\n" in outcome.out
     assert "stranger as the draft of target: cannot work\n" in outcome.out
+    outcome = command(*words)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "stranger as the draft of target: may work\n" in outcome.out
     assert "SGLang refuses" in outcome.out
 
 
@@ -76,6 +80,14 @@ def test_a_draft_that_is_not_there(failing, words, tmp_path):
     assert "no model at" in failing(2, *words, "--drafts", tmp_path / "none")
 
 
+def test_a_head_that_is_not_there_is_named_as_it_was_given(failing, words):
+    said = failing(2, *words, "--drafts", "eagle3:./none")
+    assert said == (
+        "error: no head at `eagle3:./none`\n"
+        "hint: give the folder of the head, which holds its config.json, or its hub id (org/name)"
+    )
+
+
 def test_traffic_that_is_not_there(failing, words):
     assert "did you mean" in failing(2, *words, "--traffic", "suite:completon")
 
@@ -106,6 +118,7 @@ def test_a_head_that_does_not_fit_exits_1_beside_a_draft_that_does(command, word
     assert (outcome.code, outcome.err) == (1, "")
     assert "mtp as a head of target: cannot work\n" in outcome.out
     assert "it reads states of width 128, and the target's have 256" in outcome.out
+    assert "accepts" not in outcome.out.partition("draft as the draft of")[0]
     assert "draft as the draft of target: can work\n" in outcome.out
 
 

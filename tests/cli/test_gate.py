@@ -183,13 +183,30 @@ def test_a_load_without_times_is_saved_with_those_of_another_and_says_so(command
     assert json.loads(file.read_text()).get("concurrency", 1) == 1
 
 
-def test_a_run_without_the_baselines_draft_answers_another_question(command):
+def test_a_run_without_the_baselines_draft_names_all_that_differs(command):
+    """The hint is of the target, which is the first."""
     kept = ROOT / "results"
     baseline, run = kept / "baselines/qwen2.5-coder.json", kept / "reference/tinyllama-gsm8k"
     outcome = command("gate", "--baseline", baseline, run)
     assert (outcome.code, outcome.out) == (4, "")
-    assert "error: the baseline is of `qwen0.5:int4`, which this run did not measure" in outcome.err
-    assert "hint: its candidates are stories15M" in outcome.err
+    said = [
+        "error: the baseline cannot be compared: target was qwen1.5, is tinyllama; ",
+        "the draft was qwen0.5:int4, which this run did not measure; ",
+        "hint: gate a run of the target as in the baseline, or save a new baseline",
+    ]
+    assert [words for words in said if words not in outcome.err] == [], outcome.err
+
+
+def test_a_run_without_the_baselines_draft_names_those_that_replace_it(failing, swept, pinned):
+    def renamed(baseline):
+        baseline["candidate"] = "distilled"
+        baseline["question"]["samples"] = 2
+
+    said = failing(4, "gate", "--baseline", edited(pinned, renamed), swept[0])
+    assert (
+        "the draft was distilled, which this run did not measure; --samples was 2, is 1\n" in said
+    )
+    assert "hint: its candidates are draft, ngram; name the draft that replaces it" in said
 
 
 WAYS = {
@@ -253,7 +270,8 @@ def test_the_run_that_a_baseline_was_made_from_is_inconclusive_also_in_a_copy(
         run = shutil.copytree(run, tmp_path / "copy")
     outcome = command("gate", "--baseline", file, run)
     assert outcome.code == 3
-    above, _ = outcome.out.split("All requests")
+    above, checks = outcome.out.split("All requests")
+    assert "pass" not in checks
     assert "this is the run that the baseline was made from; nothing new" in above
 
 

@@ -109,7 +109,7 @@ def test_another_k_is_another_question(command, saved, tmp_path):
     with ScriptedServer("vllm", k=2, accepts=(1,)) as server:
         outcome = gated(command, saved, tmp_path, server)
     assert (outcome.code, outcome.out) == (4, "")
-    assert "k was 4, the server drafts 2" in outcome.err
+    assert "--k was 4, is 2" in outcome.err
 
 
 def test_a_server_that_writes_other_texts_than_without_speculation_does_not_pass(

@@ -47,6 +47,11 @@ def test_no_arguments_are_a_call_for_help(command):
             "`draftbench sweep` has no flag `--cell-timeout`",
             "did you mean `--candidate-timeout`?",
         ),
+        # What other tools call it; more alike by letters is `--measure-requests`.
+        (["sweep", "--max-requests", "5"], "`draftbench sweep` has no", "did you mean `--sample`?"),
+        (["sweep", "--num-speculative-tokens", "5"], "`draftbench", "did you mean `--k`?"),
+        (["check", "--draft-model", "a"], "`draftbench check`", "did you mean `--drafts`?"),
+        (["recommend", "--model", "a"], "`draftbench", "`draftbench recommend -h` lists all"),
         (["check", "-z"], "`draftbench check` has no flag `-z`", "`draftbench check -h` lists all"),
         (["sweep", "--k"], "option `--k` requires", "`draftbench sweep -h` lists all flags"),
     ],
@@ -77,6 +82,12 @@ def test_a_model_that_is_not_there_is_refused_before_traffic_is_read(sweep, draf
     said = sweep(drafts=drafts, traffic="none.jsonl")
     assert "error: no model at `./nowhere`\nhint: give a directory with config.json" in said
     assert "reading traffic" not in said
+
+
+@pytest.mark.parametrize("engine", [(), ("--engine", "vllm")])
+def test_a_head_that_is_not_there_is_refused_as_it_was_named(sweep, engine):
+    said = sweep(*engine, drafts=("eagle3:./nowhere",), traffic="none.jsonl")
+    assert "no head at `eagle3:./nowhere`\nhint: give the folder of the head, which holds" in said
 
 
 def test_a_missing_traffic_file(sweep, tmp_path):

@@ -36,7 +36,11 @@ def told(load):
     failure = SimpleNamespace(candidate="foreign", reason="its vocabulary differs " * 8)
     notes: list[str] = []
     prepared = SimpleNamespace(
-        manifest=manifest, traffic=traffic, failures=[failure], caveats={"draft": ("slow",)}
+        manifest=manifest,
+        traffic=traffic,
+        failures=[failure],
+        caveats={"draft": ("slow",)},
+        serving=SimpleNamespace(configured=False),
     )
     describe(prepared, SimpleNamespace(note=notes.append))
     return notes
@@ -110,6 +114,24 @@ def test_a_draft_that_is_stored_quantized_is_a_candidate_at_that_level(
     assert outcome.code == 0, outcome.err
     plan = json.loads(outcome.out)
     assert plan["candidates"] == ["draft:gptq-int4" if stored == "draft" else "draft"]
+
+
+@pytest.mark.parametrize("engine", [(), ("--engine", "vllm")])
+@pytest.mark.parametrize(
+    ("draft", "quant", "noted"),
+    [("target", "none", 1), ("target", "none,int4", 0), ("draft", "none", 0)],
+)
+def test_a_draft_that_reads_as_much_as_the_target_is_noted_before_the_sweep(
+    command, embedded, tmp_path, no_weights, draft, quant, noted, engine
+):
+    """Known fault: `check` alone said so."""
+    words = ["sweep", "--target", embedded / "target", "--drafts", embedded / draft, *engine]
+    words += ["--traffic", "suite:completion", "--quant", quant, "--out", tmp_path / "run"]
+    outcome = command(*words, "--dry-run")
+    assert outcome.code == 0, outcome.err
+    said = " ".join(outcome.err.split())
+    assert said.count(f"note on {draft}: the draft reads ") == noted
+    assert said.count("a draft step will hardly take less time") == noted
 
 
 def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):

@@ -44,6 +44,15 @@ def test_a_run_against_its_own_baseline_passes_without_width(run, requests):
     assert result.changes == ()
 
 
+def test_of_the_run_that_the_baseline_was_made_from_every_check_is_open(segmented):
+    """Known fault: the verdict was inconclusive, above a table of passes."""
+    same, _ = segmented(EIGHT, 0.0)
+    result = judge(same, same)
+    assert (result.verdict, result.exit_code) == (Verdict.INCONCLUSIVE, 3)
+    assert {(c.verdict, c.difference.value) for c in result.checks} == {(Verdict.INCONCLUSIVE, 0.0)}
+    assert {c.segment for c in result.checks} == {None, *EIGHT}
+
+
 def test_a_clear_drop_fails(arm):
     # 2.5 → 2.3 tokens per round: -8%; α 0.375 → 0.325: 5 points.
     result = judge(arm(), arm(2.0, 0.1))

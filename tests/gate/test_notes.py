@@ -5,8 +5,9 @@ import pytest
 
 from draftbench.acceptance.faults import SuspectedFault
 from draftbench.gate.judge import judge
+from draftbench.gate.limits import parse_limit
 from draftbench.gate.noninferiority import Verdict
-from draftbench.gate.notes import SPEED_NOT_JUDGED
+from draftbench.gate.notes import SAME_RUN, SPEED_NOT_JUDGED
 
 
 def noted(words, old, new):
@@ -19,13 +20,18 @@ def test_a_plain_pass_says_only_that_speed_was_not_judged(run):
     assert "`--max-drop speedup:5%`" in SPEED_NOT_JUDGED
 
 
+def test_a_run_against_itself_says_only_that_nothing_was_measured(run):
+    same = run(requests=5)
+    assert judge(same, same).notes == (SAME_RUN,)
+
+
 def test_caveats_name_few_and_missing_requests_and_a_missing_alpha(run):
     assert noted("only 29 requests", run(requests=29), run(requests=29))
     assert noted("only one request:", run(requests=1), run(requests=1))
     new = run(requests=60, rows=lambda at: {"id": f"x{at}"} if at < 5 else {})
     assert noted("lacks them: 5 of the baseline's requests", run(), new)
-    lookup = run(rows=lambda at: {"alpha_sum": None}, alpha_definition=None)
-    assert noted("no alpha", lookup, lookup)
+    lookup, again = (run(rows=lambda at: {"alpha_sum": None}, alpha_definition=None) for _ in "ab")
+    assert noted("no alpha", lookup, again)
 
 
 def test_arrivals_at_other_times_are_noted(run):
@@ -58,6 +64,23 @@ def test_a_failure_says_where_to_look(run):
     # Hazards before 0.6 0.67 0.75 0.67, now 0.6 0.67 0.15 0.67.
     assert any("position 3 of 4" in note and "30.0%" in note for note in notes)
     assert "changed since the baseline: torch" in notes
+
+
+def test_where_a_segment_fails_the_largest_drop_is_its_own(baseline, counts):
+    """a loses 8% of its length, which is within the limit; b 4%, and 3 of its 15 accepted of 40
+    positions, which is not.
+    """
+    drops = {"a": (2.0, 0.0), "b": (1.0, 3.0)}
+    old, new = (
+        baseline([
+            counts(f"{name}{at:02}", 15 - by * lost, segment=name, alpha_sum=15 - by * less)
+            for name, (lost, less) in drops.items()
+            for at in range(20)
+        ])
+        for by in (0, 1)
+    )  # fmt: skip
+    notes = judge(old, new, [*map(parse_limit, ["mean_accepted_length:20%", "alpha:0.04"])]).notes
+    assert "largest drop by segment: b (alpha 0.38 → 0.30)" in notes
 
 
 def test_a_failure_without_known_draft_positions_names_none(run):

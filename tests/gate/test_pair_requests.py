@@ -5,7 +5,7 @@ import pytest
 
 from draftbench.errors import IncomparableError
 from draftbench.gate.limits import parse_limit
-from draftbench.gate.pair_requests import by_segment, pair_up
+from draftbench.gate.pair_requests import by_segment, pair_up, refusal
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,71 @@ def test_another_question_is_refused_with_its_name(run, field, value, name):
     assert caught.value.exit_code == 4
 
 
-def test_all_that_differs_is_named_in_one_refusal(run):
+TARGET = "gate a run of the target as in the baseline, or save a new baseline if it changed on"
+TRAFFIC = (
+    "run the same traffic and sample, or save a new baseline if the traffic changed on purpose"
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told", "hint"),
+    [
+        (
+            {"max_new_tokens": 64, "mode": "sampled"},
+            "--mode was greedy, is sampled; --max-new-tokens was 128, is 64",
+            "run with the baseline's settings, or save a new baseline",
+        ),
+        (
+            {"max_new_tokens": 64, "tested": {"target": "b"}},
+            "target was a, is b; --max-new-tokens was 128, is 64",
+            TARGET,
+        ),
+        (
+            {"requests": 20, "candidate": "big", "max_new_tokens": 64},
+            "the draft was small, is big; other traffic: only 20 of the baseline's 40 requests are "
+            "among the 20 of this run; --max-new-tokens was 128, is 64",
+            TRAFFIC,
+        ),
+        (
+            {"rows": lambda at: {"sampling": "temperature=0.7"}, "tested": {"target quant": "Q4"},
+             "samples": 2},
+            "target quant was Q8, is Q4; the sampling of 40 of 40 requests differs (one was greedy,"
+            " is temperature=0.7); --samples was 1, is 2",
+            TARGET,
+        ),
+    ],
+)  # fmt: skip
+def test_all_that_differs_is_named_in_one_refusal_the_most_important_first(
+    run, changed, told, hint
+):
+    tested = {"target": "a", "target quant": "Q8"}
+    other = changed | {"tested": tested | changed.get("tested", {})}
     with pytest.raises(IncomparableError) as caught:
-        pair_up(run(), run(max_new_tokens=64, mode="sampled"), ())
-    assert caught.value.message == (
-        "the baseline cannot be compared: --mode was greedy, is sampled; "
-        "--max-new-tokens was 128, is 64"
+        pair_up(run(tested=tested), run(**other), ())
+    assert caught.value.message == f"the baseline cannot be compared: {told}"
+    assert caught.value.hint.startswith(hint)
+
+
+def test_another_target_or_draft_alone_is_compared(run):
+    old = run(tested={"target": "a"})
+    assert len(pair_up(old, run(tested={"target": "b"}, candidate="big"), ())) == 40
+
+
+def test_a_draft_that_was_not_measured_is_refused_beside_what_else_differs(run):
+    refused = refusal(run(), run(candidate="ngram", samples=2), measured=("ngram", "big"))
+    assert refused.message == (
+        "the baseline cannot be compared: the draft was small, which this run did not measure; "
+        "--samples was 1, is 2"
     )
-    assert caught.value.hint == "run with the baseline's settings, or save a new baseline"
+    assert refused.hint.startswith("its candidates are ngram, big; name the draft that replaces it")
+    assert refusal(run(), run()) is None
+
+
+def test_under_another_key_nothing_is_said_of_the_requests(run):
+    with pytest.raises(IncomparableError) as caught:
+        pair_up(run(), run(key_id="other", rows=lambda at: {"id": f"x{at}"}), ())
+    assert "traffic" not in caught.value.message
+    assert "DRAFTBENCH_KEY" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from transformers import BartConfig, BertConfig, GPT2Config, LlamaConfig
 
 from draftbench.errors import ModelError, PairError
 from draftbench.models.check_result import Overlap
-from draftbench.models.compatibility import check_pair, pair_facts, writing_obstacle
+from draftbench.models.compatibility import check_pair, covers, pair_facts, writing_obstacle
 from draftbench.models.source import ModelSource
 from tests.models.conftest import WORDS
 
@@ -86,8 +86,12 @@ def test_a_pair_that_works_has_its_caveats(workshop, target, draft, caveats):
 @pytest.mark.parametrize(
     ("draft", "traffic", "words"),
     [
-        ({"words": WORDS[:149]}, None, "`d` cannot draft for `t`: it has only 50% of the target"),
-        ({"rows": 100}, None, "it has only 33% of the target's tokens (with --traffic, of those"),
+        (
+            {"words": WORDS[:149]},
+            {200: 51, 5: 49},
+            "`d` cannot draft for `t`: it has only 49% of the traffic's tokens",
+        ),
+        ({"rows": 100}, {200: 2, 5: 1}, "it has only 33% of the traffic's tokens"),
         # Nine tokens of ten are not the draft's, whatever else it has.
         ({"words": WORDS[:299]}, {299: 9, 5: 1}, "it has only 10% of the traffic's tokens"),
     ],
@@ -97,6 +101,18 @@ def test_a_draft_that_lacks_most_of_what_is_written_is_refused(workshop, draft, 
         check_pair(workshop.source("t"), workshop.source("d", **draft), traffic)
     assert words in caught.value.message
     assert caught.value.hint
+
+
+def test_whether_a_draft_of_few_tokens_has_what_is_written_takes_traffic_to_tell(workshop):
+    """Known fault: it was refused without traffic and could work with it."""
+    target, draft = workshop.source("t"), workshop.source("d", WORDS[:149])
+    assert check_pair(target, draft) == (
+        "the draft lacks 151 of the target's tokens and never proposes them: `draftbench check "
+        "--traffic` shows how much of your text it covers",
+    )
+    for traffic, enough in ((None, None), ({200: 1, 5: 1}, True), ({200: 2, 5: 1}, False)):
+        assert covers(pair_facts(target, draft, traffic)) is enough
+    assert covers(pair_facts(target, workshop.source("half", WORDS[:150]))) is True
 
 
 def test_the_traffic_bounds_what_can_be_accepted(workshop):

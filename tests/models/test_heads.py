@@ -72,8 +72,10 @@ def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(head_of, co
     ],
 )
 def test_a_head_for_another_width_depth_or_vocabulary_cannot_work(head_of, changed, obstacle):
-    (found,) = head_of(SPECULATORS | changed).obstacles
+    head = head_of(SPECULATORS | changed)
+    (found,) = head.obstacles
     assert obstacle in found
+    assert head.engines == ()
 
 
 def test_what_a_head_lacks_or_leaves_open_is_said(head_of):

@@ -234,6 +234,8 @@ def test_only_differences_that_were_found_are_named(scene, outputs, said):
     ("luck", "said"),
     [
         ((-0.014, 0.008), "gave 1.4% fewer to 0.8% more tokens than"),
+        ((-0.024, -0.012), "gave 1.2 to 2.4% fewer tokens than"),
+        ((0.012, 0.024), "gave 1.2 to 2.4% more tokens than"),
         ((0.0, 0.08), "gave up to 8.0% more tokens than"),
         ((0.05,), "gave 5.0% more tokens than"),
         ((0.0004, 0.0), "gave as many tokens as"),

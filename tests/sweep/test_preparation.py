@@ -164,8 +164,8 @@ def test_requests_that_the_template_refuses_are_skipped_and_counted(small, tmp_p
     with pytest.raises(TrafficError) as caught:
         small.prepared("ngram", traffic=query(path))
     assert caught.value.message == (
-        "2 of 3 requests cannot be asked: the chat template of `target` refuses chats.jsonl:2 "
-        "(System role not supported)"
+        "2 of 3 requests cannot be turned into prompts: the chat template of `target` refuses "
+        "chats.jsonl:2 (System role not supported)"
     )
     assert "--skip-bad" in caught.value.hint
 

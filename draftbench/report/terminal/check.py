@@ -14,6 +14,7 @@ from draftbench.models.check_result import (
     Overlap,
     OwnDraft,
     PairSheet,
+    Works,
 )
 from draftbench.records import to_json
 from draftbench.report.terminal.text import Section, counted, parameters, render_sections, shortened
@@ -21,6 +22,7 @@ from draftbench.report.terminal.text import Section, counted, parameters, render
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
 _NAME = 28
+CAN_WORK: dict[Works, str] = {"yes": "can work", "maybe": "may work", "no": "cannot work"}
 _LENGTH = "vLLM and TensorRT-LLM want a draft length, here 1; a sweep finds the one that pays."
 _MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
@@ -58,7 +60,8 @@ def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
 
 
 def _head(answer: CheckResult, head: HeadSheet, *, everything: bool) -> Section:
-    title = f"{head.name} as a head of {answer.target.name}: {_can_work(head.obstacles)}"
+    can_work = CAN_WORK["no" if head.obstacles else "yes"]
+    title = f"{head.name} as a head of {answer.target.name}: {can_work}"
     notes = [*head.obstacles, *head.caveats, *_engines(head.engines)]
     options = [f"{engine.engine}: {engine.option}" for engine in head.engines if engine.option]
     return Section(title, notes=notes, code=options if everything else [])
@@ -87,29 +90,33 @@ def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
 def _several(answer: CheckResult) -> Section:
     rows, of_text = [], defaultdict[str, list[str]](list)
     for pair in answer.pairs:
-        name = shortened(pair.draft.name, _NAME)
+        models, name = (pair.draft.name, answer.target.name), shortened(pair.draft.name, _NAME)
         taking = [engine for engine in pair.engines if engine.standing != "refuses"]
         starred = [f"{e.engine}{'*' * (e.standing == 'with an option')}" for e in taking]
         every = bool(taking) and all(engine.standing == "accepts" for engine in pair.engines)
         rows.append(
             [
                 name,
-                "no" if pair.obstacles else "yes",
+                pair.works,
                 _size(pair.draft),
                 _share(pair.facts.vocabulary.all_tokens.same_id),
                 "all" if every else ", ".join(starred) or "none",
             ]
         )
+        # A text that begins with a model's name says itself what it is of.
+        named = tuple(f"{mark}{each}{mark} " for each in models for mark in ("", "`"))
         for text in (*pair.obstacles, *pair.caveats):
-            of_text[text].append("" if f"`{pair.draft.name}`" in text else name)
-    notes = [
-        text if names == [""] or len(names) == len(rows) > 1 else f"{', '.join(names)}: {text}"
-        for text, names in of_text.items()
-    ]
+            of_text[text].append("" if text.startswith(named) else name)
+    notes = []
+    for text, names in of_text.items():
+        whose = "every draft" if len(names) == len(rows) else ", ".join(names)
+        notes.append(f"{whose}: {text}" if names[0] else text)
     if any(e.standing == "with an option" for pair in answer.pairs for e in pair.engines):
         notes.append("* only with an option of that engine.")
-    working = sum(not pair.obstacles for pair in answer.pairs)
-    title = f"{working} of {counted(len(rows), 'draft')} can work with {answer.target.name}"
+    works = [pair.works for pair in answer.pairs]
+    may = f", {works.count('maybe')} may" if "maybe" in works else ""
+    title = f"{works.count('yes')} of {counted(len(rows), 'draft')} can work with "
+    title += f"{answer.target.name}{may}"
     head = ["draft", "works", "size", "same tokens", "engines that take it"]
     return Section(title, head, rows, [*notes, _MORE])
 
@@ -151,12 +158,8 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
 
 
 def _verdict(draft: str, target: str, pair: PairSheet) -> Section:
-    title = f"{draft} as the draft of {target}: {_can_work(pair.obstacles)}"
+    title = f"{draft} as the draft of {target}: {CAN_WORK[pair.works]}"
     return Section(title, notes=[*pair.obstacles, *pair.caveats])
-
-
-def _can_work(obstacles: Sequence[str]) -> str:
-    return "cannot work" if obstacles else "can work"
 
 
 def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:

@@ -32,6 +32,7 @@ def pair(name, *, works=True, diff=()):
             EngineAnswer(e, "accepts" if works else "refuses", "a reason " * 10, "--an option")
             for e in NAMES
         ),
+        works="yes" if works else "no",
     )
 
 
@@ -76,12 +77,25 @@ def test_several_drafts_are_a_row_each():
     assert "`other` cannot draft for `big`: too few tokens" in lines
 
 
-def test_each_of_several_drafts_keeps_all_its_caveats_and_shared_ones_are_said_once():
-    one = replace(pair("a"), caveats=("shared by both", "a alone", "and more"))
-    other = replace(pair("b"), caveats=("shared by both", "b alone"))
-    lines = render(answer(one, other), "table", 88).splitlines()
-    assert [line.strip() for line in lines if line.startswith("  ")][:4] == [
-        "shared by both", "a: a alone", "a: and more", "b: b alone",
+def test_several_drafts_may_work_where_only_traffic_tells():
+    drafts = pair("small"), replace(pair("other"), works="maybe"), pair("no", works=False)
+    lines = [" ".join(x.split()) for x in render(answer(*drafts), "table", 88).splitlines()]
+    assert lines[0] == "1 of 3 drafts can work with big, 1 may"
+    assert "other maybe 10 M all all" in lines
+    alone = render(answer(drafts[1]), "table", 88).splitlines()
+    assert alone[0] == "other as the draft of big: may work"
+
+
+def test_each_caveat_of_several_drafts_says_whose_it_is_and_shared_ones_are_said_once():
+    """Known fault: what held for every draft had no name, and stood below another's."""
+    of_target = "big reads images too"
+    one = replace(pair("small"), caveats=("shared by all", of_target, "alone", "small is int4"))
+    others = [
+        replace(pair(name), caveats=("shared by all", of_target, "of two")) for name in ("b", "c")
+    ]
+    lines = render(answer(one, *others), "table", 88).splitlines()
+    assert [line.strip() for line in lines if line.startswith("  ")][:5] == [
+        "every draft: shared by all", of_target, "small: alone", "small is int4", "b, c: of two",
     ]  # fmt: skip
 
 
