@@ -55,7 +55,7 @@ def dry_run_of(prepared: Prepared) -> DryRun:
         with contextlib.suppress(ModelError):  # an engine may serve what cannot be counted here
             source = ModelSource(prepared.options.target, prepared.options.trust)
             target = engine_sheet(source, served)
-            drafts = {name: engine_sheet(draft, served) for name, draft in prepared.drafts.items()}
+            drafts = {name: engine_sheet(draft, served) for name, draft in models.items()}
     return of_engine(prepared, target, drafts, speed)
 
 

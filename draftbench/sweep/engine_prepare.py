@@ -32,15 +32,24 @@ from draftbench.hub import short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.memory import LEVELS
+from draftbench.memory import LEVELS, format_size
+from draftbench.models.check import memory_free
 from draftbench.models.compatibility import (
     check_pair,
     check_writes,
     context_length_of,
     pair_facts,
 )
-from draftbench.models.drafting import Speculation, doubtful_fields, speculation, too_short
+from draftbench.models.drafting import (
+    Method,
+    Speculation,
+    doubtful_fields,
+    speculation,
+    too_short,
+)
+from draftbench.models.eagle import misfits
 from draftbench.models.engine_rules import ENGINE_RULES, engine_answers, engine_called
+from draftbench.models.heads import check_fit, misread_by
 from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -52,6 +61,7 @@ from draftbench.sweep.engine_check import find_drafting, stated_specs
 from draftbench.sweep.engine_servers import REPLAYED, Serving, arrival_times
 from draftbench.sweep.options import SLOTS, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
+    Check,
     Prepared,
     PromptMaker,
     check_drafts,
@@ -133,9 +143,12 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     by_text = partial(_check_vocabulary, server=server)
     counts = counts_of(prompts)
     by_ids = partial(_check_served, target.source, options=options, traffic=counts)
-    checked = check_drafts(
-        options, specs, {"draft-model": by_ids if target.configured else by_text}
-    )
+    checks: dict[Method, Check] = {"draft-model": by_ids if target.configured else by_text}
+    if any(drafter.method == "eagle3" for drafter in drafters.values()):
+        checks["eagle3"] = partial(
+            _check_head, target, engine, options, _no_states(options, build), watcher
+        )
+    checked = check_drafts(options, specs, checks)
     refusals: dict[str, str] = {}
     if target.configured:
         drafters, refusals = _translated(target.source, checked.sources, engine, drafters)
@@ -384,13 +397,11 @@ def _slots_of(facts: ServerFacts) -> int | None:
 
 def _level_served(engine: str, drafter: Speculation, level: str) -> str | None:
     """What to tell an engine to serve a draft at a level; None where it does not serve it so."""
-    if drafter.method != "draft-model":
-        return "none"
     rules = ENGINE_RULES.get(engine)
-    if rules is None or rules.converts:
+    if drafter.method == "draft-model" and (rules is None or rules.converts):
         # llama.cpp converts before it serves: it takes a file at the level that it has.
         return "none" if (drafter.model or "").endswith(".gguf") else None
-    if made_by(engine, level) is not None:
+    if drafter.method == "draft-model" and made_by(engine, level) is not None:
         return level
     return "none" if level == "none" or level not in LEVELS else None
 
@@ -550,6 +561,65 @@ def _check_served(
     return caveats
 
 
+def _check_head(
+    target: EngineTarget,
+    engine: str,
+    options: SweepOptions,
+    obstacle: str | None,
+    watcher: Watcher,
+    head: ModelSource,
+) -> tuple[str, ...] | None:
+    """The caveats of a head that is replayed here; None where only the engine can run it, as where
+    there is an `obstacle` to computing the target's states here.
+
+    Raises:
+        PairError: it does not fit the target.
+        ModelError: only the user's server could run it, or an engine that misreads it.
+    """
+    assert options.serving is not None
+    name, caveats = f"eagle3:{head.name}", tuple[str, ...]()
+    misread = False
+    if target.configured and (head.local or head.on_hub):
+        try:
+            caveats = check_fit(target.source, head)
+            obstacle = obstacle or next(misfits(target.source, head), None)
+            misread = engine in misread_by(head.raw_config, "eagle3")
+        except ModelError as error:
+            if isinstance(error, PairError):
+                raise
+            obstacle = error.message  # the engine may run where it can be read
+    else:
+        obstacle = obstacle or "it is not on this machine"
+    for caveat in caveats:
+        watcher.note(f"{name}: {caveat}", always=True)
+    if obstacle is None:
+        return caveats
+    if options.serving.server is not None or misread:
+        raise ModelError(
+            f"`{name}` cannot be replayed: {obstacle}",
+            hint="leave it out of --drafts; a server's own drafting is measured anyway",
+        )
+    watcher.note(f"{name} is not replayed, but counted by the engine: {obstacle}", always=True)
+    return None
+
+
+def _no_states(options: SweepOptions, build: Build) -> str | None:
+    """Why the target's states along its answers cannot be computed here; None where they can."""
+    source = ModelSource(options.target, options.trust)
+    if options.serving is not None and options.serving.replay == "engine":
+        return "with --replay engine no target runs here, whose states it would read"
+    if not options.target or not (source.local or source.on_hub):
+        return "--target names no weights on this machine, and it reads the target's states"
+    try:
+        source.check_weights()
+        needed = source.skeleton.num_parameters() * build.dtype.itemsize
+    except ModelError as error:
+        return error.message
+    if needed <= (free := memory_free(build.device)):
+        return None
+    return f"the target takes {format_size(needed)} here, and {format_size(free)} are free"
+
+
 def _translated(
     target: ModelSource,
     drafts: Mapping[str, ModelSource],
@@ -557,10 +627,14 @@ def _translated(
     drafters: Mapping[str, Speculation],
 ) -> tuple[dict[str, Speculation], dict[str, str]]:
     """How the engine drafts where it has to translate tokens, and why it refuses drafts of which
-    replay translates some.
+    replay translates some, or heads that it would misread.
     """
     found, refusals = dict(drafters), dict[str, str]()
     for name, source in drafts.items():
+        if found[name].method == "eagle3":
+            if words := misread_by(source.raw_config, "eagle3").get(engine):
+                refusals[name] = f"it {words}"
+            continue
         if needs_translation(target, source):
             found[name] = replace(found[name], translated=True)
         if not keeps_ids(target, source):
