@@ -84,6 +84,7 @@ _SLOTS = {
     "llama.cpp": ("slots", "-np"),
     "sglang": ("max_running_requests", "--max-running-requests"),
 }
+_LEAVE_OUT = "leave it out of --drafts; the server's own drafting is measured anyway"
 # A text on which tokenizers of different families disagree.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 # An output layer has at most this many rows without a token: their number is rounded up.
@@ -144,10 +145,11 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     counts = counts_of(prompts)
     by_ids = partial(_check_served, target.source, options=options, traffic=counts)
     checks: dict[Method, Check] = {"draft-model": by_ids if target.configured else by_text}
-    if any(drafter.method == "eagle3" for drafter in drafters.values()):
-        checks["eagle3"] = partial(
-            _check_head, target, engine, options, _no_states(options, build), watcher
-        )
+    if heads := [name for name, drafter in drafters.items() if drafter.method == "eagle3"]:
+        obstacle = _no_states(options, build)
+        if obstacle and server is not None:
+            raise UsageError(f"`{specs[heads[0]]}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
+        checks["eagle3"] = partial(_check_head, target, engine, options, obstacle, watcher)
     checked = check_drafts(options, specs, checks)
     refusals: dict[str, str] = {}
     if target.configured:
@@ -261,7 +263,7 @@ def _check_options(
         if drafter.method not in REPLAYED:
             raise UsageError(
                 f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
-                hint="leave it out of --drafts; the server's own drafting is measured anyway",
+                hint=_LEAVE_OUT,
             )
 
 
@@ -595,10 +597,7 @@ def _check_head(
     if obstacle is None:
         return caveats
     if options.serving.server is not None or misread:
-        raise ModelError(
-            f"`{name}` cannot be replayed: {obstacle}",
-            hint="leave it out of --drafts; a server's own drafting is measured anyway",
-        )
+        raise ModelError(f"`{name}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
     watcher.note(f"{name} is not replayed, but counted by the engine: {obstacle}", always=True)
     return None
 

@@ -11,7 +11,7 @@ from sweep import engine
 from sweep.engine import FakeEngine, FakeServer
 from transformers import AutoModelForCausalLM
 
-from draftbench.errors import ModelError, PairError, UsageError
+from draftbench.errors import PairError, UsageError
 from draftbench.records import DraftingMode, LookupReplay
 from draftbench.sweep import engine_prepare
 
@@ -173,5 +173,5 @@ def test_a_head_is_replayed_over_a_running_server_where_the_targets_weights_are_
     draft = head()
     assert len(served(draft, **how).run.replays) == 2
     monkeypatch.setattr(engine_prepare, "memory_free", lambda device: 0)
-    with pytest.raises(ModelError, match="`eagle3:head` cannot be replayed: the target takes"):
+    with pytest.raises(UsageError, match="head` cannot be replayed: the target takes"):
         served(draft, out="other", **how)
