@@ -529,7 +529,7 @@ class EngineWorker:
         layers = of_target.config.get_text_config().num_hidden_layers
         name, engine = candidate.draft, self.serving.engine
         head, facts = build_head(source, build, name, target, layers, engine)
-        served = self._dtype() or "the type of its file"
+        served = self._dtype() or "the type of its files"
         weights, width = held_head(source, self.serving.dtype)
         facts = msgspec.structs.replace(
             facts,

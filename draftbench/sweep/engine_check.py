@@ -259,8 +259,10 @@ def stated_specs(serving: Serving) -> dict[str, str]:
     where its description leaves that open.
     """
     facts, config = serving.facts, serving.drafting
-    spec = _stated_spec(facts) if facts and config and config.candidate else None
-    return {config.candidate.draft: spec} if spec and config and config.candidate else {}
+    if facts is None or config is None or config.candidate is None:
+        return {}
+    spec = _stated_spec(facts)
+    return {config.candidate.draft: spec} if spec else {}
 
 
 def _stated_spec(facts: ServerFacts) -> str | None:

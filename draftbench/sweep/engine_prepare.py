@@ -41,6 +41,7 @@ from draftbench.models.compatibility import (
     pair_facts,
 )
 from draftbench.models.drafting import (
+    CONVERT_HEAD,
     Method,
     Speculation,
     doubtful_fields,
@@ -145,11 +146,8 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     counts = counts_of(prompts)
     by_ids = partial(_check_served, target.source, options=options, traffic=counts)
     checks: dict[Method, Check] = {"draft-model": by_ids if target.configured else by_text}
-    if heads := [name for name, drafter in drafters.items() if drafter.method == "eagle3"]:
-        obstacle = _no_states(options, build)
-        if obstacle and server is not None:
-            raise UsageError(f"`{specs[heads[0]]}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
-        checks["eagle3"] = partial(_check_head, target, engine, options, obstacle, watcher)
+    if heads := [specs[name] for name, each in drafters.items() if each.method == "eagle3"]:
+        checks["eagle3"] = _check_of_heads(heads, target, engine, options, build, watcher)
     checked = check_drafts(options, specs, checks)
     refusals: dict[str, str] = {}
     if target.configured:
@@ -399,13 +397,14 @@ def _slots_of(facts: ServerFacts) -> int | None:
 
 def _level_served(engine: str, drafter: Speculation, level: str) -> str | None:
     """What to tell an engine to serve a draft at a level; None where it does not serve it so."""
+    as_stored = "none" if level == "none" or level not in LEVELS else None
+    if drafter.method != "draft-model":
+        return as_stored
     rules = ENGINE_RULES.get(engine)
-    if drafter.method == "draft-model" and (rules is None or rules.converts):
+    if rules is None or rules.converts:
         # llama.cpp converts before it serves: it takes a file at the level that it has.
-        return "none" if (drafter.model or "").endswith(".gguf") else None
-    if drafter.method == "draft-model" and made_by(engine, level) is not None:
-        return level
-    return "none" if level == "none" or level not in LEVELS else None
+        return as_stored if (drafter.model or "").endswith(".gguf") else None
+    return as_stored if made_by(engine, level) is None else level
 
 
 @dataclass(frozen=True)
@@ -563,6 +562,26 @@ def _check_served(
     return caveats
 
 
+def _check_of_heads(
+    heads: Sequence[str],
+    target: EngineTarget,
+    engine: str,
+    options: SweepOptions,
+    build: Build,
+    watcher: Watcher,
+) -> Check:
+    """`_check_head` of a sweep.
+
+    Raises:
+        UsageError: the server is running, and the target's states cannot be computed here.
+    """
+    assert options.serving is not None
+    obstacle = _no_states(options, build)
+    if obstacle and options.serving.server is not None:
+        raise UsageError(f"`{heads[0]}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
+    return partial(_check_head, target, engine, options, obstacle, watcher)
+
+
 def _check_head(
     target: EngineTarget,
     engine: str,
@@ -576,30 +595,36 @@ def _check_head(
 
     Raises:
         PairError: it does not fit the target.
-        ModelError: only the user's server could run it, or an engine that misreads it.
+        ModelError: the engine is not started with it either.
     """
     assert options.serving is not None
-    name, caveats = f"eagle3:{head.name}", tuple[str, ...]()
-    misread = False
-    if target.configured and (head.local or head.on_hub):
-        try:
-            caveats = check_fit(target.source, head)
-            obstacle = obstacle or next(misfits(target.source, head), None)
-            misread = engine in misread_by(head.raw_config, "eagle3")
-        except ModelError as error:
-            if isinstance(error, PairError):
-                raise
-            obstacle = error.message  # the engine may run where it can be read
-    else:
-        obstacle = obstacle or "it is not on this machine"
+    name, caveats, refusal = f"eagle3:{head.name}", tuple[str, ...](), None
+    try:
+        if not (head.local or head.on_hub):
+            raise ModelError("it is not on this machine", hint=_MODELS)
+        caveats, refusal = check_fit(target.source, head), _not_started(engine, head)
+        obstacle = obstacle or next(misfits(target.source, head), None)
+    except PairError:
+        raise
+    except ModelError as error:  # the engine may run where it can be read
+        obstacle = error.message
     for caveat in caveats:
         watcher.note(f"{name}: {caveat}", always=True)
     if obstacle is None:
         return caveats
-    if options.serving.server is not None or misread:
-        raise ModelError(f"`{name}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
+    if options.serving.server is not None or refusal:
+        why = f"{engine} {refusal}, and " if refusal else ""
+        raise ModelError(f"`{name}`: {why}it cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
     watcher.note(f"{name} is not replayed, but counted by the engine: {obstacle}", always=True)
     return None
+
+
+def _not_started(engine: str, head: ModelSource) -> str | None:
+    """What an engine would do with a head, where it is not started with it."""
+    rules = ENGINE_RULES.get(engine)
+    if rules is not None and rules.converts and not head.spec.endswith(".gguf"):
+        return f"takes a .gguf file, which {CONVERT_HEAD} makes"
+    return misread_by(head.raw_config, "eagle3").get(engine)
 
 
 def _no_states(options: SweepOptions, build: Build) -> str | None:
@@ -626,12 +651,12 @@ def _translated(
     drafters: Mapping[str, Speculation],
 ) -> tuple[dict[str, Speculation], dict[str, str]]:
     """How the engine drafts where it has to translate tokens, and why it refuses drafts of which
-    replay translates some, or heads that it would misread.
+    replay translates some, or heads.
     """
     found, refusals = dict(drafters), dict[str, str]()
     for name, source in drafts.items():
         if found[name].method == "eagle3":
-            if words := misread_by(source.raw_config, "eagle3").get(engine):
+            if words := _not_started(engine, source):
                 refusals[name] = f"it {words}"
             continue
         if needs_translation(target, source):
