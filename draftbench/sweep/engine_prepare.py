@@ -608,14 +608,13 @@ def _check_head(
         raise
     except ModelError as error:  # the engine may run where it can be read
         obstacle = error.message
-    for caveat in caveats:
-        watcher.note(f"{name}: {caveat}", always=True)
     if obstacle is None:
         return caveats
     if options.serving.server is not None or refusal:
         why = f"{engine} {refusal}, and " if refusal else ""
         raise ModelError(f"`{name}`: {why}it cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
-    watcher.note(f"{name} is not replayed, but counted by the engine: {obstacle}", always=True)
+    for caveat in (*caveats, f"it is not replayed, but counted by the engine: {obstacle}"):
+        watcher.note(f"note on {name}: {caveat}", always=True)
     return None
 
 

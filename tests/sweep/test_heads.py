@@ -117,7 +117,7 @@ def test_on_an_engine_a_head_is_replayed_over_its_answers(
     (facts,) = [facts for facts in map(found.run.facts_of, found.run.candidates) if facts]
     states = "replayed over states of the target that were computed here in float32"
     assert f"{states} ({name} computes in float32)" in facts.caveats
-    silent = [note for note in small.notes if "it does not say norm_before_residual" in note]
+    silent = [text for text in facts.caveats if "it does not say norm_before_residual" in text]
     assert len(silent) == (said is None)
     assert served(f"eagle3:{small.out.parent / 'head'}", **asked).engine.ks == []
 
@@ -156,7 +156,8 @@ def test_where_the_target_has_no_room_here_the_engine_counts(served, small, head
     assert found.run.replays == ()
     assert found.engine.ks == [0, 2, 4, 0]
     why = "the target takes 25.7 MB here, and 12.3 MB are free"
-    assert f"eagle3:head is not replayed, but counted by the engine: {why}" in small.notes
+    said = f"note on eagle3:head: it is not replayed, but counted by the engine: {why}"
+    assert said in small.notes
 
 
 def test_a_head_of_another_target_is_refused_before_a_server_is_started(served, head):
