@@ -123,6 +123,8 @@ def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Ite
     trained_for = str(verifier.get("name_or_path") or "").rpartition("/")[2]
     if trained_for and trained_for.lower() != target.name.lower():
         yield f"it was trained for {trained_for}"
+    if method == "dflash":
+        yield "it drafts a block at once, which depends on k, so that only an engine measures it"
     if method == "eagle3" and silent_flags(raw, "vllm").keys() - raw.keys():
         yield (
             "it does not say norm_before_residual, which vLLM takes for true and speculators for "

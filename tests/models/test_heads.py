@@ -43,11 +43,19 @@ def head_of(target, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "method"), [(SPECULATORS, "eagle3"), (AUTHORS, "eagle3"), (DFLASH, "dflash")]
+    ("config", "method", "caveats"),
+    [
+        (SPECULATORS, "eagle3", []),
+        (AUTHORS, "eagle3", []),
+        (DFLASH, "dflash", ["it drafts a block at once"]),
+    ],
 )
-def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(head_of, config, method):
+def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(
+    head_of, config, method, caveats
+):
     head = head_of(config, method)
-    assert (head.method, head.obstacles, head.caveats) == (method, (), ())
+    assert (head.method, head.obstacles) == (method, ())
+    assert [text.split(",")[0] for text in head.caveats] == caveats
     standings = {answer.engine: answer.standing for answer in head.engines}
     known = "accepts" if method == "eagle3" else "refuses"
     assert standings == {
