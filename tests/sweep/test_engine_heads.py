@@ -114,12 +114,21 @@ def test_a_head_that_the_engine_would_misread_is_replayed_and_not_started(served
     assert f"eagle3:head is replayed only, not started on vllm: {words}" in small.notes
 
 
-def test_where_the_target_has_no_room_here_the_engine_counts(served, small, head, monkeypatch):
-    monkeypatch.setattr(engine_prepare, "memory_free", lambda device: 12_300_000)
-    found = served(head(), measure="all", ks=(2, 4), controls=False, dtype="float32")
+@pytest.mark.parametrize(
+    ("free", "replay", "why"),
+    [
+        (12_300_000, "local", "the target takes 25.7 MB here, and 12.3 MB are free"),
+        (10**12, "engine", "with --replay engine no target runs here, whose states it would read"),
+    ],
+)
+def test_where_the_target_cannot_run_here_the_engine_counts(
+    served, small, head, monkeypatch, free, replay, why
+):
+    monkeypatch.setattr(engine_prepare, "memory_free", lambda device: free)
+    asked = {"measure": "all", "ks": (2, 4), "controls": False, "dtype": "float32"}
+    found = served(head(), serving={"replay": replay}, **asked)
     assert found.run.replays == ()
     assert found.engine.ks == [0, 2, 4, 0]
-    why = "the target takes 25.7 MB here, and 12.3 MB are free"
     said = f"note on eagle3:head: it is not replayed, but counted by the engine: {why}"
     assert said in small.notes
 
