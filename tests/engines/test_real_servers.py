@@ -179,11 +179,7 @@ def vllm(monkeypatch):
 
 @needs_vllm
 def test_vllm_accepts_of_a_heads_drafts_what_its_replay_says(tmp_path, vllm):
-    head, (answers, facts, _) = (
-        ReplayedHead(),
-        driven(vllm(f"eagle3:{EMBEDDED}/head"), tmp_path),
-    )
-    assert (facts.method, facts.k) == ("eagle3", 4)
+    head, (answers, _, _) = ReplayedHead(), driven(vllm(f"eagle3:{EMBEDDED}/head"), tmp_path)
     assert sum(head.check_rounds(answer, 4) for answer in answers) > 10
 
 
