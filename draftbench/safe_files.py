@@ -46,7 +46,11 @@ _WRITTEN_HERE = re.compile(
 
 
 class UnreadableError(Exception):
-    """A file that cannot be used. The message gives the reason; the caller adds name and hint."""
+    """A file that cannot be used, and why; who reads it adds its name, and a hint."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 def read_limited(path: Path, most: int) -> bytes:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping
 
-from draftbench.errors import ModelError
 from draftbench.measure.teacher import TOKENS_AT_ONCE
-from draftbench.measure.trajectories import GROUP, PromptSample
+from draftbench.measure.trajectories import GROUP
 from draftbench.memory import format_size
-from draftbench.models.check import check_models, engine_sheet, memory_here
 from draftbench.models.check_result import ModelSheet
-from draftbench.models.drafting import parsed
-from draftbench.models.source import ModelSource
 from draftbench.records import SELF, Candidate, Record, to_json
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
@@ -24,16 +18,23 @@ from draftbench.report.terminal.text import (
     shortened,
 )
 from draftbench.run_folder.manifest import Manifest
-from draftbench.sweep.engine_servers import ALONE, arrival_times
+from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.work import DeviceSpeed, seconds_of, speed_of
+from draftbench.sweep.work import (
+    START_SECONDS,
+    DeviceSpeed,
+    Stage,
+    arriving_seconds,
+    servers_of,
+    sheets_of,
+    speed_of,
+    stages_of_decoder,
+    stages_on_engine,
+    start_seconds,
+    step_on_engine,
+)
 
 _NAMES = 76  # columns of the names of drafts
-
-
-# From the command that starts a server to its first answer, without reading the weights, on two
-# cores: as vLLM, or as llama.cpp.
-_START_SECONDS, _QUICK_START_SECONDS = 30.0, 2.0
 
 
 def dry_run_of(prepared: Prepared) -> DryRun:
@@ -42,21 +43,12 @@ def dry_run_of(prepared: Prepared) -> DryRun:
     Raises:
         ModelError: a model of the built-in decoder cannot be counted.
     """
-    dtype = prepared.build.dtype
-    models = {n: s for n, s in prepared.drafts.items() if parsed(n)[0] == "draft-model"}
-    speed = speed_of(prepared.manifest.question.device)
-    if prepared.serving is None:
-        checked = check_models(prepared.target, list(models.values()), memory_here(), dtype=dtype)
-        sheets = [pair.draft for pair in checked.pairs]
-        by_name = dict(zip(models, sheets, strict=True))
-        return of_decoder(prepared, checked.target, by_name, speed)
-    target, drafts, served = None, {}, prepared.serving.dtype
-    if prepared.options.target:
-        with contextlib.suppress(ModelError):  # an engine may serve what cannot be counted here
-            source = ModelSource(prepared.options.target, prepared.options.trust)
-            target = engine_sheet(source, served)
-            drafts = {name: engine_sheet(draft, served) for name, draft in models.items()}
-    return of_engine(prepared, target, drafts, speed)
+    target, drafts = sheets_of(prepared)
+    speed = speed_of(prepared.manifest.question.device, prepared.build.dtype)
+    if prepared.serving is not None:
+        return of_engine(prepared, prepared.serving, target, drafts, speed)
+    assert target is not None
+    return of_decoder(prepared, target, drafts, speed)
 
 
 def of_decoder(
@@ -65,21 +57,22 @@ def of_decoder(
     """A dry run with the built-in decoder; `drafts` by name."""
     level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
     twice = not prepared.options.one_layout
+    seconds = START_SECONDS + _seconds(stages_of_decoder(prepared, target, drafts, speed))
     return DryRun(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),
         prompt_tokens=sum(tokens for tokens, _ in prepared.prompt_tokens),
         least_starts=None,
         most_starts=None,
-        least_seconds=None,
-        most_seconds=seconds_of(prepared, target, drafts, speed),
+        least_seconds=seconds,
+        most_seconds=seconds,
         memory=max(
             _memory(candidate, target, drafts, tokens, level, second_layout=twice)
             for candidate in prepared.candidates
         ),
         assumed=(
-            "Worst case for this machine, as busy as it is now: every response reaches its limit "
-            "and no draft saves time.",
+            "If nothing else runs here, every response reaches its limit, each candidate is "
+            "decoded at one k, and none saves time.",
             f"Memory: weights, and a cache for the {tokens} tokens that are held at once at most; "
             "activations are not counted.",
         ),
@@ -88,26 +81,30 @@ def of_decoder(
 
 def of_engine(
     prepared: Prepared,
+    serving: Serving,
     target: ModelSheet | None,
     drafts: Mapping[str, ModelSheet],
     speed: DeviceSpeed,
 ) -> DryRun:
     """A dry run on a serving engine; a `target` of None cannot be counted here."""
-    serving = prepared.serving
-    assert serving is not None
     started = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
     if serving.server is not None:
         target = None  # it runs elsewhere
-    span = _span(prepared)
-    step = target.bytes_at("none") / speed.reading if target else None
-    (least_starts, least), (most_starts, most) = _starts(prepared, started, step, span)
+    step, span = step_on_engine(target, speed), arriving_seconds(prepared)
+    few, many = (
+        list(stages_on_engine(prepared, serving, step or 0.0, every_k=every_k))
+        for every_k in (False, True)
+    )
+    # No server is done before the last request has come.
+    least = _seconds(few) if step or span else None
+    most = _seconds(many) if step else None
     assumed = ["Responses reach their limit; replay of the drafts is not counted."]
     if most is not None:
         assumed.append(
-            f"Estimated without starting anything: a start takes {_start_seconds(prepared):.0f} s, "
+            f"Estimated without starting anything: a start takes {start_seconds(prepared):.0f} s, "
             "weights are read as fast as this machine can, and no draft saves time."
         )
-    if span is not None and least is not None:
+    if span:
         assumed.append(
             "How fast the servers are is unknown: the time is that of the arrivals."
             if most is None
@@ -125,8 +122,8 @@ def of_engine(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),
         prompt_tokens=sum(tokens for tokens, _ in prepared.prompt_tokens),
-        least_starts=least_starts,
-        most_starts=most_starts,
+        least_starts=_starts(prepared, serving, every_k=False),
+        most_starts=_starts(prepared, serving, every_k=True),
         least_seconds=least,
         most_seconds=most,
         memory=memory,
@@ -171,67 +168,14 @@ def _memory(
     return weights + tokens * sum(model.kv_bytes_per_token for model in caches)
 
 
-def _span(prepared: Prepared) -> float | None:
-    """Seconds between the first arrival and the last; None in a closed loop."""
-    if prepared.serving is None or prepared.serving.options.arrivals == "closed":
-        return None
-    pairs = product(prepared.prompts, range(prepared.options.samples))
-    requests = [PromptSample(prompt, sample) for prompt, sample in pairs]
-    return max(arrival_times(requests, prepared.options).values())
+def _seconds(stages: Iterable[Stage]) -> float:
+    return sum(stage.seconds for stage in stages)
 
 
-def _start_seconds(prepared: Prepared) -> float:
-    quick = prepared.manifest.question.engine == "llama.cpp"
-    return _QUICK_START_SECONDS if quick else _START_SECONDS
-
-
-def _starts(
-    prepared: Prepared, started: list[Candidate], step: float | None, span: float | None
-) -> tuple[tuple[int, float | None], tuple[int, float | None]]:
-    """How many servers the sweep starts and the seconds that it takes, at least and at most: the
-    first server writes every response, each other one answers the measured requests at every load.
-
-    Args:
-        step: seconds of a token of the target; None: unknown.
-        span: seconds between the first arrival and the last; None: a closed loop.
-    """
-    options, serving, prompts = prepared.options, prepared.serving, prepared.prompt_tokens
-    assert serving is not None
-    written = sum(limit for _, limit in prompts) * options.samples
-    longest = written / (len(prompts) * options.samples)  # tokens of a response
-    # (tokens, requests in flight) of a server at each load
-    if span is None:
-        measured = min(options.measure_requests, len(prompts)) * longest
-        visit = [(measured, load) for load in options.concurrency]
-        first = [each for each in visit if each[1] > 1]  # at 1 it has written the responses
-    else:
-        visit = first = [(written, options.max_concurrency)]
-    if all(load == ALONE for load in serving.loads(serving.writer)):
-        first = []
-
-    repeats, speculates = options.repeats, options.measure in ("best", "all")
-    plain = 0 if serving.server else 1 + repeats * len(serving.plain_starts(0))
-    ks = [len(serving.ks(candidate)) for candidate in started]
-    # At least the smallest k and the largest of each draft, from which the others are predicted.
-    fewest = [min(2, count) for count in ks] if options.measure == "best" else ks
-
-    def of(drafting: int, *, least: bool = False) -> tuple[int, float | None]:
-        starts = plain + drafting * repeats * speculates
-        others = max(starts - 1, 0)
-        if serving.server is not None:  # the server that drafts and its baseline, once each
-            others = 2 if serving.baseline and speculates else 0
-        visits = [*first, *visit * others]
-        seconds = None
-        if step is not None:
-            # The last request still has to be answered when it has come.
-            arriving = 0.0 if span is None else span + longest * step
-            seconds = starts * (_start_seconds(prepared) + step) + written * step
-            seconds += sum(max(tokens / load * step, arriving) for tokens, load in visits)
-        elif span and least:  # no server is done before the last request has come
-            seconds = len(visits) * span + starts * _start_seconds(prepared)
-        return starts, seconds
-
-    return of(sum(fewest), least=True), of(sum(ks))
+def _starts(prepared: Prepared, serving: Serving, *, every_k: bool) -> int:
+    """How many servers the sweep starts."""
+    servers = list(servers_of(prepared, serving, every_k=every_k))
+    return len(servers) if serving.server is None else 0
 
 
 class DryRun(Record, frozen=True):
@@ -266,8 +210,6 @@ def _title(plan: DryRun) -> str:
     memory = f" and {format_size(plan.memory or 0)} of memory" if known else ""
     if plan.most_seconds is None:
         return "This sweep would measure"
-    if plan.least_seconds is None:
-        return f"This sweep would take up to about {most}{memory}"
     return f"This sweep would take about {' to '.join(dict.fromkeys((least, most)))}{memory}"
 
 

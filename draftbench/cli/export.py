@@ -98,8 +98,8 @@ def export(
         named, label = configuration.command, "serve:"
         if output.output != "-":
             named = named.replace("FILE", shlex.quote(output.output))
-        elif '"$(cat FILE)"' in named:
-            named = named.replace('"$(cat FILE)"', shlex.quote(configuration.text))
+        elif configuration.pasted:
+            named = configuration.pasted
         else:
             label = "serve, with -o FILE:"
         note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))

@@ -212,8 +212,8 @@ def save_baseline(baseline: Baseline, file: Path) -> None:
     """Write a baseline, and say on stderr which faults its run is suspected of."""
     write_baseline(baseline, file)
     note(
-        f"saved {baseline.candidate} at k = {baseline.question.k} on {len(baseline.requests)} "
-        f"requests to {file}"
+        f"saved {baseline.candidate} at k = {baseline.question.k} on "
+        f"{counted(len(baseline.requests), 'request')} to {file}"
     )
     for fault in baseline.faults:
         note(f"suspected fault in this baseline: {fault.message}; {fault.advice}")

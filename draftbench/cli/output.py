@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from draftbench.safe_files import is_other_work, write_whole
 FORMATS = ("table", "json", "markdown", "csv")
 # The formats of results that are no table of figures.
 TEXT_FORMATS = ("table", "json", "markdown")
+# By the first word of an answer.
+_COLOURS = {"speculate": "green", "pass": "green", "fail": "red", "inconclusive": "yellow"}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 QUIET = in_output(False, "Print only the device, the result and errors.", names=("--quiet", "-q"))
@@ -74,9 +77,13 @@ class Output(TextOutput):
 
 
 def bold(text: str) -> str:
-    """The text in bold where stdout is a terminal that can and may show it."""
+    """The text in bold, and a verdict in its colour, where stdout is a terminal that can and may
+    show it.
+    """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return typer.style(text, bold=True) if sys.stdout.isatty() and not plain else text
+    if plain or not sys.stdout.isatty():
+        return text
+    return typer.style(text, bold=True, fg=_COLOURS.get(re.split(r"\W", text)[0].lower()))
 
 
 def width() -> int:
@@ -93,8 +100,8 @@ def check_output(output: str | Path, force: bool) -> None:
     """Refuse a path that cannot be written; `-` is stdout.
 
     Raises:
-        UsageError: a folder is missing, the path is one, or a file is there that draftbench did not
-            write, which `force` replaces.
+        UsageError: a folder is missing, the path is one or part of a run, or a file is there that
+            draftbench did not write, which `force` replaces.
     """
     path = Path(output)
     if str(output) == "-":
@@ -106,6 +113,12 @@ def check_output(output: str | Path, force: bool) -> None:
         )
     if path.is_dir():
         raise UsageError(f"cannot write to `{output}`: it is a folder", hint="name a file")
+    from draftbench.run_folder.folder import RunFolder  # not where a result goes to stdout
+
+    if RunFolder.holds(path):
+        raise UsageError(
+            f"cannot write to `{output}`: it is a part of a run", hint="name another file"
+        )
     if not force and is_other_work(path):
         raise UsageError(
             f"`{output}` exists, and draftbench cannot tell that it wrote it",

@@ -16,6 +16,7 @@ from draftbench.planner.recommendation import Caveat, Recommendation
 from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
+    better_draft,
     candidates,
     crossover,
     every_section,
@@ -32,11 +33,13 @@ from draftbench.report.terminal.text import (
     SCREEN_LINES,
     columns,
     command_lines,
+    counted,
     csv_text,
     ends,
     markdown_table,
     paragraph,
     render_sections,
+    shortened,
 )
 from draftbench.safe_files import markdown_escaped
 
@@ -154,21 +157,23 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
     first = [paragraph(line, width) for line in top]
-    table = _fitting_table(answer, width)
+    table, legend = _fitting_table(answer, width)
     following = command_lines(commands, width)
     caveats = [_short(caveat, width) for caveat in _urgent(answer)]
-    below: list[str] = []
-    for text in [*_below(answer), *caveats]:
-        # A sentence is printed whole or not at all; --all has it.
-        line = paragraph(text, width)
-        if joined(first, table, [*below, line], following).count("\n") < SCREEN_LINES:
-            below.append(line)
-    return joined(first, table, below, following)
+    notes = [paragraph(text, width) for text in [*_below(answer), *caveats]]
+    for shown in range(len(notes), -1, -1):
+        left_out = len(notes) - shown
+        more = [f"{counted(left_out, 'more note')} (--all)"] if left_out else []
+        below = paragraph("; ".join([*legend, *more]), width)
+        text = joined(first, [*table, below], notes[:shown], following)
+        if text.count("\n") < SCREEN_LINES:
+            break
+    return text
 
 
-def _fitting_table(answer: Recommendation, width: int) -> list[str]:
+def _fitting_table(answer: Recommendation, width: int) -> tuple[list[str], list[str]]:
     """The first rows, with names as long as the width allows, and the legend; memory and c, which
-    stand under --all, give way before names become hard to tell apart.
+    stand under --all, give way before names become hard to tell apart, and the legend says so.
     """
     names = range(LONGEST_NAME, _SHORTEST_NAME - 1, -1)
     for without, longest in chain(
@@ -181,12 +186,19 @@ def _fitting_table(answer: Recommendation, width: int) -> list[str]:
             break
     left_out = len(table.rows) - _MOST_ROWS
     more = [f"   and {left_out} more: --all"] if left_out > 0 else []
-    return [text, *more, paragraph("; ".join([_HALF, *table.notes]), width)]
+    narrow = [name for name in candidates(answer).head if name in without]
+    legend = [
+        _HALF,
+        *table.notes,
+        *([f"left out: {' and '.join(narrow)} (--all)"] if narrow else []),
+    ]
+    return [text, *more], legend
 
 
 def _below(answer: Recommendation) -> list[str]:
     """What stands below the table, before the caveats."""
-    lines = []
+    broken = [shortened(str(e.candidate), LONGEST_NAME) for e in answer.by_candidate if e.breaks]
+    lines = [f"Over the limits that you set: {', '.join(broken)}."] if broken else []
     if answer.runner_up is not None and answer.speedup_deciding is not None:
         second = answer.evaluation_of(answer.runner_up)
         speed = answer.ranked_by(second)
@@ -197,7 +209,8 @@ def _below(answer: Recommendation) -> list[str]:
             lines.append(f"Runner-up: {named(answer.runner_up)}, {second.reason}.")
     if answer.schedule and answer.crossover_between:
         lines.append(crossover(answer))
-    return [*lines, *filter(None, [schedule(answer), unmeasured(answer)]), *limits_kept(answer)]
+    known = (schedule(answer), better_draft(answer), unmeasured(answer))
+    return [*lines, *filter(None, known), *limits_kept(answer)]
 
 
 def _urgent(answer: Recommendation) -> list[Caveat]:

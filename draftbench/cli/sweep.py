@@ -139,12 +139,14 @@ def run_sweep(
     from draftbench.run_folder.run import read_run
     from draftbench.sweep import prepare
     from draftbench.sweep.grid import run
+    from draftbench.sweep.work import stages_to_come
 
     with resumable(out):
         with watcher:
             prepared = prepare(options, called, watcher)
             describe(prepared, watcher)
-            watcher.expect(list(map(str, prepared.candidates)), options.ks)
+            stages = stages_to_come(prepared)
+            watcher.expect(list(map(str, prepared.candidates)), options.ks, stages)
             folder = run(prepared, out, watcher)
         # Models and prompts are not needed any more; they refer to each other, so only this frees
         # them.

@@ -4,6 +4,7 @@ needs (refusals, quantization, sampling, revisions, paths).
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ _COMMENT = textwrap.TextWrapper(
 )
 
 
+_TEXT_OF_FILE = '"$(cat FILE)"'
+
+
 @dataclass(frozen=True)
 class EngineConfiguration:
     """The text to paste; `to_do` lists what its user must do, the most urgent first. `command`
@@ -49,6 +53,13 @@ class EngineConfiguration:
     text: str
     command: str | None
     to_do: tuple[str, ...]
+
+    @property
+    def pasted(self) -> str | None:
+        """The command with the text in it; None where the text must be in a file."""
+        if self.command is None or _TEXT_OF_FILE not in self.command:
+            return None
+        return self.command.replace(_TEXT_OF_FILE, shlex.quote(self.text))
 
 
 def known_engine(name: str) -> str:

@@ -87,13 +87,13 @@ def _caveats(
     """What the comparison leaves out or can hardly tell."""
     equal = equal_requests(np.array([new.weight * new.tokens for _, new in pairs]))
     if equal < FEW_REQUESTS:
-        few = f"only {result.requests} requests"
+        few = "only one request" if result.requests == 1 else f"only {result.requests} requests"
         if result.requests >= FEW_REQUESTS:
             few += f", of lengths so unequal that they say as much as {equal:.0f}"
         yield f"{few}: with fewer than {FEW_REQUESTS}, intervals are rough"
     missing = len(old.asked - new.asked)
     if missing:
-        yield f"{missing} requests of the baseline are missing from this run; left out"
+        yield f"left out, since this run lacks them: {missing} of the baseline's requests"
     other = old.alpha_definition is None or old.alpha_definition != new.alpha_definition
     if other and not one_looks_up(old, new):
         yield f"no alpha: {_no_alpha(old, new)}"

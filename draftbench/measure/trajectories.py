@@ -17,7 +17,7 @@ import torch
 
 from draftbench.decoder.runner import Clock, Runner, Task
 from draftbench.decoder.sampling import Uniforms, best, distribution
-from draftbench.decoder.speculate import decode_all
+from draftbench.decoder.speculate import Batch
 from draftbench.errors import TrafficError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
@@ -83,13 +83,24 @@ def task_of(prompt: Prompt, sample: int, text: TextSide) -> Task:
 
 
 def generate(
-    asked: Sequence[PromptSample], target: Runner, text: TextSide, clock: Clock
+    asked: Sequence[PromptSample],
+    target: Runner,
+    text: TextSide,
+    clock: Clock,
+    between: Callable[[int], None] = lambda done: None,
 ) -> list[Output]:
-    """The target's own responses, decoded side by side."""
+    """The target's own responses, decoded side by side; `between` is told after every round how
+    many were finished by it.
+    """
     tasks = [task_of(prompt, sample, text) for prompt, sample in asked]
     rows = TOKENS_AT_ONCE // max(task.capacity for task in tasks)
-    responses = decode_all(tasks, target, None, 0, clock, max(1, min(RESPONSE_ROWS, rows)))
-    return [(tuple(response.tokens), response.finish) for response in responses]
+    batch = Batch(tasks, target, None, 0, clock, max(1, min(RESPONSE_ROWS, rows)))
+    left, done = True, 0
+    while left:
+        left = batch.advance()
+        between(batch.finished - done)
+        done = batch.finished
+    return [(tuple(response.tokens), response.finish) for response in batch.responses]
 
 
 def logged(prompt: Prompt) -> Output:

@@ -56,7 +56,10 @@ def check_files(path: Path) -> None:
         _check_layers(counts, layers)
         return
     if (path / "adapter_config.json").exists():
-        raise UnreadableError("it is an adapter, which would load another model beneath it")
+        raise UnreadableError(
+            "it is an adapter, which would load another model beneath it",
+            hint="merge it into that model, and give the merged checkpoint",
+        )
     for file in sorted(path.iterdir()):
         most = next((most for like, most in LIMITS.items() if fnmatch(file.name, like)), None)
         if most is None:
@@ -116,6 +119,13 @@ def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
                 raise UnreadableError("it is cut off: its header promises more")
             return super()._get(offset, dtype, count, *order, **named)
 
+    with path.open("rb") as stream:
+        if stream.read(4) != b"GGUF":
+            raise UnreadableError(
+                "it is not a GGUF file",
+                hint="a failed download or a pointer of Git LFS may have its name: get the file "
+                "itself, or give a directory with config.json",
+            )
     try:
         reader = Bounded(path)
         counts = {
@@ -130,8 +140,7 @@ def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
             if found := _BLOCK.match(tensor.name):
                 layers = max(layers, int(found[1]) + 1)
     except Exception as error:  # whatever the library meets in a spoiled file
-        reason = "it is not a GGUF file" if str(error) == "GGUF magic invalid" else str(error)
-        raise UnreadableError(reason) from error
+        raise UnreadableError(str(error)) from error
     return {k: v for k, v in counts.items() if isinstance(v, int | float)}, layers, kinds
 
 

@@ -353,7 +353,7 @@ class ModelSource:
         where, fixed = self._arguments()
         hint = "the directory must hold config.json and the tokenizer's files with the weights"
         if not self.local:
-            hint = "check the id, or download the model and give its directory"
+            hint = "check the id or path, or download the model and give its directory"
         elif what == "weights":
             hint = (
                 "weights must be complete *.safetensors or .gguf files; `--allow-pickle` opens "
@@ -370,10 +370,7 @@ class ModelSource:
             if isinstance(error, PermissionError):
                 hint = "see whether you may read it and its folder"
             elif isinstance(error, UnreadableError):
-                hint = (
-                    "download the checkpoint again from its author; merge an adapter into its "
-                    "model first"
-                )
+                hint = error.hint or "download the checkpoint again, or give another"
             reason = _first_sentence(error)
             raise ModelError(
                 f"cannot load the {what} of `{self.spec}`: {reason}", hint=hint

@@ -11,6 +11,7 @@ The decision
     limits           what a configuration may not exceed
 The answer
     evaluate         every configuration with its figures, and why it was not chosen
+    headroom         what a better draft of the same cost would bring
     concurrencies    the answer at each concurrency, k by concurrency, the crossover
     latency          how long users wait
     output_check     whether speculation changes the output

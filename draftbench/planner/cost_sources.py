@@ -75,7 +75,7 @@ class CostSource:
             return f"concurrency {concurrency} was not served, only {sizes}"
         around = next(((a, b) for a, b in pairwise(timed) if a < concurrency < b), None)
         if around is not None:
-            return f"interpolated between {around[0]} and {around[1]} rows"
+            return f"interpolated between {around[0]} and {around[1]}"
         if timed:
             return f"{concurrency} concurrent requests were not timed, only {sizes}"
         return self.origin and f"{self.origin} has no times of it"

@@ -151,6 +151,14 @@ class Alternative:
             return None
         return IntervalParts(*(_REACH * math.sqrt(part) for part in parts))
 
+    @property
+    def drawn_to_others(self) -> float | None:
+        """By what share its expected speed-up is drawn towards those of the other drafts."""
+        if self.column is None:
+            return None
+        drawn = self.evaluator.among_drafts(self.configuration.concurrency, "expected")
+        return math.expm1(drawn[0, self.column])
+
     @cached_property
     def expected(self) -> Estimate | None:
         """The speed-up of decoding."""
@@ -391,7 +399,7 @@ class Evaluator:
     @remembered
     def logs(self, concurrency: int, by: Kind) -> list[Floats | None]:
         """The draws of every log speed-up of a kind, by column [1 + draws]; None where unknown."""
-        every = self.log_parts(concurrency, by).every + self._among_drafts(concurrency, by)
+        every = self.log_parts(concurrency, by).every + self.among_drafts(concurrency, by)
         return [_known(log) for log in np.ascontiguousarray(every.T)]
 
     @remembered
@@ -451,7 +459,8 @@ class Evaluator:
             found.append((float(requests), float(time) - undecoded, undecoded) if known else None)
         return found
 
-    def _among_drafts(self, concurrency: int, by: Kind) -> Floats:
+    @remembered
+    def among_drafts(self, concurrency: int, by: Kind) -> Floats:
         """What to add to the draws of each draft, since the true speed-ups of drafts at their best
         k's are taken to be normal with an unknown spread [1 + draws, configurations].
         """
@@ -658,13 +667,10 @@ class DecisionAt:
 
     @cached_property
     def runner_up(self) -> Alternative | None:
-        """The best of the other candidates."""
-        others = [a for a in self.competing if self.leader and a.candidate != self.leader.candidate]
-        bests = [
-            best
-            for candidate in {a.candidate: None for a in others}
-            if (best := self.best_of([a for a in others if a.candidate == candidate]))
-        ]
+        """The fastest of the other candidates, each at the k that leads among its own."""
+        others = {a.candidate: None for a in self.competing}
+        leaders = (self.evaluator.at(self.concurrency, candidate).leader for candidate in others)
+        bests = (a for a in leaders if a and self.leader and a.candidate != self.leader.candidate)
         return max(bests, key=lambda a: a.value(self.by) or 0.0, default=None)
 
     @cached_property

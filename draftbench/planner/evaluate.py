@@ -140,6 +140,8 @@ def _evaluation(
         plain_overhead=alternative.plain_overhead if measured else None,
         break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
+        breaks=decided.breaks.get(configuration, ()),
+        drawn_to_others=alternative.drawn_to_others,
         interval_from=alternative.interval_from,
         experts_read=counted,
         experts_read_at_most=most,
@@ -195,7 +197,7 @@ def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:
         return f"{missed}: {_economy(alternative, decided, speed)}"
     lost, of_leader = decided.loss(alternative), decided.loss(leader)
     if abs(lost - of_leader) <= HARDLY_MORE_LOSS:
-        return _tie(alternative, leader, (speed, best))
+        return _tie(alternative, leader, (speed, best), lost - of_leader)
     if speed > best:
         return (
             f"less certain: {speed:.2f}× is expected, but it would lose {lost:.1%} of the best "
@@ -204,11 +206,17 @@ def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:
     return f"slower: {_economy(alternative, decided, speed, best)}"
 
 
-def _tie(alternative: Alternative, leader: Alternative, speeds: tuple[float, float]) -> str:
-    """What decided between an alternative and the leader that is expected to lose as little."""
+def _tie(
+    alternative: Alternative, leader: Alternative, speeds: tuple[float, float], more: float
+) -> str:
+    """What decided between an alternative and the leader, which is expected to lose hardly less, or
+    by so much less than 0 `more`.
+    """
     this, best = (f"{speed:.2f}×" for speed in speeds)
-    both = this if this == best else f"{this} and {best}"
-    tie = f"equally good by expected loss: {both}"
+    both = this if this == best else f"{this} against {best}"
+    tie = f"about as good, {both}"
+    if f"{-more:.1%}" > "0.0%" and more < 0:
+        tie += f" and {-more:.1%} less expected loss"
     memory, leaders_memory = alternative.memory_bytes, leader.memory_bytes
     if memory == leaders_memory:
         why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"
@@ -233,11 +241,9 @@ def _economy(
     tokens = alternative.tokens_per_round
     if tokens is None or speed <= 0:
         return figure
-    figure = f"{figure}, {tokens:.2f} tokens per round"
+    figure = f"{figure}; a round yields {tokens:.2f} tokens"
     # At other loads with and without, or by noise, a round may seem to cost less than a step.
-    return (
-        figure if tokens < speed else f"{figure} at the cost of {tokens / speed:.2f} target steps"
-    )
+    return figure if tokens < speed else f"{figure} and costs {tokens / speed:.2f} target steps"
 
 
 def why_unknown(alternative: Alternative, run: Run) -> str:
@@ -257,7 +263,7 @@ def why_unknown(alternative: Alternative, run: Run) -> str:
     if facts is not None and not facts.has_kernel:
         return f"no fast kernel for {candidate.quant} on this device"
     failed = [f.reason for f in run.failures if f.candidate == candidate]
-    return failed[-1] if failed else "its steps were not timed"
+    return failed[-1] if failed else "step times were not measured"
 
 
 def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
@@ -294,15 +300,16 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
 
 
 def break_even(alternative: Alternative) -> BreakEven | None:
-    """The factor on every acceptance probability (capped at 1), to a thousandth, at which
-    speculation only breaks even, with rounds as much longer than promised as they are.
+    """The factor on every acceptance probability, to a thousandth, at which speculation only breaks
+    even, with rounds as much longer than promised as they are.
 
-    None for prompt lookup, whose acceptance has no law per position, and at unknown speed.
+    None for prompt lookup, whose acceptance has no law per position, and where the speed is unknown
+    or below 1.
     """
     responses, concurrency = alternative.responses, alternative.configuration.concurrency
     laws = [law for law in responses.laws if isinstance(law, PositionLaw)]
     expected, promised = alternative.value("expected"), alternative.promised
-    if len(laws) < len(responses.laws) or not expected or promised is None:
+    if len(laws) < len(responses.laws) or promised is None or not expected or expected < 1:
         return None
     plain, rounds, _, weights = promised
     slower = (weights @ plain) / (weights @ rounds) / expected
@@ -314,13 +321,8 @@ def break_even(alternative: Alternative) -> BreakEven | None:
         return float(weights @ plain / (slower * (weights @ drafted))) - 1
 
     # Without acceptance about as many rounds as tokens: a first guess of the line to 0.
-    low, high = (0.0, expected / (alternative.tokens_per_round or 1.0) - 1), (1.0, expected - 1)
-    if expected < 1:
-        most = 1 / min((float(a) for x in laws for a in x.accept if a > 0), default=1.0)
-        low, high = high, (most, gain(most))
-        if high[1] < 0:
-            return BreakEven(scaling=None, margin=None)
-    scaling = _crossing(gain, low, high)
+    at_none = expected / (alternative.tokens_per_round or 1.0) - 1
+    scaling = _crossing(gain, (0.0, at_none), (1.0, expected - 1))
     return BreakEven(scaling=scaling, margin=1 - scaling)
 
 

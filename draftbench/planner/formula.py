@@ -73,17 +73,22 @@ def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | Non
     return high if loses(low) else low
 
 
+def alpha_of(tokens: float, k: int) -> float:
+    """The α at which a round yields so many tokens, 1 to k + 1, as `expected_tokens` has it."""
+    low, high = 0.0, 1.0
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if expected_tokens(middle, k) < tokens else (low, middle)
+    return high
+
+
 class FormulaRow(msgspec.Struct, frozen=True):
-    """The closed form at one k. `speedup_if_cost_were_the_whole_pass` divides by c + v, the form
-    that is right only where c is the cost of all k draft steps together.
-    """
+    """The closed form at one k."""
 
     k: int
     verify_ratio: float  # v(k+1)
     tokens_per_round: float
     speedup: float  # S
     break_even_alpha: float | None  # α from which this k pays
-    speedup_if_cost_were_the_whole_pass: float
 
 
 class FormulaTable(msgspec.Struct, frozen=True):
@@ -100,11 +105,6 @@ class FormulaTable(msgspec.Struct, frozen=True):
     faster_k: int | None  # the best of 1 … 64, where it is faster than all rows
     faster_speedup: float | None  # S at that k
     rows: tuple[FormulaRow, ...]  # one entry per k
-
-    @property
-    def misleading(self) -> FormulaRow:
-        """The row that is best when dividing by c + v, which only rises with k."""
-        return max(self.rows, key=lambda row: row.speedup_if_cost_were_the_whole_pass)
 
 
 def formula_table(
@@ -145,7 +145,6 @@ def formula_table(
                 tokens_per_round=expected_tokens(alpha, k),
                 speedup=speedup(alpha, k, cost, verify=at[k]),
                 break_even_alpha=break_even_alpha(k, cost, verify=at[k]),
-                speedup_if_cost_were_the_whole_pass=expected_tokens(alpha, k) / (cost + at[k]),
             )
             for k in ks
         ),

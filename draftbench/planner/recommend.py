@@ -10,6 +10,7 @@ from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.decide import Evaluator
 from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
+from draftbench.planner.headroom import headroom
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
@@ -74,7 +75,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         slo_kept=slo_kept(run, leader, decided.concurrency, evaluator.options.slo),
         settled_by=decided.settled_by,
         larger_sweep=decided.larger_sweep,
-        ceiling_alpha=_ceiling(run, evaluated),
+        ceiling_alpha=(ceiling := _ceiling(run, evaluated)),
+        headroom=headroom(decided, evaluated, ceiling),
         runner_up_faster=decided.chance(decided.runner_up, leader)
         if leader and decided.runner_up and decided.deciding
         else None,

@@ -66,8 +66,9 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     The expected speed-up is that which passes promise for all requests, times how much longer or
     shorter than promised decoding takes. That follows from all timed cells, its own most of all;
     where others than this configuration were timed, they tell some of it, and the interval is
-    wider. So `acceptance_luck` of the measured requests is not in it. The predicted one is the same
-    without this configuration's own cell.
+    wider. So `acceptance_luck` of the measured requests is not in it. Drafts that differ by hardly
+    more than their errors are drawn towards each other. The predicted one is the same without this
+    configuration's own cell, and not drawn.
     """
 
     alpha: Estimate | None
@@ -93,6 +94,8 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     plain_overhead: float | None = None  # the same for steps without speculation
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
+    breaks: tuple[str, ...] = ()  # the limits that it breaks, in words
+    drawn_to_others: float | None = None  # share by which the other drafts moved the expected one
     interval_from: IntervalParts | None = None  # of the speed-up that candidates are ranked by
     experts_read: float | None = None  # by a target pass over k+1 tokens in a layer, counted
     experts_read_at_most: float | None = None  # if each token's were chosen independently
@@ -207,8 +210,37 @@ class Audit(Record, frozen=True):
 class BreakEven(Record, frozen=True):
     """How much acceptance may fall before speculation stops paying."""
 
-    scaling: float | None  # factor on all acceptance at which the speed-up is 1; None: no factor
-    margin: float | None  # 1 - scaling; negative where acceptance would have to grow
+    scaling: float  # factor on all acceptance at which the speed-up is 1
+    margin: float  # 1 - scaling
+
+
+class Reach(Record, frozen=True):
+    """What a draft must have for a speed-up, after the first token."""
+
+    k: int
+    tokens_per_round: float
+    alpha: float | None  # None where a draft has no α by position
+    speedup: float  # S
+
+
+class Headroom(Record, frozen=True):
+    """What a better draft of this one's cost would bring at the draft lengths that were measured.
+    Where it pays off or wins as it is, its needs are below what it has.
+    """
+
+    draft: str
+    quant: str
+    alpha: float | None  # as it is
+    speedup: float  # as it is, at its fastest k
+    most: Reach  # of the best draft that can be
+    to_pay: Reach | None  # for the speed-up that was asked for; None: no draft of this cost does
+    to_win: Reach | None  # to be as fast as the best of the others; None: no draft of this cost is
+    best_of_others: float  # speed-up of the fastest other draft, at least the one asked for
+
+    @property
+    def candidate(self) -> Candidate:
+        """The draft at its quantization level."""
+        return Candidate(draft=self.draft, quant=self.quant)
 
 
 class Distribution(Record, frozen=True):
@@ -321,7 +353,7 @@ class Recommendation(Record, frozen=True):
     levels: tuple[AtConcurrency, ...]  # every concurrency that was asked for
     schedule: tuple[ScheduleEntry, ...]
     crossover: int | None  # largest concurrency that clearly pays; 0: none, None: the largest timed
-    break_even: BreakEven | None  # the leader's
+    break_even: BreakEven | None  # the leader's; None where it does not pay as it is
     latency: Latency | None  # the leader's
     crossover_between: tuple[int, int] | None = None  # the timed loads around an interpolated one
     crossover_gaps: tuple[tuple[int, int], ...] = ()  # ranges below it that do not clearly pay
@@ -336,6 +368,7 @@ class Recommendation(Record, frozen=True):
     larger_sweep: LargerSweep | None = None  # the sweep that would, or the next worth trying
     ceiling_alpha: float | None = None  # of `self`, where it is below 1 because requests sample
     runner_up_faster: float | None = None  # how likely it is faster than the leader
+    headroom: tuple[Headroom, ...] = ()  # what better drafts of the same costs would bring
 
     @property
     def provisional(self) -> str:

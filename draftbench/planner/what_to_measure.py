@@ -34,7 +34,7 @@ _SHARE_OF_REQUESTS, _SHARE_OF_DISTANCE = 1 / 2, 1 / 4
 # Passes of each size that did not stall: those of three visits.
 _LEAST_PASSES = 3 * SAMPLES_PER_VISIT
 # Timing takes at most a third of what it and decoding take.
-_SHARE_OF_DECODING = 1 / 2
+SHARE_OF_DECODING = 1 / 2
 
 
 def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int = 2) -> list[int]:
@@ -126,7 +126,7 @@ def timed_enough(
         speed = best.value("expected") or 1.0
         step = float(best.block.target.at(1, responses.context)[0, 0])
         decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
-        if _spent_with_next_visit(points) > _SHARE_OF_DECODING * decoding:
+        if _spent_with_next_visit(points) > SHARE_OF_DECODING * decoding:
             return True
         low, high = quantiles(best.timing, (0.025, 0.975))
         of_requests = 1.96 * math.sqrt(best.parts[0])

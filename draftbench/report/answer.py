@@ -23,6 +23,7 @@ from draftbench.planner.recommendation import (
     Evaluation,
     LargerSweep,
     Latency,
+    Reach,
     Recommendation,
 )
 from draftbench.records import SELF
@@ -58,7 +59,8 @@ _LEGEND = {
     "experts": "experts: of a layer of the target, that a verification pass reads, as counted / at "
     "most, if each token's were chosen independently.",
     "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
-    "interval includes the uncertainty of that time.",
+    "interval includes the uncertainty of that time. Drafts that differ by hardly more than their "
+    "errors are drawn towards each other, since the best of several looks better than it is.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
@@ -239,15 +241,10 @@ def certainty(answer: Recommendation) -> list[str]:
             f"{likely} likely to be the best choice; expected loss {answer.expected_regret:.1%} of "
             "the best speed."
         )
-    margin = answer.break_even.margin if answer.break_even else None
-    if margin is not None and margin >= 0:
-        # Of an open answer it is not known that speculation pays at all.
-        if answer.choice is not None:
-            notes.append(f"Acceptance could fall by {margin:.0%} before speculation stops paying.")
-    elif margin is not None:
-        notes.append(f"Acceptance would have to grow by {-margin:.0%} for speculation to pay.")
-    elif answer.break_even is not None:
-        notes.append("It would not pay even if every token that is sometimes accepted always were.")
+    # Of an open answer it is not known that speculation pays at all.
+    if answer.break_even and answer.choice:
+        margin = answer.break_even.margin
+        notes.append(f"Acceptance could fall by {margin:.0%} before speculation stops paying.")
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
     return [*notes, *limits_kept(answer)]
@@ -362,6 +359,7 @@ def every_section(answer: Recommendation) -> list[Section]:
         ),
         Section("Not measured", notes=failures(answer)),
         Section("Checks", notes=answer.checks),
+        headroom(answer),
         latency(answer.latency, answer.engine, answer.arrivals) if answer.latency else Section(""),
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
         Section("Rules of thumb", notes=advice(answer)),
@@ -390,6 +388,10 @@ def speed_ups(answer: Recommendation) -> Section:
         source = f"replay and {source}"
     if leader.speedup_predicted is None:
         corrected = "as measured; the interval includes the uncertainty of times"
+    drawn = leader.drawn_to_others or 0.0
+    if abs(drawn) >= TIMING_NOISE / 2:
+        way = "up" if drawn > 0 else "down"
+        corrected += f", then drawn {abs(drawn):.0%} {way} towards the other drafts"
     rows = [
         (
             "deciding",
@@ -446,6 +448,62 @@ def _interval_parts(answer: Recommendation) -> Section:
     head, known = known_columns(names, rows)
     note = "Half of the 95% interval of a speed-up that each cause alone would leave."
     return Section("Where the intervals come from", head, known, [note], names=2)
+
+
+def better_draft(answer: Recommendation) -> str | None:
+    """What a trained draft must reach to become the answer, or that none can; None where a draft
+    that could be trained is the answer already.
+    """
+    trainable = {each.candidate for each in answer.headroom}
+    if not trainable or (answer.choice and answer.choice.candidate in trainable):
+        return None
+    able = [each for each in answer.headroom if each.to_win]
+    if not able:
+        most = max(each.most.speedup for each in answer.headroom)
+        return f"No training helps: a perfect draft of these costs would reach {most:.2f}×."
+    nearest = min(able, key=lambda each: each.best_of_others / each.speedup)
+    if nearest.speedup >= nearest.best_of_others:  # as fast already; something else led
+        return None
+    name = shortened(str(nearest.candidate), LONGEST_NAME)
+    verb = "win" if nearest.best_of_others > answer.min_speedup else "pay off"
+    now = "" if nearest.alpha is None else f" (now {nearest.alpha:.2f})"
+    return (
+        f"Better drafts: one that costs what {name} does would {verb} from "
+        f"{_needed(nearest.to_win)}{now}, and reach {nearest.most.speedup:.2f}× at most."
+    )
+
+
+def _needed(reach: Reach | None) -> str:
+    if reach is None:
+        return "never"
+    if reach.alpha is None:
+        return f"{reach.tokens_per_round:.2f} tok/round"
+    return f"α {reach.alpha:.2f}"
+
+
+def headroom(answer: Recommendation) -> Section:
+    """What better drafts of the same costs would bring."""
+    rows: list[list[Cell]] = [
+        [
+            str(each.candidate),
+            None if each.alpha is None else f"{each.alpha:.2f}",
+            f"{each.speedup:.2f}",
+            _needed(each.to_pay),
+            _needed(each.to_win),
+            f"{each.most.speedup:.2f} (k = {each.most.k})",
+        ]
+        for each in answer.headroom
+    ]
+    names = ("draft", "α now", "× now", "pays off from", "wins from", "× at most")
+    head, known = known_columns(names, rows)
+    most = "every drafted token were accepted"
+    if answer.ceiling_alpha is not None:
+        most = f"its α were that of the target's own greedy draft, {answer.ceiling_alpha:.2f}"
+    note = (
+        "Of a draft that costs as much, at the best of the k's measured. Wins: against the other "
+        f"drafts here. At most: if {most}."
+    )
+    return Section("What a better draft would bring", head, known, [note] if known else [])
 
 
 def loads(answer: Recommendation) -> Section:

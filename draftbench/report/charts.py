@@ -143,7 +143,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
     measured = [(e, e.speedup_measured) for e in evaluations if e.speedup_measured]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
     over = f"over {counted(answer.requests, 'request')}"
-    head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "off by")
+    head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "error on decoded")
     rows: list[list[Cell]] = []
     for e in evaluations:
         error = None if e.prediction_error is None else f"{e.prediction_error:+.1%}"

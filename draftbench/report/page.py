@@ -202,7 +202,8 @@ def _engines(run: Run, answer: Recommendation) -> Iterator[dict[str, Any]]:
             yield {"name": name, "refused": error.message}
         else:
             to_do = configuration.to_do[:_TO_DO]
-            yield {"name": name, "refused": None, **asdict(configuration), "to_do": to_do}
+            shown = asdict(configuration) | {"pasted": configuration.pasted, "to_do": to_do}
+            yield {"name": name, "refused": None, **shown}
 
 
 def _facts(name: str, run: Run) -> dict[str, str]:

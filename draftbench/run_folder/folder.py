@@ -90,6 +90,16 @@ class RunFolder:
         if not begun and {entry.name for entry in path.iterdir()} - _PARTS:
             raise RunFolderError(f"`{path}` exists and is not a run folder", hint=hint)
 
+    @staticmethod
+    def holds(path: Path) -> bool:
+        """Whether a path is one of a run's own files, or would be."""
+        path = path.resolve()
+        return any(
+            path.relative_to(folder).parts[0] in {MANIFEST, *_PARTS}
+            for folder in path.parents
+            if (folder / MANIFEST).is_file()
+        )
+
     @classmethod
     def create(cls, path: Path, manifest: Manifest) -> RunFolder:
         """Make a folder for this run, or open the one that holds its beginning.
@@ -108,7 +118,7 @@ class RunFolder:
             (
                 question,
                 f"holds a run with other settings ({'; '.join(question)})",
-                "take another --out, or repeat the command that began this run",
+                f"take another --out; this run is resumed by: {existing.command}",
             ),
             (
                 environment,

@@ -361,9 +361,13 @@ class SweepOptions:
         """
         return {"best": min(2, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
 
-    def decodes(self, candidate: Candidate) -> bool:
-        """Whether a candidate is decoded; the target as its own draft only if it was asked for."""
-        return self.measure == "all" or candidate.draft != SELF or SELF in self.drafts
+    def times(self, candidate: Candidate) -> bool:
+        """Whether a candidate is timed and decoded; the target as its own draft, which costs as
+        much as it does, only if that was asked for.
+        """
+        if self.measure in ("replay", "all"):
+            return self.measure == "all"
+        return candidate.draft != SELF or SELF in self.drafts
 
     @property
     def repeats(self) -> int:
@@ -425,7 +429,7 @@ class Watcher(Protocol):
     """Receives the progress of a sweep; draws nothing while something is timed."""
 
     def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
-        """A stage of `total` units begins, of a candidate or (None) of the target."""
+        """A stage of `total` units or more begins, of a candidate or (None) of the target."""
         ...
 
     def advance(self, units: int = 1) -> None:

@@ -217,7 +217,7 @@ class SweepState:
             return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
         # The speed of a simulated level says nothing about the level.
-        if self.prepared.options.measure == "replay" or not all(f.has_kernel for f in loaded):
+        if not self.prepared.options.times(candidate) or not all(f.has_kernel for f in loaded):
             return
         trajectories = [response.trajectory for response in self.responses.values()]
         chosen = to_decode(trajectories, self.prepared.options.measure_requests)
@@ -308,7 +308,7 @@ class SweepState:
         was measured of this candidate and of those before it.
         """
         options = self.prepared.options
-        if not options.most_ks or not options.decodes(candidate):
+        if not options.most_ks:
             return []
         if options.measure == "all":
             return list(options.ks)

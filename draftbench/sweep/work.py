@@ -1,33 +1,60 @@
-"""Estimates by arithmetic how long a prepared sweep will take with the built-in decoder.
+"""Estimates by arithmetic how long a prepared sweep will take, stage by stage.
 
-A pass reads its weights once, takes some time for every layer, and a little more
-for each further token.
+A pass reads its weights once, takes some time for every layer, and a little more for each further
+token. A serving engine is taken to read its weights as fast, and every server takes time to start.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from statistics import mean, median
+from typing import NamedTuple
 
 import torch
 
+from draftbench.errors import ModelError
 from draftbench.measure.decoding import WARM_TOKENS, repeats_of
 from draftbench.measure.step_costs import LEAST_TURNS, PREFILL_TURNS, CostGrid
-from draftbench.measure.trajectories import RESPONSE_ROWS
+from draftbench.measure.trajectories import RESPONSE_ROWS, PromptSample
+from draftbench.models.check import check_models, engine_sheet, memory_here
 from draftbench.models.check_result import ModelSheet
-from draftbench.records import SAMPLES_PER_VISIT, SELF
+from draftbench.models.drafting import parsed
+from draftbench.models.source import ModelSource
+from draftbench.planner.what_to_measure import SHARE_OF_DECODING
+from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
+from draftbench.sweep.engine_servers import (
+    ALONE,
+    CANDIDATES_BETWEEN,
+    ServerConfig,
+    Serving,
+    arrival_times,
+)
 from draftbench.sweep.preparation import Prepared
 
 # Until a process loads a model: libraries, tokenizers, traffic.
 START_SECONDS = 5.0
+# From the command that starts a server to its first answer, without reading the weights, on two
+# cores: as vLLM, or as llama.cpp.
+_SERVER_START, _QUICK_SERVER_START = 30.0, 2.0
 # How many contexts steps are timed at, with one row and with several; how many prompts are timed;
 # and how many tokens a draft's steps read.
 _CONTEXTS, _CONTEXTS_OF_ROWS, _PROMPTS, _DRAFT_SIZES = 3, 2, 3, (1, 2)
+# Tokens of the pass by which it is measured how fast a CPU multiplies.
+_TIMED_ROWS = 64
 # Passes of a visit, with the untimed one before it.
 _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
+
+
+class Stage(NamedTuple):
+    """A stage that is to come: `what` is how the words begin by which a watcher is told of it."""
+
+    candidate: Candidate | None
+    what: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -40,19 +67,67 @@ class DeviceSpeed:
     loading: float  # weights loaded in a second
 
 
-def speed_of(device: str) -> DeviceSpeed:
-    """Assumed of one data-centre card, too slow for the best, and of two cores of a server, which
-    lay out all weights anew as they load them. How fast a CPU reads is measured, on more than its
-    caches hold: that differs most.
+def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
+    """Assumed of one data-centre card, too slow for the best. Of a CPU it is measured how fast it
+    reads, on more than its caches hold, and multiplies in the type of the models: these differ most
+    (fourfold and more with instructions for 16 bits). The rest is assumed of two cores of a server,
+    which lay out all weights anew as they load them.
     """
     if device != "cpu":
         return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 5e8)
-    numbers, seconds = torch.ones(1 << 25), []
+    numbers = torch.ones(1 << 25)
+    reading = numbers.nbytes / _timed(numbers.sum)
+    rows, weights = torch.ones(_TIMED_ROWS, 4096, dtype=dtype), torch.ones(4096, 4096, dtype=dtype)
+    token = _timed(lambda: rows @ weights) / _TIMED_ROWS * reading / weights.nbytes
+    return DeviceSpeed(reading, 1e-4, token, 1e8)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    seconds = []
     for _ in range(5):
         begun = time.perf_counter()
-        numbers.sum()
+        work()
         seconds.append(time.perf_counter() - begun)
-    return DeviceSpeed(numbers.nbytes / median(seconds), 1e-4, 1 / 10, 1e8)
+    return median(seconds)
+
+
+def stages_to_come(prepared: Prepared) -> list[Stage]:
+    """The stages of a sweep, none where its models cannot be counted. On an engine whose speed is
+    unknown only their proportions mean anything.
+    """
+    try:
+        target, drafts = sheets_of(prepared)
+    except ModelError:
+        return []
+    speed = speed_of(prepared.manifest.question.device, prepared.build.dtype)
+    if prepared.serving is None:
+        assert target is not None
+        return list(stages_of_decoder(prepared, target, drafts, speed))
+    step = step_on_engine(target, speed)
+    return list(stages_on_engine(prepared, prepared.serving, step or 1.0))
+
+
+def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelSheet]]:
+    """The target and the draft models, by name, as their configurations say. An engine may serve a
+    target that cannot be counted here: None.
+
+    Raises:
+        ModelError: a model of the built-in decoder cannot be counted.
+    """
+    models = {n: s for n, s in prepared.drafts.items() if parsed(n)[0] == "draft-model"}
+    if prepared.serving is None:
+        sources, dtype = list(models.values()), prepared.build.dtype
+        checked = check_models(prepared.target, sources, memory_here(), dtype=dtype)
+        sheets = [pair.draft for pair in checked.pairs]
+        return checked.target, dict(zip(models, sheets, strict=True))
+    if prepared.options.target:
+        with contextlib.suppress(ModelError):
+            source = ModelSource(prepared.options.target, prepared.options.trust)
+            served = prepared.serving.dtype
+            return engine_sheet(source, served), {
+                name: engine_sheet(draft, served) for name, draft in models.items()
+            }
+    return None, {}
 
 
 @dataclass(frozen=True)
@@ -72,11 +147,12 @@ class _Model:
         return tokens * self.token * self.step
 
 
-def seconds_of(
+def stages_of_decoder(
     prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
-) -> float:
-    """About how long the sweep takes, if responses reach their limits, every candidate is decoded
-    at as many k's as may be, and steps are timed no longer than they must be.
+) -> Iterator[Stage]:
+    """The stages of a sweep with the built-in decoder, each with what has to start and load before
+    it, if responses reach their limits, every candidate is decoded at one k (with `--measure all`
+    at every), and steps are timed for between the least and the most that is worth it.
 
     Args:
         drafts: by name.
@@ -88,30 +164,35 @@ def seconds_of(
         for candidate in prepared.candidates
         if candidate.draft in drafts
     }
-    models = {
-        candidate: ours if candidate.draft == SELF else theirs.get(candidate, _Model())
-        for candidate in prepared.candidates
-    }
     # Separate processes each load the target: one that writes its responses, and in every turn one
     # for each candidate.
     apart = options.isolate or options.processes > 1
-    children = 1 + options.processes * len(models) if apart else 0
-    seconds = (1 + children) * START_SECONDS + (children or 1) * ours.loading
-    seconds += options.processes * sum(draft.loading for draft in theirs.values())
+    begin = START_SECONDS + ours.loading
     # The target writes several responses side by side, and reads its prompts for that; then each
     # model reads all of it once, the target first.
     read = sum(tokens for tokens, _ in prompts) * options.samples
     written = sum(limit for _, limit in prompts) * options.samples
+    seconds = (begin if apart else ours.loading) + ours.reading(read + written)
     if options.responses != "log":
         rows = min(RESPONSE_ROWS, len(prompts) * options.samples)
         seconds += written / rows * ours.one_pass(rows) + ours.reading(read)
-    seconds += sum(model.reading(read + written) for model in (ours, *models.values()))
-    if options.measure != "replay":
-        seconds += options.processes * _step_times(prepared, ours, models.values())
-    if options.most_ks:
-        decoded = [draft for candidate, draft in models.items() if options.decodes(candidate)]
-        seconds += options.processes * _decoding(prepared, ours, decoded)
-    return seconds
+    yield Stage(None, "responses", seconds)
+    for process in range(options.processes):
+        for candidate in prepared.candidates[:: -1 if process % 2 else 1]:
+            draft = ours if candidate.draft == SELF else theirs.get(candidate, _Model())
+            seconds = begin * apart + (candidate in theirs) * draft.loading
+            # The next process only loads it.
+            yield Stage(
+                candidate, "replay", seconds + (process == 0) * draft.reading(read + written)
+            )
+            for rows in options.concurrency if options.times(candidate) else ():
+                decoding = _decoding(prepared, ours, draft, rows)
+                least = _step_times(prepared, ours, draft, rows)
+                # What a restless machine is timed for, and a quiet one is not.
+                most = max(least, bool(options.most_ks) * SHARE_OF_DECODING * decoding)
+                yield Stage(candidate, "step times", (least + most) / 2)
+                if options.most_ks:
+                    yield Stage(candidate, "decoding", decoding)
 
 
 def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
@@ -119,35 +200,97 @@ def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
     return _Model(step, sheet.parameters / speed.loading, speed.token)
 
 
-def _step_times(prepared: Prepared, target: _Model, drafts: Iterable[_Model]) -> float:
-    options = prepared.options
+def _step_times(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> float:
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
-    seconds = 0.0
-    for concurrency, draft in product(options.concurrency, drafts):
-        grid = CostGrid((), max(options.ks), (), (), concurrency)
-        visits = LEAST_TURNS * _VISIT * (_CONTEXTS if concurrency == 1 else _CONTEXTS_OF_ROWS)
-        prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if concurrency == 1 else 0)
-        timed = [(target, grid.verify_sizes)]
-        if draft is not target and draft.step > 0:
-            timed.append((draft, _DRAFT_SIZES))
-        for model, sizes in timed:
-            seconds += visits * sum(model.one_pass(concurrency * size) for size in sizes)
-            seconds += prompts * model.reading(prompt)
-    return seconds
+    visits = LEAST_TURNS * _VISIT * (_CONTEXTS if rows == 1 else _CONTEXTS_OF_ROWS)
+    prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if rows == 1 else 0)
+    timed = {target: CostGrid((), max(prepared.options.ks), (), (), rows).verify_sizes}
+    if draft.step > 0:
+        timed.setdefault(draft, _DRAFT_SIZES)
+    return sum(
+        visits * sum(model.one_pass(rows * size) for size in sizes)
+        + prompts * model.reading(prompt)
+        for model, sizes in timed.items()
+    )
 
 
-def _decoding(prepared: Prepared, target: _Model, drafts: Iterable[_Model]) -> float:
+def _decoding(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> float:
     """Seconds of decoding as fast as without a draft."""
-    options, cells = prepared.options, 1 + prepared.options.most_ks
+    options = prepared.options
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
     limit = mean(limit for _, limit in prepared.prompt_tokens)
     warm = min(limit, WARM_TOKENS + mean(options.ks))
     requests = min(options.measure_requests, len(prepared.prompt_tokens))
-    seconds = 0.0
-    for concurrency, draft in product(options.concurrency, drafts):
-        # (responses, their tokens), the first batch once more to warm up
-        of_all = requests * repeats_of(requests, concurrency)
-        for rows, tokens in ((of_all, limit), (concurrency, warm)):
-            seconds += cells * rows * tokens / concurrency * target.one_pass(concurrency)
-            seconds += cells * rows * (target.reading(prompt) + draft.reading(prompt))
-    return seconds
+    responses = requests * repeats_of(requests, rows)
+    # The first batch once more, to warm up.
+    seconds = (responses * limit + rows * warm) / rows * target.one_pass(rows)
+    seconds += (responses + rows) * (target.reading(prompt) + draft.reading(prompt))
+    return (1 + (options.most_ks if options.measure == "all" else 1)) * seconds
+
+
+def step_on_engine(target: ModelSheet | None, speed: DeviceSpeed) -> float | None:
+    """Seconds of a token of an engine's target; None: unknown."""
+    return target.bytes_at("none") / speed.reading if target else None
+
+
+def servers_of(prepared: Prepared, serving: Serving, *, every_k: bool) -> Iterator[ServerConfig]:
+    """The servers that a sweep asks, in order: the first writes every response. Of a draft at least
+    the smallest k and the largest are started, from which the others are predicted.
+    """
+    options, speculates = prepared.options, prepared.options.measure in ("best", "all")
+    yield serving.writer
+    for repeat in range(options.repeats):
+        if serving.server is not None:
+            if serving.baseline is not None and serving.drafting and speculates:
+                yield ServerConfig(None, 0, repeat + 1)
+                yield serving.drafting._replace(repeat=repeat)
+            continue
+        plain, back = iter(serving.plain_starts(repeat)), -1 if repeat % 2 else 1
+        order = list(serving.levels)[::back]
+        for at, candidate in enumerate(order, 1):
+            ks = serving.ks(candidate) if speculates else ()
+            if options.measure == "best" and not every_k:
+                ks = tuple(sorted({*ks[:1], *ks[-1:]}))
+            for k in ks[::back]:
+                yield ServerConfig(candidate, k, repeat)
+            if at % CANDIDATES_BETWEEN == 0 and at < len(order):
+                yield next(plain)
+        yield from plain
+
+
+def stages_on_engine(
+    prepared: Prepared, serving: Serving, step: float, *, every_k: bool = False
+) -> Iterator[Stage]:
+    """The stages of a sweep on an engine, each server's first with its start: each server but the
+    first answers the measured requests at every load.
+    """
+    options, prompts = prepared.options, prepared.prompt_tokens
+    limit = mean(limit for _, limit in prompts)
+    responses, span = len(prompts) * options.samples, arriving_seconds(prepared)
+    for config in servers_of(prepared, serving, every_k=every_k):
+        start = step + start_seconds(prepared) if serving.server is None else 0.0
+        for load in serving.loads(config):
+            writes = config == serving.writer and load == ALONE
+            requests = min(options.measure_requests, len(prompts))
+            if writes or load.concurrency is None:
+                requests = responses
+            seconds = requests * limit / (load.concurrency or options.max_concurrency) * step
+            if load.concurrency is None:  # the last request still has to be answered when it comes
+                seconds = max(seconds, span + limit * step)
+            yield Stage(config.candidate, f"{config.drafting}, {load}", start + seconds)
+            start = 0.0
+
+
+def start_seconds(prepared: Prepared) -> float:
+    """How long a server of the engine takes to start."""
+    quick = prepared.manifest.question.engine == "llama.cpp"
+    return _QUICK_SERVER_START if quick else _SERVER_START
+
+
+def arriving_seconds(prepared: Prepared) -> float:
+    """Seconds between the first arrival and the last; 0 in a closed loop."""
+    if prepared.serving is None or prepared.serving.options.arrivals == "closed":
+        return 0.0
+    pairs = product(prepared.prompts, range(prepared.options.samples))
+    requests = [PromptSample(prompt, sample) for prompt, sample in pairs]
+    return max(arrival_times(requests, prepared.options).values())

@@ -23,7 +23,7 @@ from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.decoding import decode_requests, repeats_of
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay, stepping_disagreement
-from draftbench.measure.step_costs import grid_for, time_steps
+from draftbench.measure.step_costs import LEAST_TURNS, grid_for, time_steps
 from draftbench.measure.trajectories import generate, logged, refuse_foreign_log, score
 from draftbench.models.drafting import parsed
 from draftbench.models.eagle import build_head
@@ -125,12 +125,12 @@ class Worker:
         for group in missing:
             if origin == "log":
                 outputs = [logged(prompt) for prompt, _ in group]
+                self._between(len(outputs))
             else:
-                outputs = generate(group, bench.target, bench.text, bench.clock)
+                outputs = generate(group, bench.target, bench.text, bench.clock, self._between)
             made = score(group, outputs, bench.target, origin, bench.digest)
             self._keep([r.trajectory for r in made], [r.private() for r in made])
             self.state.responses.update({response.key: response for response in made})
-            self._between(len(made))
         self.drafted = list(chain.from_iterable(self.state.drafted()))
         if origin == "log":
             refuse_foreign_log(self.drafted)
@@ -141,7 +141,10 @@ class Worker:
             )
         too_short = len(self.state.responses) - len(self.drafted)
         if too_short:
-            self.watcher.note(f"{too_short} responses of one token have nothing to draft: left out")
+            self.watcher.note(
+                f"left out, since one token leaves nothing to draft: {too_short} of "
+                f"{len(self.state.responses)} responses"
+            )
 
     def _load(self, candidate: Candidate) -> LoadedCandidate:
         """The candidate's model, after a check that one pass over a text chooses the same tokens as
@@ -194,13 +197,13 @@ class Worker:
                 case Timing(concurrency):
                     room = bench.target.context_length
                     grid = grid_for(self.drafted, self.options.ks, room, concurrency)
-                    turns = grid.most_turns
+                    turns = 2 * LEAST_TURNS  # or more, or fewer: until that is enough
                     self.watcher.stage(f"step times{_of_rows(concurrency)}", turns, candidate)
                     enough = self.state.timed_enough(candidate, concurrency)
                     points = time_steps(loaded, grid, enough)
                     self._keep(points)
                     samples = max((len(point.seconds) for point in points), default=0)
-                    self._between(1 + turns - samples // SAMPLES_PER_VISIT)
+                    self._between(max(1, 1 + turns - samples // SAMPLES_PER_VISIT))
                 case Decoding(concurrency, ks, responses, done):
                     units = sum(response.key not in done for response in responses)
                     if concurrency > 1:
@@ -218,8 +221,7 @@ class Worker:
         Raises:
             ModelError: the candidate's time is up.
         """
-        if done > 0:
-            self.watcher.advance(done)
+        self.watcher.advance(done)
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise timed_out(self.options.candidate_timeout)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,35 @@ def test_what_draftbench_wrote_is_replaced(command, tmp_path, monkeypatch, words
     assert command(*words).code == command(*words).code != 2
 
 
-def test_the_head_of_a_run_is_no_page_to_be_replaced(command, tmp_path):
-    head = tmp_path / "run.json"
-    head.write_bytes((RUN / "run.json").read_bytes())
-    assert command("report", RUN, "--html", head).code == 2
-    assert head.read_bytes() == (RUN / "run.json").read_bytes()
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("recommend", "run", "-o"),
+        ("suites", "-o"),
+        ("report", "run", "--force", "--html"),
+        ("gate", "run", "--force", "--save"),
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("part", ["run.json", "observations/replay.jsonl", "private/texts.jsonl"])
+def test_nothing_replaces_a_part_of_a_run(command, tmp_path, monkeypatch, words, part):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(RUN, "run")
+    Path("run/private").mkdir()
+    before = Path(f"run/{part}").read_bytes() if part[0] != "p" else None
+    outcome = command(*words, f"run/{part}")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"cannot write to `run/{part}`: it is a part of a run" in outcome.err
+    if before is not None:
+        assert Path(f"run/{part}").read_bytes() == before
+
+
+def test_a_result_may_lie_beside_the_parts_of_a_run(command, tmp_path):
+    shutil.copytree(RUN, tmp_path / "run")
+    result = tmp_path / "run" / "answer.txt"
+    assert command("recommend", tmp_path / "run", "-o", result).code == 0
+    assert command("recommend", tmp_path / "run", "-o", result).code == 0
+    assert result.read_text().startswith("Speculate")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +136,9 @@ def test_bold_is_for_terminals_that_may_show_it(monkeypatch, terminal, variables
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-    assert bold("Speculate") == ("\x1b[1mSpeculate\x1b[0m" if heavy else "Speculate")
+    assert bold("Usage") == ("\x1b[1mUsage\x1b[0m" if heavy else "Usage")
+    for verdict, colour in (("Speculate: a", 32), ("FAIL: a", 31), ("INCONCLUSIVE: a", 33)):
+        assert bold(verdict) == (f"\x1b[{colour}m\x1b[1m{verdict}\x1b[0m" if heavy else verdict)
 
 
 def test_of_a_table_alone_the_first_line_is_bold(command, monkeypatch, tmp_path):

@@ -52,7 +52,7 @@ def test_json_has_a_level_for_each_concurrency_asked(command, engine):
     nine, four, far = found["levels"]
     assert (found["decision"], found["concurrency"]) == ("do_not_speculate", 9)
     assert (nine["k"], nine["tokens_per_second_plain"]) == (0, pytest.approx(45))
-    assert four["costs"] == "interpolated between 1 and 9 rows"
+    assert four["costs"] == "interpolated between 1 and 9"
     assert (far["decision"], far["k"], far["speedup_expected"]) == (None, None, None)
     assert 1 < found["crossover"] < 9 or found["crossover"] == 0
     assert (found["runner"], found["latency"]) == ("an engine 1.0", None)
@@ -109,6 +109,26 @@ def test_tokens_per_dollar(command, engine):
     assert "tokens/$" in outcome.out
     assert outcome.out.startswith("Do not speculate at concurrency 9")
     assert "45000" in outcome.out
+
+
+def test_what_the_other_drafts_change_of_the_speed_up_is_said(command):
+    out = " ".join(command("recommend", RUN, "--all").out.split())
+    says = (
+        "the prediction, corrected by measured times, then drawn 1% down towards the other drafts"
+    )
+    assert says in out
+    (alone,) = [
+        each["drawn_to_others"]
+        for each in json.loads(command("recommend", RUN, "--format", "json").out)["evaluations"]
+        if (each["draft"], each["k"]) == ("self", 1)
+    ]
+    assert alone == 0  # the control is no draft
+
+
+def test_drafts_over_the_limits_are_named_on_the_first_screen(command):
+    out = command("recommend", RUN, "--max-memory", "4.2GB").out
+    assert "Over the limits that you set: qwen0.5:int8, qwen0.5." in out
+    assert "Runner-up: ngram, k = 7" in out
 
 
 @pytest.mark.parametrize("size", ["1GB", "1gb", "0.001 TB"])

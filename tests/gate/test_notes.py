@@ -21,8 +21,9 @@ def test_a_plain_pass_says_only_that_speed_was_not_judged(run):
 
 def test_caveats_name_few_and_missing_requests_and_a_missing_alpha(run):
     assert noted("only 29 requests", run(requests=29), run(requests=29))
+    assert noted("only one request:", run(requests=1), run(requests=1))
     new = run(requests=60, rows=lambda at: {"id": f"x{at}"} if at < 5 else {})
-    assert noted("5 requests of the baseline are missing", run(), new)
+    assert noted("lacks them: 5 of the baseline's requests", run(), new)
     lookup = run(rows=lambda at: {"alpha_sum": None}, alpha_definition=None)
     assert noted("no alpha", lookup, lookup)
 

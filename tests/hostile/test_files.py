@@ -143,7 +143,7 @@ BLOCKS = (17).to_bytes(8, "little") + b"llama.block_count" + (4).to_bytes(4, "li
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "empty file"),
+        (b"", "not a GGUF file"),
         (b"FUGG", "it is not a GGUF file"),
         (header(b"", fields=1 << 60), SHORT),
         (header(b"", tensors=1 << 60), SHORT),

@@ -126,6 +126,23 @@ def test_a_gguf_file_must_hold_the_layers_that_its_metadata_says(tmp_path, embed
     assert "download the checkpoint again" in caught.value.hint
 
 
+@pytest.mark.parametrize("data", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"\0" * 99])
+def test_what_only_has_the_name_of_a_gguf_file_is_not_to_be_merged(tmp_path, data):
+    path = tmp_path / "draft.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match="it is not a GGUF file") as caught:
+        _ = ModelSource(str(path)).config
+    assert "a failed download or a pointer of Git LFS" in caught.value.hint
+    assert "merge" not in caught.value.hint
+
+
+def test_an_adapter_is_to_be_merged_not_downloaded_again(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="it is an adapter") as caught:
+        _ = ModelSource(str(tmp_path)).config
+    assert caught.value.hint == "merge it into that model, and give the merged checkpoint"
+
+
 @pytest.mark.parametrize("more", [{"llama.nextn_predict_layers": 1}, {"split.count": 2}])
 def test_layers_that_draft_or_are_in_other_files_may_be_missing(tmp_path, embedded, more):
     source = stating(tmp_path / "draft.gguf", embedded, 3, more)

@@ -167,7 +167,7 @@ def test_costs_that_are_interpolated_are_a_caveat(scene):
     for concurrency in (1, 4):
         scene.times(TARGET, CHEAP, concurrency=concurrency)
     found = recommend(scene.observed(1), DecisionOptions(concurrency=(2,)))
-    assert says(found, "small: its costs are interpolated between 1 and 4 rows")
+    assert says(found, "small: its costs are interpolated between 1 and 4")
     assert not says(recommend(scene.observed(1)), "interpolated")
 
 

@@ -80,7 +80,7 @@ def test_a_concurrency_between_two_timed_ones_is_interpolated_and_said(loaded):
     # 20 rows step in 20 / 16 s, and pass over two tokens each in 40 / 16.
     level = at(recommend(loaded.observed(1), DecisionOptions(concurrency=(20,))), 20)
     assert level.speedup_predicted.value == pytest.approx(8 * 1.25 / (4 * 2.6))
-    assert level.costs.startswith("interpolated between 8 and 32 rows")
+    assert level.costs.startswith("interpolated between 8 and 32")
 
 
 def test_a_concurrency_beyond_what_was_timed_is_unknown(loaded):
@@ -176,9 +176,7 @@ def test_what_was_decoded_at_both_ends_is_said_of_a_load_between(scene):
     run = scene.observed(1, concurrency=(4, 16))
     level = recommend(run, DecisionOptions(concurrency=(8,))).levels[0]
     assert level.speedup_expected.value == pytest.approx(8 / 6)
-    assert level.costs == (
-        "interpolated between 4 and 16 rows; corrected by what was decoded there"
-    )
+    assert level.costs == ("interpolated between 4 and 16; corrected by what was decoded there")
 
 
 # One rate of plain decoding at each load.

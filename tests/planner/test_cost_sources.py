@@ -41,7 +41,7 @@ def test_between_two_batch_sizes_costs_follow_the_tokens_of_a_pass_and_it_is_sai
     scene.times({1: 2.0, 2: 2.2, 3: 2.4}, {1: 0.2, 2: 0.3}, concurrency=5)
     scene.decode("r0", 0, 8.8)
     source = costs_in(scene.observed(1, 2))
-    assert source.note(SMALL, 2) == "interpolated between 1 and 5 rows"
+    assert source.note(SMALL, 2) == "interpolated between 1 and 5"
     found = between(source.blocks[SMALL], 2)
     assert found.target.at(3, 0)[0] == pytest.approx(2.04)
     assert found.draft_cost_ratio(0.0).value == pytest.approx(0.15 / 1.1)

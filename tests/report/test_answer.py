@@ -96,7 +96,7 @@ def test_a_measured_part_of_the_requests_is_counted(hand):
 
 def test_nothing_timed_is_said_instead_of_a_speed_up(hand):
     found = speed_up(hand.answer(hand.untimed()))
-    assert found.startswith("No candidate's speed is known (small: its steps were not timed)")
+    assert found.startswith("No candidate's speed is known (small: step times were not measured)")
 
 
 def test_one_request_has_a_speed_up_without_an_interval(hand):

@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from draftbench.errors import PairError, UsageError
 from draftbench.sweep import engine_prepare
+from draftbench.sweep.options import ServingOptions
+from draftbench.sweep.work import sheets_of
 
 
 @pytest.fixture
@@ -149,3 +151,11 @@ def test_a_head_is_replayed_over_a_running_server_where_the_targets_weights_are_
     monkeypatch.setattr(engine_prepare, "memory_free", lambda device: 0)
     with pytest.raises(UsageError, match="head` cannot be replayed: the target takes"):
         served(draft, out="other", **how)
+
+
+def test_a_dry_run_on_an_engine_counts_the_target_beside_a_head(small, head):
+    draft = small.models / "draft"
+    prepared = small.prepared(head(), draft, serving=ServingOptions(engine="vllm"))
+    target, drafts = sheets_of(prepared)
+    assert target is not None
+    assert list(drafts) == ["draft"]

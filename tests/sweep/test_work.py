@@ -5,11 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 from scenes import query, sheet
 
 from draftbench.records import Candidate
-from draftbench.sweep.options import SweepOptions
-from draftbench.sweep.work import DeviceSpeed, seconds_of
+from draftbench.sweep.options import ServingOptions, SweepOptions
+from draftbench.sweep.work import (
+    START_SECONDS,
+    DeviceSpeed,
+    speed_of,
+    stages_of_decoder,
+    stages_to_come,
+)
 
 SMALL, NGRAM, SELF = Candidate(draft="small"), Candidate(draft="ngram"), Candidate(draft="self")
 
@@ -32,7 +39,8 @@ def work(tmp_path):
             candidates=candidates,
             prompt_tokens=[(60, 40)] * 10,
         )
-        return pytest.approx(seconds_of(prepared, target, {"small": draft}, CORES))
+        stages = stages_of_decoder(prepared, target, {"small": draft}, CORES)
+        return pytest.approx(START_SECONDS + sum(stage.seconds for stage in stages))
 
     return planned
 
@@ -44,18 +52,26 @@ LOADING = 5 + 10 + 1
 WRITING = 0.1 * (50 * 1.7 + 60)
 # The target scores 1000 tokens; draft, and target as its own, read them; prompt lookup takes none.
 READING = 0.1 * 100 + 0.01 * 100 + 0.1 * 100
-# 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, by each candidate, and over 1
-# and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
-STEPS = 3 * 0.1 * (27 * 4.6 + 18 * 6) + 0.01 * (27 * 2.1 + 18 * 6)
-# Draft or prompt lookup: a cell of 5 requests of 40 tokens, and once 14 tokens to warm up, beside 6
-# prompts, which the draft reads too.
-CELL, OF_DRAFT = 0.1 * (5 * 40 + 14 + 6 * 6), 0.01 * 6 * 6
-OF_SELF = 0.1 * 6 * 6
-DECODING = 3 * (2 * CELL + OF_DRAFT)
+# 3 turns of 3 passes at 3 lengths of text, over 1, 2, 3 and 4 tokens, beside either candidate, and
+# over 1 and 2 by the draft; 3 prompts of 60 tokens, 3 times twice.
+OF_TARGET, OF_SMALL = 0.1 * (27 * 4.6 + 18 * 6), 0.01 * (27 * 2.1 + 18 * 6)
+STEPS = 2 * OF_TARGET + OF_SMALL
+# A cell is 5 requests of 40 tokens, and once 14 tokens to warm up, beside 6 prompts, which the
+# draft reads too, or the target as its own.
+CELL = 0.1 * (5 * 40 + 14 + 6 * 6)
+WITH_SMALL, WITH_SELF = CELL + 0.01 * 6 * 6, CELL + 0.1 * 6 * 6
+# One without a draft and one at one k.
+DECODING = 2 * (WITH_SMALL + CELL)
+
+
+def timed(cells, steps=STEPS, of_self=0.0):
+    """The mean of the least and half of so many cells, which is more."""
+    most = cells / 2 * (WITH_SMALL + CELL + of_self)
+    return (steps + most) / 2
 
 
 def test_time_follows_from_sizes_layers_and_tokens(work):
-    assert work() == LOADING + WRITING + READING + STEPS + DECODING
+    assert work() == LOADING + WRITING + READING + timed(2) + DECODING
 
 
 def test_what_is_not_measured_takes_no_time(work):
@@ -67,21 +83,22 @@ def test_a_log_is_not_written(work):
     assert work(measure="replay", responses="log") == LOADING + READING
 
 
-def test_the_target_as_its_own_draft_is_decoded_only_where_it_was_asked_for(work):
-    more = 3 * (CELL + OF_SELF)
+def test_the_target_as_its_own_draft_is_timed_and_decoded_only_where_it_was_asked_for(work):
+    of_self = STEPS + OF_TARGET, WITH_SELF
     asked = work(drafts=("small", "self"))
-    assert asked == LOADING + WRITING + READING + STEPS + DECODING + more
-    # At three k's instead of two.
-    every = 4 * (3 * CELL + OF_DRAFT + OF_SELF)
-    assert work(measure="all") == LOADING + WRITING + READING + STEPS + every
+    decoding = DECODING + 2 * WITH_SELF
+    assert asked == LOADING + WRITING + READING + timed(2, *of_self) + decoding
+    # At three k's instead of one.
+    every = 4 * (WITH_SMALL + CELL + WITH_SELF)
+    assert work(measure="all") == LOADING + WRITING + READING + timed(4, *of_self) + every
 
 
 def test_processes_of_their_own_each_start_and_load_the_target(work):
     """One writes the responses, then one for each of three candidates: in every turn."""
     apart = 5 * 5 + 4 * 10 + 1
-    assert work(isolate=True) == apart + WRITING + READING + STEPS + DECODING
+    assert work(isolate=True) == apart + WRITING + READING + timed(2) + DECODING
     three = 11 * 5 + 10 * 10 + 3 * 1
-    assert work(processes=3) == three + WRITING + READING + 3 * (STEPS + DECODING)
+    assert work(processes=3) == three + WRITING + READING + 3 * (timed(2) + DECODING)
 
 
 def test_rows_that_step_together_take_longer_and_write_more(work):
@@ -90,7 +107,63 @@ def test_rows_that_step_together_take_longer_and_write_more(work):
     """
     common = 5 + 10 + WRITING + 0.1 * 100
     steps = 0.1 * 18 * (1.3 + 1.7 + 2.1 + 2.5)
-    decoding = 3 * 0.1 * ((15 * 40 + 4 * 14) / 4 * 1.3 + 19 * 6)
+    decoding = 2 * 0.1 * ((15 * 40 + 4 * 14) / 4 * 1.3 + 19 * 6)
     alone = {"concurrency": (4,), "candidates": (NGRAM,)}
     assert work(**alone, measure="none") == common + steps
-    assert work(**alone) == common + steps + decoding
+    assert work(**alone) == common + (steps + decoding / 2) / 2 + decoding
+
+
+def test_stages_come_in_the_order_of_the_sweep(tmp_path):
+    """The second process goes back from the last candidate, and replays nothing."""
+    target, draft = sheet("big", 2_000_000_000), sheet("small", 200_000_000)
+    options = SweepOptions("big", ("small",), query(tmp_path), processes=2, concurrency=(1, 4))
+    prepared = SimpleNamespace(
+        options=options, candidates=(SMALL, NGRAM), prompt_tokens=[(60, 40)] * 10
+    )
+    stages = list(stages_of_decoder(prepared, target, {"small": draft}, CORES))
+    work = ["replay", *["step times", "decoding"] * 2]
+    order = [SMALL, NGRAM, NGRAM, SMALL]
+    assert [(stage.candidate, stage.what) for stage in stages] == [
+        (None, "responses"),
+        *((candidate, what) for candidate in order for what in work),
+    ]
+    assert stages[1].seconds > stages[-5].seconds
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_further_token_takes_of_a_step_is_measured_on_a_cpu(dtype):
+    speed = speed_of("cpu", dtype)
+    assert speed.reading > 0
+    assert 0 < speed.token < 10
+
+
+@pytest.fixture
+def told(small, monkeypatch):
+    """The stages that a watcher is told of."""
+    stages = []
+    monkeypatch.setattr(
+        type(small.notes),
+        "stage",
+        lambda self, what, total, candidate=None: stages.append((candidate, what)),
+    )
+    return stages
+
+
+def test_a_sweep_with_the_decoder_tells_of_the_stages_that_were_planned(small, told):
+    planned = stages_to_come(small.prepared())
+    small.sweep()
+    assert len(planned) == len(told) == 7
+    for stage, (candidate, what) in zip(planned, told, strict=True):
+        assert stage.candidate == candidate
+        assert what.startswith(stage.what)
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_sweep_on_an_engine_tells_of_the_stages_that_were_planned(served, small, told, restarts):
+    asked = {"ks": (2, 4, 8), "measure": "all", "measure_requests": 2, "concurrency": (1, 4)}
+    serving = {"engine": "vllm", "restarts": restarts}
+    planned = stages_to_come(small.prepared(serving=ServingOptions(**serving), **asked))
+    served(serving=serving, **asked)
+    assert [(stage.candidate, stage.what) for stage in planned] == [
+        (candidate, what) for candidate, what in told if what != "replay"
+    ]

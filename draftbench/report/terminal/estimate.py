@@ -23,7 +23,6 @@ def render(table: FormulaTable, style: str, width: int) -> str:
             f"{row.tokens_per_round:.2f}",
             f"{row.speedup:.2f}",
             "–" if row.break_even_alpha is None else f"{row.break_even_alpha:.2f}",
-            f"{row.speedup_if_cost_were_the_whole_pass:.2f}",
         ]
         for row in table.rows
     ]
@@ -42,15 +41,10 @@ def render(table: FormulaTable, style: str, width: int) -> str:
             f"Best k = {table.best_k}: {table.best_speedup:.2f}× ({given}); k = {table.best_k} "
             f"pays from α = {table.best_break_even_alpha:.2f} on"
         )
-    notes, row = [], table.misleading
+    notes = []
     # Not where both speed-ups are the same in print.
     if table.faster_speedup and f"{table.faster_speedup:.2f}" != f"{table.best_speedup:.2f}":
         notes.append(f"k = {table.faster_k} would be faster: {table.faster_speedup:.2f}×.")
-    if row.speedup_if_cost_were_the_whole_pass > row.speedup:
-        notes.append(
-            f"Dividing by 1 + c would promise {row.speedup_if_cost_were_the_whole_pass:.2f}× at "
-            f"k = {row.k}; each of the {row.k} draft steps costs c, so it is {row.speedup:.2f}×."
-        )
     notes += [
         f"Estimated: {BASIS}.",
         "speed-up = (1 + α + … + α^k) / (k·c + v), with c per draft token.",
@@ -62,6 +56,6 @@ def render(table: FormulaTable, style: str, width: int) -> str:
             "--verify-ratio V,…"
         )
     v = [] if table.verify_ratio else ["v(k+1)"]
-    head = ["", "k", *v, "tokens/round", "speed-up ×", "break-even α", "with 1+c ×"]
+    head = ["", "k", *v, "tokens/round", "speed-up ×", "break-even α"]
     section = Section(title, head, rows, notes)
     return render_sections([section], style, width)

@@ -1,5 +1,5 @@
 """Progress of a sweep on stderr: a live view on a terminal; elsewhere notes, and a line a minute
-while a stage takes long (with `--verbose` one for each unit of work).
+(with `--verbose` one for each unit of work).
 
 No thread draws: the view is redrawn between two measurements, never beside a timed region.
 """
@@ -25,6 +25,9 @@ _SECONDS_BETWEEN_LINES = 60.0
 # Drawing may cost this share of the time, however many requests the running figures cover.
 _SHARE_OF_TIME = 0.02
 
+# A candidate or (None) the target, how the words of one of its stages begin, and planned seconds.
+PlannedStage = tuple[Candidate | None, str, float]
+
 
 class TerminalWatcher:
     """Shows stages, running figures and notes; a context manager, which removes the live view."""
@@ -42,12 +45,16 @@ class TerminalWatcher:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._next_draw = self._next_line = 0.0
+        self._next_draw, self._next_line = 0.0, time.monotonic() + _SECONDS_BETWEEN_LINES
         self._stage, self._begun, self._units, self._done = "", 0.0, 0, 0
         self._candidates: tuple[str, ...] = ()
         self._figures: RunningFigures | None = None
-        self._candidate, self._candidate_begun = "", 0.0
-        self._seconds_of: dict[str, float] = {}
+        self._candidate = ""
+        # Stages to come, the planned seconds of the one at work and of those before it, and when
+        # the first began.
+        self._to_come: list[PlannedStage] = []
+        self._planned, self._planned_before, self._all_begun = 0.0, 0.0, 0.0
+        self._moved = 0.0  # when the last unit was done
         self._shown_before: list[str] = []
 
     def __enter__(self) -> TerminalWatcher:
@@ -60,23 +67,29 @@ class TerminalWatcher:
         if self._live:
             self._view.stop()
 
-    def expect(self, candidates: Sequence[str], ks: Sequence[int]) -> None:
-        """Name the candidates and draft lengths of the sweep, for its overall progress."""
+    def expect(
+        self, candidates: Sequence[str], ks: Sequence[int], stages: Sequence[PlannedStage] = ()
+    ) -> None:
+        """Name the candidates and draft lengths of the sweep, and its stages as far as they are
+        known, for its overall progress.
+        """
         self._candidates, self._figures = tuple(candidates), RunningFigures(ks)
+        self._to_come, self._all_begun = list(stages), time.monotonic()
 
     def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
-        """Begin a stage of `total` units, of a candidate or (None) of the target."""
+        """Begin a stage of `total` units or more, of a candidate or (None) of the target."""
         self._finish_stage()
-        now, name = time.monotonic(), str(candidate or "")
-        if name != self._candidate:
-            if self._candidate:
-                self._seconds_of[self._candidate] = now - self._candidate_begun
-            self._candidate, self._candidate_begun = name, now
         if total == 0:
             return
-        self._stage = f"{name}: {what}" if name else what
+        now, name = time.monotonic(), str(candidate or "")
+        self._candidate, self._stage = name, f"{name}: {what}" if name else what
+        for at, (of, words, seconds) in enumerate(self._to_come):
+            if of == candidate and what.startswith(words):
+                # What an earlier run has done lies between.
+                self._planned, self._to_come = seconds, self._to_come[at + 1 :]
+                break
         self._begun, self._units, self._done = now, total, 0
-        self._next_line = now + _SECONDS_BETWEEN_LINES
+        self._moved = now
         self._shown_before = self._known_figures()
         self._draw(at_once=True)
 
@@ -88,17 +101,22 @@ class TerminalWatcher:
     def advance(self, units: int = 1) -> None:
         """Count units of the stage as done."""
         self._done += units
+        self._moved = time.monotonic() if units else self._moved
+        self._units = max(self._units, self._done)
         late = not self._quiet and time.monotonic() > self._next_line
         if self._stage and not self._live and (self._verbose or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
             if late and 0 < self._done < self._units:
                 words[0] += f", about {duration(self._left())} left"
+            if late and (overall := self._overall()):
+                words.append(overall)
             self._print("   ".join(words))
         self._draw()
 
     def note(self, text: str, *, always: bool = False) -> None:
         """Print a line, on a terminal or not, unless quiet."""
-        self._finish_stage()
+        if self._done >= self._units:
+            self._finish_stage()
         if always or not self._quiet:
             self._print(text)
 
@@ -118,6 +136,7 @@ class TerminalWatcher:
         if not self._stage:
             return
         seconds = time.monotonic() - self._begun
+        self._planned_before, self._planned = self._planned_before + self._planned, 0.0
         done = "" if self._done >= self._units else f"stopped after {self._done} of "
         new = [part for part in self._known_figures() if part not in self._shown_before]
         line = "   ".join([f"{self._stage} ({done}{self._units}): {seconds:.1f} s", *new])
@@ -157,23 +176,32 @@ class TerminalWatcher:
             Text(f"{self._done}/{self._units}"),
             Text("" if left is None else f"{duration(left)} left"),
         )
-        lines = [*self._known_figures(), self._overall(left or 0.0)]
+        lines = [*self._known_figures(), self._overall()]
         return Group(
             row, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line)
         )
 
-    def _overall(self, left: float) -> str:
-        """Progress over all candidates. Those to come are expected to take as long as the finished
-        ones on average; before one is finished, the time left is unknown.
+    def _overall(self) -> str:
+        """Progress over all candidates and the time left."""
+        words = []
+        if self._candidate in self._candidates:
+            number = self._candidates.index(self._candidate) + 1
+            words = [f"candidate {number} of {len(self._candidates)}"]
+        left = self._left_in_all()
+        return ", ".join(words if left is None else [*words, f"about {duration(left)} left in all"])
+
+    def _left_in_all(self) -> float | None:
+        """Seconds until the sweep is done; None while nothing is done.
+
+        What is planned takes as many times its seconds as what is done took. The stage at work is
+        taken to be as long as it took so far and what is left of its plan, since its units may end
+        early. All this is judged when a unit is done; from then on the clock counts.
         """
-        if self._candidate not in self._candidates:
-            return ""
-        number, count = self._candidates.index(self._candidate) + 1, len(self._candidates)
-        words = f"candidate {number} of {count}"
-        if self._seconds_of:
-            mean = sum(self._seconds_of.values()) / len(self._seconds_of)
-            spent = time.monotonic() - self._candidate_begun
-            left = (count - number) * mean + max(left, mean - spent)
-        elif number < count:
-            return words
-        return f"{words}, about {duration(left)} left in all"
+        now, share = self._moved, self._done / self._units
+        done = self._planned_before + share * self._planned
+        if not done:
+            return None
+        slowness = (now - self._all_begun) / done
+        stage = now - self._begun + (1 - share) * self._planned * slowness
+        left = (1 - share) * stage + slowness * sum(seconds for _, _, seconds in self._to_come)
+        return max(0.0, left - (time.monotonic() - now))

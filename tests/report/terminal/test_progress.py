@@ -73,6 +73,18 @@ def test_without_a_terminal_a_long_stage_prints_a_line_a_minute(console, clock):
     ]
 
 
+def test_without_a_terminal_short_stages_print_a_line_a_minute_together(console, clock):
+    watcher, text = console()
+    with watcher:
+        for stage in range(4):
+            watcher.stage(f"step times, {stage} rows", 3, Candidate(draft="small"))
+            clock[0] += 40.0
+            watcher.advance(2)
+    # After 80 s and, two stages later, 160 s.
+    assert [line.partition(":")[0] for line in text().splitlines()] == ["small", "small"]
+    assert [line.partition(" rows")[0][-1] for line in text().splitlines()] == ["1", "3"]
+
+
 def test_while_no_unit_is_done_no_time_left_is_guessed(console, clock):
     """A model that takes long to load is kept before its first replay."""
     watcher, text = console()
@@ -128,17 +140,109 @@ def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console, hand):
     assert "tokens/s, each of 4 rows: 1 without a draft\n" in text()
 
 
-def test_candidates_to_come_are_taken_to_be_as_slow_as_finished_ones(console, clock):
+A, B = Candidate(draft="a"), Candidate(draft="b")
+# 100 s in all.
+PLAN = [
+    (None, "responses", 10.0),
+    (A, "replay", 5.0),
+    (A, "decoding", 35.0),
+    (B, "replay", 5.0),
+    (B, "decoding", 45.0),
+]
+
+
+@pytest.fixture
+def planned(console, clock):
+    """planned(): a watcher of this plan, whose first stage took twice as long as planned, and what
+    it says is left.
+    """
+    watcher, text = console(terminal=True)
+
+    def left():
+        _, _, last = text().rpartition(", about ")
+        return last.partition(" left in all")[0]
+
+    watcher.expect(["a", "b"], [1], PLAN)
+    with watcher:
+        clock[0] = 4.0  # the target is loaded
+        watcher.stage("responses of the target", 2)
+        clock[0] = 20.0
+        watcher.advance(2)
+        yield watcher, left
+
+
+def test_what_is_left_takes_as_many_times_its_plan_as_what_is_done_took(planned, clock):
+    watcher, left = planned
+    watcher.stage("replay", 1, A)
+    assert left() == "3 min"  # 90 s twice
+    clock[0] = 30.0
+    watcher.advance()
+    watcher.stage("decoding at k = 3", 10, A)
+    assert left() == "2.8 min"  # 85 s twice
+
+
+def test_the_time_left_moves_within_a_stage(planned, clock):
+    """Half of the decoding took 52.5 s: with what went before 82.5 s instead of 32.5 s. The other
+    half is as long as the mean of this and its plan, 17.5 s; the rest 50 s.
+    """
+    watcher, left = planned
+    clock[0] = 30.0
+    watcher.stage("replay", 1, A)
+    watcher.advance()
+    watcher.stage("decoding at k = 3", 10, A)
+    clock[0] = 82.5
+    watcher.advance(5)
+    slowness = 82.5 / 32.5
+    assert 169 < (52.5 + 17.5 * slowness) / 2 + 50 * slowness < 177
+    assert left() in ("2.8 min", "2.9 min")
+
+
+def test_between_two_units_the_time_left_is_counted_down(planned, clock):
+    watcher, left = planned
+    watcher.stage("replay", 1, A)
+    assert left() == "3 min"
+    clock[0] = 80.0
+    watcher.advance(0)
+    assert left() == "2 min"
+
+
+def test_what_an_earlier_run_has_done_is_not_waited_for(planned):
+    watcher, left = planned
+    watcher.stage("replay", 1, B)
+    assert left() == "1.7 min"  # 50 s twice
+
+
+def test_while_nothing_is_done_nothing_is_said_of_the_whole(console):
+    watcher, text = console(terminal=True)
+    watcher.expect(["a", "b"], [1], PLAN)
+    with watcher:
+        watcher.stage("responses of the target", 2)
+    assert "left in all" not in text()
+
+
+def test_a_note_in_the_middle_of_a_stage_does_not_end_it(console, clock):
+    """A server that answers one request with an error goes on."""
     watcher, text = console(terminal=True)
     with watcher:
-        watcher.expect(["a", "b", "c"], [1])
-        watcher.stage("replay", 1, Candidate(draft="a"))
-        clock[0] = 60.0
+        watcher.stage("k = 3, one by one", 2, A)
+        watcher.note("r1: an error")
+        clock[0] = 3.0
         watcher.advance()
-        assert "left in all" not in text()  # before one is finished nothing is known
-        watcher.stage("replay", 2, Candidate(draft="b"))
-    # All of b and all of c.
-    assert "candidate 2 of 3, about 2 min left in all" in text()
+        assert "1/2  3 s left" in text()
+    assert text().count("k = 3, one by one (") == 1
+
+
+def test_the_line_of_a_minute_says_what_is_left_of_the_whole(console, clock):
+    watcher, text = console()
+    watcher.expect(["a", "b"], [1], PLAN)
+    with watcher:
+        watcher.stage("responses of the target", 2)
+        clock[0] = 61.0
+        watcher.advance()
+    # 5 s of the plan took 61 s; 66 s of the stage are half over, and 90 s are to come.
+    assert text() == (
+        "responses of the target: 1 of 2, about 1 min left   about 19 min left in all\n"
+    )
 
 
 def test_drawing_is_a_small_share_of_the_time(console, clock, monkeypatch):

@@ -12,7 +12,8 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.recommend import CSV_FIGURES, render
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Caveat
+from draftbench.planner.recommendation import Caveat, Headroom, Reach
+from draftbench.report.answer import better_draft
 
 LONG = "an-organisation/a-model-with-a-very-long-name-that-goes-on-and-on-Instruct-GPTQ-Int4"
 COMMANDS = ["draftbench recommend runs/R --all", "draftbench report runs/R --html report.html"]
@@ -85,8 +86,8 @@ def test_the_screen_of_a_kept_run(answers):
         "± half a 95% interval; α acceptance rate; tok/round over all rounds; c draft step /",
         "  target step; * not decoded; self: the target drafts, α < 1 since requests sample",
         "",
-        "Runner-up: qwen0.5:int8, k = 5, slower: 1.68× expected against 2.03×, 4.01 tokens per",
-        "  round at the cost of 2.38 target steps.",
+        "Runner-up: qwen0.5:int8, k = 5, slower: 1.68× expected against 2.03×; a round yields",
+        "  4.01 tokens and costs 2.38 target steps.",
         "qwen0.5:int4 pays off up to about 7 concurrent requests (interpolated between 4 and 16).",
         "Best k with qwen0.5:int4: 5 at concurrency 1, 3 from 2, 2 from 4, 1 from 6, undecided",
         "  from 8; at 4 the answer is qwen0.5:int8, k = 3, but an engine loads only one draft",
@@ -96,13 +97,28 @@ def test_the_screen_of_a_kept_run(answers):
     ]
 
 
-def test_a_narrow_screen_leaves_out_memory_and_then_c(answers):
+def test_a_narrow_screen_leaves_out_memory_and_then_c_and_says_so(answers):
     for width, left_out in ((88, ()), (75, ("memory",)), (65, ("memory", " c "))):
         lines = render(answers["qwen2.5-coder"], "table", width).split("\n")
         (head,) = (line for line in lines if "speed-up ×" in line)
         rows = lines[lines.index(head) : lines.index(head) + 6]
         assert max(map(len, rows)) <= width
         assert [name for name in ("memory", " c ") if name not in f"{head} "] == list(left_out)
+        said = {0: "", 1: "left out: memory (--all)", 2: "left out: c and memory (--all)"}
+        text = " ".join(" ".join(lines).split())
+        assert said[len(left_out)] in text
+        assert ("left out" in text) == bool(left_out)
+
+
+def test_notes_that_do_not_fit_are_counted(answers):
+    """Of the caveats two are urgent; a screen of 60 columns has room for neither."""
+    caveats = tuple(
+        Caveat(kind="looping", text=f"{which} " + "word " * 20) for which in ("one", "another")
+    )
+    answer = msgspec.structs.replace(answers["qwen2.5-coder"], caveats=caveats)
+    text = " ".join(render(answer, "table", 60, commands=COMMANDS).split())
+    shown = sum(note in text for note in ("Runner-up", "pays off up to", "Best k", "Caveat: one"))
+    assert f"{5 - shown} more notes (--all)" in text
 
 
 def test_many_candidates_and_long_names_fit_one_screen(crowded):
@@ -303,3 +319,41 @@ def test_markdown_is_as_short_unless_everything_is_asked_for(answers):
     assert "| → | qwen0.5:int4 | 5 |" in short
     assert "### Checks" not in short
     assert "### Checks" in render(answer, "markdown", 80, everything=True)
+
+
+def better(**changes):
+    """A draft at 1.2× with α .5, which would win from .7 beside another at 1.5×."""
+    most, to_win = Reach(4, 5.0, 1.0, 2.4), Reach(4, 2.5, 0.7, 1.5)
+    fields = {"draft": "small", "quant": "none", "alpha": 0.5, "speedup": 1.2, "most": most}
+    fields |= {"to_pay": Reach(1, 1.3, 0.3, 1.0), "to_win": to_win, "best_of_others": 1.5}
+    return Headroom(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("headroom", "says"),
+    [
+        ([better()], "one that costs what small does would win from α 0.70 (now 0.50)"),
+        (
+            [better(speedup=0.9, best_of_others=1.0)],
+            "one that costs what small does would pay off from α 0.70",
+        ),
+        (
+            [better(alpha=None, to_win=Reach(4, 2.5, None, 1.5))],
+            "would win from 2.50 tok/round, and reach 2.40× at most.",
+        ),
+        # The one that lacks least.
+        ([better(), better(draft="near", speedup=1.4)], "one that costs what near does"),
+        ([better(to_win=None)], "No training helps: a perfect draft of these costs would reach"),
+        ([], None),
+    ],
+)
+def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_answer(
+    answers, headroom, says
+):
+    answer = msgspec.structs.replace(answers["qwen2.5-coder"], headroom=tuple(headroom))
+    assert (says or "None") in str(better_draft(answer))
+
+
+def test_where_a_draft_that_could_be_trained_is_the_answer_already_nothing_is_said(answers):
+    assert answers["qwen2.5-coder"].choice.draft == "qwen0.5"
+    assert better_draft(answers["qwen2.5-coder"]) is None

@@ -1,0 +1,109 @@
+"""What a better draft of the same cost would bring, before one is trained: how fast the best that
+can be would be, and how often it must be accepted to pay off or to win.
+
+A round at one k takes as long whatever of it is accepted, so its speed-up grows as its tokens do.
+These are at most those of a draft that is always accepted or, where a greedy draft meets a target
+that samples, those of the target as its own draft: it is accepted with E[max p].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from draftbench.planner.decide import Alternative, DecisionAt
+from draftbench.planner.formula import alpha_of
+from draftbench.planner.recommendation import Evaluation, Headroom, Reach
+from draftbench.records import LOOKUP, SELF, Candidate
+
+# Rules without weights, which no training improves.
+_UNTRAINED = (LOOKUP, "suffix")
+
+
+def headroom(
+    decided: DecisionAt, evaluated: Sequence[Evaluation], ceiling: float | None
+) -> tuple[Headroom, ...]:
+    """Of every draft whose speed is known and which training could improve.
+
+    Args:
+        evaluated: whose α is taken.
+        ceiling: the α of the target as its own greedy draft, where that is the most.
+    """
+    alphas = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
+    of_self = {
+        each.k: each.tokens_per_round
+        for each in decided.alternatives
+        if each.candidate.draft == SELF and ceiling is not None
+    }
+    scales: dict[Candidate, list[_Scale]] = {}
+    for each in decided.competing:
+        speed, tokens = each.value("expected"), each.tokens_per_round
+        if speed and tokens:
+            most = max(of_self.get(each.k) or _most_tokens(each), tokens)
+            rates = (alphas.get(each.candidate), ceiling or 1.0)
+            scales.setdefault(each.candidate, []).append(
+                _Scale(each.k, speed, tokens, most, *rates)
+            )
+    fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
+    found = []
+    for candidate, every in scales.items():
+        if candidate.draft not in _UNTRAINED:
+            others = (speed for of, speed in fastest.items() if of.draft != candidate.draft)
+            best = max((decided.min_speedup, *others))
+            found.append(
+                Headroom(
+                    draft=candidate.draft,
+                    quant=candidate.quant,
+                    alpha=alphas.get(candidate),
+                    speedup=fastest[candidate],
+                    most=max((at.with_tokens(at.most) for at in every), key=lambda r: r.speedup),
+                    to_pay=_least(every, decided.min_speedup),
+                    to_win=_least(every, best),
+                    best_of_others=best,
+                )
+            )
+    return tuple(found)
+
+
+class _Scale(NamedTuple):
+    """A draft at one k: its speed-up, the tokens of its rounds and its α, now and at most."""
+
+    k: int
+    speedup: float
+    tokens: float
+    most: float
+    alpha: float | None
+    most_alpha: float
+
+    def share(self, tokens: float) -> float:
+        """Which share of what is refused now must be accepted for so many tokens of a round, as if
+        all positions were alike.
+        """
+        now, needed, most = (alpha_of(each, self.k) for each in (self.tokens, tokens, self.most))
+        return (needed - now) / (most - now) if most > now else 0.0
+
+    def with_tokens(self, tokens: float) -> Reach:
+        rate = self.alpha
+        if rate is not None:
+            rate += self.share(tokens) * (self.most_alpha - rate)
+        return Reach(self.k, tokens, rate, self.speedup * tokens / self.tokens)
+
+
+def _most_tokens(each: Alternative) -> float:
+    """Tokens of a round if every drafted token is accepted: at the end of a response fewer than
+    k + 1.
+    """
+    along = each.responses
+    after = np.array([max(t.output_tokens - 1, 0) for t in along.trajectories])
+    rounds = np.ceil(after / (each.k + 1))
+    return float(along.weights @ after / max(along.weights @ rounds, 1.0))
+
+
+def _least(scales: Sequence[_Scale], speedup: float) -> Reach | None:
+    """The k that needs the least to reach a speed-up; None where none can."""
+    needed = [(at, at.tokens * speedup / at.speedup) for at in scales]
+    able = [(at, tokens) for at, tokens in needed if tokens <= at.most]
+    at, tokens = min(able, key=lambda pair: pair[0].share(pair[1]), default=(None, 0.0))
+    return at.with_tokens(tokens) if at else None

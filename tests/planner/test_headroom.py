@@ -1,0 +1,91 @@
+"""What a better draft would bring, where it can be solved by hand: eight tokens after the first, a
+round of 1.2 s at k = 1 and 1.4 s at k = 2 beside steps of 1 s.
+"""
+
+import pytest
+from scenes import BIG, CHEAP, DRAFT, NGRAM, SELF_DRAFT, SMALL, TARGET
+
+from draftbench.planner.recommend import recommend
+from draftbench.records import Sampling
+
+
+@pytest.fixture
+def answered(scene):
+    """The answer where the draft is accepted so, and other replays beside it."""
+
+    def found(accept, *others, temperature=0.0, ks=(1, 2)):
+        for name in (f"r{at}" for at in range(5)):
+            sampling = Sampling(temperature=temperature)
+            scene.request(name, 9, limit=100, sampling=sampling)
+            scene.replay(name, accept)
+            for candidate, accepts in others:
+                scene.replay(name, accepts, candidate)
+        for candidate in (SMALL, *(candidate for candidate, _ in others)):
+            scene.times(TARGET, CHEAP if candidate == BIG else DRAFT, candidate)
+        return recommend(scene.observed(*ks))
+
+    return found
+
+
+def of(answer, candidate=SMALL):
+    return next(each for each in answer.headroom if each.candidate == candidate)
+
+
+def test_a_draft_that_is_never_accepted_pays_from_the_acceptance_that_makes_up_for_its_rounds(
+    answered,
+):
+    better = of(answered([0.0] * 8))
+    assert better.alpha == 0
+    assert better.speedup == pytest.approx(1 / 1.2)
+    # 1 + α = 1.2 at k = 1; at k = 2 more is needed: 1 + α + α² = 1.4.
+    pays = better.to_pay
+    assert (pays.k, pays.tokens_per_round) == (1, pytest.approx(1.2))
+    assert (pays.alpha, pays.speedup) == (pytest.approx(0.2), pytest.approx(1.0))
+
+
+def test_at_most_every_drafted_token_is_accepted(answered):
+    most = of(answered([0.0] * 8, ks=(1,))).most
+    # Eight tokens in four rounds of 1.2 s.
+    assert (most.k, most.alpha) == (1, 1.0)
+    assert (most.tokens_per_round, most.speedup) == (2.0, pytest.approx(2 / 1.2))
+
+
+def test_it_wins_where_it_is_as_fast_as_the_fastest_other_draft(answered):
+    better = of(answered([0.0] * 8, (BIG, [1.0] * 8)))
+    # At k = 2 the other takes three rounds of 1.2 + 0.1 + 0.15 s at most.
+    assert better.best_of_others > 1.5
+    assert better.to_win.speedup == pytest.approx(better.best_of_others)
+    assert better.to_win.alpha > better.to_pay.alpha
+    assert of(answered([0.0] * 8, (BIG, [0.0] * 8))).best_of_others == 1.0
+
+
+def test_a_cost_that_no_acceptance_makes_up_for_is_never_worth_it(scene):
+    for name in (f"r{at}" for at in range(5)):
+        scene.request(name, 9, limit=100)
+        scene.replay(name, [0.5] * 8)
+    scene.times(TARGET, {1: 1.0, 2: 1.0})
+    better = of(recommend(scene.observed(1)))
+    # Two tokens in 2.1 s.
+    assert better.most.speedup == pytest.approx(2 / 2.1, rel=0.01)
+    assert (better.to_pay, better.to_win) == (None, None)
+
+
+def test_where_the_target_samples_a_greedy_draft_reaches_what_the_target_accepts_of_itself(
+    answered,
+):
+    answer = answered([0.25] * 8, (SELF_DRAFT, [0.5] * 8), temperature=1.0, ks=(1,))
+    most = of(answer).most
+    assert most.alpha == answer.ceiling_alpha == 0.5
+    own, of_self = (each.tokens_per_round.value for each in answer.evaluations)
+    assert 1 < own < of_self < 1.5
+    assert most.tokens_per_round == pytest.approx(of_self)
+    assert most.speedup == pytest.approx(of(answer).speedup * of_self / own)
+
+
+def test_a_rule_cannot_be_trained_and_the_control_is_no_draft(answered, scene):
+    for at in range(5):
+        scene.lookup(f"r{at}", [0] * 8, [0] * 8)
+    scene.times(TARGET, None, NGRAM)
+    scene.cost("ngram", NGRAM, 1, 0.01, what="proposal")
+    answer = answered([0.0] * 8, (SELF_DRAFT, [1.0] * 8))
+    assert [each.draft for each in answer.headroom] == ["small"]
