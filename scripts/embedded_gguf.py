@@ -3,14 +3,16 @@ a few megabytes.
 
     python scripts/embedded_gguf.py OUT [f32|f16|bf16|q8_0|q4_0]
 
-makes OUT/target.gguf, draft.gguf, distilled.gguf and foreign.gguf. Matrices get the type named
-(default f32: the weights are stored in bfloat16, which f32 holds exactly); vectors stay f32.
+makes OUT/target.gguf, draft.gguf, distilled.gguf, foreign.gguf and head.gguf, an EAGLE-3 head.
+Matrices get the type named (default f32: the weights are stored in bfloat16, which f32 holds
+exactly); vectors stay f32.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
+from draftbench.models.head_file import ARCHITECTURE, NAMES
+
 FAMILY = ("target", "draft", "distilled", "foreign")
 KINDS = {kind.name.lower(): kind for kind in (Kind.F32, Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0)}
 
@@ -29,9 +33,11 @@ def write_family(folder: Path, kind: Kind = Kind.F32) -> list[Path]:
     """All of the embedded models; their files."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.gguf" for name in FAMILY]
+    embedded = Path(str(files("draftbench") / "embedded"))
     for name, path in zip(FAMILY, paths, strict=True):
-        write(path, Path(str(files("draftbench") / "embedded" / name)), kind)
-    return paths
+        write(path, embedded / name, kind)
+    write_head(folder / "head.gguf", embedded / "head", embedded / "target", kind)
+    return [*paths, folder / "head.gguf"]
 
 
 def write(path: Path, folder: Path, kind: Kind) -> None:
@@ -39,6 +45,38 @@ def write(path: Path, folder: Path, kind: Kind) -> None:
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name(folder.name)
+    _add_sizes(writer, config)
+    _add_tokenizer(writer, folder)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    for name, weight in _weights(folder, config):
+        _add_tensor(writer, names.get_name(name, (".weight",)), weight, kind)
+    _finish(writer)
+
+
+def write_head(path: Path, folder: Path, target: Path, kind: Kind) -> None:
+    """The EAGLE-3 head of a directory as a GGUF file, with its target's tokenizer."""
+    config = json.loads((folder / "config.json").read_text())
+    layer = config["transformer_layer_config"]
+    writer = gguf.GGUFWriter(str(path), ARCHITECTURE)
+    writer.add_name(folder.name)
+    _add_sizes(writer, layer)
+    writer.add_key_length(layer["head_dim"])
+    writer.add_value_length(layer["head_dim"])
+    writer.add_array(f"{ARCHITECTURE}.target_layers", config["eagle_aux_hidden_state_layer_ids"])
+    writer.add_uint32(f"{ARCHITECTURE}.target_hidden_size", config["target_hidden_size"])
+    writer.add_bool(f"{ARCHITECTURE}.norm_before_residual", config["norm_before_residual"])
+    _add_tokenizer(writer, target)
+    names = {there: here for here, there in NAMES.items()}
+    for name, weight in _weights(folder, layer):
+        if name == "d2t":  # offsets in a checkpoint, ids here
+            ids = weight.astype(np.int64) + np.arange(len(weight))
+            writer.add_tensor("d2t", ids, raw_dtype=Kind.I64)
+        elif name != "t2d":
+            _add_tensor(writer, f"{names[name.removesuffix('.weight')]}.weight", weight, kind)
+    _finish(writer)
+
+
+def _add_sizes(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -49,15 +87,24 @@ def write(path: Path, folder: Path, kind: Kind) -> None:
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_rope_dimension_count(config["head_dim"])
     writer.add_vocab_size(config["vocab_size"])
-    _add_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text()), config)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+
+
+def _weights(folder: Path, config: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors of a directory in 32 bits, q and k with their rows as llama.cpp wants them."""
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     for name, tensor in load_file(folder / "model.safetensors").items():
-        weight, turned = tensor.to(torch.float32).numpy(), heads.get(name.split(".")[-2])
-        weight = weight if turned is None else interleaved(weight, turned)
-        own = kind if weight.ndim > 1 else Kind.F32
-        stored = gguf.quants.quantize(np.ascontiguousarray(weight), own)
-        writer.add_tensor(names.get_name(name, (".weight",)), stored, raw_dtype=own)
+        weight = tensor.to(torch.float32).numpy()
+        turned = next((heads[part] for part in heads if part in name), None)
+        yield name, weight if turned is None else interleaved(weight, turned)
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, weight: np.ndarray, kind: Kind) -> None:
+    own = kind if weight.ndim > 1 else Kind.F32
+    stored = gguf.quants.quantize(np.ascontiguousarray(weight), own)
+    writer.add_tensor(name, stored, raw_dtype=own)
+
+
+def _finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -72,8 +119,11 @@ def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, stored: dict[str, Any], config: dict[str, Any]) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
     """Byte-level BPE, with text split as GPT-2 splits it."""
+    stored, config = (
+        json.loads((folder / name).read_text()) for name in ("tokenizer.json", "config.json")
+    )
     ids, special = stored["model"]["vocab"], {token["content"] for token in stored["added_tokens"]}
     words = sorted(ids, key=ids.get)
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL

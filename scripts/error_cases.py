@@ -437,6 +437,7 @@ ENGINES: list[Case] = [
     ("An encoder as the draft of an engine", lambda: served(draft=encoder())),
     ("The target as its own draft", lambda: served(draft="self")),
     ("`eagle3:` without its model", lambda: served(draft="eagle3:")),
+    ("A model that is named as a head", lambda: served(draft=f"eagle3:{EMBEDDED}/draft")),
     ("`spec:` with a file that is not JSON", lambda: served(draft="spec:log.jsonl", log="{")),
     ("A way to draft that the engine does not have", lambda: served(
         draft="suffix", engine="sglang")),
@@ -454,6 +455,8 @@ ENGINES: list[Case] = [
     ("A server's address with a password", lambda: running(server="http://me:secret@h:1")),
     ("A token that cannot be sent", unsendable_token),
     ("What only an engine drafts, over a running server", lambda: answered(
+        "", "--drafts", "dflash:./head")),
+    ("A head over a running server whose target is not named", lambda: answered(
         "", "--drafts", "eagle3:./head")),
     ("A server of another kind than `--engine`", lambda: answered("", "--engine", "sglang")),
     ("The tokenizer of another model than the server's", lambda: answered(

@@ -15,7 +15,12 @@ The project's recordings were made with these servers (see the names of the file
         --speculative-config '{"method": "draft_model", "model": "distilled",
                                "num_speculative_tokens": 4}'
 
-and the plain ones without what speculates; the plain vLLM with its prefix cache.
+and the plain ones without what speculates; the plain vLLM with its prefix cache. Those of the
+embedded head: `{"method": "eagle3", "model": "head", "num_speculative_tokens": 3}` in place of
+vLLM's draft model, and of the files that scripts/embedded_gguf.py writes
+
+    llama-server -m target.gguf -md head.gguf --spec-type draft-eagle3 --spec-draft-n-max 3
+        --spec-draft-p-min 0 --metrics -np 1
 """
 
 from __future__ import annotations
@@ -37,12 +42,13 @@ from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
 from draftbench.records import Sampling
 
-# Python for the embedded family; what is soon answered in full; characters of several tokens each.
+# Python for the embedded family; what is soon answered in full, by target; characters of several
+# tokens each.
 TEXTS = (
     "import os\n\ndef main(argv):\n",
     {
-        "vllm": 'if __name__ == "__main__":\n    main()\n',
-        "llama.cpp": "<|im_start|>user\nSay only: hi<|im_end|>\n<|im_start|>assistant\n",
+        "target": 'if __name__ == "__main__":\n    main()\n',
+        "qwen1.5": "<|im_start|>user\nSay only: hi<|im_end|>\n<|im_start|>assistant\n",
     },
     "names = ['🪿', '𓀀', '🪿', '𓀀', '🪿', '",
 )
@@ -64,7 +70,8 @@ class Scene:
 def visit(server: Server) -> Scene:
     """Everything that an adapter asks of a server, in a fixed order."""
     facts = server.facts()
-    texts = [t if isinstance(t, str) else t[server.engine] for t in TEXTS]
+    target = Path(facts.model or "").name.removesuffix(".gguf")
+    texts = [t if isinstance(t, str) else t[target] for t in TEXTS]
     prompts = [server.tokenize(text) for text in texts]
     server.echo(prompts[:2])
     asks = {

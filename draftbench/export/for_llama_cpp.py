@@ -10,7 +10,7 @@ from draftbench.errors import UsageError
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.written import NEWEST, Version, Written, other_lookup, too_old
 from draftbench.hub import short_name
-from draftbench.models.drafting import Speculation, llama_cpp_flags, too_short
+from draftbench.models.drafting import CONVERT_HEAD, Speculation, llama_cpp_flags, too_short
 from draftbench.models.levels import level_facts
 from draftbench.records import DraftingMode
 
@@ -74,6 +74,12 @@ def write(plan: ServePlan, version: Version) -> Written:
         drafting, mode = _of_draft_model(plan, build, to_do)
     elif not renamed:
         raise too_old("llama.cpp", f"b{_NEW_BUILD}", "flags as the run started it with")
+    elif plan.draft:
+        drafting = replace(drafting, model=_file(plan.draft, plan.quant, "head"))
+        if drafting.model != plan.draft:
+            to_do.append(f"{CONVERT_HEAD} makes the head's GGUF file")
+        if not plan.target.endswith(".gguf"):
+            to_do.append(_CONVERT.format("target to a GGUF file of this name"))
     flags = llama_cpp_flags(drafting)
     if not renamed:
         flags = _as_before_renaming(flags, plan)

@@ -25,6 +25,7 @@ from draftbench.memory import (
     format_size,
     kv_bytes_per_token,
     matrix_bytes,
+    memory_left,
 )
 from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import (
@@ -144,6 +145,15 @@ def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
     return msgspec.structs.replace(sheet, weight_bytes=held)
 
 
+def held_head(source: ModelSource, dtype: str) -> tuple[int, int]:
+    """Bytes of a head's weights as a serving engine holds it, and of a number of its cache."""
+    if source.spec.endswith(".gguf"):
+        return stored_bytes(source) or 0, torch.float16.itemsize
+    weights = [weight for weight in source.tensors().values() if weight.is_floating_point()]
+    width = (_ENGINE_TYPES.get(dtype) or weights[0].dtype).itemsize
+    return width * sum(weight.numel() for weight in weights), width
+
+
 def memory_here() -> int:
     """Bytes of the accelerator, or of this machine's memory as far as this container may use it."""
     if torch.cuda.is_available():
@@ -151,6 +161,14 @@ def memory_here() -> int:
     physical, limit = psutil.virtual_memory().total, CGROUP / "memory.max"
     most = limit.read_text().strip() if limit.exists() else "max"
     return min(physical, int(most)) if most.isdigit() else physical
+
+
+def memory_free(device: str) -> int:
+    """Bytes that are free on a device, or on all GPUs (`auto`)."""
+    if device == "cpu":
+        return memory_left()
+    devices = range(torch.cuda.device_count()) if device == "auto" else [device]
+    return sum(int(torch.cuda.mem_get_info(each)[0]) for each in devices)
 
 
 def _examined(

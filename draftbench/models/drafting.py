@@ -28,6 +28,8 @@ METHODS: dict[str, tuple[Method, ...]] = {
     "sglang": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
     "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp"),
 }
+# What makes the .gguf file of a head.
+CONVERT_HEAD = "llama.cpp's `convert_hf_to_gguf.py HEAD --target-model-dir TARGET`"
 _TAKES_FLAGS = ("llama.cpp", "sglang")
 _MOST_RAW_BYTES = 64 << 10
 _RAW_HINT = (

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from draftbench.decoder.eagle import EagleHead, EagleShape
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import Runner
-from draftbench.errors import PairError
 from draftbench.memory import kv_bytes_per_token
-from draftbench.models.heads import check_head, layer_ids, layer_of
+from draftbench.models.heads import check_fit, layer_ids, layer_of, silent_flags, unfit
 from draftbench.models.quantize import (
     Build,
     check_level,
@@ -44,14 +43,10 @@ def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
         ModelError: it cannot be read.
         PairError: it cannot draft.
     """
-    sheet = check_head(target, None, f"eagle3:{head.spec}")
-    obstacles = sheet.obstacles or tuple(misfits(target, head))
-    if obstacles:
-        raise PairError(
-            f"the head `{head.name}` cannot draft for `{target.name}`: {'; '.join(obstacles)}",
-            hint="`draftbench check` says which engines it fits; use a head of this very target",
-        )
-    return sheet.caveats
+    caveats = check_fit(target, head)
+    if obstacles := tuple(misfits(target, head)):
+        raise unfit(target, head, obstacles)
+    return caveats
 
 
 def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
@@ -92,33 +87,42 @@ def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
         )
 
 
-def shape_of(raw: Mapping[str, Any], layers: int) -> EagleShape:
-    """What its config.json says, for a target of so many layers."""
+def shape_of(raw: Mapping[str, Any], layers: int, engine: str | None = None) -> EagleShape:
+    """What its config.json says, for a target of so many layers; where it is silent, as an engine
+    reads it (None: the built-in decoder).
+    """
     from transformers import AutoConfig
 
     own = layer_of(raw)
     fields = {name: value for name, value in own.items() if name != "model_type"}
     layer = AutoConfig.for_model(own["model_type"], **fields)
     reads = layer_ids(raw) or [2, layers // 2, layers - 3]
-    flags = {name: bool(raw.get(name)) for name in _FLAGS}
+    said = {**silent_flags(raw, engine), **raw}
+    flags = {name: bool(said.get(name)) for name in _FLAGS}
     return EagleShape(layer, tuple(reads), raw.get("draft_vocab_size") or layer.vocab_size, **flags)
 
 
 def build_head(
-    source: ModelSource, build: Build, draft: str, target: Runner, layers: int
+    source: ModelSource,
+    build: Build,
+    draft: str,
+    target: Runner,
+    layers: int,
+    engine: str | None = None,
 ) -> tuple[EagleHead, ModelFacts]:
     """Load, quantize, and count.
 
     Args:
         draft: the name that the run gives this head.
         layers: how many the target has.
+        engine: that drafts with it; None: the built-in decoder.
 
     Raises:
         ModelError: it cannot be loaded or quantized.
     """
     has_kernel = check_level(build.level, build.device, simulate=build.simulate)
     check_level_goes_with(source, None, build)
-    tensors, shape = _named(source.tensors()), shape_of(source.raw_config, layers)
+    tensors, shape = _named(source.tensors()), shape_of(source.raw_config, layers, engine)
     linear = partial(make_linear, level=build.level, two_layouts=build.two_layouts)
     head = EagleHead(
         shape,

@@ -7,13 +7,13 @@ config.json is in the format of speculators, or that of the head's authors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from draftbench.errors import ModelError
+from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust
 from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
-from draftbench.models.drafting import METHODS, Method, Speculation, parsed
+from draftbench.models.drafting import CONVERT_HEAD, METHODS, Method, Speculation, parsed
 from draftbench.models.engine_rules import ENGINE_RULES, drafting_option
 from draftbench.models.source import ModelSource
 
@@ -46,7 +46,7 @@ def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> He
         method=method,
         obstacles=obstacles,
         caveats=tuple(_caveats(raw, method, target)),
-        engines=() if obstacles else tuple(_engines(method, model)),
+        engines=() if obstacles else tuple(_engines(method, model, misread_by(raw, method))),
     )
 
 
@@ -63,6 +63,52 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
     elif not (source.local or source.on_hub):
         raise ModelError(f"no head at `{draft}`", hint=WHERE_HEADS_ARE)
     return source
+
+
+def check_fit(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
+    """The caveats of an EAGLE-3 head that fits a target by its configuration.
+
+    Raises:
+        ModelError: the configuration cannot be loaded.
+        PairError: it does not fit.
+    """
+    sheet = check_head(target, None, f"eagle3:{head.spec}")
+    if sheet.obstacles:
+        raise unfit(target, head, sheet.obstacles)
+    misread = misread_by(head.raw_config, "eagle3")
+    return (
+        *sheet.caveats,
+        *(f"{ENGINE_RULES[engine].name} {words}" for engine, words in misread.items()),
+    )
+
+
+def unfit(target: ModelSource, head: ModelSource, obstacles: Iterable[str]) -> PairError:
+    """A head that cannot draft for a target."""
+    return PairError(
+        f"the head `{head.name}` cannot draft for `{target.name}`: {'; '.join(obstacles)}",
+        hint="`draftbench check` says which engines it fits; use a head of this very target",
+    )
+
+
+def misread_by(raw: Mapping[str, Any], method: Method) -> dict[str, str]:
+    """What engines make of a head other than it was trained for, so that little is accepted."""
+    found, ids = dict[str, str](), layer_ids(raw)
+    if raw.get("fc_norm") or raw.get("norm_output"):
+        found["llama.cpp"] = "knows neither fc_norm nor norm_output"
+    if method == "eagle3" and ids and len(ids) != 3:
+        words = f"takes the states of three layers, and this head reads {len(ids)}"
+        found |= dict.fromkeys(("vllm", "llama.cpp"), words)
+    elif ids != sorted(ids):
+        found["vllm"] = f"sorts the layers that a head reads, and this one reads {ids}"
+    return found
+
+
+def silent_flags(raw: Mapping[str, Any], engine: str | None) -> dict[str, bool]:
+    """What an engine takes for true where a head's config.json is silent; None: the built-in
+    decoder, which takes nothing, as speculators.
+    """
+    of_speculators = "speculators_model_type" in raw
+    return {"norm_before_residual": True} if engine == "vllm" and of_speculators else {}
 
 
 def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
@@ -97,11 +143,13 @@ def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Ite
     trained_for = str(verifier.get("name_or_path") or "").rpartition("/")[2]
     if trained_for and trained_for.lower() != target.name.lower():
         yield f"it was trained for {trained_for}"
-    ids = layer_ids(raw)
-    if ids != sorted(ids):
-        yield f"vLLM sorts the layers that it reads ({ids}), and then it drafts badly"
-    if "speculators_model_type" in raw and method == "eagle3" and "norm_before_residual" not in raw:
-        yield "it does not say norm_before_residual, which vLLM takes for true, speculators for not"
+    if method == "dflash":
+        yield "it drafts a block at once, which depends on k, so that only an engine measures it"
+    if method == "eagle3" and silent_flags(raw, "vllm").keys() - raw.keys():
+        yield (
+            "it does not say norm_before_residual, which vLLM takes for true and speculators for "
+            "false: write it into its config.json as it was trained"
+        )
 
 
 def layer_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -116,14 +164,20 @@ def layer_ids(raw: Mapping[str, Any]) -> list[int]:
     return list(next(found, ()))
 
 
-def _engines(method: Method, model: str) -> Iterator[EngineAnswer]:
+def _engines(method: Method, model: str, misread: Mapping[str, str]) -> Iterator[EngineAnswer]:
     for engine, rules in ENGINE_RULES.items():
-        if method not in METHODS.get(engine, ()):
-            yield EngineAnswer(rules.name, "refuses", f"it is not known to draft by {method}", None)
+        known = method in METHODS.get(engine, ())
+        if not known or engine in misread:
+            words = misread[engine] if known else f"is not known to draft by {method}"
+            yield EngineAnswer(rules.name, "refuses", f"it {words}", None)
             continue
         converted = rules.converts and not model.endswith(".gguf")
         option = drafting_option(engine, Speculation(method, model + ".gguf" * converted, 1))
-        reason = f"as a .gguf file of architecture {method}" if rules.converts else f"by {method}"
+        reason = f"by {method}"
+        if rules.converts:
+            reason = f"as a .gguf file of architecture {method}"
+            if converted:
+                reason += f", which {CONVERT_HEAD} makes"
         yield EngineAnswer(rules.name, "accepts", reason, option)
 
 

@@ -26,6 +26,7 @@ from torch import nn
 from draftbench.errors import ModelError
 from draftbench.hub import Trust, hub_answers, names_model, short_name, split_revision
 from draftbench.models.checkpoint import check_files
+from draftbench.models.head_file import head_config, head_tensors, holds_head
 from draftbench.models.own_draft import own_draft_of
 from draftbench.safe_files import UnreadableError
 
@@ -113,9 +114,15 @@ class ModelSource:
         """
         from transformers import PreTrainedConfig
 
-        config: dict[str, Any]
-        config, _ = self._load("configuration", PreTrainedConfig.get_config_dict)
-        return config
+        def read(where: str, **options: Any) -> dict[str, Any]:
+            if holds_head(folder := self._folder()):
+                return head_config(folder)
+            config: dict[str, Any]
+            config, _ = PreTrainedConfig.get_config_dict(where, **options)
+            return config
+
+        found: dict[str, Any] = self._load("configuration", read)
+        return found
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -198,7 +205,8 @@ class ModelSource:
         return stored
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors of its safetensors files by name, for what transformers does not load.
+        """The tensors of its safetensors files, or of a head's .gguf file, by name, for what
+        transformers does not load.
 
         Raises:
             ModelError: a file is missing or damaged.
@@ -206,6 +214,8 @@ class ModelSource:
 
         def read(where: str, **options: Any) -> dict[str, torch.Tensor]:
             folder = self._folder()
+            if holds_head(folder):
+                return head_tensors(folder)
             if not self.local:
                 import huggingface_hub
 

@@ -37,15 +37,18 @@ from draftbench.measure.replay import (
     VLLM,
     VLLM_CPU,
     lookup_index,
+    replay_head,
     replay_lookup,
     replay_model,
     stepping_disagreement,
 )
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, looping
-from draftbench.models.check import engine_sheet
+from draftbench.models.check import engine_sheet, held_head
 from draftbench.models.compatibility import context_length_of
-from draftbench.models.drafting import Speculation, too_short
-from draftbench.models.quantize import build_runner
+from draftbench.models.drafting import Speculation, parsed, too_short
+from draftbench.models.eagle import build_head
+from draftbench.models.quantize import Build, build_runner
+from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, translated, widened
 from draftbench.records import (
     LOOKUP,
@@ -486,6 +489,9 @@ class EngineWorker:
         source = prepared.drafts[candidate.draft]
         least = self.state.least_rows(candidate)
         build = replace(prepared.build, level=candidate.quant, least_rows=least)
+        if parsed(candidate.draft)[0] == "eagle3":
+            yield from self._replays_of_head(candidate, source, build, groups)
+            return
         runner, facts = build_runner(source, build, candidate.draft)
         responses = list(chain(*groups))
         if serving.configured:
@@ -509,6 +515,40 @@ class EngineWorker:
             yield [facts]
         for group in groups:
             yield replay_model(runner, serving.target, group, candidate, options.mode)
+
+    def _replays_of_head(
+        self,
+        candidate: Candidate,
+        source: ModelSource,
+        build: Build,
+        groups: Sequence[Sequence[ScoredResponse]],
+    ) -> Generator[Sequence[Observation], None, None]:
+        """As `_replays_here`: the target passes over its own answers here, and is forgotten."""
+        of_target = ModelSource(self.options.target, self.options.trust)
+        target, _ = build_runner(of_target, self.prepared.build, None)
+        layers = of_target.config.get_text_config().num_hidden_layers
+        name, engine = candidate.draft, self.serving.engine
+        head, facts = build_head(source, build, name, target, layers, engine)
+        served = self._dtype() or "the type of its files"
+        weights, width = held_head(source, self.serving.dtype)
+        facts = msgspec.structs.replace(
+            facts,
+            weight_bytes=weights if candidate.quant == "none" else facts.weight_bytes,
+            kv_bytes_per_token=facts.kv_bytes_per_token * width // build.dtype.itemsize,
+            caveats=(
+                *self.prepared.caveats.get(name, ()),
+                *facts.caveats,
+                f"replayed over states of the target that were computed here in {facts.dtype} "
+                f"({engine} computes in {served})",
+            ),
+        )
+        if facts not in self.state.facts.get(candidate, []):
+            yield [facts]
+        for group in groups:
+            yield [
+                replay_head(response, candidate, head, target, max(self.options.ks))
+                for response in group
+            ]
 
     def _replays_by_engine(
         self, candidate: Candidate, groups: Sequence[Sequence[ScoredResponse]]

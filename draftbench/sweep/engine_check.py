@@ -16,11 +16,10 @@ from draftbench.engines.start import Running
 from draftbench.errors import EngineError, RunFolderError
 from draftbench.hub import short_name
 from draftbench.measure.prompts import Prompt
-from draftbench.models.drafting import Method, Speculation
+from draftbench.models.drafting import Method, Speculation, draft_name
 from draftbench.models.source import ModelSource
 from draftbench.records import (
     DRAFTING_SETTINGS,
-    LOOKUP,
     Candidate,
     EngineFacts,
     Key,
@@ -217,11 +216,12 @@ def find_drafting(
     else:
         k, how = given_k, f"({method}), by --k: it does not say"
     watcher.note(f"the server drafts {k} tokens a round {how}")
-    name = LOOKUP
-    if method != "ngram":
-        model = facts.settings.get("speculative_model")
-        models = [name for name, d in serving.drafters.items() if d.method == "draft-model"]
-        name = models[0] if model is None and len(models) == 1 else short_name(model or method)
+    model, spec = facts.settings.get("speculative_model"), _stated_spec(facts)
+    meant = _meant(method) or ("draft-model",)
+    named = [name for name, d in serving.drafters.items() if d.method in meant]
+    name = draft_name(spec) if spec else short_name(model or method)
+    if spec is None and model is None and len(named) == 1:
+        name = named[0]
     candidate = next((c for c in candidates if c.draft == name), Candidate(draft=name))
     return replace(serving, drafting=ServerConfig(candidate, k)), {**candidates, candidate: None}
 
@@ -259,21 +259,26 @@ def stated_specs(serving: Serving) -> dict[str, str]:
     where its description leaves that open.
     """
     facts, config = serving.facts, serving.drafting
-    method = ((facts and facts.method) or "").lower()
-    if facts is None or config is None or config.candidate is None or "," in method:
+    if facts is None or config is None or config.candidate is None:
         return {}
-    meant, model = _meant(method), facts.settings.get("speculative_model")
-    spec = model if meant == ("draft-model",) else None
-    if meant in (("eagle3",), ("dflash",)) and model:
-        spec = f"{meant[0]}:{model}"
-    elif meant in (("ngram",), ("mtp",), ("suffix",)):
-        spec = meant[0]
+    spec = _stated_spec(facts)
     return {config.candidate.draft: spec} if spec else {}
 
 
+def _stated_spec(facts: ServerFacts) -> str | None:
+    """What `--drafts` would call a server's draft; None where its description leaves that open."""
+    meant, model = _meant(facts.method or ""), facts.settings.get("speculative_model")
+    if meant in (("eagle3",), ("dflash",)) and model:
+        return f"{meant[0]}:{model}"
+    if meant in (("ngram",), ("mtp",), ("suffix",)):
+        return meant[0]
+    return model if meant == ("draft-model",) else None
+
+
 def _meant(method: str) -> tuple[Method, ...] | None:
-    """What a server's name for its method may mean; None for a name that is not known."""
-    return next((meant for word, meant in _METHODS.items() if word in method), None)
+    """What a server's name for its method may mean; None for several, or one that is not known."""
+    found = (meant for word, meant in _METHODS.items() if word in method.lower())
+    return None if "," in method else next(found, None)
 
 
 def check_drafting(

@@ -32,16 +32,25 @@ from draftbench.hub import short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
 from draftbench.measure.trajectories import PromptSample
-from draftbench.memory import LEVELS
+from draftbench.memory import LEVELS, format_size
+from draftbench.models.check import memory_free
 from draftbench.models.compatibility import (
     check_pair,
     check_writes,
     context_length_of,
     pair_facts,
 )
-from draftbench.models.drafting import Speculation, doubtful_fields, speculation, too_short
+from draftbench.models.drafting import (
+    CONVERT_HEAD,
+    Method,
+    Speculation,
+    doubtful_fields,
+    speculation,
+    too_short,
+)
+from draftbench.models.eagle import misfits
 from draftbench.models.engine_rules import ENGINE_RULES, engine_answers, engine_called
-from draftbench.models.heads import WHERE_HEADS_ARE
+from draftbench.models.heads import WHERE_HEADS_ARE, check_fit, misread_by
 from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -53,6 +62,7 @@ from draftbench.sweep.engine_check import find_drafting, stated_specs
 from draftbench.sweep.engine_servers import REPLAYED, Serving, arrival_times
 from draftbench.sweep.options import SLOTS, SweepOptions, Watcher
 from draftbench.sweep.preparation import (
+    Check,
     Prepared,
     PromptMaker,
     check_drafts,
@@ -75,6 +85,7 @@ _SLOTS = {
     "llama.cpp": ("slots", "-np"),
     "sglang": ("max_running_requests", "--max-running-requests"),
 }
+_LEAVE_OUT = "leave it out of --drafts; the server's own drafting is measured anyway"
 # A text on which tokenizers of different families disagree.
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 # An output layer has at most this many rows without a token: their number is rounded up.
@@ -134,9 +145,10 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     by_text = partial(_check_vocabulary, server=server)
     counts = counts_of(prompts)
     by_ids = partial(_check_served, target.source, options=options, traffic=counts)
-    checked = check_drafts(
-        options, specs, {"draft-model": by_ids if target.configured else by_text}
-    )
+    checks: dict[Method, Check] = {"draft-model": by_ids if target.configured else by_text}
+    if heads := [specs[name] for name, each in drafters.items() if each.method == "eagle3"]:
+        checks["eagle3"] = _check_of_heads(heads, target, engine, options, build, watcher)
+    checked = check_drafts(options, specs, checks)
     refusals: dict[str, str] = {}
     if target.configured:
         drafters, refusals = _translated(target.source, checked.sources, engine, drafters)
@@ -249,7 +261,7 @@ def _check_options(
         if drafter.method not in REPLAYED:
             raise UsageError(
                 f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
-                hint="leave it out of --drafts; the server's own drafting is measured anyway",
+                hint=_LEAVE_OUT,
             )
 
 
@@ -387,15 +399,14 @@ def _slots_of(facts: ServerFacts) -> int | None:
 
 def _level_served(engine: str, drafter: Speculation, level: str) -> str | None:
     """What to tell an engine to serve a draft at a level; None where it does not serve it so."""
+    as_stored = "none" if level == "none" or level not in LEVELS else None
     if drafter.method != "draft-model":
-        return "none"
+        return as_stored
     rules = ENGINE_RULES.get(engine)
     if rules is None or rules.converts:
         # llama.cpp converts before it serves: it takes a file at the level that it has.
-        return "none" if (drafter.model or "").endswith(".gguf") else None
-    if made_by(engine, level) is not None:
-        return level
-    return "none" if level == "none" or level not in LEVELS else None
+        return as_stored if (drafter.model or "").endswith(".gguf") else None
+    return as_stored if made_by(engine, level) is None else level
 
 
 @dataclass(frozen=True)
@@ -553,6 +564,87 @@ def _check_served(
     return caveats
 
 
+def _check_of_heads(
+    heads: Sequence[str],
+    target: EngineTarget,
+    engine: str,
+    options: SweepOptions,
+    build: Build,
+    watcher: Watcher,
+) -> Check:
+    """`_check_head` of a sweep.
+
+    Raises:
+        UsageError: the server is running, and the target's states cannot be computed here.
+    """
+    assert options.serving is not None
+    obstacle = _no_states(options, build)
+    if obstacle and options.serving.server is not None:
+        raise UsageError(f"`{heads[0]}` cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
+    return partial(_check_head, target, engine, options, obstacle, watcher)
+
+
+def _check_head(
+    target: EngineTarget,
+    engine: str,
+    options: SweepOptions,
+    obstacle: str | None,
+    watcher: Watcher,
+    head: ModelSource,
+) -> tuple[str, ...] | None:
+    """The caveats of a head that is replayed here; None where only the engine can run it, as where
+    there is an `obstacle` to computing the target's states here.
+
+    Raises:
+        PairError: it does not fit the target.
+        ModelError: the engine is not started with it either.
+    """
+    assert options.serving is not None
+    name, caveats, refusal = f"eagle3:{head.name}", tuple[str, ...](), None
+    try:
+        if not (head.local or head.on_hub):
+            raise ModelError("it is not on this machine", hint=_MODELS)
+        caveats, refusal = check_fit(target.source, head), _not_started(engine, head)
+        obstacle = obstacle or next(misfits(target.source, head), None)
+    except PairError:
+        raise
+    except ModelError as error:  # the engine may run where it can be read
+        obstacle = error.message
+    if obstacle is None:
+        return caveats
+    if options.serving.server is not None or refusal:
+        why = f"{engine} {refusal}, and " if refusal else ""
+        raise ModelError(f"`{name}`: {why}it cannot be replayed: {obstacle}", hint=_LEAVE_OUT)
+    for caveat in (*caveats, f"it is not replayed, but counted by the engine: {obstacle}"):
+        watcher.note(f"note on {name}: {caveat}", always=True)
+    return None
+
+
+def _not_started(engine: str, head: ModelSource) -> str | None:
+    """What an engine would do with a head, where it is not started with it."""
+    rules = ENGINE_RULES.get(engine)
+    if rules is not None and rules.converts and not head.spec.endswith(".gguf"):
+        return f"takes a .gguf file, which {CONVERT_HEAD} makes"
+    return misread_by(head.raw_config, "eagle3").get(engine)
+
+
+def _no_states(options: SweepOptions, build: Build) -> str | None:
+    """Why the target's states along its answers cannot be computed here; None where they can."""
+    source = ModelSource(options.target, options.trust)
+    if options.serving is not None and options.serving.replay == "engine":
+        return "with --replay engine no target runs here, whose states it would read"
+    if not options.target or not (source.local or source.on_hub):
+        return "--target names no weights on this machine, and it reads the target's states"
+    try:
+        source.check_weights()
+        needed = source.skeleton.num_parameters() * build.dtype.itemsize
+    except ModelError as error:
+        return error.message
+    if needed <= (free := memory_free(build.device)):
+        return None
+    return f"the target takes {format_size(needed)} here, and {format_size(free)} are free"
+
+
 def _translated(
     target: ModelSource,
     drafts: Mapping[str, ModelSource],
@@ -560,10 +652,14 @@ def _translated(
     drafters: Mapping[str, Speculation],
 ) -> tuple[dict[str, Speculation], dict[str, str]]:
     """How the engine drafts where it has to translate tokens, and why it refuses drafts of which
-    replay translates some.
+    replay translates some, or heads.
     """
     found, refusals = dict(drafters), dict[str, str]()
     for name, source in drafts.items():
+        if found[name].method == "eagle3":
+            if words := _not_started(engine, source):
+                refusals[name] = f"it {words}"
+            continue
         if needs_translation(target, source):
             found[name] = replace(found[name], translated=True)
         if not keeps_ids(target, source):

@@ -23,7 +23,7 @@ from draftbench.sweep.options import ServingOptions, SweepOptions
 # Candidates between two starts of the server without a draft.
 CANDIDATES_BETWEEN = 2
 # Methods of drafting that can be replayed here.
-REPLAYED = ("draft-model", "ngram")
+REPLAYED = ("draft-model", "ngram", "eagle3")
 # Seconds since 1970 in the year 5138; as many milliseconds are 1973.
 _TOO_LARGE = 1e11
 
@@ -99,11 +99,6 @@ class Serving:
         if "--dtype" in words[:-1]:
             return words[words.index("--dtype") + 1]
         return self.options.dtype or ""
-
-    def replays(self, candidate: Candidate) -> bool:
-        """Whether the candidate can be replayed without the engine."""
-        drafter = self.drafters.get(candidate.draft)  # none: only the user's server has it
-        return drafter is not None and drafter.method in REPLAYED
 
     def mode(self, config: ServerConfig) -> DraftingMode:
         """How the draft proposes; where only the user's server has it, as --mode says."""

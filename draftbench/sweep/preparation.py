@@ -64,8 +64,9 @@ from draftbench.traffic import Traffic, load
 from draftbench.traffic.summary import TrafficSummary, first_request
 
 DEFAULT_LIMIT = 256
-# Returns what is to be said of a draft that can be measured, or refuses it.
-Check = Callable[[ModelSource], tuple[str, ...]]
+# Returns what is to be said of a draft that can be measured here, refuses it, or returns None: only
+# an engine can tell.
+Check = Callable[[ModelSource], tuple[str, ...] | None]
 
 
 class PromptMaker(Protocol):
@@ -381,6 +382,9 @@ def check_drafts(
         source, levels = ModelSource(model, options.trust), options.quants
         try:
             caveats = checks[method](source)
+            if caveats is None:
+                checked.candidates[Candidate(draft=name)] = None
+                continue
             if method == "draft-model":
                 if options.serving is None or options.serving.replay == "local":
                     source.check_weights()

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
 from draftbench.planner.what_to_measure import ks_to_decode, next_start, timed_enough
 from draftbench.records import (
+    LOOKUP,
     AnyObservation,
     Candidate,
     CostPoint,
@@ -207,7 +208,10 @@ class SweepState:
         along = self.replays.get(candidate, {})
         missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
         serving = self.prepared.serving
-        if missing and (serving is None or serving.replays(candidate)):
+        # On an engine, what has no weights here is not replayed.
+        if missing and (
+            serving is None or candidate.draft == LOOKUP or candidate.draft in self.prepared.drafts
+        ):
             yield Replaying(missing)
         if serving is not None:  # its servers are in `sessions`
             return

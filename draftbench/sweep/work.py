@@ -114,9 +114,8 @@ def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelShe
     Raises:
         ModelError: a model of the built-in decoder cannot be counted.
     """
-    drafts = prepared.drafts
+    models = {n: s for n, s in prepared.drafts.items() if parsed(n)[0] == "draft-model"}
     if prepared.serving is None:
-        models = {n: s for n, s in drafts.items() if parsed(n)[0] == "draft-model"}
         sources, dtype = list(models.values()), prepared.build.dtype
         checked = check_models(prepared.target, sources, memory_here(), dtype=dtype)
         sheets = [pair.draft for pair in checked.pairs]
@@ -126,7 +125,7 @@ def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelShe
             source = ModelSource(prepared.options.target, prepared.options.trust)
             served = prepared.serving.dtype
             return engine_sheet(source, served), {
-                name: engine_sheet(draft, served) for name, draft in drafts.items()
+                name: engine_sheet(draft, served) for name, draft in models.items()
             }
     return None, {}
 

@@ -7,12 +7,12 @@
 import json
 import os
 import urllib.request
-from importlib.resources import files
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from engines.replayed_head import EMBEDDED, ReplayedHead
 
 from draftbench.engines.client import Fault
 from draftbench.engines.commands import ServerStart
@@ -30,7 +30,6 @@ with pytest.MonkeyPatch.context() as patch:
     from embedded_gguf import write_family
 
 VLLM, LLAMA = (os.environ.get(f"DRAFTBENCH_{n}") for n in ("VLLM_PYTHON", "LLAMA_SERVER"))
-EMBEDDED = Path(str(files("draftbench") / "embedded"))
 TEXTS = (
     "import os\n\ndef main(argv):\n    ",
     'class Reader:\n    """Reads lines."""\n',
@@ -42,6 +41,7 @@ pytestmark = pytest.mark.slow
 needs_llama = pytest.mark.skipif(
     LLAMA is None, reason="DRAFTBENCH_LLAMA_SERVER names no llama-server"
 )
+needs_vllm = pytest.mark.skipif(VLLM is None, reason="DRAFTBENCH_VLLM_PYTHON names no vLLM")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,8 @@ def llama(tmp_path_factory):
     write_family(folder)
 
     def start(drafts=None):
-        name = f"{folder}/{drafts}.gguf" if drafts == "distilled" else drafts
+        files = {"distilled": "{}/distilled.gguf", "head": "eagle3:{}/head.gguf"}
+        name = files.get(drafts, "ngram").format(folder)
         return ServerStart(
             *("llama.cpp", f"{folder}/target.gguf"),
             drafts and speculation(name, 4, lookup=NGramSizes(4, 2)),
@@ -146,6 +147,14 @@ def test_llama_server_tells_the_rounds_of_what_it_wrote(tmp_path, llama):
 
 
 @needs_llama
+def test_llama_server_accepts_of_a_heads_drafts_what_its_replay_says(tmp_path, llama):
+    head, (answers, facts, _) = ReplayedHead(), driven(llama("head"), tmp_path)
+    assert (facts.method, facts.k) == ("draft-eagle3", 4)
+    for answer in answers:
+        assert head.sums(answer, 4) == (answer.drafted, answer.kept)
+
+
+@needs_llama
 def test_a_llama_server_that_ended_is_unreachable(tmp_path, llama):
     with started(llama(), tmp_path) as running:
         server = connect(running.url)
@@ -155,19 +164,29 @@ def test_a_llama_server_that_ended_is_unreachable(tmp_path, llama):
     assert answer.error is Fault.UNREACHABLE
 
 
-@pytest.mark.skipif(VLLM is None, reason="DRAFTBENCH_VLLM_PYTHON names no vLLM")
-def test_vllm_writes_the_built_in_decoders_tokens_and_tells_its_rounds(
-    tmp_path, target, monkeypatch
-):
+@pytest.fixture
+def vllm(monkeypatch):
+    """vllm(draft) is how to start it with the embedded target."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    source, runner = target
-    start = ServerStart(
-        *("vllm", str(EMBEDDED / "target"), speculation(str(EMBEDDED / "distilled"), 4)),
+    return lambda draft: ServerStart(
+        *("vllm", str(EMBEDDED / "target"), speculation(draft, 4)),
         args="--dtype float32 --enforce-eager",
         command=f"{VLLM} -m vllm.entrypoints.openai.api_server",
         context_length=512,
         threads=1,
     )
+
+
+@needs_vllm
+def test_vllm_accepts_of_a_heads_drafts_what_its_replay_says(tmp_path, vllm):
+    head, (answers, _, _) = ReplayedHead(), driven(vllm(f"eagle3:{EMBEDDED}/head"), tmp_path)
+    assert sum(head.check_rounds(answer, 4) for answer in answers) > 10
+
+
+@needs_vllm
+def test_vllm_writes_the_built_in_decoders_tokens_and_tells_its_rounds(tmp_path, target, vllm):
+    source, runner = target
+    start = vllm(str(EMBEDDED / "distilled"))
     with started(start, tmp_path) as server:
         for text in TEXTS:
             prompt = source.tokenizer(text)["input_ids"]

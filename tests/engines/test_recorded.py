@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from engines.replayed_head import ReplayedHead
 
 from draftbench.engines.connect import connect
 
@@ -17,7 +18,8 @@ HERE = Path(__file__).parent
 RECORDINGS = sorted((HERE / "recorded").glob("*.json"))
 VLLM, VLLM_PLAIN = "vllm-0.32-k4", "vllm-0.32-plain"
 LLAMA, LLAMA_PLAIN = "llama.cpp-0.7-k4", "llama.cpp-0.7-plain"
-END = {"vllm": 0, "llama.cpp": 151645}
+VLLM_HEAD, LLAMA_HEAD = "vllm-0.32-head-k3", "llama.cpp-0.7-head-k3"
+END = {"target": 0, "target.gguf": 0, "qwen1.5.gguf": 151645}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def test_a_response_that_ended_holds_its_end_token_and_counts_it(scenes):
     for scene in scenes.values():
         answer = scene.answers["end"]
         assert answer.finish == "stop"
-        assert answer.tokens[-1] == END[scene.facts.engine]
+        assert answer.tokens[-1] == END[scene.facts.model]
 
 
 def test_a_response_that_reached_its_limit_is_as_long_as_asked(scenes):
@@ -187,3 +189,15 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_server_s_words(scenes):
     for scene in scenes.values():
         assert "answers 400" in scene.refused.message
         assert "context" in scene.refused.message
+
+
+def test_rounds_of_a_head_on_vllm_are_those_of_its_replay(scenes):
+    head, answers = ReplayedHead(), scenes[VLLM_HEAD].answers.values()
+    assert sum(head.check_rounds(answer, 3) for answer in answers) > 20
+
+
+def test_sums_of_a_head_on_llama_server_are_those_of_its_replay(scenes):
+    head = ReplayedHead()
+    for answer in scenes[LLAMA_HEAD].answers.values():
+        assert head.sums(answer, 3) == (answer.drafted or 0, answer.kept or 0)
+    assert scenes[LLAMA_HEAD].counted.accepted > 0

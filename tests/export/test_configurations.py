@@ -79,6 +79,13 @@ def test_vllm_is_given_the_method_that_it_ran(plan, draft, engine, fields):
     assert found == fields | {"num_speculative_tokens": 4}
 
 
+def test_where_a_heads_gguf_file_comes_from_is_said(plan):
+    found = configure(plan("eagle3:org/head", target="t.gguf", vocabularies=None), "llama.cpp")
+    assert " -md head-BF16.gguf --spec-type draft-eagle3 " in found.text
+    converter = "llama.cpp's `convert_hf_to_gguf.py HEAD --target-model-dir TARGET`"
+    assert f"{converter} makes the head's GGUF file" in found.to_do
+
+
 @pytest.mark.parametrize(
     ("draft", "engine", "text"),
     [

@@ -1,13 +1,22 @@
 """Checkpoints of heads: both formats, and what does not fit, found before anything runs."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import random_heads
 import torch
+from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFWriter
 
 from draftbench.errors import ModelError, PairError
 from draftbench.models.eagle import build_head, check_eagle, shape_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    from embedded_gguf import write_head
 
 FLOAT32 = Build(torch.float32, "none", "cpu")
 WORDS = 300
@@ -33,12 +42,14 @@ def made(**fields):
     return config, random_heads.tensors(config)
 
 
-def drafts(source, target, level="none"):
+STATES = torch.randn(30, 96, generator=torch.Generator().manual_seed(3))
+
+
+def drafts(source, target, states=STATES, level="none"):
     """What a head drafts along a text, and its facts."""
     runner, _ = build_runner(target, FLOAT32, None)
     build = Build(torch.float32, level, "cpu")
     head, facts = build_head(source, build, "eagle3:head", runner, random_heads.LAYERS)
-    states = torch.randn(30, 96, generator=torch.Generator().manual_seed(3))
     return torch.cat(list(head.along(list(range(31)), states, 3, 4))), facts
 
 
@@ -68,6 +79,33 @@ def test_both_formats_hold_the_same_head(saved, target):
     assert facts.kv_bytes_per_token == 2 * 2 * 8 * 4
 
 
+def test_a_gguf_file_holds_the_same_head(saved, embedded, tmp_path):
+    config = random_heads.config(2048, 200, hidden=256)
+    config["transformer_layer_config"]["rope_parameters"] = {"rope_theta": 5000.0}
+    config |= {"target_hidden_size": 256, "norm_before_residual": True}
+    folder, file = saved(config, random_heads.tensors(config)), tmp_path / "head.gguf"
+    write_head(file, folder._path, embedded / "target", Kind.F32)
+    target, stored = ModelSource(str(embedded / "target")), ModelSource(str(file))
+    assert check_eagle(target, stored) == check_eagle(target, folder)
+    states = torch.randn(30, 768, generator=torch.Generator().manual_seed(3))
+    (drafted, facts), (again, other) = (drafts(s, target, states) for s in (folder, stored))
+    assert torch.equal(drafted, again)
+    assert facts.parameters == other.parameters
+    assert len(set(drafted.flatten().tolist())) > 20
+
+
+def test_a_gguf_file_that_does_not_say_all_of_a_head_is_refused(tmp_path):
+    writer = GGUFWriter(str(tmp_path / "head.gguf"), "eagle3")
+    writer.add_tensor("output.weight", np.zeros((4, 4), np.float32))
+    for write in (
+        writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file
+    ):  # fmt: skip
+        write()
+    writer.close()
+    with pytest.raises(ModelError, match=r"it does not say `eagle3\.embedding_length`"):
+        _ = ModelSource(str(tmp_path / "head.gguf")).raw_config
+
+
 def test_a_head_without_an_embedding_reads_the_targets(saved, target):
     config, weights = made()
     runner, _ = build_runner(target, FLOAT32, None)
@@ -82,7 +120,7 @@ def test_a_head_without_an_embedding_reads_the_targets(saved, target):
 @pytest.mark.parametrize("level", ["int8", "int4"])
 def test_a_head_is_quantized_as_draft_models_are(saved, target, level):
     source = saved(*made())
-    _, facts = drafts(source, target, level)
+    _, facts = drafts(source, target, level=level)
     _, plain = drafts(source, target)
     assert facts.quant == level
     assert facts.weight_bytes < plain.weight_bytes

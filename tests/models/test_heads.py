@@ -6,7 +6,7 @@ import pytest
 from transformers import LlamaConfig
 
 from draftbench.models.check import check_models
-from draftbench.models.heads import check_head
+from draftbench.models.heads import check_fit, check_head
 from draftbench.models.source import ModelSource
 
 # A Llama of 8 layers and width 64 with 300 words.
@@ -43,11 +43,19 @@ def head_of(target, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "method"), [(SPECULATORS, "eagle3"), (AUTHORS, "eagle3"), (DFLASH, "dflash")]
+    ("config", "method", "caveats"),
+    [
+        (SPECULATORS, "eagle3", []),
+        (AUTHORS, "eagle3", []),
+        (DFLASH, "dflash", ["it drafts a block at once"]),
+    ],
 )
-def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(head_of, config, method):
+def test_a_head_for_this_target_can_work_on_the_engines_that_know_it(
+    head_of, config, method, caveats
+):
     head = head_of(config, method)
-    assert (head.method, head.obstacles, head.caveats) == (method, (), ())
+    assert (head.method, head.obstacles) == (method, ())
+    assert [text.split(",")[0] for text in head.caveats] == caveats
     standings = {answer.engine: answer.standing for answer in head.engines}
     known = "accepts" if method == "eagle3" else "refuses"
     assert standings == {
@@ -80,15 +88,43 @@ def test_a_head_for_another_width_depth_or_vocabulary_cannot_work(head_of, chang
 
 def test_what_a_head_lacks_or_leaves_open_is_said(head_of):
     verifier = {"verifier": {"name_or_path": "org/Another-8B"}}
-    changed = {"draft_vocab_size": 200, "eagle_aux_hidden_state_layer_ids": [5, 2, 4]}
     open_ = {k: v for k, v in SPECULATORS.items() if k != "norm_before_residual"}
-    caveats = head_of({**open_, **changed, "speculators_config": verifier}).caveats
+    changed = {"draft_vocab_size": 200, "speculators_config": verifier}
+    caveats = head_of(open_ | changed).caveats
     assert [text.split(",")[0] for text in caveats] == [
         "it proposes 200 of the target's 300 tokens",
         "it was trained for Another-8B",
-        "vLLM sorts the layers that it reads ([5",
         "it does not say norm_before_residual",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusals"),
+    [
+        (
+            {"eagle_aux_hidden_state_layer_ids": [5, 2, 4]},
+            {"vLLM": "it sorts the layers that a head reads, and this one reads [5, 2, 4]"},
+        ),
+        (
+            {"eagle_aux_hidden_state_layer_ids": [2, 4]},
+            dict.fromkeys(
+                ("vLLM", "llama.cpp"), "it takes the states of three layers, and this head reads 2"
+            ),
+        ),
+        ({"norm_output": True}, {"llama.cpp": "it knows neither fc_norm nor norm_output"}),
+    ],
+)
+def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
+    target, head_of, changed, refusals
+):
+    head = head_of(SPECULATORS | changed)
+    unable = ("TensorRT-LLM", "transformers")
+    refused = {e.engine: e.reason for e in head.engines if e.standing == "refuses"}
+    assert {name: why for name, why in refused.items() if name not in unable} == refusals
+    # A sweep by the built-in decoder says so too, before the head is exported.
+    (caveat, *_) = check_fit(target, ModelSource(head.name.removeprefix("eagle3:")))
+    engine, reason = next(iter(refusals.items()))
+    assert caveat == f"{engine} {reason.removeprefix('it ')}"
 
 
 def test_a_model_is_no_head(head_of):

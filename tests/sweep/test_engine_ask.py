@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gguf import GGMLQuantizationType as Kind
 from scenes import stranger
 from sweep.engine import FakeEngine, FakeServer, rows_of, writes
 
@@ -19,6 +21,10 @@ from draftbench.records import Candidate, DraftingMode, MachineState, Served
 from draftbench.run_folder.folder import PrivateStart, PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_ask, resume
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    from embedded_gguf import write
 
 DRAFT, LOOKUP = Candidate(draft="draft"), Candidate(draft="ngram")
 
@@ -487,6 +493,23 @@ def test_levels_that_the_engine_does_not_serve_are_replayed_only(served, small):
         "draft:int8 is replayed only, not started on vllm: it does not serve it at this level"
         in small.notes
     )
+
+
+def test_a_gguf_file_is_started_at_the_level_that_it_has(served, small):
+    for name in ("target", "draft"):
+        write(small.out.with_name(f"{name}.gguf"), small.models / name, Kind.F32)
+    target, draft = (str(small.out.with_name(f"{name}.gguf")) for name in ("target", "draft"))
+    found = served(
+        draft,
+        target=target,
+        measure="all",
+        ks=(2,),
+        quants=("none", "int8"),
+        controls=False,
+        serving={"engine": "llama.cpp"},
+    )
+    assert {str(replay.candidate) for replay in found.run.replays} == {"draft", "draft:int8"}
+    assert found.engine.ks == [0, 2, 0]
 
 
 def test_requests_are_sent_at_poisson_times(served):

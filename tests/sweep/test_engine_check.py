@@ -108,14 +108,14 @@ def other_weights(model):
 
 @pytest.mark.parametrize(
     ("replaced", "words", "whole"),
-    [("big", "the target changed", True), ("head", "draft `eagle3:head` changed", False)],
+    [("big", "the target changed", True), ("head", "draft `dflash:head` changed", False)],
 )
 def test_a_run_is_not_continued_with_other_files_of_its_models(
     served, small, replaced, words, whole
 ):
     """Not where only the engine loads them either."""
     models = {"big": small.copy("target", "big"), "head": small.copy("draft", "head")}
-    drafts, sweep = f"eagle3:{models['head']}", {"measure": "all", "ks": (2,), "controls": False}
+    drafts, sweep = f"dflash:{models['head']}", {"measure": "all", "ks": (2,), "controls": False}
     folder = served(drafts, target=str(models["big"]), **sweep).folder
     if not whole:
         log = folder.path / "observations" / "served.jsonl"
@@ -325,8 +325,8 @@ def test_a_server_that_does_not_draft_needs_a_draft_to_replay(served, tmp_path):
     ("method", "model", "specs"),
     [
         ("draft_model", "org/small", {"small": "org/small"}),
-        ("eagle3", "org/head", {"head": "eagle3:org/head"}),
-        ("mtp", "org/target", {"target": "mtp"}),
+        ("eagle3", "org/head", {"eagle3:head": "eagle3:org/head"}),
+        ("mtp", "org/target", {"mtp": "mtp"}),
         ("suffix", None, {"suffix": "suffix"}),
         # Which of two drafts it is, or which kind of head, it does not say.
         ("EAGLE", "org/head", {}),

@@ -1,0 +1,58 @@
+"""What an engine must count that drafts with the embedded head, by the head's replay."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import scenes
+import torch
+
+from draftbench.measure.prompts import Prompt
+from draftbench.measure.replay import replay_head
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.models.eagle import build_head
+from draftbench.models.quantize import Build, build_runner
+from draftbench.models.source import ModelSource
+from draftbench.records import Candidate, Request, Sampling
+
+EMBEDDED = Path(str(files("draftbench") / "embedded"))
+HEAD = Candidate(draft="eagle3:head")
+
+
+class ReplayedHead:
+    """The embedded target and its head, in float32."""
+
+    def __init__(self):
+        target, head = (ModelSource(str(EMBEDDED / name)) for name in ("target", "head"))
+        build = Build(torch.float32, "none", "cpu")
+        self.target, _ = build_runner(target, build, None)
+        layers = target.config.get_text_config().num_hidden_layers
+        self.head, _ = build_head(head, build, HEAD.draft, self.target, layers)
+
+    def matched(self, answer, k):
+        """How many of k drafted tokens an answer has, by the position where a round starts."""
+        prompt, tokens = tuple(answer.ask.prompt), answer.tokens
+        trajectory = scenes.trajectory("r", len(tokens), prompt_tokens=len(prompt))
+        request = Request(id="r", source="log:1", prompt="", max_tokens=None, sampling=Sampling())
+        response = ScoredResponse(Prompt(request, prompt, answer.ask.limit), tokens, trajectory)
+        return replay_head(response, HEAD, self.head, self.target, k).matched
+
+    def check_rounds(self, answer, k):
+        """Check the rounds of vLLM, one by one; how many there were. The last one may go on behind
+        the end of the answer.
+        """
+        matched, at = self.matched(answer, k), 1
+        for accepted in answer.accepted or ():
+            left = len(answer.tokens) - at
+            found = matched[at - 1] if left else 0
+            assert accepted == found or accepted > found == left
+            at += accepted + 1
+        return len(answer.accepted or ())
+
+    def sums(self, answer, k):
+        """The tokens that llama.cpp proposes, none of them behind the limit, and accepts."""
+        matched, at, proposed, accepted = self.matched(answer, k), 1, 0, 0
+        while at < len(answer.tokens):
+            room = min(k, answer.ask.limit - at - 1)
+            proposed, accepted = proposed + room, accepted + min(matched[at - 1], room)
+            at += min(matched[at - 1], room) + 1
+        return proposed, accepted
