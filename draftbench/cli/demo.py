@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
     from draftbench.planner.recommendation import Recommendation
 
-WORSE, BETTER, FOREIGN = "draft", "distilled", "foreign"
+WORSE, BETTER, FOREIGN, HEAD = "draft", "distilled", "foreign", "head"
 _MODELS = (
-    "one target and three drafts that ship with draftbench: `draft`, `distilled` (trained on\n"
-    "the target's responses) and `foreign` (half the vocabulary, translated token by token)"
+    "one target, three drafts and a head that ship with draftbench: `draft`, `distilled` (trained\n"
+    "on the target's responses), `foreign` (half the vocabulary, translated token by token) and\n"
+    "`head` (EAGLE-3, which drafts from the target's own states)"
 )
 
 
@@ -43,7 +44,10 @@ def demo(
     models = Path(str(files("draftbench"))) / "embedded"
     options = SweepOptions(
         target=str(models / "target"),
-        drafts=tuple(str(models / name) for name in (WORSE, BETTER, FOREIGN)),
+        drafts=(
+            *(str(models / name) for name in (WORSE, BETTER, FOREIGN)),
+            f"eagle3:{models / HEAD}",
+        ),
         traffic=traffic_query("suite:completion"),
         ks=(1, 2, 3, 4),
         max_new_tokens=56,
