@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 WORSE, BETTER, FOREIGN, HEAD = "draft", "distilled", "foreign", "head"
 _MODELS = (
-    "one target, three drafts and a head that ship with draftbench: `draft`, `distilled` (trained\n"
-    "on the target's responses), `foreign` (half the vocabulary, translated token by token) and\n"
-    "`head` (EAGLE-3, which drafts from the target's own states)"
+    "one target with `draft`, `distilled` (trained on its responses), `foreign` (half the\n"
+    "vocabulary, translated token by token) and `head` (EAGLE-3), which ship with draftbench"
 )
 
 
@@ -73,14 +72,13 @@ def demo(
         "\n".join(["", *_why_not(answer), title, *_judged(kept, new), *_judged(new, kept)])
     )
     save_baseline(kept, out / "baseline.json")
+    pair = ("--target", "./target", "--drafts", "./draft")
     next_commands(
         watcher,
         command("recommend", name, "--all"),
         command("report", name, "--html", str(out / "report.html")),
+        command("sweep", *pair, "--traffic", "prod.jsonl"),
     )
-    pair = ("--target", "./target", "--drafts", "./draft")
-    watcher.note("\nNow your own models, as folders or hub ids, on your own requests:")
-    next_commands(watcher, command("sweep", *pair, "--traffic", "prod.jsonl"))
     return 0
 
 

@@ -65,8 +65,8 @@ def normed_output(config, weights):
     return config | {"norm_output": True}, weights
 
 
-def other_layers(config, weights):
-    return config | {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}, weights
+def swapped_layers(config, weights):
+    return config | {"eagle_aux_hidden_state_layer_ids": [5, 4, 2]}, weights
 
 
 def wrong_ids(config, weights):
@@ -76,7 +76,7 @@ def wrong_ids(config, weights):
     return config, {name: w for name, w in (weights | ids).items() if name != "t2d"}
 
 
-FAULTS = unnormed, normed_output, other_layers, wrong_ids
+FAULTS = unnormed, normed_output, swapped_layers, wrong_ids
 
 
 @pytest.mark.slow
