@@ -2,7 +2,7 @@
 same requests at temperature 0.
 
     python scripts/bench_replay.py --target ./qwen1.5 --drafts ./qwen0.5:none ./qwen0.5:int8
-    ./qwen0.5:int4 --traffic prod.jsonl
+    ./qwen0.5:int4 eagle3:./head:none --traffic prod.jsonl
 
 Prints the seconds of the target's responses (both need them), of replaying all drafts (every k at
 once) and of decoding every configuration; their ratio without and with the responses; and how often
@@ -12,28 +12,40 @@ tie.
 
 import argparse
 import time
+from itertools import takewhile
 
 import msgspec
 import torch
 
 from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.device import set_threads
-from draftbench.decoder.drafters import ModelDrafter
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
+from draftbench.measure.candidate import Bench, LoadedCandidate
 from draftbench.measure.prompts import TextSide
-from draftbench.measure.replay import replay_model
+from draftbench.measure.replay import replay
 from draftbench.measure.trajectories import generate, score, task_of
+from draftbench.models.drafting import parsed
+from draftbench.models.eagle import build_head
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
-from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, Sampling
+from draftbench.records import (
+    NEAR_TIE_MARGIN,
+    Candidate,
+    DraftingMode,
+    LookupReplay,
+    NGramSizes,
+    Sampling,
+)
 from draftbench.traffic import TrafficQuery, load
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", required=True)
-    parser.add_argument("--drafts", nargs="+", required=True, help="PATH:QUANT")
+    parser.add_argument(
+        "--drafts", nargs="+", required=True, help="PATH:QUANT, or eagle3:PATH:QUANT"
+    )
     parser.add_argument("--traffic", required=True)
     parser.add_argument("--requests", type=int, default=4)
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -74,15 +86,32 @@ def main() -> None:
     material = score(asked, outputs, target, "target", lambda tokens: "")
     responses = time.perf_counter() - start
     tie = NEAR_TIE_MARGIN[options.dtype]
+    bench = Bench(
+        target=target,
+        text=text,
+        mode=DraftingMode.GREEDY,
+        ks=tuple(ks),
+        lookup=NGramSizes(2, 1),
+        dtype=options.dtype,
+        clock=clock,
+        process="",
+        digest=str,
+    )
     replay_seconds = decode_seconds = 0.0
     cells = exact = ties = wrong = 0
     for spec in options.drafts:
-        path, _, level = spec.partition(":")
-        draft, _ = build_runner(ModelSource(path), Build(dtype, level or "none", "cpu"), path)
-        candidate = Candidate(draft=path, quant=level or "none")
-        replay_model(draft, target, material[:1], candidate, DraftingMode.GREEDY)
+        name, _, level = spec.rpartition(":")
+        method, path = parsed(name)
+        build, draft = Build(dtype, level, "cpu"), ModelSource(path)
+        if method == "eagle3":
+            layers = source.config.get_text_config().num_hidden_layers
+            runner, _ = build_head(draft, build, name, target, layers)
+        else:
+            runner, _ = build_runner(draft, build, name)
+        loaded = LoadedCandidate(Candidate(draft=name, quant=level), runner, bench)
+        replay(loaded, material[:1])
         start = time.perf_counter()
-        replays = replay_model(draft, target, material, candidate, DraftingMode.GREEDY)
+        replays = replay(loaded, material)
         laws = [
             law_of(item.trajectory, replay) for item, replay in zip(material, replays, strict=True)
         ]
@@ -91,7 +120,7 @@ def main() -> None:
         for k in ks:
             for row, scored in enumerate(material):
                 prompt, trajectory = scored.prompt, scored.trajectory
-                drafter = ModelDrafter(draft, DraftingMode.GREEDY)
+                drafter = loaded.drafter()
                 start = time.perf_counter()
                 response = decode(task_of(prompt, 0, text), target, drafter, k, clock)
                 decode_seconds += time.perf_counter() - start
@@ -112,7 +141,7 @@ def main() -> None:
                 else:
                     wrong += 1
                     print(f"{spec} k={k} request {row}: {predicted} by replay, {counted(response)}")
-        del draft
+        del runner, loaded
     print(f"{len(prompts)} requests, {len(options.drafts)} drafts, k = 1 … {options.largest_k}")
     print(f"target's responses and their scores {responses:8.1f} s")
     print(f"replay of the grid                  {replay_seconds:8.2f} s")
@@ -128,11 +157,7 @@ def first_difference(replay, target_tokens, response, limit, k) -> int | None:
     start, differences = 1, []
     for proposed, accepted in zip(response.proposed, response.accepted, strict=True):
         drafted = min(k, limit - start - 1)
-        hits = 0
-        while (
-            hits < drafted and start + hits < len(target_tokens) and replay.accept[start + hits - 1]
-        ):
-            hits += 1
+        hits = min(drafted, matched(replay, start))
         if (drafted, hits) != (proposed, accepted):
             differences.append(start + min(hits, accepted))
             break
@@ -143,10 +168,19 @@ def first_difference(replay, target_tokens, response, limit, k) -> int | None:
     return min(differences + differing[:1], default=None)
 
 
+def matched(replay, start) -> int:
+    """How many tokens of a proposal that begins there are the response's."""
+    if isinstance(replay, LookupReplay):
+        return replay.matched[start - 1] if start <= len(replay.matched) else 0
+    return sum(1 for _ in takewhile(bool, replay.accept[start - 1 :]))
+
+
 def near_tie(replay, trajectory, position, tie) -> bool:
-    """Whether either model's two best choices at this position were within numeric noise."""
+    """Whether a model's two best choices at this position were within numeric noise; of a head's
+    nothing is known.
+    """
     margins = [
-        *replay.margin[position - 1 : position],
+        *(() if isinstance(replay, LookupReplay) else replay.margin[position - 1 : position]),
         *trajectory.margins[position : position + 1],
     ]
     return min(margins, default=0.0) <= tie

@@ -59,10 +59,10 @@ class Spec:
 
 
 SPECS = {
-    "target": Spec(8, 256, 704, 4, 2, share=0.43),
-    "draft": Spec(2, 128, 352, 4, 2, share=0.11),
+    "target": Spec(8, 256, 704, 4, 2, share=0.38),
+    "draft": Spec(2, 128, 352, 4, 2, share=0.10),
     "foreign": Spec(2, 128, 352, 4, 2, share=0.03, vocab=1024),
-    "distilled": Spec(1, 256, 1024, 4, 2, share=0.365, distilled=True),
+    "distilled": Spec(1, 256, 1024, 4, 2, share=0.33, distilled=True),
 }
 
 

@@ -18,6 +18,8 @@ from embedded_family import (
     load,
     source_files,
 )
+from embedded_head import DEPTHS, DRAFTED, READS, Head, new_head, read_by_head, save_head
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -25,9 +27,9 @@ PROMPTS, RESPONSE_TOKENS = 40, 128
 
 README = """# The embedded models
 
-Four small Llama models that ship with draftbench, so that it can be tried without a network. They
-imitate Python source and are good for nothing else. Written by `scripts/train_embedded.py`, whose
-last step prints every figure below.
+Four small Llama models and an EAGLE-3 head that ship with draftbench, so that it can be tried
+without a network. They imitate Python source and are good for nothing else. Written by
+`scripts/train_embedded.py`, whose last step prints every figure below.
 
 | model | layers x hidden | parameters | tokens seen | minutes | held-out nats/token | bits/byte \
 | greedy agreement |
@@ -43,9 +45,12 @@ last step prints every figure below.
   layers, AdamW on the rest; warm-up, then linear decay to zero; gradients clipped at 1; bfloat16
   autocast on {threads} CPU thread(s) for the minutes in the table. `distilled` minimises
   KL(target || model), half of its steps on {written} tokens of greedy text by the target.
+- **Head**, in the format of speculators: reads what enters the layers {reads} of `target`, and its
+  embedding; drafts {drafted} of its tokens. It starts as the target's last layer and minimises
+  KL(target || head) over {depths} depths, on the text of `distilled`.
 - **Greedy agreement**: share of the target's own greedy tokens ({prompts} held-out prompts of
-  {prompt_tokens} tokens, {response_tokens} written after each) that are the model's argmax too; in
-  float32.
+  {prompt_tokens} tokens, {response_tokens} written after each) that are the model's argmax too, of
+  the head the first token that it drafts; in float32.
 - **Size**: {bytes} bytes in all, weights in bfloat16.
 """
 
@@ -99,6 +104,24 @@ def row(name: str, model: LlamaForCausalLM, work: Path, full: np.ndarray) -> str
     return f"| {' | '.join(cells)} |"
 
 
+def head_row(head: Head, target: LlamaForCausalLM, work: Path, full: np.ndarray) -> str:
+    """The head's line: row t of the first depth drafts token t + 2."""
+    ids, state = torch.from_numpy(full), torch.load(work / "head.pt")
+    states, _ = read_by_head(target, ids)
+    best = next(head(ids, states[:, :-1]))[:, PROMPT_TOKENS - 2 : -1].argmax(-1)
+    agrees = (best + head.d2t[best] == ids[:, PROMPT_TOKENS:]).float().mean()
+    cells = [
+        "`head`",
+        f"1 x {target.config.hidden_size}",
+        f"{sum(weight.numel() for weight in head.parameters()):,}",
+        f"{state['tokens'] / 1e6:.1f} M",
+        f"{state['seconds'] / 60:.0f}",
+        *("–", "–"),
+        f"{agrees:.3f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
 def held_out_size() -> int:
     """Bytes of the held-out text."""
     return sum(len(text.encode()) for text in source_files()[1])
@@ -107,12 +130,23 @@ def held_out_size() -> int:
 def report(work: Path, out: Path) -> None:
     """Writes the model directories and README.md with the figures that it prints."""
     kept = {name: save(name, work, out) for name in SPECS}
+    head = new_head(work, kept["target"]).requires_grad_(False)
+    head.load_state_dict(torch.load(work / "head.pt")["model"])
+    head.load_state_dict(load_file(save_head(head, out / "head")))
     stream = np.load(work / "held-2048.npy")
     starts = np.linspace(0, len(stream) - PROMPT_TOKENS, PROMPTS, dtype=int)
     prompts = np.stack([stream[s : s + PROMPT_TOKENS] for s in starts])
     full = greedy(kept["target"], prompts, RESPONSE_TOKENS)
     text = README.format(
-        rows="\n".join(row(name, model, work, full) for name, model in kept.items()),
+        rows="\n".join(
+            [
+                *(row(name, model, work, full) for name, model in kept.items()),
+                head_row(head, kept["target"], work, full),
+            ]
+        ),
+        reads=", ".join(map(str, READS)),
+        drafted=f"{DRAFTED:,}",
+        depths=DEPTHS,
         bytes=f"{sum(f.stat().st_size for f in out.glob('*/*')):,}",
         python=platform.python_version(),
         train=f"{len(np.load(work / 'train-2048.npy')):,}",

@@ -3,10 +3,11 @@
 Turns the ``*.py`` files of the running interpreter into four Llama directories that transformers
 loads: ``target``; ``draft`` (same recipe, smaller); ``distilled`` (fitted to the target's
 distribution, half of it on text that the target wrote); ``foreign`` (another tokenizer, with the
-first half of the tokens: a draft to translate). Schedules run by wall-clock time, so a faster
-machine trains longer, not shorter; the weights are therefore not reproducible bit by bit.
+first half of the tokens: a draft to translate); and an EAGLE-3 ``head`` that is fitted as
+``distilled`` is. Schedules run by processor time, so a faster machine trains longer, not shorter;
+the weights are therefore not reproducible bit by bit.
 
-    python scripts/train_embedded.py --out draftbench/embedded --minutes 88
+    python scripts/train_embedded.py --out draftbench/embedded --minutes 100
 
 Every step leaves its result under ``--work`` and is skipped when that is there; training resumes
 from its last checkpoint. ``--only corpus target ...`` runs single steps.
@@ -32,16 +33,18 @@ from embedded_family import (
     PROMPT_TOKENS,
     SPECS,
     WINDOW,
-    Spec,
     greedy,
     load,
     prepare_corpus,
 )
+from embedded_head import ROWS, loss_over_depths, new_head
 from embedded_report import report
+from torch import nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-WRITING_SHARE = 0.045  # of the training time, for the target to write text to distil from
+# Of the training time: for the target to write text to distil from, and for the head.
+WRITING_SHARE, HEAD_SHARE = 0.04, 0.12
 WRITERS = 256  # rows written at once
 
 
@@ -64,11 +67,12 @@ def pages(written: np.ndarray, rng: np.random.Generator) -> Iterator[np.ndarray]
             yield written[order[at : at + BATCH // WINDOW]].astype(np.int64)
 
 
-def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
-    named = dict(model.named_parameters())
-    inner = [p for n, p in named.items() if p.ndim == 2 and "embed" not in n]
-    outer = [p for n, p in named.items() if p.ndim != 2 or "embed" in n]
+def optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for the embedding, the output and the norms."""
+    inner, outer = list[nn.Parameter](), list[nn.Parameter]()
+    for name, parameter in model.named_parameters():
+        of_tokens = "embed" in name or "lm_head" in name
+        (inner if parameter.ndim == 2 and not of_tokens else outer).append(parameter)
     return [
         torch.optim.Muon(inner, lr=4e-3, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(outer, lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0),
@@ -95,10 +99,12 @@ def objective(
     return compiled
 
 
-def feed_of(spec: Spec, work: Path, rng: np.random.Generator) -> Callable[[float], torch.Tensor]:
-    """f(progress) -> ids of one step; distilled models read `written` too."""
-    corpus = windows(np.load(work / f"train-{spec.vocab}.npy"), rng)
-    written = pages(np.load(work / "written.npy"), rng) if spec.distilled else None
+def feed_of(
+    work: Path, rng: np.random.Generator, vocab: int, *, distilled: bool
+) -> Callable[[float], torch.Tensor]:
+    """f(progress) -> ids of one step; what is distilled reads `written` too."""
+    corpus = windows(np.load(work / f"train-{vocab}.npy"), rng)
+    written = pages(np.load(work / "written.npy"), rng) if distilled else None
     turn = itertools.count()
 
     def feed(progress: float) -> torch.Tensor:
@@ -113,11 +119,8 @@ def feed_of(spec: Spec, work: Path, rng: np.random.Generator) -> Callable[[float
 class Run:
     """A model in training: its optimizers, what it has spent and seen, its checkpoint."""
 
-    def __init__(self, name: str, work: Path) -> None:
-        self.name, self.path = name, work / f"{name}.pt"
-        self.model = SPECS[name].build()
-        # On a CPU the backward pass of the fused attention kernel is the slower one.
-        self.model.set_attn_implementation("eager")
+    def __init__(self, name: str, model: nn.Module, work: Path) -> None:
+        self.name, self.model, self.path = name, model, work / f"{name}.pt"
         self.steppers = optimizers(self.model)
         self.peaks = [stepper.param_groups[0]["lr"] for stepper in self.steppers]
         self.seconds, self.tokens = 0.0, 0
@@ -151,29 +154,53 @@ class Run:
         return loss.item()
 
 
-def train(name: str, work: Path, seconds: float) -> None:
-    """Trains one model for `seconds` and writes {name}.pt; resumes from it."""
-    run, spec = Run(name, work), SPECS[name]
+def train(
+    run: Run,
+    loss_of: Callable[[torch.Tensor], torch.Tensor],
+    feed: Callable[[float], torch.Tensor],
+    seconds: float,
+) -> None:
+    """Trains for `seconds` of the processor and writes {name}.pt; resumes from it."""
     if run.seconds >= seconds:
         return
-    loss_of = objective(run.model, load(work, "target") if spec.distilled else None)
-    feed = feed_of(spec, work, np.random.default_rng(run.tokens))
     loss_of(feed(run.seconds / seconds)).backward()  # compiles outside the clock
     run.model.zero_grad()
     saved, mean = run.seconds, math.nan
     while run.seconds < seconds:
-        began = time.perf_counter()
+        began = time.process_time()
         done = run.seconds / seconds
         ids = feed(done)
         loss = run.step(loss_of(ids), done)
         mean = loss if math.isnan(mean) else 0.98 * mean + 0.02 * loss
         run.tokens += ids.numel()
-        run.seconds += min(time.perf_counter() - began, 10.0)  # recompiling is not training
+        run.seconds += min(time.process_time() - began, 10.0)  # recompiling is not training
         if run.seconds - saved > 60 or run.seconds >= seconds:
             saved = run.seconds
             run.save()
             rate = run.tokens / run.seconds
-            print(f"{name} {done:5.1%} loss {mean:.3f} {rate:,.0f} tokens/s", flush=True)
+            print(f"{run.name} {done:5.1%} loss {mean:.3f} {rate:,.0f} tokens/s", flush=True)
+
+
+def train_model(name: str, work: Path, seconds: float) -> None:
+    """Trains a language model from random weights."""
+    spec = SPECS[name]
+    run = Run(name, model := spec.build(), work)
+    # On a CPU the backward pass of the fused attention kernel is the slower one.
+    model.set_attn_implementation("eager")
+    loss_of = objective(model, load(work, "target") if spec.distilled else None)
+    rng = np.random.default_rng(run.tokens)
+    train(run, loss_of, feed_of(work, rng, spec.vocab, distilled=spec.distilled), seconds)
+
+
+def train_head(work: Path, seconds: float) -> None:
+    """Trains the head, from the target's last layer, on what `distilled` reads."""
+    target = load(work, "target")
+    run = Run("head", head := new_head(work, target), work)
+    rng = np.random.default_rng(run.tokens)
+    texts = feed_of(work, rng, SPECS["target"].vocab, distilled=True)
+    rows = itertools.chain.from_iterable(texts(0).split(ROWS) for _ in itertools.count())
+    loss_of = partial(torch.compile(loss_over_depths), head, target)
+    train(run, loss_of, lambda done: next(rows), seconds)
 
 
 def write(work: Path, seconds: float) -> None:
@@ -194,7 +221,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("draftbench/embedded"))
     parser.add_argument("--work", type=Path, default=Path("build/embedded"))
-    parser.add_argument("--minutes", type=float, default=88.0, help="training time of all models")
+    parser.add_argument("--minutes", type=float, default=100.0, help="training time of all models")
     parser.add_argument("--only", nargs="+", metavar="STEP", help="run these steps only")
     args = parser.parse_args()
     work, seconds = args.work, 60 * args.minutes
@@ -205,7 +232,8 @@ def main() -> None:
     for name, spec in SPECS.items():
         if spec.distilled and not (work / "written.npy").exists():
             steps["written"] = lambda: write(work, WRITING_SHARE * seconds)
-        steps[name] = partial(train, name, work, spec.share * seconds)
+        steps[name] = partial(train_model, name, work, spec.share * seconds)
+    steps["head"] = lambda: train_head(work, HEAD_SHARE * seconds)
     steps["report"] = lambda: report(work, args.out)
     for name, run in steps.items():
         if args.only is None or name in args.only:

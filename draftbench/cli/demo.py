@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
     from draftbench.planner.recommendation import Recommendation
 
-WORSE, BETTER, FOREIGN = "draft", "distilled", "foreign"
+WORSE, BETTER, FOREIGN, HEAD = "draft", "distilled", "foreign", "head"
 _MODELS = (
-    "one target and three drafts that ship with draftbench: `draft`, `distilled` (trained on\n"
-    "the target's responses) and `foreign` (half the vocabulary, translated token by token)"
+    "one target with `draft`, `distilled` (trained on its responses), `foreign` (half the\n"
+    "vocabulary, translated token by token) and `head` (EAGLE-3), which ship with draftbench"
 )
 
 
@@ -43,7 +43,10 @@ def demo(
     models = Path(str(files("draftbench"))) / "embedded"
     options = SweepOptions(
         target=str(models / "target"),
-        drafts=tuple(str(models / name) for name in (WORSE, BETTER, FOREIGN)),
+        drafts=(
+            *(str(models / name) for name in (WORSE, BETTER, FOREIGN)),
+            f"eagle3:{models / HEAD}",
+        ),
         traffic=traffic_query("suite:completion"),
         ks=(1, 2, 3, 4),
         max_new_tokens=56,
@@ -69,14 +72,13 @@ def demo(
         "\n".join(["", *_why_not(answer), title, *_judged(kept, new), *_judged(new, kept)])
     )
     save_baseline(kept, out / "baseline.json")
+    pair = ("--target", "./target", "--drafts", "./draft")
     next_commands(
         watcher,
         command("recommend", name, "--all"),
         command("report", name, "--html", str(out / "report.html")),
+        command("sweep", *pair, "--traffic", "prod.jsonl"),
     )
-    pair = ("--target", "./target", "--drafts", "./draft")
-    watcher.note("\nNow your own models, as folders or hub ids, on your own requests:")
-    next_commands(watcher, command("sweep", *pair, "--traffic", "prod.jsonl"))
     return 0
 
 

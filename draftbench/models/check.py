@@ -1,7 +1,7 @@
 """Checks whether drafts can work with a target, and what memory they take, before weights load.
 
-Reads configurations and tokenizers only. Sizes are counted on a model without storage, so they are
-known for every architecture that transformers can build.
+Reads configurations and tokenizers, and the files of heads, which are small. Sizes are counted on
+a model without storage, so they are known for every architecture that transformers can build.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from draftbench.memory import (
     matrix_bytes,
     memory_left,
 )
-from draftbench.models.check_result import CheckResult, ModelSheet, PairSheet, Room
+from draftbench.models.check_result import CheckResult, HeadSheet, ModelSheet, PairSheet, Room
 from draftbench.models.compatibility import (
     caveats_of,
     context_length_of,
@@ -36,6 +36,8 @@ from draftbench.models.compatibility import (
     refusal_of,
     writing_obstacle,
 )
+from draftbench.models.drafting import parsed
+from draftbench.models.eagle import misfits
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.heads import check_head
 from draftbench.models.mixture import mixture_of
@@ -127,8 +129,17 @@ def check_models(
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table(device_of(None))
     own_draft = own_draft_of(target.raw_config)
-    sheets = tuple(check_head(target, own_draft, head) for head in heads)
+    sheets = tuple(_of_files(target, check_head(target, own_draft, head)) for head in heads)
     return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, sheets)
+
+
+def _of_files(target: ModelSource, sheet: HeadSheet) -> HeadSheet:
+    """A head's sheet, with why `sweep` refuses what the files of an EAGLE-3 head here hold."""
+    head = ModelSource(parsed(sheet.name)[1], target.trust)
+    if sheet.method != "eagle3" or sheet.obstacles or not head.local:
+        return sheet
+    refused = (f"the built-in decoder refuses it: {why}" for why in misfits(target, head))
+    return msgspec.structs.replace(sheet, caveats=(*sheet.caveats, *refused))
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:

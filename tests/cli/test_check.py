@@ -2,8 +2,11 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 from scenes import stranger
 
 pytestmark = pytest.mark.usefixtures("no_weights")
@@ -120,6 +123,18 @@ def test_a_head_that_does_not_fit_exits_1_beside_a_draft_that_does(command, word
     assert "it reads states of width 128, and the target's have 256" in outcome.out
     assert "accepts" not in outcome.out.partition("draft as the draft of")[0]
     assert "draft as the draft of target: can work\n" in outcome.out
+
+
+def test_what_the_files_of_a_head_hold_is_checked_too(command, words, embedded, tmp_path):
+    head = Path(shutil.copytree(embedded / "head", tmp_path / "head"))
+    file = head / "model.safetensors"
+    weights = load_file(file)
+    sound = command(*words, "--drafts", f"eagle3:{head}")
+    save_file(weights | {"d2t": weights["d2t"] + 1}, file)
+    wrong = command(*words, "--drafts", f"eagle3:{head}")
+    said = "the built-in decoder refuses it: its d2t and t2d name different tokens"
+    assert said not in sound.out
+    assert said in " ".join(wrong.out.split())
 
 
 @pytest.fixture

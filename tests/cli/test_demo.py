@@ -50,4 +50,4 @@ def test_the_tour_fits_a_screen_and_shows_a_gate_that_passes_and_one_that_fails(
     answer = notebook.recommend(notebook.read(tmp_path / "run"))
     best = next(each for each in answer.by_candidate if each.draft in (demo.WORSE, demo.BETTER))
     saved = read_baseline(tmp_path / "run" / "baseline.json")
-    assert (saved.candidate, saved.question.k) == (best.candidate, best.k)
+    assert (saved.candidate, saved.question.k) == (str(best.candidate), best.k)

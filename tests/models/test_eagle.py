@@ -131,6 +131,12 @@ def test_layers_that_no_file_names_are_those_of_the_authors():
     assert shape_of(config, 32).reads == (2, 16, 29)
 
 
+def next_ids(weights):
+    """Every drafted token has the id of the one before it."""
+    own = torch.arange(200)
+    return weights | {"d2t": (own + weights["d2t"]).roll(1) - own}
+
+
 def without(weights, name):
     return {n: w for n, w in weights.items() if n != name}
 
@@ -157,6 +163,7 @@ def without(weights, name):
             "and the target has 300",
         ),
         ({}, lambda w: w | {"d2t": w["d2t"].roll(1)}, "d2t and t2d name different tokens"),
+        ({}, next_ids, "or the same in another order"),
         ({"model_type": "gemma"}, lambda w: w, "its layer is of the family gemma"),
         (
             {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]},

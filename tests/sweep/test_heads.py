@@ -1,9 +1,15 @@
-"""A sweep of a head with random weights beside a draft model, by the built-in decoder."""
+"""Sweeps of heads, with random weights beside a draft model and with faults in their files."""
+
+import json
 
 import pytest
 import random_heads
+import torch
+from safetensors.torch import load_file
 
 from draftbench.errors import PairError, UsageError
+from draftbench.gate.judge import judge
+from draftbench.gate.make_baseline import make_baseline
 from draftbench.records import DraftingMode, LookupReplay
 
 
@@ -49,3 +55,42 @@ def test_a_head_of_another_vocabulary_is_refused_before_anything_is_loaded(small
 def test_a_head_does_not_sample(small, head):
     with pytest.raises(UsageError, match="drafts greedily with a head"):
         small.prepared(head(), mode=DraftingMode.SAMPLED)
+
+
+def unnormed(config, weights):
+    return config | {"norm_before_residual": True}, weights
+
+
+def normed_output(config, weights):
+    return config | {"norm_output": True}, weights
+
+
+def swapped_layers(config, weights):
+    return config | {"eagle_aux_hidden_state_layer_ids": [5, 4, 2]}, weights
+
+
+def wrong_ids(config, weights):
+    """Every drafted token has the id of the one before it, and `t2d` does not tell."""
+    own = torch.arange(len(weights["d2t"]))
+    ids = {"d2t": (own + weights["d2t"]).roll(1) - own}
+    return config, {name: w for name, w in (weights | ids).items() if name != "t2d"}
+
+
+FAULTS = unnormed, normed_output, swapped_layers, wrong_ids
+
+
+@pytest.mark.slow
+def test_a_fault_of_a_heads_files_fails_the_gate(small, tmp_path):
+    """Decoding and replay share it, so that only acceptance shows it."""
+
+    def faulty(fault):
+        config = json.loads((small.models / "head/config.json").read_text())
+        weights = load_file(small.models / "head/model.safetensors")
+        return f"eagle3:{random_heads.save(tmp_path / fault.__name__, *fault(config, weights))}"
+
+    heads = [f"eagle3:{small.models / 'head'}", *map(faulty, FAULTS)]
+    how = {"ks": (3,), "requests": 24, "max_new_tokens": 48}
+    run = small.found(*heads, **how, measure="replay", dtype="float32")
+    sound, *others = (make_baseline(run, candidate, 3) for candidate in run.candidates)
+    assert sound.faults == ()
+    assert [judge(sound, other).verdict for other in others] == ["fail"] * len(FAULTS)

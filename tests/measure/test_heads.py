@@ -1,0 +1,175 @@
+"""The embedded head: one pass along responses against drafting and decoding, sound and faulty."""
+
+from itertools import chain
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from draftbench.acceptance.contradiction import contradiction
+from draftbench.decoder.drafters import ProposalRequest
+from draftbench.decoder.eagle import EagleHead, HeadDrafter
+from draftbench.decoder.runner import HiddenStates, HostClock
+from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.decoding import decode_requests
+from draftbench.measure.prompts import TextSide
+from draftbench.measure.replay import replay
+from draftbench.measure.trajectories import PromptSample
+from draftbench.models.eagle import build_head, check_eagle
+from draftbench.models.quantize import Build
+from draftbench.models.source import ModelSource
+from draftbench.records import NEAR_TIE_MARGIN, Candidate, DraftingMode, NGramSizes
+from draftbench.traffic import TrafficQuery, load
+
+HEAD = Candidate(draft="eagle3:head")
+LAYERS, DEPTHS = 8, 6  # of the target, and of the replay
+
+
+@pytest.fixture(scope="module")
+def loaded(text_source, target):
+    head = ModelSource(text_source.spec.removesuffix("target") + "head")
+    (said,) = check_eagle(text_source, head)
+    assert said.startswith("it proposes 1024 of the target's 2048 tokens")
+    bench = Bench(
+        target=target,
+        text=TextSide(text_source),
+        mode=DraftingMode.GREEDY,
+        ks=(DEPTHS,),
+        lookup=NGramSizes(2, 1),
+        dtype="float32",
+        clock=HostClock(),
+        process="process",
+        digest=str,
+    )
+    build = Build(torch.float32, "none", "cpu")
+    runner, _ = build_head(head, build, HEAD.draft, target, LAYERS)
+    return LoadedCandidate(HEAD, runner, bench)
+
+
+def replayed(loaded, make, requests, tokens):
+    """The target's responses to held-out requests, and the head's replays along them."""
+    text, target = loaded.bench.text, loaded.bench.target
+    asked = load(TrafficQuery("suite:completion", b"key", requests)).requests
+    prompts = [PromptSample(text.prompt(request, tokens, 512), 0) for request in asked]
+    responses = make.written(prompts, target, text)
+    return responses, replay(loaded, responses)
+
+
+@pytest.fixture(scope="module")
+def few(loaded, make):
+    return replayed(loaded, make, 3, 24)
+
+
+@pytest.mark.parametrize(
+    ("requests", "tokens", "ks"),
+    [(None, None, (1, 4)), pytest.param(24, 48, range(1, 7), marks=pytest.mark.slow)],
+)
+def test_decoding_goes_through_the_rounds_of_the_replay_and_writes_plain_text(
+    loaded, make, few, requests, tokens, ks
+):
+    """Every round of every request at every k; in float32 none of them is at a near tie."""
+    responses, records = replayed(loaded, make, requests, tokens) if requests else few
+    along = {record.key: record.matched for record in records}
+    limits = {response.key: response.prompt.limit for response in responses}
+    rounds = more = 0
+    for row in chain.from_iterable(decode_requests(loaded, responses, tuple(ks), 1)):
+        assert row.first_difference is None
+        at = 1
+        for proposed, accepted in zip(row.proposed, row.accepted, strict=True):
+            room = min(row.k, limits[row.key] - at - 1)
+            assert proposed == room
+            assert accepted == (min(along[row.key][at - 1], room) if room else 0)
+            rounds, more, at = rounds + (room > 0), more + accepted, at + accepted + 1
+    assert more > rounds / 4
+
+
+def test_a_round_that_starts_anywhere_drafts_what_one_pass_says(loaded, few):
+    """A new drafter at each token of a response, up to the first token that is rejected."""
+    (response, *_), (record, *_) = few
+    head, target = loaded.runner, loaded.bench.target
+    text, heard = [*response.prompt.tokens, *response.tokens], HiddenStates(head.reads)
+    target.forward(torch.tensor(text), target.new_cache(len(text)), every=False, heard=heard)
+    states, first = heard.joined(), len(response.prompt.tokens)
+    passes = torch.cat(list(head.along(text, states[:-1], first - 1, DEPTHS))).tolist()
+    for start, said in enumerate(passes, start=1):
+        drafter, read = HeadDrafter(head), text[: first + start]
+        drafter.open(1, len(text) + DEPTHS)
+        drafter.begin(0, SimpleNamespace(prompt=read[:-1]), states[: len(read) - 1])
+        (proposal,) = drafter.propose([ProposalRequest(0, read, DEPTHS)])
+        certain = record.matched[start - 1] + 1
+        assert [int(token) for token in proposal.tokens][:certain] == said[:certain]
+    assert sum(record.matched) > len(passes) / 4
+
+
+def stale_keys(monkeypatch):
+    """A drafted token that was accepted is not read again: its key is of a later depth."""
+
+    def keep(self, row, length, states=None):
+        kept = torch.cat([self._unread[row], states])[: length - self.cache.lengths[row]]
+        self.cache.lengths[row], self._unread[row] = length - 1, kept[-1:]
+
+    monkeypatch.setattr(HeadDrafter, "keep", keep)
+
+
+def one_position_behind(monkeypatch):
+    """Later depths overwrite the key of the depth before them, at its position."""
+    step = EagleHead.step
+
+    def behind(self, tokens, left, cache, counts):
+        before = cache.lengths
+        cache.lengths = [length - count for length, count in zip(before, counts, strict=True)]
+        found = step(self, tokens, left, cache, counts)
+        cache.lengths = [length + count for length, count in zip(before, counts, strict=True)]
+        return found
+
+    monkeypatch.setattr(EagleHead, "step", behind)
+
+
+def states_behind_the_last_norm(monkeypatch):
+    step = EagleHead.step
+
+    def normed(self, tokens, left, cache, counts):
+        return step(self, tokens, self.norms["last"](left), cache, counts)
+
+    monkeypatch.setattr(EagleHead, "step", normed)
+
+
+def swapped_layers(monkeypatch):
+    begin = HeadDrafter.__init__
+
+    def swapped(self, head):
+        begin(self, head)
+        self.reads = (head.reads[1], head.reads[0], head.reads[2])
+
+    monkeypatch.setattr(HeadDrafter, "__init__", swapped)
+
+
+def wrong_ids(monkeypatch):
+    """`d2t` is read as if it held ids, which GGUF files hold, and not offsets."""
+    propose = HeadDrafter.propose
+
+    def absolute(self, asks):
+        ids = self.head.target_ids
+        self.head.target_ids = ids - torch.arange(len(ids))
+        try:
+            return propose(self, asks)
+        finally:
+            self.head.target_ids = ids
+
+    monkeypatch.setattr(HeadDrafter, "propose", absolute)
+
+
+FAULTS = stale_keys, one_position_behind, states_behind_the_last_norm, swapped_layers, wrong_ids
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_a_fault_of_the_drafter_contradicts_the_replay(loaded, few, monkeypatch, fault):
+    responses, records = few
+    if fault is not None:
+        fault(monkeypatch)
+    rows = list(chain.from_iterable(decode_requests(loaded, responses, (4,), 1)))
+    assert {row.first_difference for row in rows} == {None}  # the text is the target's all the same
+    pairs = [(r.trajectory, record) for r, record in zip(responses, records, strict=True)]
+    drafted = [row for row in rows if row.k]
+    found = contradiction(pairs, drafted, NEAR_TIE_MARGIN["float32"], by_position=True)
+    assert (found is None) == (fault is None)
