@@ -16,9 +16,9 @@ from draftbench.flags import flag
 
 if TYPE_CHECKING:
     from draftbench.gate.baseline import Baseline
-    from draftbench.planner.recommendation import Recommendation
 
 WORSE, BETTER, FOREIGN, HEAD = "draft", "distilled", "foreign", "head"
+_SHOWN = ("tokens_per_round", "alpha")  # of what the gate judges
 _MODELS = (
     "one target with `draft`, `distilled` (trained on its responses), `foreign` (half the\n"
     "vocabulary, translated token by token) and `head` (EAGLE-3), which ship with draftbench"
@@ -68,38 +68,16 @@ def demo(
         "recommended above" if served.configuration == answer.choice else "the best model draft"
     )
     title = f"Now the gate, on `{served.draft}` at k = {served.k}, {chosen}:"
-    write_result(
-        "\n".join(["", *_why_not(answer), title, *_judged(kept, new), *_judged(new, kept)])
-    )
+    write_result("\n".join(["", title, *_judged(kept, new), *_judged(new, kept)]))
     save_baseline(kept, out / "baseline.json")
-    pair = ("--target", "./target", "--drafts", "./draft")
     next_commands(
         watcher,
         command("recommend", name, "--all"),
         command("report", name, "--html", str(out / "report.html")),
-        command("sweep", *pair, "--traffic", "prod.jsonl"),
     )
+    own = ("--target", "./target", "--drafts", "./draft", "--traffic", "prod.jsonl")
+    watcher.note(f"Now your own models, as folders or hub ids:\n  {command('sweep', *own)}")
     return 0
-
-
-def _why_not(answer: Recommendation) -> list[str]:
-    """Why no model draft is faster on this machine, from its own figures; nothing where one is."""
-    from draftbench.planner.formula import speedup
-
-    lines = ["Why no model draft pays off here:"]
-    for best in (e for e in answer.evaluations if e.draft in (WORSE, BETTER) and e.best):
-        reached = best.speedup_expected or best.speedup_predicted
-        k, c, v = best.k, best.draft_cost_ratio, best.verify_ratio
-        if reached is None or c is None or v is None or reached.value >= 1:
-            return []
-        perfect = speedup(1.0, k, c.value, verify=v.value)
-        lines += [
-            f"  {best.draft}, k = {k}: a draft step costs c = {c.value:.2f} target steps and "
-            f"verifying v({k + 1}) = {v.value:.2f};",
-            f"    a draft that is always accepted would reach {perfect:.2f}×, this one reaches "
-            f"{reached.value:.2f}×",
-        ]
-    return [*lines, ""] if len(lines) > 1 else []
 
 
 def _judged(old: Baseline, new: Baseline) -> list[str]:
@@ -112,4 +90,5 @@ def _judged(old: Baseline, new: Baseline) -> list[str]:
     result = judge(old, new)
     replaced = f"`{new.candidate}` replaces `{old.candidate}`"
     title = f"{result.verdict} (exit code {result.exit_code}): {replaced}"
-    return [checked(title, result.pooled).text(width()), ""]
+    shown = [check for check in result.pooled if check.metric in _SHOWN]
+    return [checked(title, shown).text(width()), ""]

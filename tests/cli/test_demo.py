@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from draftbench import notebook
 from draftbench.cli import demo
 from draftbench.gate.baseline import read_baseline
-
-
-def evaluation(draft, speedup, c, v, k=3):
-    values = {"draft_cost_ratio": c, "verify_ratio": v, "speedup_expected": speedup}
-    figures = {name: SimpleNamespace(value=value) for name, value in values.items()}
-    return SimpleNamespace(draft=draft, k=k, best=True, speedup_predicted=None, **figures)
-
-
-def test_where_no_draft_pays_its_own_figures_say_why():
-    answer = SimpleNamespace(evaluations=[evaluation("distilled", 0.9, c=0.25, v=1.75)])
-    said = " ".join(" ".join(demo._why_not(answer)).split())
-    # Four tokens for 3 · 0.25 + 1.75 = 2.5 target steps.
-    assert "c = 0.25 target steps and verifying v(4) = 1.75" in said
-    assert "would reach 1.60×, this one reaches 0.90×" in said
-
-
-def test_where_a_draft_pays_there_is_nothing_to_explain():
-    drafts = [evaluation("draft", 0.9, 0.1, 1.5), evaluation("distilled", 1.2, 0.1, 1.5)]
-    assert demo._why_not(SimpleNamespace(evaluations=drafts)) == []
 
 
 def test_a_sweep_that_ended_in_an_error_is_not_judged(command, monkeypatch, tmp_path):
