@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from draftbench.cli.flags import read, traffic_query
-from draftbench.cli.gate import baseline_of, save_baseline
+from draftbench.cli.gate import baseline_of
 from draftbench.cli.invocation import command
 from draftbench.cli.output import QUIET, Output, width, write_result
 from draftbench.cli.sweep import next_commands, run_sweep
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 WORSE, BETTER, FOREIGN, HEAD = "draft", "distilled", "foreign", "head"
 _SHOWN = ("tokens_per_round", "alpha")  # of what the gate judges
-_MODELS = (
-    "one target with `draft`, `distilled` (trained on its responses), `foreign` (half the\n"
-    "vocabulary, translated token by token) and `head` (EAGLE-3), which ship with draftbench"
-)
+_MODELS = "one target and four drafts, all of which ship with draftbench"
 
 
 def demo(
@@ -69,7 +66,6 @@ def demo(
     )
     title = f"Now the gate, on `{served.draft}` at k = {served.k}, {chosen}:"
     write_result("\n".join(["", title, *_judged(kept, new), *_judged(new, kept)]))
-    save_baseline(kept, out / "baseline.json")
     next_commands(
         watcher,
         command("recommend", name, "--all"),
