@@ -12,7 +12,7 @@ from draftbench.cli.flags import traffic_query
 from draftbench.cli.output import TextOutput
 from draftbench.flags import flag
 from draftbench.records import to_json
-from draftbench.report.terminal.traffic import traffic_lines
+from draftbench.report.terminal.traffic import request_lines, traffic_lines
 from draftbench.traffic import TrafficQuery, load
 from draftbench.traffic.constraints import KINDS
 from draftbench.traffic.summary import first_request
@@ -44,5 +44,6 @@ def traffic(
         output.write(to_json(summary))
         return 0
     bullet = "- " if output.style == "markdown" else ""
-    output.write("\n".join(bullet + line for line in traffic_lines(summary)))
+    lines = [*traffic_lines(summary), *request_lines(summary.figures)]
+    output.write("\n".join(bullet + line for line in lines))
     return 0

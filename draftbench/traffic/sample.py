@@ -41,9 +41,16 @@ from draftbench.traffic.errors import (
 from draftbench.traffic.files import Row, layout_of, read_rows
 from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
-from draftbench.traffic.summary import BadRows, TrafficSummary, Unread
+from draftbench.traffic.summary import BadRows, TrafficSummary, Unread, request_figures
 
 _BAD, _STRUCTURED = "bad row", "structured output"
+# What helps where no row can be used, by how the most frequent reason begins.
+_HINTS = {
+    _STRUCTURED: "measure them on an engine that applies it, with --engine or --server",
+    "cut by": "set the logger to keep texts whole: what it cut cannot be put back",
+    "redacted by": "set the logger to keep texts: what it redacted cannot be put back",
+    "the call failed": "give rows of calls that were answered",
+}
 _REASONS_NAMED = 5
 # After so many rows without a single request the rest is not read.
 _HOPELESS = 1000
@@ -119,6 +126,7 @@ class Traffic:
             bad_rows=self.bad_rows,
             assumed={f"{temperature:g}": rows for temperature, rows in self.assumed.items()},
             constrained=sum(request.constraint is not None for request in self.requests),
+            figures=request_figures(self.requests),
         )
 
 
@@ -199,12 +207,14 @@ def load(query: TrafficQuery) -> Traffic:
         )
     if not entries:
         counts = ", ".join(f"{reason} ({count})" for reason, count in census.dropped.items())
+        often = max(census.dropped, key=lambda reason: census.dropped[reason])
         first = [f"; {bad.first}: {bad.reason}" for bad in census.bad.values()][:1]
         raise TrafficError(
             f"no row of `{source.name}` can be used: {counts}{''.join(first)}",
-            hint="measure them on an engine that applies it, with --engine or --server"
-            if any(reason.startswith(_STRUCTURED) for reason in census.dropped)
-            else "docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
+            hint=next(
+                (hint for begin, hint in _HINTS.items() if often.startswith(begin)),
+                "docs/logs.md has a row of each kind that can; `draftbench suites` lists others",
+            ),
         )
     if fields.segment and all(entry.segment is None for entry in entries.values()):
         raise TrafficError(
@@ -323,7 +333,7 @@ def _unusable(census: _Census, source: _Source) -> TrafficError:
     if hint == BadRowError.hint and rows == read:
         hint = "docs/logs.md has a row of each kind that can be read"
         if rows == 1:
-            hint = "fix the row: there is no other"
+            hint = "fix it: it is the only row"
     elif hint == BadRowError.hint and rows > 1:
         hint = "fix them, or skip and count them with --skip-bad"
     return TrafficError(f"{counted}{named}{guessed}", hint=hint)

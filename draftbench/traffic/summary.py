@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from draftbench.records import Record, Request
@@ -32,6 +35,16 @@ class FirstRequest(Record, frozen=True):
     end: str | None  # null: not asked for
 
 
+class RequestFigures(Record, frozen=True):
+    """What requests ask for."""
+
+    temperatures: dict[str, int]  # requests by temperature
+    limits: tuple[int, int] | None  # least and most output tokens; null: none names a limit
+    segments: dict[str, int]  # requests by segment, the largest first; empty: none has one
+    timed: int  # requests that say when they were asked
+    characters: tuple[int, int]  # of a prompt without its template: the median, and the most
+
+
 class TrafficSummary(Record, frozen=True):
     """What a traffic source holds: `rows` = `requests` + `merged` + those that were left out, or
     not drawn.
@@ -48,6 +61,7 @@ class TrafficSummary(Record, frozen=True):
     bad_rows: tuple[BadRows, ...]  # one entry per reason
     assumed: dict[str, int]  # rows without a temperature by the one that is assumed
     constrained: int  # requests with structured output
+    figures: RequestFigures
     first: FirstRequest | None = None  # what it asks
 
 
@@ -71,6 +85,24 @@ class Unread:
         """In how many rows each was, by the length of what it first held."""
         order = sorted(self.rows, key=lambda name: (-self._sizes[name], name))
         return {name: self.rows[name] for name in order}
+
+
+def request_figures(requests: Sequence[Request]) -> RequestFigures:
+    """What some requests ask for."""
+    limits = [each.max_tokens for each in requests if each.max_tokens is not None]
+    temperatures = Counter(each.sampling.temperature for each in requests)
+    segments = Counter(each.segment for each in requests if each.segment is not None)
+    lengths = [
+        len(each.prompt or "") + sum(len(str(m.get("content") or "")) for m in each.messages or ())
+        for each in requests
+    ]
+    return RequestFigures(
+        temperatures={f"{heat:g}": count for heat, count in sorted(temperatures.items())},
+        limits=(min(limits), max(limits)) if limits else None,
+        segments=dict(sorted(segments.items(), key=lambda pair: (-pair[1], pair[0]))),
+        timed=sum(each.timestamp is not None for each in requests),
+        characters=(round(median(lengths)), max(lengths)),
+    )
 
 
 def first_request(request: Request, rendered: str | None, *, shown: bool) -> FirstRequest:

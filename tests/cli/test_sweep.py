@@ -13,8 +13,9 @@ import pytest
 
 from draftbench.cli.sweep import describe
 from draftbench.planner.caveats import LOAD
+from draftbench.records import Request
 from draftbench.run_folder.manifest import portable
-from draftbench.traffic.summary import BadRows, FirstRequest, TrafficSummary
+from draftbench.traffic.summary import BadRows, FirstRequest, TrafficSummary, request_figures
 
 
 def told(load):
@@ -30,6 +31,7 @@ def told(load):
         bad_rows=(BadRows(reason="not JSON", first="prod.csv:7", rows=2, hint="fix it"),),
         assumed={"0": 1},
         constrained=1,
+        figures=request_figures([Request(id="a", source="prod.csv:1", prompt="a")]),
         first=FirstRequest(roles=("system", "user"), end="the end\n"),
     )
     manifest = SimpleNamespace(environment=SimpleNamespace(load=load))
@@ -61,7 +63,7 @@ def test_what_was_left_out_refused_or_doubtful_is_said():
         "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
         "1 of 2 requests have structured output, which only an engine applies: draft models are\n"
         "  replayed without it, so replay speaks for the other 50%",
-        "the first request: system, user; it ends: 'the end\\n'",
+        "the first request: turns of system, user; it ends: 'the end\\n'",
         "refused foreign: "
         + " ".join(["its vocabulary differs"] * 3)
         + "\n  "

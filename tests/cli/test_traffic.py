@@ -32,13 +32,16 @@ def test_a_log_is_described_without_its_texts(command, log):
         "  another)",
         "1 of 2 requests have structured output, which only an engine applies: draft models are",
         "  replayed without it, so replay speaks for the other 50%",
-        "the first request: user",
+        "the first request: turns of user",
+        "temperatures: 0 (1), 1 (1); no limits of output tokens; prompts of 3 characters (median;",
+        "  at most 5)",
     ]
 
 
 def test_the_end_of_the_first_request_is_shown_on_request_and_for_a_suite(command, log):
     assert (
-        "the first request: user; it ends: 'Hello'" in command("traffic", log, "--show-prompt").out
+        "the first request: turns of user; it ends: 'Hello'"
+        in command("traffic", log, "--show-prompt").out
     )
     assert "; it ends: '" in command("traffic", "suite:completion").out
 
@@ -49,6 +52,26 @@ def test_json_and_markdown_say_the_same(command, log):
     assert told["first"] == {"roles": ["user"], "end": None}
     lines = command("traffic", log, "--format", "markdown").out.splitlines()
     assert lines[0] == "- 2 requests in 3 rows, read as messages (1), prompt (1)"
+
+
+def test_what_requests_ask_for_is_counted(command, tmp_path):
+    rows = [
+        {"prompt": "a" * size, "temperature": heat, "max_tokens": most, "segment": segment}
+        for size, heat, most, segment in (
+            (1, 0, 32, "chat"),
+            (2, 0.7, 320, "code"),
+            (9, 0.7, 64, "code"),
+        )
+    ]
+    rows[0]["timestamp"] = "2026-01-01T00:00:00Z"
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command("traffic", log).out.splitlines()[-4:] == [
+        "temperatures: 0 (1), 0.7 (2); limits of 32 to 320 output tokens; prompts of 2 characters",
+        "  (median; at most 9)",
+        "segments: code (2), chat (1)",
+        "times of arrival: 1 request",
+    ]
 
 
 def test_a_bad_row_is_named_with_its_reason(command, log):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from draftbench.report.terminal.text import SCREEN_COLUMNS, counted, paragraph, printable
-from draftbench.traffic.summary import ORDINARY, TrafficSummary
+from draftbench.traffic.summary import ORDINARY, RequestFigures, TrafficSummary
 
 # Fields that are named; the others are counted.
 _NAMED = 8
@@ -16,6 +16,27 @@ _PLAIN = {"vLLM custom", "text"}
 def traffic_lines(summary: TrafficSummary) -> list[str]:
     """What was read of a source, and what was not."""
     return [paragraph(line, SCREEN_COLUMNS) for line in _lines(summary)]
+
+
+def request_lines(figures: RequestFigures) -> list[str]:
+    """What its requests ask for."""
+    temperatures = ", ".join(f"{heat} ({count})" for heat, count in figures.temperatures.items())
+    limits = "no limits of output tokens"
+    if figures.limits is not None:
+        least, most = figures.limits
+        limits = f"limits of {least if least == most else f'{least} to {most}'} output tokens"
+    usual, longest = figures.characters
+    lines = [
+        f"temperatures: {temperatures}; {limits}; prompts of {usual:,} characters (median; at most "
+        f"{longest:,})"
+    ]
+    if figures.segments:
+        names = [f"{printable(name)} ({count})" for name, count in figures.segments.items()]
+        more = len(names) - _NAMED
+        lines.append(f"segments: {', '.join(names[:_NAMED])}" + f" and {more} more" * (more > 0))
+    if figures.timed:
+        lines.append(f"times of arrival: {counted(figures.timed, 'request')}")
+    return [paragraph(line, SCREEN_COLUMNS) for line in lines]
 
 
 def _lines(summary: TrafficSummary) -> Iterator[str]:
@@ -56,6 +77,7 @@ def _lines(summary: TrafficSummary) -> Iterator[str]:
             f"{1 - summary.constrained / summary.requests:.0%}"
         )
     if (first := summary.first) is not None:
-        roles = ", ".join(map(printable, first.roles)) or "a plain prompt"
+        roles = ", ".join(map(printable, first.roles))
+        shape = f"turns of {roles}" if roles else "a plain prompt"
         end = "" if first.end is None else f"; it ends: {printable(repr(first.end))}"
-        yield f"the first request: {roles}{end}"
+        yield f"the first request: {shape}{end}"
