@@ -61,7 +61,7 @@ class TrafficSummary(Record, frozen=True):
     bad_rows: tuple[BadRows, ...]  # one entry per reason
     assumed: dict[str, int]  # rows without a temperature by the one that is assumed
     constrained: int  # requests with structured output
-    figures: RequestFigures
+    figures: RequestFigures  # what the requests ask for
     first: FirstRequest | None = None  # what it asks
 
 
