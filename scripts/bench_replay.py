@@ -21,7 +21,7 @@ from draftbench.acceptance.rounds import expected_rounds, law_of
 from draftbench.decoder.device import set_threads
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
-from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay
 from draftbench.measure.trajectories import generate, score, task_of
@@ -86,7 +86,7 @@ def main() -> None:
     material = score(asked, outputs, target, "target", lambda tokens: "")
     responses = time.perf_counter() - start
     tie = NEAR_TIE_MARGIN[options.dtype]
-    bench = Bench(
+    measurement = MeasurementContext(
         target=target,
         text=text,
         mode=DraftingMode.GREEDY,
@@ -108,7 +108,7 @@ def main() -> None:
             runner, _ = build_head(draft, build, name, target, layers)
         else:
             runner, _ = build_runner(draft, build, name)
-        loaded = LoadedCandidate(Candidate(draft=name, quant=level), runner, bench)
+        loaded = LoadedCandidate(Candidate(draft=name, quant=level), runner, measurement)
         replay(loaded, material[:1])
         start = time.perf_counter()
         replays = replay(loaded, material)

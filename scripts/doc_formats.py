@@ -45,7 +45,7 @@ from draftbench.run_folder.folder import (
 )
 from draftbench.run_folder.manifest import Manifest
 from draftbench.traffic.answers import ANSWERS
-from draftbench.traffic.forms import BLOCKS, BODIES, FORMS, PARTS, SYSTEMS
+from draftbench.traffic.request_formats import BLOCKS, BODIES, FORMS, PARTS, SYSTEMS
 from draftbench.traffic.suites import Suite
 from draftbench.traffic.summary import TrafficSummary
 

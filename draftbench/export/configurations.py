@@ -18,7 +18,7 @@ from draftbench.export import (
     for_vllm,
 )
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.written import Version, Written, version_of
+from draftbench.export.writer_result import Version, WriterResult, version_of
 from draftbench.models.drafting import METHODS, check_method
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
@@ -29,7 +29,7 @@ from draftbench.models.engine_rules import (
 )
 from draftbench.models.levels import level_facts, made_by
 
-_WRITERS: dict[str, Callable[[ServePlan, Version], Written]] = {
+_WRITERS: dict[str, Callable[[ServePlan, Version], WriterResult]] = {
     "vllm": for_vllm.write,
     "sglang": for_sglang.write,
     "llama.cpp": for_llama_cpp.write,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from draftbench.errors import UsageError
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.written import NEWEST, Version, Written, other_lookup, too_old
+from draftbench.export.writer_result import NEWEST, Version, WriterResult, other_lookup, too_old
 from draftbench.hub import short_name
 from draftbench.models.drafting import CONVERT_HEAD, Speculation, llama_cpp_flags, too_short
 from draftbench.models.levels import level_facts
@@ -45,7 +45,7 @@ def build_of(text: str | None) -> Version:
     return RENAMING[text]
 
 
-def write(plan: ServePlan, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> WriterResult:
     """The command for one build.
 
     Raises:
@@ -83,7 +83,7 @@ def write(plan: ServePlan, version: Version) -> Written:
     flags = llama_cpp_flags(drafting)
     if not renamed:
         flags = _as_before_renaming(flags, plan)
-    return Written(shlex.join([*words, *flags, *more]), mode, to_do=to_do)
+    return WriterResult(shlex.join([*words, *flags, *more]), mode, to_do=to_do)
 
 
 def _of_lookup(plan: ServePlan, to_do: list[str]) -> None:

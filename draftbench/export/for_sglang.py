@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.written import Version, Written
+from draftbench.export.writer_result import Version, WriterResult
 from draftbench.models.drafting import sglang_flags
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.models.levels import level_facts, made_by
 from draftbench.records import DraftingMode
 
 
-def write(plan: ServePlan, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> WriterResult:
     """The command, the same for every version."""
     words = ["python", "-m", "sglang.launch_server", "--model-path", plan.target]
     if plan.survival:  # the length includes the target's token
@@ -35,4 +35,4 @@ def write(plan: ServePlan, version: Version) -> Written:
             to_do.append(
                 "with that checkpoint write its method, for example `awq`, in place of `unquant`"
             )
-    return Written(shlex.join(words), mode, to_do=to_do)
+    return WriterResult(shlex.join(words), mode, to_do=to_do)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import shlex
 
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.written import Version, Written, down_to_one, other_lookup, too_old
+from draftbench.export.writer_result import (
+    Version,
+    WriterResult,
+    down_to_one,
+    other_lookup,
+    too_old,
+)
 from draftbench.models.drafting import tensorrt_llm_fields
 from draftbench.records import DraftingMode
 
 
-def write(plan: ServePlan, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> WriterResult:
     """The configuration for one version.
 
     Raises:
@@ -65,4 +71,4 @@ def write(plan: ServePlan, version: Version) -> Written:
     document["speculative_config"] = fields
     text = yaml.safe_dump(document, sort_keys=False).rstrip("\n")
     command = f"trtllm-serve {shlex.quote(plan.target)} --config FILE"
-    return Written(text, mode, scheduled, command, to_do)
+    return WriterResult(text, mode, scheduled, command, to_do)

@@ -5,12 +5,12 @@ default it would change from round to round.
 from __future__ import annotations
 
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.written import Version, Written, down_to_one, other_lookup
+from draftbench.export.writer_result import Version, WriterResult, down_to_one, other_lookup
 from draftbench.models.drafting import transformers_arguments
 from draftbench.records import DraftingMode
 
 
-def write(plan: ServePlan, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> WriterResult:
     """The snippet, the same for every version."""
     to_do = ["set each request's sampling: the most frequent is written"] if plan.mixed else []
     loading = 'dtype="auto", device_map="cuda"' if plan.on_gpu else 'dtype="auto"'
@@ -50,7 +50,7 @@ def write(plan: ServePlan, version: Version) -> Written:
         'inputs = tokenizer("Once upon a time", return_tensors="pt").to(target.device)',
         f"output = target.generate(**inputs, **settings, {arguments})",
     ]
-    return Written("\n".join(lines), mode, to_do=to_do)
+    return WriterResult("\n".join(lines), mode, to_do=to_do)
 
 
 def _from_pretrained(name: str, revision: str | None) -> str:

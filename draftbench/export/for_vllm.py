@@ -7,7 +7,7 @@ import shlex
 
 from draftbench.errors import UsageError
 from draftbench.export.serve_plan import ServePlan
-from draftbench.export.written import Version, Written, other_lookup, too_old
+from draftbench.export.writer_result import Version, WriterResult, other_lookup, too_old
 from draftbench.models.drafting import vllm_fields
 from draftbench.records import DraftingMode
 
@@ -19,7 +19,7 @@ _VOCABULARIES, _PARALLEL = (0, 25), (0, 26)
 _DRAFT_RUNNER, _NGRAM_RUNNER = (0, 31), (0, 32)
 
 
-def write(plan: ServePlan, version: Version) -> Written:
+def write(plan: ServePlan, version: Version) -> WriterResult:
     """The configuration for one version.
 
     Raises:
@@ -56,7 +56,7 @@ def write(plan: ServePlan, version: Version) -> Written:
         mode = _draft_model(plan, version, to_do)
         fields.setdefault("draft_sample_method", "greedy")
     command = f'{shlex.join(words)} --speculative-config "$(cat FILE)"'
-    return Written(json.dumps(fields), mode, bool(plan.schedule), command, to_do)
+    return WriterResult(json.dumps(fields), mode, bool(plan.schedule), command, to_do)
 
 
 def _draft_model(plan: ServePlan, version: Version, to_do: list[str]) -> DraftingMode:

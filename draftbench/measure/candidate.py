@@ -13,7 +13,7 @@ from draftbench.records import Candidate, DraftingMode, NGramSizes
 
 
 @dataclass(frozen=True)
-class Bench:
+class MeasurementContext:
     """The loaded target, and all that every measurement of a sweep needs besides a candidate."""
 
     target: Runner
@@ -32,19 +32,19 @@ class Bench:
 
 @dataclass(frozen=True)
 class LoadedCandidate:
-    """A candidate with its runner (None for prompt lookup), or its head, and the bench that
-    measures it.
+    """A candidate with its runner (None for prompt lookup), or its head, and what all
+    measurements share.
     """
 
     candidate: Candidate
     runner: Runner | EagleHead | None
-    bench: Bench
+    measurement: MeasurementContext
 
     def drafter(self) -> Drafter:
         """A new drafter with empty caches."""
-        bench = self.bench
+        measurement = self.measurement
         if self.runner is None:
-            return LookupDrafter(*bench.lookup, bench.target.device)
+            return LookupDrafter(*measurement.lookup, measurement.target.device)
         if isinstance(self.runner, EagleHead):
             return HeadDrafter(self.runner)
-        return ModelDrafter(self.runner, bench.mode)
+        return ModelDrafter(self.runner, measurement.mode)

@@ -60,22 +60,22 @@ def _request_by_request(
     done: Collection[Key],
 ) -> Iterator[list[Decode]]:
     """Every k once for each request; the k that comes first changes with every request."""
-    bench, warm = loaded.bench, False
+    measurement, warm = loaded.measurement, False
     for turn, response in enumerate(responses):
         if response.key in done:
             continue
-        task = task_of(response.prompt, response.trajectory.sample, bench.text)
+        task = task_of(response.prompt, response.trajectory.sample, measurement.text)
         if not warm:
             _warm(loaded, [task], ks, rows=1)
             warm = True
         at = turn % len(ks)
         rows = []
         for k in (*ks[at:], *ks[:at]):
-            bench.between(0)
-            output = decode(task, bench.target, loaded.drafter(), k, bench.clock)
+            measurement.between(0)
+            output = decode(task, measurement.target, loaded.drafter(), k, measurement.clock)
             rows.append(_record(loaded, k, response, output, concurrency=1, repeat=0))
         yield rows
-        bench.between(1)
+        measurement.between(1)
 
 
 def _side_by_side(
@@ -87,12 +87,14 @@ def _side_by_side(
     """Decode all requests at every k, in a batch for each k; the batches take short turns. A unit
     of work is one response at one k.
     """
-    bench = loaded.bench
+    measurement = loaded.measurement
     repeats = range(repeats_of(len(responses), rows))
     runs = [(repeat, response) for repeat in repeats for response in responses]
-    tasks = [task_of(r.prompt, r.trajectory.sample, bench.text) for _, r in runs]
+    tasks = [task_of(r.prompt, r.trajectory.sample, measurement.text) for _, r in runs]
     _warm(loaded, tasks[:rows], ks, rows)
-    batches = [Batch(tasks, bench.target, loaded.drafter(), k, bench.clock, rows) for k in ks]
+    batches = [
+        Batch(tasks, measurement.target, loaded.drafter(), k, measurement.clock, rows) for k in ks
+    ]
     left, done, every = list(batches), 0, len(ks) * len(runs)
     while left:
         # The one with the most left to do, so that all end together.
@@ -102,14 +104,14 @@ def _side_by_side(
         finished = sum(batch.finished for batch in batches)
         # Once all are finished they are kept first, even if the time is over.
         if finished < every:
-            bench.between(finished - done)
+            measurement.between(finished - done)
             done = finished
     yield [
         _record(loaded, k, response, output, rows, repeat)
         for k, batch in zip(ks, batches, strict=True)
         for (repeat, response), output in zip(runs, batch.responses, strict=True)
     ]
-    bench.between(every - done)
+    measurement.between(every - done)
 
 
 def _take_turn(batch: Batch) -> bool:
@@ -126,8 +128,8 @@ def _warm(loaded: LoadedCandidate, tasks: Sequence[Task], ks: Sequence[int], row
     """Run every shape once, untimed."""
     for k in ks:
         short = [replace(task, limit=min(task.limit, WARM_TOKENS + k)) for task in tasks]
-        bench = loaded.bench
-        decode_all(short, bench.target, loaded.drafter(), k, bench.clock, rows)
+        measurement = loaded.measurement
+        decode_all(short, measurement.target, loaded.drafter(), k, measurement.clock, rows)
 
 
 def _record(
@@ -138,20 +140,20 @@ def _record(
     concurrency: int,
     repeat: int,
 ) -> Decode:
-    bench, trajectory = loaded.bench, response.trajectory
+    measurement, trajectory = loaded.measurement, response.trajectory
     difference = tie = None
     if trajectory.sampling.temperature == 0:
         pairs = enumerate(zip_longest(output.tokens, response.tokens))
         difference = next((position for position, (a, b) in pairs if a != b), None)
     if difference is not None:
         margin = trajectory.margins[difference : difference + 1]
-        tie = bool(margin) and margin[0] <= NEAR_TIE_MARGIN[bench.dtype]
+        tie = bool(margin) and margin[0] <= NEAR_TIE_MARGIN[measurement.dtype]
     return Decode(
         request=trajectory.request,
         sample=trajectory.sample,
         candidate=loaded.candidate if k > 0 else None,
         k=k,
-        mode=bench.mode,
+        mode=measurement.mode,
         repeat=repeat,
         proposed=tuple(output.proposed),
         accepted=tuple(output.accepted),
@@ -163,11 +165,11 @@ def _record(
         draft_prefill_seconds=output.draft_prefill_seconds,
         decode_seconds=output.decode_seconds,
         output_tokens=len(output.tokens),
-        digest=bench.digest(tuple(output.tokens)),
+        digest=measurement.digest(tuple(output.tokens)),
         first_difference=difference,
         tie=tie,
         block=str(loaded.candidate),
         concurrency=concurrency,
-        process=bench.process,
+        process=measurement.process,
         active=() if concurrency == 1 else tuple(output.active),
     )

@@ -33,16 +33,17 @@ def replay(
     loaded: LoadedCandidate, group: Sequence[ScoredResponse]
 ) -> Sequence[Replay | LookupReplay]:
     """Replay a candidate along some responses."""
-    runner, candidate, bench = loaded.runner, loaded.candidate, loaded.bench
-    window = max(bench.ks)
+    runner, candidate, measurement = loaded.runner, loaded.candidate, loaded.measurement
+    window = max(measurement.ks)
     if isinstance(runner, EagleHead):
         return [
-            replay_head(response, candidate, runner, bench.target, window) for response in group
+            replay_head(response, candidate, runner, measurement.target, window)
+            for response in group
         ]
     if runner is not None:
-        return replay_model(runner, bench.target, group, candidate, bench.mode)
+        return replay_model(runner, measurement.target, group, candidate, measurement.mode)
     return [
-        replay_lookup(response, candidate, lookup_index(None, *bench.lookup), window)
+        replay_lookup(response, candidate, lookup_index(None, *measurement.lookup), window)
         for response in group
     ]
 

@@ -119,24 +119,24 @@ def time_steps(
     loaded: LoadedCandidate, grid: CostGrid, enough: Callable[[Sequence[CostPoint]], bool]
 ) -> list[CostPoint]:
     """Time a candidate's passes and the target's, turn after turn until that is `enough`. Between
-    two turns the bench may end the work.
+    two turns the measurement may end the work.
     """
-    bench, draft, candidate = loaded.bench, loaded.runner, loaded.candidate
-    clock = bench.clock
+    measurement, draft, candidate = loaded.measurement, loaded.runner, loaded.candidate
+    clock = measurement.clock
     reads = draft.reads if isinstance(draft, EagleHead) else ()
-    points = [*_passes(bench.target, None, grid, grid.verify_sizes, reads)]
+    points = [*_passes(measurement.target, None, grid, grid.verify_sizes, reads)]
     if isinstance(draft, EagleHead):
-        points += _head_passes(draft, candidate, grid, bench.target)
+        points += _head_passes(draft, candidate, grid, measurement.target)
     elif draft is None:
-        points += _proposals(candidate, grid, bench.lookup)
-    elif draft is not bench.target:  # as its own draft it has no other passes
+        points += _proposals(candidate, grid, measurement.lookup)
+    elif draft is not measurement.target:  # as its own draft it has no other passes
         points += _passes(draft, candidate, grid, (1, 2))
     costs: list[CostPoint] = []
     for turn in range(grid.most_turns):
         if turn >= LEAST_TURNS and enough(costs):
             break
         if turn > 0:
-            bench.between(1)
+            measurement.between(1)
         for point in points:
             prefill = point.what == "prefill"
             if prefill and turn >= PREFILL_TURNS:
@@ -148,7 +148,7 @@ def time_steps(
                 start = clock.mark()
                 point.work()
                 point.seconds.append(clock.seconds(start, clock.mark()) / point.passes)
-        costs = [point.record(candidate, bench.process) for point in points]
+        costs = [point.record(candidate, measurement.process) for point in points]
     return costs
 
 

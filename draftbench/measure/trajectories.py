@@ -89,8 +89,8 @@ def generate(
     clock: Clock,
     between: Callable[[int], None] = lambda done: None,
 ) -> list[Output]:
-    """The target's own responses, decoded side by side; `between` is told after every round how
-    many were finished by it.
+    """The target's own responses, decoded side by side; `between` is called after every round
+    with how many were finished by it.
     """
     tasks = [task_of(prompt, sample, text) for prompt, sample in asked]
     rows = TOKENS_AT_ONCE // max(task.capacity for task in tasks)

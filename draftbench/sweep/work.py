@@ -50,7 +50,7 @@ _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
 
 class Stage(NamedTuple):
-    """A stage that is to come: `what` is how the words begin by which a watcher is told of it."""
+    """A stage that is to come: `what` is how the words begin by which a watcher hears of it."""
 
     candidate: Candidate | None
     what: str

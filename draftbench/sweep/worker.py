@@ -19,7 +19,7 @@ import torch
 
 from draftbench.decoder.runner import clock_for
 from draftbench.errors import DraftbenchError, ModelError, TrafficError
-from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests, repeats_of
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay, stepping_disagreement
@@ -71,7 +71,7 @@ class Worker:
             build = replace(prepared.build, least_rows=state.least_rows(None))
             target, facts = build_runner(prepared.target, build, None)
             self._keep_facts(facts)
-            self.bench = Bench(
+            self.measurement = MeasurementContext(
                 target=target,
                 text=TextSide(prepared.target),
                 mode=self.options.mode,
@@ -111,7 +111,7 @@ class Worker:
         finally:
             loaded = None  # or its weights would be in memory beside the next one's
             gc.collect()
-            self.bench.target.forget_caches()
+            self.measurement.target.forget_caches()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         return None
@@ -120,15 +120,21 @@ class Worker:
         """Write the responses that are missing, or take them from the log, and score them, group by
         group.
         """
-        bench, origin, missing = self.bench, self.options.responses, self.state.unanswered()
+        measurement, origin, missing = (
+            self.measurement,
+            self.options.responses,
+            self.state.unanswered(),
+        )
         self.watcher.stage("responses of the target", sum(map(len, missing)))
         for group in missing:
             if origin == "log":
                 outputs = [logged(prompt) for prompt, _ in group]
                 self._between(len(outputs))
             else:
-                outputs = generate(group, bench.target, bench.text, bench.clock, self._between)
-            made = score(group, outputs, bench.target, origin, bench.digest)
+                outputs = generate(
+                    group, measurement.target, measurement.text, measurement.clock, self._between
+                )
+            made = score(group, outputs, measurement.target, origin, measurement.digest)
             self._keep([r.trajectory for r in made], [r.private() for r in made])
             self.state.responses.update({response.key: response for response in made})
         self.drafted = list(chain.from_iterable(self.state.drafted()))
@@ -151,18 +157,20 @@ class Worker:
         stepping through it.
         """
         if candidate.draft == LOOKUP:
-            return LoadedCandidate(candidate, None, self.bench)
+            return LoadedCandidate(candidate, None, self.measurement)
         if candidate.draft == SELF:
-            return LoadedCandidate(candidate, self.bench.target, self.bench)
+            return LoadedCandidate(candidate, self.measurement.target, self.measurement)
         self.watcher.note(f"loading {candidate}")
         least = self.state.least_rows(candidate)
         build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
         target, source = self.prepared.target, self.prepared.drafts[candidate.draft]
         if parsed(candidate.draft)[0] == "eagle3":
             layers = target.config.get_text_config().num_hidden_layers
-            head, facts = build_head(source, build, candidate.draft, self.bench.target, layers)
+            head, facts = build_head(
+                source, build, candidate.draft, self.measurement.target, layers
+            )
             self._keep_draft(candidate, facts)
-            return LoadedCandidate(candidate, head, self.bench)
+            return LoadedCandidate(candidate, head, self.measurement)
         runner, facts = build_runner(source, build, candidate.draft)
         runner = translated(runner, target, source)
         longest = max(self.drafted, key=lambda response: response.length)
@@ -170,11 +178,11 @@ class Worker:
             facts,
             translated=not keeps_ids(target, source),
             replay_disagreement=stepping_disagreement(
-                runner, longest, NEAR_TIE_MARGIN[self.bench.dtype]
+                runner, longest, NEAR_TIE_MARGIN[self.measurement.dtype]
             ),
         )
         self._keep_draft(candidate, facts)
-        return LoadedCandidate(candidate, runner, self.bench)
+        return LoadedCandidate(candidate, runner, self.measurement)
 
     def _keep_draft(self, candidate: Candidate, facts: ModelFacts) -> None:
         """Keep a draft's facts, with what was found before it was loaded."""
@@ -185,7 +193,7 @@ class Worker:
         """What is left of the candidate: its replays, then for each concurrency the times of its
         steps and, where that is worth it, decoding.
         """
-        bench, candidate = self.bench, loaded.candidate
+        measurement, candidate = self.measurement, loaded.candidate
         for step in self.state.steps(candidate):
             match step:
                 case Replaying(groups):
@@ -195,7 +203,7 @@ class Worker:
                         self._keep(made)
                         self._between(len(made))
                 case Timing(concurrency):
-                    room = bench.target.context_length
+                    room = measurement.target.context_length
                     grid = grid_for(self.drafted, self.options.ks, room, concurrency)
                     turns = 2 * LEAST_TURNS  # or more, or fewer: until that is enough
                     self.watcher.stage(f"step times{_of_rows(concurrency)}", turns, candidate)

@@ -12,8 +12,8 @@ from http import HTTPStatus
 from typing import Any
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.json_paths import at, decoded
 from draftbench.traffic.messages import messages_of
-from draftbench.traffic.places import at, decoded
 
 Answer = str | dict[str, Any]
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.places import at, decoded, parsed
+from draftbench.traffic.json_paths import at, decoded, parsed
 from draftbench.traffic.request_settings import MARKS, MEDIA
 
 _KEPT = ("name", "tool_call_id")

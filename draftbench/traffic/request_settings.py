@@ -16,7 +16,7 @@ from msgspec import Meta
 from draftbench.records import Sampling
 from draftbench.traffic.constraints import CONSTRAINTS, constraint_of
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.places import decoded, parsed
+from draftbench.traffic.json_paths import decoded, parsed
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off

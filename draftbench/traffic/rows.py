@@ -22,9 +22,9 @@ from draftbench.safe_files import without_controls
 from draftbench.traffic.answers import Answer, answer_of, failed
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
 from draftbench.traffic.files import MAX_ROW
-from draftbench.traffic.forms import SEGMENTS, find_request
+from draftbench.traffic.json_paths import at, decoded, parsed
 from draftbench.traffic.messages import messages_of
-from draftbench.traffic.places import at, decoded, parsed
+from draftbench.traffic.request_formats import SEGMENTS, find_request
 from draftbench.traffic.request_settings import request_fields, setting_value
 
 # Most bytes of a request as JSON, and of a logged response; a row with a longer one is bad.

@@ -11,7 +11,7 @@ from draftbench.decoder.drafters import LookupDrafter, ModelDrafter
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.scripted_model import markov
 from draftbench.decoder.speculate import decode, decode_all
-from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import score, task_of
@@ -30,9 +30,9 @@ def chain(following, clock, seconds):
 
 
 @pytest.fixture
-def bench():
+def measurement():
     clock = ScriptedClock()
-    return Bench(
+    return MeasurementContext(
         target=chain(NEXT, clock, 1.0),
         text=SimpleNamespace(ends=lambda output, stop: False),  # responses end by their limit
         mode=DraftingMode.GREEDY,
@@ -46,25 +46,25 @@ def bench():
 
 
 @pytest.fixture
-def loaded(bench):
-    return LoadedCandidate(DRAFT, chain(WRONG, bench.clock, 0.25), bench)
+def loaded(measurement):
+    return LoadedCandidate(DRAFT, chain(WRONG, measurement.clock, 0.25), measurement)
 
 
 @pytest.fixture
-def responses(make, bench):
+def responses(make, measurement):
     """One response a letter, scored by the target."""
 
     def responses(names, tokens=(1, 2, 3, 4, 0, 1), sampling=None):
         requests = [make.request(id=name, sampling=sampling or Sampling()) for name in names]
         asked = [(Prompt(request, [0], len(tokens)), 0) for request in requests]
         outputs = [(tokens, "length")] * len(asked)
-        return score(asked, outputs, bench.target, "target", bench.digest)
+        return score(asked, outputs, measurement.target, "target", measurement.digest)
 
     return responses
 
 
 def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
-    bench, loaded, responses
+    measurement, loaded, responses
 ):
     every = responses("abcd")
     order = [
@@ -80,12 +80,12 @@ def test_the_baseline_and_every_k_run_request_by_request_in_a_turning_order(
 
     assert cells(done=()) == order
     assert cells(done={("b", 0)}) == [order[0], *order[2:]]
-    before = bench.clock.now
+    before = measurement.clock.now
     assert cells(done={response.key for response in every}) == []
-    assert bench.clock.now == before
+    assert measurement.clock.now == before
 
 
-def test_a_row_holds_the_rounds_and_their_seconds(bench, loaded, responses):
+def test_a_row_holds_the_rounds_and_their_seconds(measurement, loaded, responses):
     r"""1 | 2 3 4 0 1: from 1 the draft proposes 2 3 0 0 of which two stand and 4 follows; the last
     round may propose one token, 0, and is followed by 1.
     """
@@ -103,22 +103,22 @@ def test_a_row_holds_the_rounds_and_their_seconds(bench, loaded, responses):
     assert plain.first_difference is fast.first_difference is None
     # Every shape ran once before, and its seconds are on the clock too.
     timed = (1.0 + 5.0) + (1.0 + 0.25 + 3.25)
-    assert bench.clock.now > 2 * timed
+    assert measurement.clock.now > 2 * timed
 
 
-def test_an_output_that_leaves_the_response_is_a_tie_or_not(bench, loaded, responses):
+def test_an_output_that_leaves_the_response_is_a_tie_or_not(measurement, loaded, responses):
     """The response says 0 at position 2 where the target's own next token is 3 by 9 logits."""
     ((row, _),) = decode_requests(loaded, responses("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, False)
     table = torch.zeros(5, 5)
     table[2, 3], table[2, 0] = 0.0005, 0.0001
     table[0, 1] = table[1, 2] = table[3, 4] = table[4, 0] = 1.0
-    bench.target.script = markov(table)
+    measurement.target.script = markov(table)
     ((row, _),) = decode_requests(loaded, responses("a", (1, 2, 0, 1)), (2,), 1)
     assert (row.first_difference, row.tie) == (2, True)
 
 
-def test_a_sampled_output_is_not_compared_with_the_response(bench, loaded, responses):
+def test_a_sampled_output_is_not_compared_with_the_response(measurement, loaded, responses):
     sampled = responses("a", (1, 2, 0, 1), Sampling(temperature=0.1))
     (rows,) = decode_requests(loaded, sampled, (2,), 1)
     assert {row.first_difference for row in rows} == {None}
@@ -132,9 +132,9 @@ class TiringClock(ScriptedClock):
         super().__setattr__(name, before + (value - before) * (1 + before / 50))
 
 
-def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(bench, responses):
+def test_a_machine_that_slows_down_slows_the_cells_of_a_batch_alike(measurement, responses):
     clock = TiringClock()
-    tiring = replace(bench, clock=clock, target=chain(NEXT, clock, 1.0))
+    tiring = replace(measurement, clock=clock, target=chain(NEXT, clock, 1.0))
     loaded = LoadedCandidate(DRAFT, chain(NEXT, clock, 0.25), tiring)
     (rows,) = decode_requests(loaded, responses("abcdefgh"), (2,), 2)
     # In the order of time, as each takes longer than the one before; rows share them.
@@ -163,7 +163,7 @@ def watched(loaded):
             if enough(calls):
                 raise OutOfTimeError
 
-        return replace(loaded, bench=replace(loaded.bench, between=between)), calls
+        return replace(loaded, measurement=replace(loaded.measurement, between=between)), calls
 
     return watched
 

@@ -10,7 +10,7 @@ from draftbench.acceptance.contradiction import contradiction
 from draftbench.decoder.drafters import ProposalRequest
 from draftbench.decoder.eagle import EagleHead, HeadDrafter
 from draftbench.decoder.runner import HiddenStates, HostClock
-from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay
@@ -30,7 +30,7 @@ def loaded(text_source, target):
     head = ModelSource(text_source.spec.removesuffix("target") + "head")
     (said,) = check_eagle(text_source, head)
     assert said.startswith("it proposes 1024 of the target's 2048 tokens")
-    bench = Bench(
+    measurement = MeasurementContext(
         target=target,
         text=TextSide(text_source),
         mode=DraftingMode.GREEDY,
@@ -43,12 +43,12 @@ def loaded(text_source, target):
     )
     build = Build(torch.float32, "none", "cpu")
     runner, _ = build_head(head, build, HEAD.draft, target, LAYERS)
-    return LoadedCandidate(HEAD, runner, bench)
+    return LoadedCandidate(HEAD, runner, measurement)
 
 
 def replayed(loaded, make, requests, tokens):
     """The target's responses to held-out requests, and the head's replays along them."""
-    text, target = loaded.bench.text, loaded.bench.target
+    text, target = loaded.measurement.text, loaded.measurement.target
     asked = load(TrafficQuery("suite:completion", b"key", requests)).requests
     prompts = [PromptSample(text.prompt(request, tokens, 512), 0) for request in asked]
     responses = make.written(prompts, target, text)
@@ -86,7 +86,7 @@ def test_decoding_goes_through_the_rounds_of_the_replay_and_writes_plain_text(
 def test_a_round_that_starts_anywhere_drafts_what_one_pass_says(loaded, few):
     """A new drafter at each token of a response, up to the first token that is rejected."""
     (response, *_), (record, *_) = few
-    head, target = loaded.runner, loaded.bench.target
+    head, target = loaded.runner, loaded.measurement.target
     text, heard = [*response.prompt.tokens, *response.tokens], HiddenStates(head.reads)
     target.forward(torch.tensor(text), target.new_cache(len(text)), every=False, heard=heard)
     states, first = heard.joined(), len(response.prompt.tokens)

@@ -16,7 +16,7 @@ from draftbench.decoder.eagle import EagleHead
 from draftbench.decoder.linear import unquantized_linear
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.decoder.runner import HostClock
-from draftbench.measure.candidate import Bench, LoadedCandidate
+from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.step_costs import CostGrid, grid_for, time_steps
 from draftbench.models.eagle import rotary_of, shape_of
 from draftbench.records import Candidate, DraftingMode
@@ -33,15 +33,17 @@ def runner(clock, a_pass, a_token):
 
 
 @pytest.fixture
-def bench():
+def measurement():
     clock = ScriptedClock()
     target = runner(clock, 1.0, 0.125)
-    return Bench(target, None, DraftingMode.GREEDY, (4,), (2, 1), "float32", clock, "process", str)
+    return MeasurementContext(
+        target, None, DraftingMode.GREEDY, (4,), (2, 1), "float32", clock, "process", str
+    )
 
 
 @pytest.fixture
-def small(bench):
-    return LoadedCandidate(DRAFT, runner(bench.clock, 0.25, 0.0625), bench)
+def small(measurement):
+    return LoadedCandidate(DRAFT, runner(measurement.clock, 0.25, 0.0625), measurement)
 
 
 def always(points):
@@ -55,7 +57,7 @@ def seconds(points):
     }
 
 
-def test_every_point_has_its_exact_seconds_block_runner_and_process(bench, small):
+def test_every_point_has_its_exact_seconds_block_runner_and_process(measurement, small):
     expected = {}
     for context in (10, 20):
         for n in (1, 2, 3, 4, 5):
@@ -72,12 +74,12 @@ def test_every_point_has_its_exact_seconds_block_runner_and_process(bench, small
     assert where == {("small:int4", "scripted", "process", 1)}
 
 
-def test_all_contexts_are_timed_in_one_cache_that_is_filled_once(bench, small, monkeypatch):
+def test_all_contexts_are_timed_in_one_cache_that_is_filled_once(measurement, small, monkeypatch):
     """20 tokens, and room for the widest pass behind them; a prompt has a cache of its own."""
     made, new_cache = [], TimedRunner.new_cache
 
     def watched(self, capacity, rows=1, widths=()):
-        made.append((self is bench.target, capacity, tuple(widths)))
+        made.append((self is measurement.target, capacity, tuple(widths)))
         return new_cache(self, capacity, rows, widths)
 
     monkeypatch.setattr(TimedRunner, "new_cache", watched)
@@ -85,15 +87,15 @@ def test_all_contexts_are_timed_in_one_cache_that_is_filled_once(bench, small, m
     assert made == [(True, 25, (1, 2, 3, 4, 5)), (False, 22, (1, 2))]
 
 
-def test_a_proposal_of_prompt_lookup_costs_no_pass(bench):
-    found = seconds(time_steps(LoadedCandidate(NGRAM, None, bench), GRID, always))
+def test_a_proposal_of_prompt_lookup_costs_no_pass(measurement):
+    found = seconds(time_steps(LoadedCandidate(NGRAM, None, measurement), GRID, always))
     assert {key: taken for key, taken in found.items() if key[0]} == {
         ("ngram", "proposal", 4, 10): (0.0,) * 6,
         ("ngram", "proposal", 4, 20): (0.0,) * 6,
     }
 
 
-def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(bench):
+def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(measurement):
     target = LlamaRunner(random_heads.target(), "none")
     config = random_heads.config()
     shape = shape_of(config, random_heads.LAYERS)
@@ -101,7 +103,7 @@ def test_a_head_is_timed_where_it_catches_up_where_it_steps_and_over_prompts(ben
         shape, random_heads.tensors(config), target.embedding, rotary_of(shape),
         unquantized_linear, torch.float32, "cpu", 128,
     )  # fmt: skip
-    loaded = LoadedCandidate(HEAD, head, replace(bench, target=target, clock=HostClock()))
+    loaded = LoadedCandidate(HEAD, head, replace(measurement, target=target, clock=HostClock()))
     points = time_steps(loaded, replace(GRID, largest_k=2, concurrency=2, prompts=()), always)
     assert {key for key in seconds(points) if key[0]} == {
         ("eagle3:head", what, n, context)
@@ -123,7 +125,7 @@ def test_passes_of_every_size_that_a_round_may_need_are_timed(largest_k, sizes):
     assert CostGrid((10,), largest_k, (8,), (0,)).verify_sizes == sizes
 
 
-def test_what_does_not_fit_a_models_context_is_not_timed(bench, small):
+def test_what_does_not_fit_a_models_context_is_not_timed(measurement, small):
     small.runner.context_length = 12
     found = seconds(time_steps(small, GRID, always))
     assert {key[1:] for key in found if key[0]} == {
@@ -133,7 +135,7 @@ def test_what_does_not_fit_a_models_context_is_not_timed(bench, small):
     }
 
 
-def test_all_points_are_visited_in_turn_until_it_is_enough(bench, monkeypatch):
+def test_all_points_are_visited_in_turn_until_it_is_enough(measurement, monkeypatch):
     """Five turns, each a warm pass and two timed ones of every size; the prompt in the first
     three, a warm pass and a timed one. As its own draft the target has no other passes.
     """
@@ -150,7 +152,9 @@ def test_all_points_are_visited_in_turn_until_it_is_enough(bench, monkeypatch):
         return forward(self, tokens, cache, **how)
 
     monkeypatch.setattr(TimedRunner, "forward", watched)
-    time_steps(LoadedCandidate(Candidate(draft="self"), bench.target, bench), ONE_POINT, enough)
+    time_steps(
+        LoadedCandidate(Candidate(draft="self"), measurement.target, measurement), ONE_POINT, enough
+    )
     filling, steps, prompt = [10], [1, 1, 1, 2, 2, 2], [8, 8]
     assert visited == filling + 3 * (steps + prompt) + 2 * steps
     assert judged == [{6}, {8}, {10}]
@@ -158,7 +162,7 @@ def test_all_points_are_visited_in_turn_until_it_is_enough(bench, monkeypatch):
 
 @pytest.mark.parametrize(("device", "steps"), [("cpu", 1), ("cpu:0", 4)])
 def test_a_draft_whose_device_queues_is_timed_k_steps_at_a_time(
-    bench, small, monkeypatch, device, steps
+    measurement, small, monkeypatch, device, steps
 ):
     """Three turns, each a warm repeat and two timed ones of every size; a step's seconds are the
     same.
@@ -183,9 +187,9 @@ def test_a_short_text_is_repeated():
 
 
 @pytest.mark.parametrize(("concurrency", "turns"), [(1, 12), (4, 6)])
-def test_between_two_turns_somebody_may_look_at_the_time(bench, small, concurrency, turns):
+def test_between_two_turns_somebody_may_look_at_the_time(measurement, small, concurrency, turns):
     grid, calls = replace(ONE_POINT, prompts=(), concurrency=concurrency), []
-    watched = replace(small, bench=replace(bench, between=calls.append))
+    watched = replace(small, measurement=replace(measurement, between=calls.append))
     time_steps(watched, grid, lambda points: False)
     assert grid.most_turns == turns
     assert calls == [1] * (turns - 1)
@@ -205,7 +209,7 @@ def test_costs_are_timed_where_the_traffic_is(make):
     assert (several.contexts, several.prompts, several.concurrency) == ((3, 13), (), 8)
 
 
-def test_passes_of_a_mixture_are_counted_with_the_experts_that_they_read(bench, small):
+def test_passes_of_a_mixture_are_counted_with_the_experts_that_they_read(measurement, small):
     """Two layers of 4 experts, of which each token is sent to 2; nothing of a model without any."""
     small_mixture = {
         "vocab_size": 2,
@@ -218,7 +222,7 @@ def test_passes_of_a_mixture_are_counted_with_the_experts_that_they_read(bench, 
     }
     model = AutoModelForCausalLM.from_config(MixtralConfig(**small_mixture)).eval()
     target = TransformersRunner(model, "none")
-    mixed = replace(bench, target=target, clock=HostClock())
+    mixed = replace(measurement, target=target, clock=HostClock())
     points = time_steps(LoadedCandidate(DRAFT, target, mixed), ONE_POINT, always)
     read = {p.new_tokens: p.experts_read for p in points if p.what == "step"}
     assert read[1] == 2

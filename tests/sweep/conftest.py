@@ -61,7 +61,7 @@ def made_up_costs(loaded, sizes, enough):
     where = {
         "concurrency": sizes.concurrency,
         "block": str(loaded.candidate),
-        "process": loaded.bench.process,
+        "process": loaded.measurement.process,
     }
     return [
         scenes.step(candidate, 1.0, 1.0, context=context, **where)

@@ -15,7 +15,7 @@ NEWEST = (10**9, 0)
 
 
 @dataclass(frozen=True)
-class Written:
+class WriterResult:
     """What a writer returns."""
 
     text: str

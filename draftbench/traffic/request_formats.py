@@ -23,8 +23,8 @@ from draftbench.traffic.errors import (
     NotRepresentableError,
     UnknownFormError,
 )
+from draftbench.traffic.json_paths import at, decoded, splits
 from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of
-from draftbench.traffic.places import at, decoded, splits
 from draftbench.traffic.request_settings import COLUMNS, HARMLESS, SETTINGS, setting_value
 
 # Places that hold the body of an API call and nothing else; what is around it belongs to the log.
@@ -265,11 +265,15 @@ def _tgi(call: Mapping[str, Any]) -> LoggedRequest | None:
         return None
     # TGI samples where any setting narrows the choice (text_generation_server/utils/tokens.py).
     neutral = {"do_sample": False, "temperature": 1, "top_p": 1, "typical_p": 1, "top_k": 0}
-    greedy = not given or all((given.get(name) or off) == off for name, off in neutral.items())
-    read, settings = (
-        (("inputs", "temperature"), {"temperature": 0.0}) if greedy else (("inputs",), {})
-    )
-    return LoggedRequest(call["inputs"], read, settings=settings)
+    greedy = all(((given or {}).get(name) or off) == off for name, off in neutral.items())
+    if not greedy or (given is None and _has_temperature(call)):
+        return LoggedRequest(call["inputs"], ("inputs",))
+    return LoggedRequest(call["inputs"], ("inputs", "temperature"), settings={"temperature": 0.0})
+
+
+def _has_temperature(fields: Mapping[str, Any]) -> bool:
+    blocks = (_block(fields, name) for name in BLOCKS)
+    return "temperature" in fields or any(block and _has_temperature(block) for block in blocks)
 
 
 def _text_alone(call: Mapping[str, Any]) -> LoggedRequest | None:

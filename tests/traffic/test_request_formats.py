@@ -17,7 +17,7 @@ from draftbench.traffic.errors import (
     NotRepresentableError,
     UnknownFormError,
 )
-from draftbench.traffic.forms import BLOCKS
+from draftbench.traffic.request_formats import BLOCKS
 from draftbench.traffic.rows import Fields, read_request
 
 
