@@ -59,13 +59,13 @@ def check(
             del methods[name]
     from draftbench.hub import Trust
     from draftbench.models.check import check_models, memory_here
+    from draftbench.models.heads import checkpoint_of
     from draftbench.models.source import ModelSource
     from draftbench.report.terminal.check import render
 
-    source, *models = (
-        ModelSource(name, Trust(remote_code=trust_remote_code))
-        for name in (target, *(name for name in methods if methods[name] == "draft-model"))
-    )
+    trust = Trust(remote_code=trust_remote_code)
+    source = ModelSource(target, trust)
+    models = [checkpoint_of(name, trust) for name in methods if methods[name] == "draft-model"]
     heads = [name for name, method in methods.items() if method != "draft-model"]
     for model in (source, *models):
         if model.on_hub:

@@ -54,12 +54,14 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
     """The model or head that `--drafts` names so.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is none, or it is a head and not named as one.
     """
     method, model = parsed(draft)
     source = ModelSource(model, trust)
     if method == "draft-model":
         source.refuse_missing()
+        if source.local and (meant := next(_methods_of(source.raw_config), None)):
+            raise ModelError(f"`{draft}` is a head", hint=f"name it `{meant}:{draft}`")
     elif not (source.local or source.on_hub):
         raise ModelError(f"no head at `{draft}`", hint=WHERE_HEADS_ARE)
     return source
@@ -111,14 +113,24 @@ def silent_flags(raw: Mapping[str, Any], engine: str | None) -> dict[str, bool]:
     return {"norm_before_residual": True} if engine == "vllm" and of_speculators else {}
 
 
+def _stated_kind(raw: Mapping[str, Any]) -> str:
+    """What a config.json says that its model is."""
+    named = [raw.get("speculators_model_type"), *(raw.get("architectures") or ())]
+    return " ".join(str(name).lower() for name in named if name)
+
+
+def _methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
+    """The methods that drafts with this config.json are heads for."""
+    words = _stated_kind(raw)
+    heads: tuple[Method, ...] = ("eagle3", "dflash")
+    return (method for method in heads if method in words)
+
+
 def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
     """Why a head with this config.json cannot read the target's states or write its tokens."""
-    named = [raw.get("speculators_model_type"), *(raw.get("architectures") or ())]
-    words = " ".join(str(name).lower() for name in named if name)
-    if method not in words:
-        yield f"its config.json is not that of a head for {method}" + f" (it says {words})" * bool(
-            words
-        )
+    if method not in _methods_of(raw):
+        named = f" (it says {words})" if (words := _stated_kind(raw)) else ""
+        yield f"its config.json is not that of a head for {method}{named}"
         return
     text, own = target.config.get_text_config(), layer_of(raw)
     width = raw.get("target_hidden_size") or own.get("hidden_size")

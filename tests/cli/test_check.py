@@ -196,3 +196,10 @@ def test_large_numbers_are_grouped(command, words):
     assert rows[-2:] == ["2,048", "2,048"]
     fits = next(line.split() for line in answer.split("\n") if line.startswith("none  "))
     assert re.fullmatch(r"\d{3},\d{3}", fits[-1])
+
+
+def test_a_head_that_is_not_named_as_one_is_told_how(failing, embedded):
+    words = ("--target", embedded / "target", "--drafts", embedded / "head")
+    said = failing(2, "check", *words)
+    assert f"`{embedded / 'head'}` is a head" in said
+    assert f"name it `eagle3:{embedded / 'head'}`" in said

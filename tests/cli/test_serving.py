@@ -74,7 +74,7 @@ def test_the_target_cannot_draft_for_itself(failing, embedded):
     [
         (["--target", "gone.gguf", "--drafts", "ngram"], "--target: no model at `gone.gguf`"),
         (["--target", "{target}", "--drafts", "gone.gguf"], "--drafts: no model at `gone.gguf`"),
-        (["--target", "{target}", "--drafts", "ngram,eagle3:./head"], "no model at `./head`"),
+        (["--target", "{target}", "--drafts", "ngram,eagle3:./head"], "no head at `eagle3:./head`"),
     ],
 )
 def test_models_that_are_not_there_are_named_before_a_server_starts(
