@@ -61,7 +61,9 @@ def as_csv(plain: bytes) -> bytes:
     text = [",".join(names)]
     for row in cells:
         values = (
-            [json.dumps(row.get(n, "")) for n in names] if isinstance(row, dict) else [str(row)]
+            [json.dumps(row[n]) if n in row else "" for n in names]
+            if isinstance(row, dict)
+            else [str(row)]
         )
         text.append(",".join('"' + value.replace('"', '""') + '"' for value in values))
     return "\n".join(text).encode(errors="surrogatepass")

@@ -67,7 +67,7 @@ def test_a_table_has_a_line_for_every_run_and_names_a_broken_one_with_its_proble
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:4] == ["run", "answer", "status", "n"]
     assert [line.split()[0] for line in lines[2:] if line[0] != " "] == ["new", "old"]
-    assert any(line.startswith("  broken: ") for line in lines)
+    assert any(line.startswith("  broken:") for line in lines)
 
 
 def test_pruning_says_what_would_go_and_deletes_nothing(runs, capsys):
