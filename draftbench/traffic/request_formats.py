@@ -127,7 +127,7 @@ def _system(value: Any) -> list[dict[str, Any]]:
             return [{"role": "system", "content": parts}]
         case {"text": str()} as part:
             return [{"role": "system", "content": [part]}]
-    text = isinstance(value, str) and value.strip() not in _EMPTY
+    text = isinstance(value, str) and value not in _EMPTY and value.strip()
     return [{"role": "system", "content": value}] if text else []
 
 
