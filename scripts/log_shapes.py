@@ -85,6 +85,9 @@ SHAPES = {
         {"model": "m", "messages": [USER]}, [USER], None, DEFAULT),
     "OpenAI chat, as a table flattens it": (
         {f"request.body.{name}": CHAT[name] for name in CHAT}, [USER], None, SAMPLED),
+    "OpenAI chat, a column for each message": (
+        {"messages.0.role": "user", "messages.0.content": "Hello", "model": "m"},
+        [USER], None, DEFAULT),
     "OpenAI chat, encoded twice": (
         {"request": json.dumps(json.dumps(CHAT))}, [USER], None, SAMPLED),
     "body as JSON text": ({"body": json.dumps(CHAT)}, [USER], None, SAMPLED),
@@ -211,6 +214,10 @@ SHAPES = {
          "outputs": {"generations": [[{"text": "Hi"}]]},
          "extra": {"invocation_params": CHAT | {"messages": None}}},
         [USER], "Hi", SAMPLED),
+    "LangChain messages": (
+        {"messages": [{"type": "system", "content": "Be brief"},
+                      {"type": "human", "content": "Hello"}, {"type": "ai", "content": "Hi"}]},
+        TOLD, "Hi", GREEDY),
     "OpenInference span": ({"attributes": SPANNED}, [USER], "Hi", SAMPLED),
     "OpenLLMetry span": (
         {"attributes": {**SPAN_SETTINGS, "gen_ai.prompt.0.role": "user",
@@ -332,6 +339,12 @@ SHAPES = {
     "a text and the same as it was rendered": (
         {"instruction": "Greet", "output": "Hi", "text": "### Asked:\nGreet\n### Answer:\nHi"},
         [{"role": "user", "content": "Greet"}], "Hi", GREEDY),
+    "choices of a question": (
+        {"prompt": "Which is a mammal?", "choices": ["dog", "fish"]},
+        NotRepresentableError, "choices", {}),
+    "a prompt that the server keeps": (
+        {"body": {"model": "m", "prompt": {"id": "p"}, "input": "Hello"}},
+        NotRepresentableError, "prompt", {}),
     "documents beside messages": (
         {"messages": [USER], "documents": [{"text": "Once"}]},
         NotRepresentableError, "documents", {}),

@@ -14,6 +14,7 @@ from typing import Any
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import at, decoded
 from draftbench.traffic.messages import messages_of
+from draftbench.traffic.request_settings import PADDING
 
 Answer = str | dict[str, Any]
 
@@ -49,7 +50,8 @@ _PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
 
 def failed(row: Mapping[str, Any]) -> bool:
     """Whether a row of a server's log says that its call failed."""
-    if any(row.get(name) for name in ("error", "exception", "error_message")):
+    told = (row.get(name) for name in ("error", "exception", "error_message"))
+    if any(word and word not in PADDING for word in told):
         return True
     codes = (at(row, place) for place in _CODES)
     words = (at(row, place) for place in _WORDS)
@@ -99,15 +101,30 @@ def answer_of(row: Mapping[str, Any], path: str | None, last: Answer | None) -> 
         if found is None and given is not None and not _is_api_answer(decoded(given)):
             raise BadRowError("the logged response is not a text")
     else:
-        places = {place: at(row, place) for place in ANSWERS}
-        choices = decoded(places["choices"])  # of an API's answer, or of a quiz
-        places["choices"] = choices if isinstance(choices, list) else None
-        values = sorted(places.values(), key=lambda value: not isinstance(value, str))
+        places = (_standing(row, place) for place in ANSWERS)
+        values = sorted(places, key=lambda value: not isinstance(value, str))
         found = next((each for each in map(_read, values) if each is not None), None)
     if found is None:
         return last
     hidden = any(_positive(at(row, place)) for place in _COUNTS)
     return _with_reasoning(found) if hidden else found
+
+
+def has_answer(row: Mapping[str, Any], place: str) -> bool:
+    """Whether there is an answer at one of `ANSWERS`, which may be one without text."""
+    value = _standing(row, place)
+    return _read(value) is not None or (place == "choices" and value is not None)
+
+
+def _standing(row: Mapping[str, Any], place: str) -> Any:
+    """What stands at one of `ANSWERS`, but for the choices of a quiz, which are texts."""
+    value = at(row, place)
+    if place != "choices":
+        return value
+    match decoded(value):
+        case [Mapping(), *_] as choices:
+            return choices
+    return None
 
 
 def message_of(turn: Mapping[str, Any]) -> Answer | None:

@@ -38,13 +38,16 @@ _ROLES = {
     "AIMessageChunk": "assistant",
     "HumanMessage": "user",
     "AIMessage": "assistant",
+    "system": "system",
     "SystemMessage": "system",
+    "tool": "tool",
     "ToolMessage": "tool",
     "function": "tool",
     "function_call": "assistant",
     "observation": "tool",
     "function_response": "tool",
 }
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 _TEXTS = ("text", "input_text", "output_text")
 _CALLS = ("tool_use", "toolUse", "tool_call", "function_call")
 _RESULTS = ("tool_result", "toolResult", "tool_call_response", "function_call_output")
@@ -52,7 +55,7 @@ _THOUGHTS = (
     *("thinking", "reasoning", "reasoningContent", "reasoning_text"),
     *("reasoning.text", "reasoning.summary", "reasoning.encrypted", "redacted_thinking"),
 )
-_KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *MEDIA, "image_url", "input_image", "document"}
+_KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *MEDIA, "input_image", "document"}
 
 
 def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
@@ -134,6 +137,12 @@ def role_of(name: str) -> str:
     return role
 
 
+def speaker_of(turn: Any) -> str | None:
+    """The role in which a turn is said, however it is written; None: it names none."""
+    role = _unwrapped(turn).get("role") if isinstance(turn, Mapping) else None
+    return _ROLES.get(role, role) if isinstance(role, str) else None
+
+
 def _call(value: Any) -> Mapping[str, Any]:
     call = decoded(value)
     if not isinstance(call, Mapping):
@@ -150,23 +159,18 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
         if turn.get(name):
             raise NotRepresentableError(f"messages.{name}")
     known = {name for name in turn if name.partition(".")[0] in _READ}
-    empty: tuple[Any, ...] = (None, "", [], {})
-    unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in empty}
-    content = next((turn[name] for name in ("parts", "content") if name in turn), None)
-    if content is None:
-        content = at(turn, "contents")
-    read = _Parts(where)
-    match content:
-        case list():
-            for part in content:
-                read.take(part)
-        case str():
-            for part in _parts_in(content) if role not in ("tool", "function") else [content]:
-                read.take(part)
-        case None if "content" in turn or "tool_calls" in turn or at(turn, "tool_calls"):
-            pass
-        case _:
-            raise BadRowError(f"{where} has no text as `content`")
+    unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in _EMPTY}
+    contents = [at(turn, name) for name in ("parts", "contents", "content")]
+    given = [each for each in contents if each is not None]
+    found = [
+        _content(each, role, where)
+        for each in [each for each in given if each not in _EMPTY] or given[:1]
+    ]
+    if len({"\n".join(each.texts).strip() for each in found}) > 1:
+        raise NotRepresentableError("several texts of a message")
+    if not found and not turn.keys() & {"content", "tool_calls"} and not at(turn, "tool_calls"):
+        raise BadRowError(f"{where} has no text as `content`")
+    read = found[0] if found else _Parts(where)
     for call in _listed(at(turn, "tool_calls")) + _listed(turn.get("function_call")):
         read.take_call(call)
     thoughts = next((turn[name] for name in _REASONING if turn.get(name)), None)
@@ -185,6 +189,21 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
         message["reasoning_content"] = "\n".join(read.thoughts)
     alone = read.results and not (read.texts or read.calls or read.thoughts)
     return [*read.results, *([] if alone else [message])]
+
+
+def _content(content: Any, role: str, where: str) -> _Parts:
+    """What the content of a message says, which is a text or has parts."""
+    read = _Parts(where)
+    match content:
+        case list():
+            parts = content
+        case str():
+            parts = [content] if role in ("tool", "function") else _parts_in(content)
+        case _:
+            raise BadRowError(f"{where} has no text as `content`")
+    for part in parts:
+        read.take(part)
+    return read
 
 
 def _parts_in(text: str) -> list[Any]:

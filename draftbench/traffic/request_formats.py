@@ -12,10 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from draftbench.traffic.answers import ANSWERS, Answer, message_of
+from draftbench.traffic.answers import ANSWERS, Answer, has_answer, message_of
 from draftbench.traffic.errors import (
     BadRowError,
     LengthsOnlyError,
@@ -24,8 +23,14 @@ from draftbench.traffic.errors import (
     UnknownFormError,
 )
 from draftbench.traffic.json_paths import at, decoded, splits
-from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of
-from draftbench.traffic.request_settings import COLUMNS, HARMLESS, SETTINGS, setting_value
+from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of, speaker_of
+from draftbench.traffic.request_settings import (
+    COLUMNS,
+    HARMLESS,
+    PADDING,
+    SETTINGS,
+    setting_value,
+)
 
 # Places that hold the body of an API call and nothing else; what is around it belongs to the log.
 BODIES = (
@@ -48,9 +53,9 @@ SYSTEMS = (
 )
 # Where a row keeps what is read of it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
-_EMPTY: tuple[Any, ...] = ("", [], {})
+_EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
 _PLAIN = str | int | float
-_BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp")
+_BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 # Fields that may be beside a bare text that was sent to SGLang, TGI or AIPerf.
 _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
@@ -103,7 +108,7 @@ def _with_system(
         content = [_user(content)]
     if not isinstance(content, list):
         return request, []
-    said = [_text(turn) for turn in content if isinstance(turn, dict) and _is_system(turn)]
+    said = [_text(turn) for turn in content if _is_system(turn)]
     texts = dict.fromkeys(_text(turn) for turns in found.values() for turn in turns)
     others = [{"role": "system", "content": text} for text in texts if text not in said]
     if others and len(others) + len(said) > 1:
@@ -122,12 +127,12 @@ def _system(value: Any) -> list[dict[str, Any]]:
             return [{"role": "system", "content": parts}]
         case {"text": str()} as part:
             return [{"role": "system", "content": [part]}]
-    text = value if isinstance(value, str) and value.strip() else None
-    return [{"role": "system", "content": text}] if text else []
+    text = isinstance(value, str) and value not in _EMPTY and value.strip()
+    return [{"role": "system", "content": value}] if text else []
 
 
 def _is_system(turn: Any) -> bool:
-    return isinstance(turn, Mapping) and "system" in (turn.get("role"), turn.get("from"))
+    return speaker_of(turn) == "system"
 
 
 def _text(turn: Any) -> Any:
@@ -147,8 +152,10 @@ def _turns_in(value: Any) -> LoggedRequest | None:
 
 
 def _messages(call: Mapping[str, Any]) -> LoggedRequest | None:
-    messages = decoded(call.get("messages"))
-    if messages is None or (not messages and call.get("prompt")):
+    messages = decoded(at(call, "messages"))
+    if messages in (None, *PADDING) or (not messages and call.get("prompt")):
+        return None
+    if "messages" not in call and not isinstance(messages, list):  # columns that speak of messages
         return None
     if not isinstance(messages, list):
         raise BadRowError("`messages` is not a list")
@@ -202,7 +209,7 @@ def _bedrock(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 def _conversations(call: Mapping[str, Any]) -> LoggedRequest | None:
     turns = decoded(call.get("conversations"))
-    if turns is None:
+    if turns in (None, *PADDING):
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise BadRowError("`conversations` is not a list of objects")
@@ -238,7 +245,7 @@ def _responses(call: Mapping[str, Any]) -> LoggedRequest | None:
             content = [_user(text)]
         case _:
             return None
-    if call.get("previous_response_id"):
+    if call.get("previous_response_id") not in (None, *_EMPTY):
         raise NotRepresentableError("previous_response_id")
     places = {"reasoning_effort": "reasoning.effort", "response_format": "text.format"}
     if before := _system(call.get("instructions")):
@@ -330,7 +337,7 @@ def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
         }:
             # Dolly calls the input `context`; a structure is left.
             names = (name for name in ("input", "context") if isinstance(call.get(name), _PLAIN))
-            beside = [name for name in names if call[name] != ""][:1]
+            beside = [name for name in names if call[name] not in _EMPTY][:1]
             text = "\n".join([instruction, *(str(call[name]) for name in beside)])
             turns = [*_history(call.get("history")), _user(text)]
             return LoggedRequest(turns, ("instruction", "history", *beside))
@@ -340,7 +347,7 @@ def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
 def _history(value: Any) -> list[dict[str, Any]]:
     """The earlier questions and answers of a data set's row."""
     turns = []
-    for pair in decoded(value) or ():
+    for pair in () if value in _EMPTY else decoded(value) or ():
         match pair:
             case [str(asked), str(answer)]:
                 turns += [_user(asked), {"role": "assistant", "content": answer}]
@@ -396,7 +403,10 @@ FORMS = (
 # fmt: on
 PROMPTS = frozenset(name for form in FORMS for name in form.prompts)
 # Fields that are a part of a prompt wherever they stand; tools and what is no text are settings.
-_OF_PROMPTS = PROMPTS | {*SYSTEMS, "instructions", "context", "documents"}
+_OF_PROMPTS = PROMPTS | {
+    *SYSTEMS, "instructions", "context", "documents", "choices", "chat_history", "preamble",
+    "promptVariables",
+}  # fmt: skip
 _AT_FIELD = "--prompt-field"
 
 
@@ -503,8 +513,9 @@ def _request_in(
 def _answered(request: LoggedRequest) -> LoggedRequest:
     """A conversation that ends with the assistant, as a request and its answer."""
     match request.content:
-        case [_, *_, {"role": "assistant"} as last] if not any(map(last.get, BEGUN)):
-            return replace(request, content=request.content[:-1], answer=message_of(last))
+        case [_, *_, Mapping() as last] if speaker_of(last) == "assistant":
+            if not any(map(last.get, BEGUN)):
+                return replace(request, content=request.content[:-1], answer=message_of(last))
     return request
 
 
@@ -560,9 +571,10 @@ def _with_fields(
     blocks = {name: block for name in BLOCKS if (block := _block(fields, name)) is not None}
     settings = dict(request.settings)
     parts, unread = list(request.parts), dict(request.unread)
-    # Names of columns are settings only in a request that was sent to a server.
-    known = SETTINGS if whole or (request.server and not around) else SETTINGS - COLUMNS
-    for name, value in _left(fields, (*read, *systems, *blocks, *_read_at(prefix))):
+    # Some names are an API's in a request that was sent to a server, and elsewhere any column's.
+    sent = whole or (request.server and not around)
+    known = SETTINGS if sent else SETTINGS - COLUMNS
+    for name, value in _left(fields, (*read, *systems, *blocks, *_read_beside(fields, prefix))):
         path = _join(prefix, name)
         if name in known:
             settings[name] = _agreed(name, settings.get(name), value)
@@ -574,7 +586,7 @@ def _with_fields(
             raise NotRepresentableError(
                 name if readable(name) == name else "an unreadable field name"
             )
-        elif name not in HARMLESS:
+        elif not (sent and name in HARMLESS):
             unread[path] = value
     request = replace(request, settings=settings, parts=parts, unread=unread)
     for name, block in blocks.items():
@@ -602,11 +614,15 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-@lru_cache(1024)
-def _read_at(prefix: str) -> tuple[str, ...]:
+def _read_beside(fields: Mapping[str, Any], prefix: str) -> list[str]:
     """What is read beside a request in the object at a path of its row."""
     start = f"{prefix}." if prefix else ""
-    return tuple(path[len(start) :] for path in _BESIDE_A_REQUEST if path.startswith(start))
+    return [
+        path[len(start) :]
+        for path in _BESIDE_A_REQUEST
+        if path.startswith(start)
+        and (path not in ANSWERS or has_answer(fields, path[len(start) :]))
+    ]
 
 
 def _agreed(name: str, given: Any, again: Any) -> Any:

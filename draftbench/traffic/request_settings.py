@@ -68,7 +68,10 @@ _ALIASES = {
 # Marks of where a provider may cache.
 MARKS = ("cachePoint", "cache_control")
 # Parts of a prompt that are no text.
-MEDIA = ("image", "images", "audio", "audios", "video", "videos")
+MEDIA = (
+    *("image", "images", "audio", "audios", "video", "videos"),
+    *("image_url", "files", "attachments", "experimental_attachments"),
+)
 # Fields that change the distribution or the prompt and cannot be applied → their values that have
 # no effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -78,7 +81,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "stop_regex": ([],), "best_of": (1,), "use_beam_search": (False,), "num_beams": (1,),
     "no_repeat_ngram_size": (0,), "logits_processors": ([],), "custom_logit_processor": (),
     "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "history": ([],),
-    **dict.fromkeys(MEDIA, ([], {})), "tool_choice": ("auto", {"type": "auto"}, {"auto": {}}),
+    **dict.fromkeys(MEDIA, ([], {}, 0)), "tool_choice": ("auto", {"type": "auto"}, {"auto": {}}),
     "parallel_tool_calls": (True,), "functions": ([],), "thinking": ({"type": "disabled"},),
     "guardrailConfig": (),
     "thinking_token_budget": (-1,),
@@ -105,7 +108,9 @@ _TEMPLATE_RESERVED = frozenset({
 # fmt: on
 
 # Python's words, which some tables hold → JSON's.
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_PYTHON = {"True": "true", "False": "false"}
+# What tables write in the cells of fields that a row does not have.
+PADDING = ("nan", "NaN", "None", "null")
 # Numbers of tokens that stand for no limit.
 _ENDLESS = (-1, -2, "inf", "Infinity")
 _INT64 = 2**63 - 1
@@ -210,7 +215,7 @@ def setting_value(name: str, value: Any) -> Any:
 def _untyped(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if not value.strip():
+    if not value.strip() or value in PADDING:
         return None
     content = decoded(value)
     if content is value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresenta
 from draftbench.traffic.files import MAX_ROW
 from draftbench.traffic.json_paths import at, decoded, parsed
 from draftbench.traffic.messages import messages_of
-from draftbench.traffic.request_formats import SEGMENTS, find_request
-from draftbench.traffic.request_settings import request_fields, setting_value
+from draftbench.traffic.request_formats import SEGMENTS, LoggedRequest, find_request
+from draftbench.traffic.request_settings import PADDING, request_fields, setting_value
 
 # Most bytes of a request as JSON, and of a logged response; a row with a longer one is bad.
 MAX_TEXT = 1 << 20
@@ -66,6 +66,7 @@ _LIKE_MESSAGES = re.compile(
 )
 # Names of what only labels a text.
 _LABELS = {"role", "from", "type", "id"}
+_NUMBER = re.compile(r"\s*[-+]?\d[\d.,]*(e[-+]?\d+)?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def read_request(
         content = _content(asked.content, unread, chat=fields.as_chat)
         settings = request_fields(asked.settings, server=bool(asked.server))
         answer = _response(row, fields.response, asked.answer)
-        left = dict(asked.unread) | _new_parts(asked.parts, content, answer)
+        left = dict(asked.unread) | _new_parts(asked, content, answer)
         request = Request(
             id=_identity(content | settings, key),
             source=source,
@@ -194,12 +195,14 @@ def _refuse_mark(text: str, *, tool: bool = False) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts and numbers in a structure, but for what only labels them."""
+    """The texts and numbers in a structure, but for what only labels them; an id that is alone
+    stands for a text.
+    """
     match value:
         case str() | int() | float():
             yield str(value)
         case Mapping():
-            for name in value.keys() - _LABELS:
+            for name in value.keys() - _LABELS or value.keys() & {"id"}:
                 yield from _texts(value[name])
         case list() | tuple():
             for inner in value:
@@ -207,23 +210,27 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _new_parts(
-    parts: Iterable[tuple[str, Any]], content: Mapping[str, Any], answer: Answer | None
+    request: LoggedRequest, content: Mapping[str, Any], answer: Answer | None
 ) -> dict[str, Any]:
-    """Those parts of a prompt that were not read but are a count, or hold all of it and the answer
-    as they were rendered; what the prompt holds already is no part of its own.
+    """Those parts of a prompt that were not read but are a number, or hold all of it and the answer
+    as they were rendered; what only repeats the prompt or whole turns is no part of its own.
 
     Raises:
-        NotRepresentableError: a part holds more than the prompt.
+        NotRepresentableError: a part holds anything else.
     """
     asked = list(_texts(content.get("messages", content.get("prompt"))))
     lines = [line.strip() for text in (*asked, *_texts(answer)) for line in text.splitlines()]
+    # As they were written, too: a turn may have several texts.
+    known = {text.strip() for text in (*asked, *_texts(request.content))}
     left = {}
-    for path, value in parts:
-        part, texts = decoded(value), list(_texts(decoded(value)))
+    for path, value in request.parts:
+        part = decoded(value)
+        texts = {text.strip() for text in _texts(part)} - {""}
         rendered = answer and isinstance(part, str) and all(line in part for line in lines)
-        if rendered or isinstance(part, int | float) or not texts:
+        number = _NUMBER.fullmatch(part) if isinstance(part, str) else isinstance(part, int | float)
+        if rendered or number or not texts:
             left[path] = value
-        elif not all(any(text.strip() in known for known in asked) for text in texts):
+        elif not texts <= known:
             raise NotRepresentableError(path)
     return left
 
@@ -258,7 +265,7 @@ def _without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
 def _segment(row: Mapping[str, Any], path: str | None) -> str | None:
     values = (at(row, place) for place in ([path] if path else SEGMENTS))
     value = next((v for v in values if v is not None and not isinstance(v, Mapping)), None)
-    if value is None or value == "":
+    if value in (None, "", *PADDING):
         return None
     if not isinstance(value, str | int | float):
         raise BadRowError("the segment is not a text")

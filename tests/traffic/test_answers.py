@@ -6,7 +6,8 @@ import pytest
 from log_shapes import ANSWER, CHAT
 from traffic.asked import asked
 
-from draftbench.traffic.errors import BadRowError, NoTrafficError
+from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
+from draftbench.traffic.rows import Fields, read_request
 
 
 @pytest.mark.parametrize(
@@ -95,9 +96,19 @@ def test_the_reasoning_before_an_answer_is_part_of_it(reasoning):
     assert response == {**ANSWER, "reasoning_content": None}
 
 
-def test_the_choices_of_a_question_are_no_answer():
-    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "four"}]
-    assert asked({"messages": said, "choices": "A) three B) four"}).response == "four"
+@pytest.mark.parametrize("choices", ["A) three B) four", ["three", "four"], {"text": ["three"]}])
+def test_the_choices_of_a_question_are_no_answer_but_a_part_of_it(choices):
+    for row in ({"prompt": "2 + 2?"}, {"messages": [{"role": "user", "content": "2 + 2?"}]}):
+        with pytest.raises(NotRepresentableError, match=r"^choices$"):
+            asked(row | {"choices": choices})
+
+
+def test_a_field_for_an_answer_that_holds_none_is_named_as_unread():
+    row = {"prompt": "2 + 2?", "result": {"score": 1}, "output": 4, "response": "four"}
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert (read.request.response, read.unread) == ("four", {"result": {"score": 1}, "output": 4})
+    silent = {"choices": [{"message": {"content": None}}]}
+    assert read_request({"prompt": "a"} | silent, "log:1", Fields(), b"key").unread == {}
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,18 @@ def test_what_a_log_notes_on_messages_changes_no_identity_and_is_named(tmp_path)
     assert traffic.unread == {"messages.hashed_ip": 2, "messages.turn_identifier": 2}
 
 
+@pytest.mark.parametrize("parts", [None, [], "", [{"type": "text", "text": "Hello"}], "Hello\n"])
+@pytest.mark.parametrize("name", ["parts", "contents"])
+def test_a_text_under_two_names_is_read_once_and_two_texts_leave_the_row_out(name, parts):
+    assert asked({"messages": [USER | {name: parts}]}).messages[0]["content"].strip() == "Hello"
+    for empty in (None, "", []):
+        assert asked(
+            {"messages": [{"role": "user", "content": empty, name: "Hello"}]}
+        ).messages == (USER,)
+    with pytest.raises(NotRepresentableError, match="several texts of a message"):
+        asked({"messages": [USER | {name: [{"type": "text", "text": "short"}]}]})
+
+
 def test_a_null_turn_is_an_empty_one():
     said = [USER, {"role": "assistant", "content": None}, {"role": "user", "content": "Hello?"}]
     assert asked({"messages": said}).messages[1] == {"role": "assistant", "content": ""}
@@ -88,6 +100,10 @@ def test_a_null_turn_is_an_empty_one():
              "parts": [{"type": "tool_call", "id": "c", "name": "ls", "arguments": {}}]},
             {"role": "tool",
              "parts": [{"type": "tool_call_response", "id": "c", "response": "a.txt"}]}]},
+        {"messages": [
+            {"type": "human", "content": USER["content"]},
+            {"type": "ai", "content": None, "tool_calls": [{"name": "ls", "args": {}, "id": "c"}]},
+            {"type": "tool", "content": "a.txt", "tool_call_id": "c"}]},
         {"llm.input_messages": [
             {"message.role": "user", "message.content": USER["content"]},
             {"message.role": "assistant",

@@ -280,8 +280,16 @@ def test_a_system_text_beside_any_form_or_wrapper_is_the_system_message(system, 
 
 def test_a_system_text_that_the_messages_repeat_is_read_once():
     for content in (SAID, [{"type": "text", "text": SAID}]):
-        row = {"messages": [{"role": "system", "content": content}, USER], "system": SAID}
-        assert asked(row).messages == (SYSTEM, USER)
+        for turn in (
+            {"role": "system", "content": content},
+            {"type": "system", "content": content},
+            {"type": "system", "data": {"content": content}},
+            {"lc": 1, "id": ["langchain", "SystemMessage"], "kwargs": {"content": content}},
+            {"message.role": "system", "message.content": content},
+        ):
+            assert asked({"messages": [turn, USER], "system": SAID}).messages == (SYSTEM, USER)
+            with pytest.raises(NotRepresentableError, match="several system texts"):
+                asked({"messages": [turn, USER], "system": "Be long"})
 
 
 @pytest.mark.parametrize("beside", [{"context": "Bob did it."}, {"input": "Bob did it."}])
@@ -447,6 +455,11 @@ PART = {
     "tools": [{"type": "function", "function": {"name": "PIRATE", "parameters": {}}}],
     "functions": [{"name": "PIRATE"}],
     "documents": [{"text": "PIRATE"}],
+    "chat_history": [{"role": "USER", "message": "PIRATE"}],
+    **dict.fromkeys(["preamble", "image_url", "files", "attachments"], "PIRATE.png"),
+    "experimental_attachments": [{"url": "PIRATE.png"}],
+    "promptVariables": {"who": "PIRATE"},
+    "choices": ["PIRATE"],
     "images": ["PIRATE.png"],
     "history": [["PIRATE", "Ahoy"]],
     "stop": ["PIRATE"],
@@ -535,6 +548,26 @@ def test_an_object_on_the_way_to_a_request_is_accounted_for():
     row["request"]["body"] = {"model": "m", "input": "Hello", "text": {"verbosity": "low"}}
     read = read_request(row, "log:1", Fields(), b"key")
     assert read.unread == {"id": "r", "request.url": "u", "request.body.text.verbosity": "low"}
+
+
+@pytest.mark.parametrize(
+    ("row", "unread"),
+    [
+        ({"prompt": "Write to him.", "details": "It was late."}, {"details"}),
+        ({"instruction": "Sum it up.", "user": "Dear Bob, …", "output": "x"}, {"user"}),
+        ({"request": CHAT, "metadata": {"tools": []}, "model": "m"}, {"metadata"}),
+        ({"request": CHAT | {"metadata": {"a": 1}, "user": "u"}}, set()),
+        (CHAT | {"metadata": {"a": 1}, "user": "u"}, set()),
+    ],
+)
+def test_what_sets_nothing_in_the_body_of_an_api_is_any_field_elsewhere(row, unread):
+    assert set(read_request(row, "log:1", Fields(), b"key").unread) == unread
+
+
+def test_numbered_columns_are_messages_and_other_columns_that_begin_so_are_not():
+    flat = {f"messages.{at}.{name}": each[name] for at, each in enumerate(TOLD) for name in each}
+    assert asked(flat) == asked({"messages": TOLD})
+    assert asked({"prompt": "Once", "messages.count": 3}).prompt == "Once"
 
 
 def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():

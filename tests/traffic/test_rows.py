@@ -187,10 +187,11 @@ def test_what_a_tool_wrote_may_be_cut_by_the_program_that_asked():
 @pytest.mark.parametrize(
     ("part", "text"),
     [
-        ("text", "Hello world"),  # inside the prompt
-        ("inputs", [{"role": "user", "content": "Hello"}]),
-        ("context", '["Hello"]'),
+        ("text", "Hello world\n"),
+        ("inputs", [{"role": "user", "content": "Hello world", "id": "m1"}]),
+        ("context", '["Hello world"]'),
         ("turns", 3),  # a count
+        ("turns", " 3.0"),
         ("text", "### Instruction:\nHello world\n### Response:\nHi"),  # both, as rendered
     ],
 )
@@ -199,6 +200,41 @@ def test_a_field_that_repeats_the_prompt_is_no_part_of_its_own(part, text):
     assert asked(row | {part: text}) == asked(row)
     with pytest.raises(NotRepresentableError, match=f"^{part}$"):
         asked(row | {part: "Goodbye"})
+    with pytest.raises(NotRepresentableError, match=f"^{part}$"):
+        asked(row | {part: "world"})
+
+
+def test_messages_that_are_logged_twice_are_asked_once():
+    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "world"}]
+    messages = [{"role": "user", "content": parts}, *CALLED]
+    row = {"messages": messages, "request": {"messages": messages}}
+    assert asked(row).messages == (USER | {"content": "Hello\nworld"}, *CALLED)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"model": "m", "input": "Hello 2 you", "prompt": {"id": "pmpt_1", "version": "2"}},
+        {"model": "m", "input": "Hello", "prompt": {"id": "pmpt_1"}},
+        {"model": "m", "input": "Hello", "conversation": {"id": "conv_1"}},
+        {"model": "m", "prompt": "Tell 1 2 3", "context": [1, 2, 3], "options": {}},
+    ],
+)
+def test_what_a_server_keeps_of_a_prompt_leaves_the_row_out(row):
+    name = [*row][2]
+    with pytest.raises(NotRepresentableError, match=f"^{name}$"):
+        asked({"body": row} if "options" not in row else row)
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "None", "null"])
+def test_a_cell_that_a_table_padded_is_absent_and_a_prompt_of_that_word_is_not(word):
+    alpaca = {"instruction": "Say hi", "output": "hi"}
+    names = ["input", "history", "system", "segment", "temperature", "context", "documents"]
+    assert asked(alpaca | dict.fromkeys(names, word)) == asked(alpaca)
+    names = ["messages", "conversations", "error", "stop", "user", "attachments"]
+    row = {"model": "m", "prompt": word}
+    assert asked(row | dict.fromkeys(names, word)) == asked(row)
+    assert asked(row).prompt == word
 
 
 def test_the_ids_of_calls_and_marks_of_caches_are_no_part_of_a_request():
