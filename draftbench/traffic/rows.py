@@ -213,7 +213,8 @@ def _new_parts(
     request: LoggedRequest, content: Mapping[str, Any], answer: Answer | None
 ) -> dict[str, Any]:
     """Those parts of a prompt that were not read but are a number, or hold all of it and the answer
-    as they were rendered; what only repeats the prompt or whole turns is no part of its own.
+    as they were rendered; what only repeats whole turns, or whole lines of a plain prompt, is no
+    part of its own.
 
     Raises:
         NotRepresentableError: a part holds anything else.
@@ -222,6 +223,7 @@ def _new_parts(
     lines = [line.strip() for text in (*asked, *_texts(answer)) for line in text.splitlines()]
     # As they were written, too: a turn may have several texts.
     known = {text.strip() for text in (*asked, *_texts(request.content))}
+    plain = f"\n{content.get('prompt') or ''}\n"
     left = {}
     for path, value in request.parts:
         part = decoded(value)
@@ -230,7 +232,7 @@ def _new_parts(
         number = _NUMBER.fullmatch(part) if isinstance(part, str) else isinstance(part, int | float)
         if rendered or number or not texts:
             left[path] = value
-        elif not texts <= known:
+        elif any(f"\n{text}\n" not in plain for text in texts - known):
             raise NotRepresentableError(path)
     return left
 

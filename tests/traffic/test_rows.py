@@ -259,3 +259,11 @@ def test_the_ids_of_calls_and_marks_of_caches_are_no_part_of_a_request():
 def test_numbers_that_json_does_not_have_are_null(word):
     row = json.dumps(CHAT | {"score": 1, "top_p": 1}).replace(": 1,", f": {word},")
     assert asked(row.encode()) == asked(CHAT)
+
+
+def test_what_a_plain_prompt_has_as_whole_lines_is_no_further_part():
+    prompt = "### Instruction:\nSay it in German.\n\n### Input:\nyes\n\n### Response:"
+    row = {"prompt": prompt, "instruction": "Say it in German.", "input": "yes", "output": "ja"}
+    assert read_request(row, "log:1", Fields(), b"key").request.prompt == prompt
+    with pytest.raises(NotRepresentableError, match="input"):
+        read_request({"prompt": "Ja or Nein?", "input": "Nein"}, "log:1", Fields(), b"key")
