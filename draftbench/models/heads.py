@@ -8,6 +8,7 @@ config.json is in the format of speculators, or that of the head's authors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from draftbench.errors import ModelError, PairError
@@ -60,7 +61,10 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
     source = ModelSource(model, trust)
     if method == "draft-model":
         source.refuse_missing()
-        if source.local and (meant := next(_methods_of(source.raw_config), None)):
+        raw: Mapping[str, Any] = {}
+        with suppress(ModelError):  # what cannot be read is refused where it is needed
+            raw = source.raw_config if source.local else {}
+        if meant := next(_methods_of(raw), None):
             raise ModelError(f"`{draft}` is a head", hint=f"name it `{meant}:{draft}`")
     elif not (source.local or source.on_hub):
         raise ModelError(f"no head at `{draft}`", hint=WHERE_HEADS_ARE)
