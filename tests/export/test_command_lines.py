@@ -31,8 +31,8 @@ print(found["speculative_num_draft_tokens"])
 SETTINGS = [
     {},
     {"mode": DraftingMode.SAMPLED, "sampled": True},
-    {"draft": None, "load": 64},
-    {"quant": "fp8", "load": 64},
+    {"draft": None, "concurrency": 64},
+    {"quant": "fp8", "concurrency": 64},
     {"draft": "org/d@b", "target_revision": "a", "survival": (0.8, 0.5, 0.25, 0.05)},
 ]
 
