@@ -94,7 +94,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     plain_overhead: float | None = None  # the same for steps without speculation
     break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
-    breaks: tuple[str, ...] = ()  # the limits that it breaks, in words
+    breaks: tuple[str, ...] = ()  # sentences on the limits that it exceeds
     drawn_to_others: float | None = None  # share by which the other drafts moved the expected one
     interval_from: IntervalParts | None = None  # of the speed-up that candidates are ranked by
     experts_read: float | None = None  # by a target pass over k+1 tokens in a layer, counted

@@ -27,7 +27,7 @@ _READ = {
     *("role", "type", "content", "contents", "parts", "id", "status", "finish_reason", "index"),
     *("tool_calls", "function_call", *_KEPT, *_REASONING, *MARKS),
 }
-# Marks of a message that the answer goes on with.
+# Marks of a message that the answer continues.
 BEGUN = ("prefix", "partial")
 # Fields of a message that change its prompt and that a `Request` cannot express.
 _PARTS = (*MEDIA, *BEGUN, "tools", "functions", "system", "instructions", "context", "documents")

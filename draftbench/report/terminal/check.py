@@ -103,7 +103,7 @@ def _several(answer: CheckResult) -> Section:
                 "all" if every else ", ".join(starred) or "none",
             ]
         )
-        # A text that begins with a model's name says itself what it is of.
+        # A text that begins with a model's name needs no other.
         named = tuple(f"{mark}{each}{mark} " for each in models for mark in ("", "`"))
         for text in (*pair.obstacles, *pair.caveats):
             of_text[text].append("" if text.startswith(named) else name)
