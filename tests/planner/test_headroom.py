@@ -50,6 +50,12 @@ def test_at_most_every_drafted_token_is_accepted(answered):
     assert (most.tokens_per_round, most.speedup) == (2.0, pytest.approx(2 / 1.2))
 
 
+def test_the_most_is_that_of_the_fastest_draft_length(answered):
+    # Three rounds of about 1.4 s at k = 2, four of 1.2 s at k = 1.
+    most = of(answered([0.0] * 8)).most
+    assert (most.k, most.tokens_per_round) == (2, pytest.approx(8 / 3))
+
+
 def test_it_wins_where_it_is_as_fast_as_the_fastest_other_draft(answered):
     better = of(answered([0.0] * 8, (BIG, [1.0] * 8)))
     # At k = 2 the other takes three rounds of 1.2 + 0.1 + 0.15 s at most.
