@@ -46,15 +46,25 @@ def sweep_words(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def swept(sweep_words, tmp_path_factory):
+def once():
+    """A command line that several tests look at, run for the first of them."""
+
+    def run(*words) -> Outcome:
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DRAFTBENCH_KEY", "the key of the tests")
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = main([str(word) for word in words])
+        return Outcome(code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def swept(sweep_words, once, tmp_path_factory):
     """The run folder of that sweep and what the command left behind."""
     folder = tmp_path_factory.mktemp("swept") / "run"
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DRAFTBENCH_KEY", "the key of the tests")
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([*map(str, sweep_words), "--out", str(folder)])
-    return folder, Outcome(code, out.getvalue(), err.getvalue())
+    return folder, once(*sweep_words, "--out", folder)
 
 
 @pytest.fixture
