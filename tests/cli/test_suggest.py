@@ -69,6 +69,7 @@ def test_a_target_that_is_not_here_still_gets_its_rows_with_their_sources(comman
     assert outcome.out.count("not in the cache, and the hub cannot be reached") == 1
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_asked_once_and_its_answer_is_not_printed(models):
     """A port of this machine at which nobody listens."""
     environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
