@@ -255,7 +255,12 @@ def test_every_answer_on_a_servers_run_names_whose_costs_it_goes_by(
 @pytest.mark.parametrize(
     ("faults", "code", "verdict", "said"),
     [
-        ((9, 11, 13, 15, 17, 19), 1, "FAIL", "6 of 12 requests were not answered: HTTP 503; 0 in the"),
+        (
+            (9, 11, 13, 15, 17, 19),
+            1,
+            "FAIL",
+            "6 of 12 requests were not answered: HTTP 503; 0 in the",
+        ),
         ((13,), 3, "INCONCLUSIVE", "1 of 12 requests was not answered: HTTP 503; 0 in the"),
     ],
 )
