@@ -27,6 +27,7 @@ from draftbench.records import (
     CostPoint,
     Decode,
     DraftingMode,
+    EngineFacts,
     Failure,
     LookupReplay,
     ModelFacts,
@@ -221,6 +222,24 @@ def served(candidate: Candidate | None, k: int, *arrivals: float, **changes: Any
     fields |= changes
     fields.setdefault("output_tokens", sum(fields["chunks"]))
     return Served(candidate=candidate, k=k, arrivals=arrivals, **fields)
+
+
+def engine_facts(candidate: Candidate | None, k: int, **changes: Any) -> EngineFacts:
+    """What a vLLM that draftbench started told of itself."""
+    fields: dict[str, Any] = {
+        "server": f"s{k}",
+        "process": "p1",
+        "engine": "vllm",
+        "version": "0.1",
+        "model": "big",
+        "started": True,
+        "command": None,
+        "settings": {},
+        "context_length": None,
+        "prefix_cache": None,
+        "ready_seconds": None,
+    }
+    return EngineFacts(candidate=candidate, k=k, **fields | changes)
 
 
 def step(candidate: Candidate | None, *seconds: float, **changes: Any) -> CostPoint:
