@@ -353,14 +353,19 @@ def pair_facts(**changes: Any) -> PairFacts:
     )
 
 
+def with_fields(file: Path, **fields: Any) -> Path:
+    """A file of JSON in which some fields are replaced."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return file
+
+
 def stranger(folder: Path) -> Path:
     """The embedded draft with a tokenizer of which the target has no word but the end."""
     embedded = Path(str(files("draftbench"))) / "embedded"
     path = Path(shutil.copytree(embedded / "draft", folder / "stranger"))
-    tokenizer = json.loads((path / "tokenizer.json").read_text())
     words = {f"word {i}": i for i in range(1, 2048)}
-    tokenizer["model"] = {"type": "WordLevel", "vocab": words, "unk_token": "word 1"}
-    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "word 1"}
+    with_fields(path / "tokenizer.json", model=model)
     return path
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from scenes import Outcome, stranger
+from scenes import Outcome, stranger, with_fields
 
 from draftbench.cli import main
 
@@ -76,9 +75,7 @@ def pinned(command, swept, tmp_path):
     outcome = command("gate", "--save", file, swept[0], "--candidate", "draft", "--k", 2)
     assert (outcome.code, outcome.out) == (0, "")
     assert "saved draft at k = 2 on 6 requests" in outcome.err
-    document = json.loads(file.read_text())
-    file.write_text(json.dumps(document | {"run": "the one before"}))
-    return file
+    return with_fields(file, run="the one before")
 
 
 @pytest.fixture

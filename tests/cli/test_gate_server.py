@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 from engines.scripted_server import ScriptedServer
+from scenes import with_fields
 
 TRAFFIC = ["--traffic", "suite:completion", "--sample", 12, "--temperature", 0]
 TRAFFIC += ["--max-new-tokens", 24]
@@ -157,9 +158,8 @@ def test_another_load_than_the_baselines_is_refused_by_name(command, save, measu
     assert "did not measure" not in outcome.err
     assert "\nspeedup " in outcome.out
     assert "concurrency" not in outcome.err
-    document = json.loads(four.read_text())
-    document["question"]["concurrency"] = 2
-    four.write_text(json.dumps(document))
+    question = json.loads(four.read_text())["question"]
+    with_fields(four, question=question | {"concurrency": 2})
     outcome = command("gate", "--baseline", four, measured(pair=True, load="4"))
     assert (outcome.code, outcome.out) == (4, "")
     assert "concurrency was 2, is 4" in outcome.err
@@ -183,10 +183,9 @@ def test_rounds_are_those_at_the_load_that_the_saved_k_is_the_best_for(
 
 def test_what_only_one_side_knows_did_not_change(save, gated):
     saved = save()
-    document = json.loads(saved.read_text())
-    document["tested"] |= {"draft fingerprint": "abc", "engine version": "0.1"}
-    saved.write_text(json.dumps(document))
-    outcome = gated(saved, accepts=(1, 0))
+    tested = json.loads(saved.read_text())["tested"]
+    more = {"draft fingerprint": "abc", "engine version": "0.1"}
+    outcome = gated(with_fields(saved, tested=tested | more), accepts=(1, 0))
     assert "fingerprint" not in outcome.out
     assert "changed since the baseline: engine version" in outcome.out
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from scenes import with_fields
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RUN, ONE_ROW = REFERENCE / "qwen2.5-coder", REFERENCE / "tinyllama-stories"
@@ -167,9 +168,7 @@ def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant)
 def test_a_run_whose_sweep_did_not_end_says_so_first(command, tmp_path):
     copy = Path(shutil.copytree(ONE_ROW, tmp_path / "run"))
     assert "not finished" not in command("recommend", copy, "--all").out
-    manifest = json.loads((copy / "run.json").read_text())
-    manifest["under_way"] = [{"draft": "stories15M"}, {"draft": "ngram"}]
-    (copy / "run.json").write_text(json.dumps(manifest))
+    with_fields(copy / "run.json", under_way=[{"draft": "stories15M"}, {"draft": "ngram"}])
     found = " ".join(command("recommend", copy, "--all").out.split())
     assert (
         "this run is not finished (cut off at candidate 1 of 2, with 12 of 12 responses)" in found

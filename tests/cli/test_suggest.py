@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from scenes import stranger
+from scenes import stranger, with_fields
 
 TARGET = "Llama-3.3-70B-Instruct"
 ONE_B = "meta-llama/Llama-3.2-1B-Instruct"
@@ -115,8 +115,7 @@ def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_fla
     monkeypatch.chdir(tmp_path)
     for name, field in (("plain", {}), ("heads", {"num_nextn_predict_layers": 1})):
         folder = shutil.copytree(embedded / "target", tmp_path / name / "DeepSeek-V3.2")
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | field))
+        with_fields(folder / "config.json", **field)
         found = json.loads(command("suggest", "--target", folder, "--format", "json").out)
         own = found["own_draft"]
         assert (own and (own["field"], own["layers"])) == (

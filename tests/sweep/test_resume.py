@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 
 import msgspec
 import pytest
+from scenes import with_fields
 
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
@@ -307,8 +308,7 @@ def test_a_text_without_its_record_is_made_again(tmp_path, small, cut):
 def test_a_model_that_changed_since_it_was_measured_is_refused(small):
     draft = small.copy("draft", "draft")
     small.sweep(draft)
-    config = json.loads((draft / "config.json").read_text())
-    (draft / "config.json").write_text(json.dumps({**config, "rope_theta": 1.0}))
+    with_fields(draft / "config.json", rope_theta=1.0)
     with pytest.raises(RunFolderError, match="the draft `draft` changed"):
         small.sweep(draft)
 
