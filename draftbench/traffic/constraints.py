@@ -84,7 +84,9 @@ def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
     """
     functions = [
         function
-        for tool in (tools if isinstance(tools, list) else [])
+        for outer in (tools if isinstance(tools, list) else [])
+        if isinstance(outer, Mapping)
+        for tool in outer.get("functionDeclarations", [outer])  # Gemini's
         if isinstance(tool, Mapping)
         and isinstance(function := tool.get("function", tool), Mapping)
         and isinstance(function.get("name"), str)
