@@ -1,8 +1,8 @@
 """Estimates by arithmetic how long a prepared sweep will take, stage by stage.
 
-A pass reads its weights once, takes some time for every layer, and multiplies once more by the
-weights for each further token. A serving engine is taken to read its weights as fast, and every
-server takes time to start.
+A pass reads its weights once and takes some time for every layer, and for each further token it
+multiplies by the weights once more, and takes a little in every layer. A serving engine is taken
+to read its weights as fast, and every server takes time to start.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _CONTEXTS, _CONTEXTS_OF_ROWS, _PROMPTS, _DRAFT_SIZES = 3, 2, 3, (1, 2)
 _TIMED_ROWS = 256
 # Small operations of a layer: what a step of a small model takes beside reading its weights.
 _OPERATIONS = 40
+# What a further token takes of a layer's time beside multiplying.
+_TOKEN_IN_LAYER = 1 / 20
 # How long each of these is timed: what else runs on the machine slows a sweep too.
 _TIMED_SECONDS = 0.2
 # Passes of a visit, with the untimed one before it.
@@ -68,7 +70,8 @@ class DeviceSpeed:
 
     reading: float  # bytes of weights that a pass reads in a second
     layer: float  # seconds of a layer
-    token: float  # what each further token of a pass takes, in readings of the weights
+    token: float  # what multiplying by a further token takes, in readings of the weights
+    in_layer: float  # what else a further token takes in a layer, in seconds
     loading: float  # weights loaded in a second
 
 
@@ -79,13 +82,14 @@ def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
     as they are loaded is assumed of two cores of a server.
     """
     if device != "cpu":
-        return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 5e8)
+        return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 3e-7, 5e8)
     numbers = torch.ones(1 << 25)
     reading = numbers.nbytes / _timed(numbers.sum)
     rows, weights = torch.ones(_TIMED_ROWS, 4096, dtype=dtype), torch.ones(4096, 4096, dtype=dtype)
     token = _timed(lambda: rows @ weights) / _TIMED_ROWS * reading / weights.nbytes
     vector, small = torch.ones(1, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype)
-    return DeviceSpeed(reading, _OPERATIONS * _timed(lambda: vector @ small), token, 1e8)
+    layer = _OPERATIONS * _timed(lambda: vector @ small)
+    return DeviceSpeed(reading, layer, token, layer * _TOKEN_IN_LAYER, 1e8)
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -207,7 +211,8 @@ def stages_of_decoder(
 def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
     weights = sheet.read_at(level) / speed.reading
     step = weights + sheet.layers * speed.layer
-    return _Model(step, sheet.parameters / speed.loading, speed.token * weights)
+    token = speed.token * weights + sheet.layers * speed.in_layer
+    return _Model(step, sheet.parameters / speed.loading, token)
 
 
 def _step_times(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> float:

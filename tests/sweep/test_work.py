@@ -21,7 +21,7 @@ from draftbench.sweep.work import (
 
 SMALL, NGRAM, SELF = Candidate(draft="small"), Candidate(draft="ngram"), Candidate(draft="self")
 
-CORES = DeviceSpeed(reading=20e9, layer=0.0, token=1 / 10, loading=45e6)
+CORES = DeviceSpeed(reading=20e9, layer=0.0, token=1 / 10, in_layer=0.0, loading=45e6)
 
 
 @pytest.fixture
@@ -75,10 +75,14 @@ def test_time_follows_from_sizes_and_tokens(work):
     assert work() == LOADING + WRITING + READING + timed(2) + DECODING
 
 
-def test_layers_take_their_time_once_a_pass(work):
-    """10 layers of 1 ms in each of the 50 passes that write responses, none for their tokens."""
-    layered = replace(CORES, layer=1e-3)
-    assert work(measure="replay", speed=layered) == LOADING + WRITING + READING + 50 * 0.01
+def test_layers_take_their_time_once_a_pass_and_a_little_for_each_further_token(work):
+    """10 layers of 1 ms in each of the 50 passes that write responses, and 0.1 ms for 7 rows of
+    them, the 600 tokens of prompts, and the 1000 that target and self read; 1 layer of the draft.
+    """
+    replays = LOADING + WRITING + READING
+    assert work(measure="replay", speed=replace(CORES, layer=1e-3)) == replays + 50 * 0.01
+    tokens = 0.001 * (50 * 7 + 600 + 1000 + 1000) + 0.0001 * 1000
+    assert work(measure="replay", speed=replace(CORES, in_layer=1e-4)) == replays + tokens
 
 
 def test_what_is_not_measured_takes_no_time(work):
