@@ -36,7 +36,7 @@ _MAX_LABEL = 200
 # steps omitted)" is none.
 _OF = r"((content|text|prompt|input|output|message|value|body|request|response) )?"
 _SIZE = r"[\d,.]{1,12} ?\w{0,12}"
-_LANGFUSE_MEDIA = re.compile(r"@@@langfuseMedia:[^@]{1,400}@@@")
+_LANGFUSE_MEDIA = "@@@langfuseMedia:type="
 _LITELLM_CUT = re.compile(r"\(litellm_truncated ")
 _LITELLM_REDACTED = re.compile(r"(\A|\n)[ \t]*redacted-by-litellm[ \t]*(\n|\Z)")
 _WHOLE_CUT = re.compile(
@@ -54,6 +54,7 @@ _CUT_AT_END = re.compile(
     rf"|(\.\.\.|…)(truncated| ?\(truncated( {_SIZE})?\)))\s*\Z",
     re.IGNORECASE,
 )
+_LONGEST_MARK = 200
 # How a text begins that looks like messages or their parts.
 _LIKE_MESSAGES = re.compile(
     r"""\s{0,9}(array\(\s?)?[\[(]*\s?(
@@ -170,7 +171,7 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
     if not any((message["content"] or "").strip() for message in messages):
         raise BadRowError("the messages are empty")
     said = [message["content"] or "" for message in messages]
-    longest = max((len(text) for text in said if not _CUT_AT_END.search(text)), default=0)
+    longest = max((len(text) for text in said if not _ends_cut(text)), default=0)
     for message, text in zip(messages, said, strict=True):
         tool = message["role"] == "tool"
         # A user may send a conversation as JSON, to be judged.
@@ -194,13 +195,17 @@ def _refuse_mark(text: str, *, asked: bool = False) -> None:
             mark: what a tool wrote, or a text that is shorter than a whole one of the same request,
             since loggers cut what is longest.
     """
-    cut = _CUT_AT_END.match(text) if asked else _CUT_AT_END.search(text)
-    if _LANGFUSE_MEDIA.search(text):
+    cut = _CUT_AT_END.match(text) if asked else _ends_cut(text)
+    if _LANGFUSE_MEDIA in text:
         raise NoTrafficError("kept elsewhere by the logger")
     if cut or _WHOLE_CUT.match(text) or _LITELLM_CUT.search(text):
         raise NoTrafficError("cut by the logger")
     if _WHOLE_REDACTED.match(text) or _LITELLM_REDACTED.search(text):
         raise NoTrafficError("redacted by the logger")
+
+
+def _ends_cut(text: str) -> bool:
+    return bool(_CUT_AT_END.search(text.rstrip()[-_LONGEST_MARK:]))
 
 
 def _texts(value: Any) -> Iterator[str]:
