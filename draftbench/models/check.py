@@ -72,15 +72,14 @@ def check_models(
     dtype: torch.dtype | None = None,
     heads: Sequence[str] = (),
 ) -> CheckResult:
-    """Check every draft with the target.
+    """Check every draft with the target. Weights or a tokenizer that a folder does not hold are not
+    looked into, which a caveat says.
 
     Args:
         memory_bytes: the memory that target and draft share.
         traffic: how often each of the target's tokens occurs in the traffic.
         dtype: the type that both run in (default: each in its checkpoint's).
         heads: what drafts with the target's own states, as `--drafts` names it.
-
-    What a folder does not hold, weights or tokenizer, is not looked into, and is said.
 
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded, or is no language model's, or a

@@ -27,9 +27,8 @@ ANSWERS = (
 )
 # Fields inside which an API's answer keeps its text.
 _INSIDE = (
-    *("body", "choices", "candidates", "message", "generations", "output", "content", "parts"),
-    "text",
-    *("generated_text", "response", "completion"),
+    *("body", "choices", "candidates", "message", "generations", "output", "content"),
+    *("parts", "text", "generated_text", "response", "completion"),
 )
 _COUNTS = (
     "usage.completion_tokens_details.reasoning_tokens",

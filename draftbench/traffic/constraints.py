@@ -7,7 +7,7 @@ arguments of the tools that must be called).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from draftbench.traffic.errors import NotRepresentableError
@@ -84,11 +84,8 @@ def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
     """
     functions = [
         function
-        for outer in (tools if isinstance(tools, list) else [])
-        if isinstance(outer, Mapping)
-        for tool in outer.get("functionDeclarations", [outer])  # Gemini's
-        if isinstance(tool, Mapping)
-        and isinstance(function := tool.get("function", tool), Mapping)
+        for tool in _each(tools)
+        if isinstance(function := tool.get("function", tool), Mapping)
         and isinstance(function.get("name"), str)
     ]
     schemas = {
@@ -111,3 +108,13 @@ def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
             ]
             return {"tool": {"type": "array", "minItems": 1, "items": {"anyOf": calls}}}
     return None
+
+
+def _each(tools: Any) -> Iterator[Mapping[str, Any]]:
+    """The tools of a list; Gemini keeps several in one."""
+    for tool in tools if isinstance(tools, list) else ():
+        match tool:
+            case {"functionDeclarations": list(declared)}:
+                yield from _each(declared)
+            case Mapping():
+                yield tool

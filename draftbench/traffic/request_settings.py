@@ -234,15 +234,17 @@ def _untyped(name: str, value: Any) -> Any:
     return value if text else content
 
 
-def _functions(tool: dict[str, Any]) -> list[dict[str, Any]]:
+def _functions(tool: Any) -> list[dict[str, Any]]:
     """The functions of a tool as chat templates expect them; others than OpenAI's chat API write
     them flat, Gemini's several in one.
     """
+    if not isinstance(tool, Mapping):
+        raise BadRowError("a function of `tools` is not an object")
     tool = {name: tool[name] for name in tool if name not in MARKS}
     flat = tool.get("toolSpec", tool)
     match flat:
-        case {"functionDeclarations": list(declared), **rest} if not rest:
-            return [each for inner in declared for each in _functions(_in_lower_case(inner))]
+        case {"functionDeclarations": list(inner), **rest} if all(v is None for v in rest.values()):
+            return [each for tool in inner for each in _functions(_in_lower_case(tool))]
         case {"function": _}:
             return [tool]
         case {"inputSchema": {"json": schema}} | {"input_schema": schema}:

@@ -183,19 +183,19 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
             message.get("reasoning_content", ""),
             *_texts(message.get("tool_calls")),
         ):
-            _refuse_mark(each, asked=tool or len(each) < longest)
+            _refuse_mark(each, cut_before=tool or len(each) < longest)
     return {"messages": messages}
 
 
-def _refuse_mark(text: str, *, asked: bool = False) -> None:
+def _refuse_mark(text: str, *, cut_before: bool = False) -> None:
     """Raise a NoTrafficError for a text in which the logger speaks.
 
     Args:
-        asked: whether the program that asked may have cut the text, so that the model read its
-            mark: what a tool wrote, or a text that is shorter than a whole one of the same request,
+        cut_before: whether the text may have been cut before it was asked, so that the model read
+            the mark: what a tool wrote, or what is shorter than a whole text of the same request,
             since loggers cut what is longest.
     """
-    cut = _CUT_AT_END.match(text) if asked else _ends_cut(text)
+    cut = _CUT_AT_END.match(text) if cut_before else _ends_cut(text)
     if _LANGFUSE_MEDIA in text:
         raise NoTrafficError("kept elsewhere by the logger")
     if cut or _WHOLE_CUT.match(text) or _LITELLM_CUT.search(text):

@@ -206,6 +206,7 @@ NAMES = st.sampled_from(
         *("turns", "instruction", "output", "options", "parameters", "sampling_params", "request"),
         *("attributes", "gen_ai.input.messages", "parts", "role", "content", "type", "model"),
         *("tools", "system", "response", "choices", "temperature", "num_predict", "output_tokens"),
+        *("contents", "functionDeclarations", "functionResponse", "thought", "toolConfig"),
     ]
 )
 VALUES = st.recursive(

@@ -162,6 +162,12 @@ def test_tools_of_every_api_reach_the_template_alike(tool):
     assert asked({"messages": [USER], "tools": [tool]}).tools == (FUNCTION,)
 
 
+@pytest.mark.parametrize("inner", ["f", 5, None])
+def test_a_declared_function_that_is_no_object_is_a_bad_row(inner):
+    with pytest.raises(BadRowError, match="a function of `tools` is not an object"):
+        asked({"messages": [USER], "tools": [{"functionDeclarations": [inner]}]})
+
+
 def test_a_tool_of_several_functions_is_as_many_tools_and_its_types_are_json_schema_s():
     inner = {"type": "OBJECT", "properties": {"type": {"type": "STRING", "enum": ["A"]}}}
     tools = asked(
@@ -186,7 +192,7 @@ def test_a_tool_of_several_functions_is_as_many_tools_and_its_types_are_json_sch
         {"type": "custom", "name": "f"},
         {"type": "computer_20241022"},
         {"googleSearch": {}},
-        {"functionDeclarations": [], "codeExecution": {}},
+        {"functionDeclarations": [TOOL], "codeExecution": {}},
     ],
 )
 def test_a_tool_that_is_no_function_leaves_its_request_out(tool):
