@@ -7,7 +7,7 @@ arguments of the tools that must be called).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from draftbench.traffic.errors import NotRepresentableError
@@ -82,16 +82,11 @@ def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
     """The constraint of a choice that forces a tool to be called, as vLLM applies it: the arguments
     of the named tool, or a list of calls.
     """
-    functions = [
-        function
-        for tool in _each(tools)
-        if isinstance(function := tool.get("function", tool), Mapping)
-        and isinstance(function.get("name"), str)
-    ]
-    schemas = {
-        function["name"]: function.get("parameters", function.get("input_schema")) or {}
-        for function in functions
-    }
+    schemas = {}
+    for tool in tools if isinstance(tools, list) else ():
+        match tool:
+            case {"function": {"name": str(name), **function}}:
+                schemas[name] = function.get("parameters") or {}
     match choice:
         case {"function": {"name": str(name)}} | {"type": "tool" | "function", "name": str(name)}:
             return {"tool": schemas[name]} if name in schemas else None
@@ -108,13 +103,3 @@ def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
             ]
             return {"tool": {"type": "array", "minItems": 1, "items": {"anyOf": calls}}}
     return None
-
-
-def _each(tools: Any) -> Iterator[Mapping[str, Any]]:
-    """The tools of a list; Gemini keeps several in one."""
-    for tool in tools if isinstance(tools, list) else ():
-        match tool:
-            case {"functionDeclarations": list(declared)}:
-                yield from _each(declared)
-            case Mapping():
-                yield tool

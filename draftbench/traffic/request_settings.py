@@ -160,6 +160,9 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
         NotRepresentableError: the request sets a field that a `Request` cannot express.
     """
     given: dict[str, Any] = {}
+    if isinstance(tools := setting_value("tools", settings.get("tools")), list):
+        tools = [function for tool in tools for function in _functions(tool)]
+        settings = {**settings, "tools": tools}
     constraint, forced = constraint_of(
         {
             name: setting_value(name, settings[name])
@@ -174,7 +177,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
             name = "enable_thinking" if isinstance(value, bool) else "reasoning_effort"
         if value is None:
             continue
-        if name == "tool_choice" and (forced or not setting_value("tools", settings.get("tools"))):
+        if name == "tool_choice" and (forced or not tools):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
@@ -204,7 +207,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
         "max_tokens": asked.max_completion_tokens or asked.max_tokens,
         "stop": (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
         "weight": float(asked.n),
-        "tools": tuple(each for tool in asked.tools for each in _functions(tool)) or None,
+        "tools": tuple(asked.tools) or None,
         "template": asked.chat_template_kwargs | switches,
         "constraint": constraint,
     }

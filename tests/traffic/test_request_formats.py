@@ -120,9 +120,13 @@ TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
 
 @pytest.mark.parametrize(("mode", "forced"), [("AUTO", False), ("ANY", True)])
 def test_gemini_says_elsewhere_whether_a_tool_must_be_called(mode, forced):
-    tools = [{"functionDeclarations": [{"name": "ls"}]}]
+    tools = [{"functionDeclarations": [{"name": "ls", "parameters": {"type": "OBJECT"}}]}]
     config = {"functionCallingConfig": {"mode": mode}}
     request = asked({"request": {"contents": TURNS, "tools": tools, "toolConfig": config}})
+    function = {"name": "ls", "parameters": {"type": "object"}}
+    plain = {"messages": [USER], "tools": [{"type": "function", "function": function}]}
+    plain |= {"tool_choice": "required" if forced else "auto"}
+    assert request.constraint == asked({"body": plain}).constraint
     assert (request.constraint is not None) is forced
 
 
