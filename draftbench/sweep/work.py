@@ -29,7 +29,6 @@ from draftbench.planner.what_to_measure import SHARE_OF_DECODING
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
 from draftbench.sweep.engine_servers import (
     ALONE,
-    CANDIDATES_BETWEEN,
     ServerConfig,
     Serving,
     arrival_times,
@@ -219,13 +218,13 @@ def _step_times(prepared: Prepared, target: _Model, draft: _Model, rows: int) ->
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
     visits = LEAST_TURNS * _VISIT * (_CONTEXTS if rows == 1 else _CONTEXTS_OF_ROWS)
     prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if rows == 1 else 0)
-    timed = {target: CostGrid((), max(prepared.options.ks), (), (), rows).verify_sizes}
-    if draft.step > 0:
-        timed.setdefault(draft, _DRAFT_SIZES)
+    timed = [(target, CostGrid((), max(prepared.options.ks), (), (), rows).verify_sizes)]
+    if draft.step > 0 and draft is not target:
+        timed.append((draft, _DRAFT_SIZES))
     return sum(
         visits * sum(model.one_pass(rows * size) for size in sizes)
         + prompts * model.reading(prompt)
-        for model, sizes in timed.items()
+        for model, sizes in timed
     )
 
 
@@ -260,17 +259,16 @@ def servers_of(prepared: Prepared, serving: Serving, *, every_k: bool) -> Iterat
                 yield ServerConfig(None, 0, repeat + 1)
                 yield serving.drafting._replace(repeat=repeat)
             continue
-        plain, back = iter(serving.plain_starts(repeat)), -1 if repeat % 2 else 1
-        order = list(serving.levels)[::back]
-        for at, candidate in enumerate(order, 1):
+        plain = 0  # servers without a draft so far
+        for candidate in serving.in_order(repeat):
             ks = serving.ks(candidate) if speculates else ()
             if options.measure == "best" and not every_k:
                 ks = tuple(sorted({*ks[:1], *ks[-1:]}))
-            for k in ks[::back]:
+            for k in ks[:: -1 if repeat % 2 else 1]:
                 yield ServerConfig(candidate, k, repeat)
-            if at % CANDIDATES_BETWEEN == 0 and at < len(order):
-                yield next(plain)
-        yield from plain
+            yield from (due := serving.plain_until(candidate, repeat))[plain:]
+            plain = len(due)
+        yield from serving.plain_starts(repeat)[plain:]
 
 
 def stages_on_engine(
