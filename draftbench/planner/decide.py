@@ -57,7 +57,7 @@ from draftbench.planner.recommendation import (
     LargerSweep,
     Remedy,
 )
-from draftbench.records import SELF, Candidate
+from draftbench.records import SELF, Candidate, Key
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run, to_decode
 
@@ -346,6 +346,12 @@ class Evaluator:
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
         """What was decoded by the runner that costs come from."""
         return {} if self.foreign else measurements(self.run, concurrency)
+
+    @remembered
+    def decoded(self, candidate: Candidate) -> frozenset[Key]:
+        """The responses on which a candidate was decoded at some load."""
+        decodes = () if self.foreign else self.run.decodes
+        return frozenset(row.key for row in decodes if row.candidate == candidate)
 
     @remembered
     def promised(self, concurrency: int) -> Promised:
