@@ -533,15 +533,14 @@ def _drawn_logs(here: Promised, longer: Sequence[Floats], *, prefills: bool) -> 
     requests are spread as Student's t of as many equal ones.
     """
 
+    promised = np.stack([here.plain, here.rounds], axis=-1)
+
     def logs(rows: slice, longer: Floats) -> Floats:
-        sides = [
-            here.plain[rows] * np.exp(longer[..., 0]),
-            here.rounds[rows] * np.exp(longer[..., 1]),
-        ]
-        if prefills:
-            sides = [side + here.prefills[rows, :, at] for at, side in enumerate(sides)]
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(np.log(sides[0] / sides[1]), np.float64)
+            sides = np.log(promised[rows]) + longer
+            if prefills:
+                sides = np.logaddexp(sides, np.log(here.prefills[rows]))
+            return np.asarray(sides[..., 0] - sides[..., 1], np.float64)
 
     estimate, by_requests, by_time = longer
     middle = logs(slice(0, 1), estimate[None])[0]
