@@ -21,7 +21,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
@@ -428,19 +427,15 @@ class EngineDesign:
         for own in by_draft.values():
             own.sort(key=lambda at: configurations[at].k)
             started = [at for at in own if configurations[at] in self.started]
-            if started:
-                found[:, started, 1] = rising(found[:, started, 1])
-            for at, following in [*pairwise(own), (own[-1], None)]:
-                if at in started:
-                    continue
-                before = found[:, own[max(own.index(at) - 1, 0)], 1] if at != own[0] else None
-                least = found[:, at, 0] if before is None else np.maximum(found[:, at, 0], before)
-                found[:, at, 1] = np.maximum(found[:, at, 1], least)
-                above = next(
-                    (n for n in started if configurations[n].k > configurations[at].k), None
-                )
-                if above is not None and following is not None:
-                    found[:, at, 1] = np.minimum(found[:, at, 1], found[:, above, 1])
+            found[:, started, 1] = rising(found[:, started, 1])
+            least = found[:, own[0], 0]
+            for place, at in enumerate(own):
+                if at not in started:
+                    found[:, at, 1] = np.maximum(found[:, at, 1], least)
+                    above = next((n for n in own[place:] if n in started), None)
+                    if above is not None:
+                        found[:, at, 1] = np.minimum(found[:, at, 1], found[:, above, 1])
+                least = np.maximum(least, found[:, at, 1])
         return found
 
 

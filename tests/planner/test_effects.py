@@ -93,7 +93,9 @@ def test_the_level_of_another_drafts_line_counts_for_a_single_started_k():
 def test_a_bend_that_another_draft_shows_is_that_of_the_target():
     # The other's rounds are flat up to k = 4, and .3 longer with each token from there on.
     other = {1: 1.2, 2: 1.2, 3: 1.2, 4: 1.2, 6: 1.8, 8: 2.4}
-    alone, beside = (seconds(started({0: 1.0, 1: 1.3, 8: 3.2}, *more), 4) for more in ((), (other,)))
+    alone, beside = (
+        seconds(started({0: 1.0, 1: 1.3, 8: 3.2}, *more), 4) for more in ((), (other,))
+    )
     assert beside < 1.85 < 2.1 < alone
 
 
