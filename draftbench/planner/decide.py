@@ -302,18 +302,14 @@ class Evaluator:
         """How much longer than promised decoding takes, by all timed cells."""
         timed, blocks = self.source.run, self.source.blocks
         cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
-        concurrencies = sorted(
-            {concurrency for by_concurrency in blocks.values() for concurrency in by_concurrency}
-        )
+        loads = {n for by_concurrency in blocks.values() for n in by_concurrency}
+        loads |= {cell.configuration.concurrency for cell in cells}
         engine = timed is not None and timed.manifest.question.engine is not None
-        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, concurrencies)
-        timed_concurrencies = sorted(
-            {*concurrencies, *(cell.configuration.concurrency for cell in cells)}
-        ) or [1]
+        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, sorted(loads))
         known = [
             Configuration(candidate.draft, candidate.quant, k, concurrency)
             for candidate in self.run.candidates
-            for concurrency in timed_concurrencies
+            for concurrency in sorted(loads) or [1]
             for k in self.ks
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]

@@ -17,7 +17,7 @@ likely; between two timed concurrencies effects are linear in log b. log speed-u
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -349,16 +349,15 @@ class EngineDesign:
     def __init__(self, cells: Sequence[Cell], ks: Sequence[int]) -> None:
         logs: dict[int, dict[Candidate | None, dict[int, list[float]]]]
         logs = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+        starts = Counter[tuple[Candidate | None, int, int]]()
         for cell in cells:
             own = cell.configuration
             of = own.candidate if own.k else None
-            logs[own.concurrency][of][own.k].append(float(cell.log[0]))
-        drafted = [
-            s for by in logs.values() for of, each in by.items() if of for s in each.values()
-        ]
-        every = [s for by in logs.values() for each in by.values() for s in each.values()]
-        self.turns = max(map(len, drafted), default=1)
-        self.repeated = any(len(starts) > 1 for starts in every)
+            starts[of, own.k, own.concurrency] += 1
+            if cell.promise != "tokens" or of is None:
+                logs[own.concurrency][of][own.k].append(float(cell.log[0]))
+        self.turns = max((often for (of, *_), often in starts.items() if of), default=1)
+        self.repeated = max(starts.values(), default=1) > 1
         most = 0.5 if self.repeated else MOST_BY_DEFAULT
         noises = np.geomspace(START_NOISE / 8, 0.5, 31)
         self.noises = noises[noises <= most]

@@ -90,6 +90,15 @@ def test_the_level_of_another_drafts_line_counts_for_a_single_started_k():
     assert seconds(started({0: 1.0, 4: 2.0}, other), 2) == pytest.approx(1.7, rel=0.02)
 
 
+def test_a_draft_that_tells_no_rounds_shows_no_level():
+    # The line from the target step through 1.4 at k = 4, whatever a token of the other takes.
+    cells = [cell(0, 1.0), cell(4, 1.4, place=1)]
+    cells += [cell(k, 0.7, BIG, k, promise="tokens") for k in (2, 8)]
+    known = [Configuration("small", "none", k) for k in KS]
+    effects = Effects(cells, EngineDesign(cells, KS), known)
+    assert seconds(effects, 2) == pytest.approx(1.2, rel=1e-3)
+
+
 def test_a_bend_that_another_draft_shows_is_that_of_the_target():
     # The other's rounds are flat up to k = 4, and .3 longer with each token from there on.
     other = {1: 1.2, 2: 1.2, 3: 1.2, 4: 1.2, 6: 1.8, 8: 2.4}
