@@ -42,7 +42,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PrivateStart, PrivateText
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
-from draftbench.sweep.failures import failure, known_error, timed_out
+from draftbench.sweep.failures import failure, known_error, parts_missing, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Decoding, Replaying, SweepState, Timing
@@ -196,6 +196,8 @@ class Worker:
         measurement, candidate = self.measurement, loaded.candidate
         for step in self.state.steps(candidate):
             match step:
+                case Replaying() if candidate.beneath:
+                    raise parts_missing(candidate)
                 case Replaying(groups):
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)
                     for group in groups:
