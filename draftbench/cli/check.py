@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _EVERY_TARGET = "it works with every target"
 _STACKED = (
     "prompt lookup goes with every draft, and of the engines llama.cpp alone looks up first "
-    "(--spec-type ngram-simple,draft-…)"
+    "(--spec-type ngram-simple,draft-…; before a head it then accepts a little less than replay)"
 )
 # Ways to draft without anything that could be checked.
 _UNCHECKED = {

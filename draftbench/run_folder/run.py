@@ -124,10 +124,12 @@ class Run:
         ]
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
-        """The last facts of a draft or, with None, of the target; None for prompt lookup and
-        `self`, which have none.
+        """The last facts of a draft or, with None, of the target; of a stack that was not loaded
+        here, those of its draft. None for prompt lookup and `self`, which have none.
         """
-        return next((f for f in reversed(self.facts) if f.candidate == candidate), None)
+        found = next((f for f in reversed(self.facts) if f.candidate == candidate), None)
+        beneath = candidate and candidate.beneath
+        return self.facts_of(beneath) if found is None and beneath else found
 
 
 def read_run(folder: RunFolder) -> Run:
