@@ -249,8 +249,8 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
             )
         return how(given)
     beneath, stacked = spec.removeprefix(STACK), spec.startswith(STACK)
-    is_model = beneath != LOOKUP and not beneath.startswith("eagle3:")
-    if question.engine is None and is_model:  # a folder, even one that is called mtp
+    is_model = beneath not in (LOOKUP, "mtp") and not beneath.startswith("eagle3:")
+    if question.engine is None and is_model:  # a folder, even one that is called dflash:x
         return Speculation(
             "draft-model",
             given or beneath,

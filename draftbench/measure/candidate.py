@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter, StackDrafter
-from draftbench.decoder.eagle import EagleHead, HeadDrafter
+from draftbench.decoder.mtp import Head, head_drafter
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TextSide
 from draftbench.records import Candidate, DraftingMode, NGramSizes
@@ -37,7 +37,7 @@ class LoadedCandidate:
     """
 
     candidate: Candidate
-    runner: Runner | EagleHead | None
+    runner: Runner | Head | None
     measurement: MeasurementContext
 
     def drafter(self) -> Drafter:
@@ -47,8 +47,8 @@ class LoadedCandidate:
         if self.runner is None:
             return lookup
         drafter: Drafter = (
-            HeadDrafter(self.runner)
-            if isinstance(self.runner, EagleHead)
+            head_drafter(self.runner)
+            if isinstance(self.runner, Head)
             else ModelDrafter(self.runner, measurement.mode)
         )
         return StackDrafter(lookup, drafter) if self.candidate.beneath else drafter

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from draftbench.acceptance.rounds import MOST_READ
 from draftbench.decoder.drafters import LookupIndex
-from draftbench.decoder.eagle import EagleHead
+from draftbench.decoder.mtp import Head
 from draftbench.decoder.routing import counted_experts, expert_layers
 from draftbench.decoder.runner import HiddenStates, KVCache, Runner
 from draftbench.decoder.sampling import best
@@ -49,7 +50,7 @@ class CostGrid:
             return tuple(sorted({n for n in range(1, top + 1) if n <= 5 or n % 2} | {top}))
         return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
 
-    def stack_sizes(self, draft: Runner | EagleHead) -> tuple[int, ...]:
+    def stack_sizes(self, draft: Runner | Head) -> tuple[int, ...]:
         """Tokens per row of the first passes of a stack's draft to time, which reads what lookup
         brought since it last drafted: each twice the one before, as far as its context reaches.
         """
@@ -132,11 +133,11 @@ def time_steps(
     """
     measurement, draft, candidate = loaded.measurement, loaded.runner, loaded.candidate
     clock = measurement.clock
-    reads = draft.reads if isinstance(draft, EagleHead) else ()
+    reads = draft.reads if isinstance(draft, Head) else ()
     points = [*_passes(measurement.target, None, grid, grid.verify_sizes, reads)]
     if candidate.looks_up:
         points += _proposals(candidate, grid, measurement.lookup)
-    if isinstance(draft, EagleHead):
+    if isinstance(draft, Head):
         sizes = grid.stack_sizes(draft) if candidate.beneath else grid.verify_sizes
         points += _head_passes(draft, candidate, grid, sizes, measurement.target)
     elif draft not in (None, measurement.target):  # as its own draft it has no other passes
@@ -221,7 +222,7 @@ def _step(
 
 
 def _head_passes(
-    head: EagleHead,
+    head: Head,
     candidate: Candidate,
     grid: CostGrid,
     sizes: tuple[int, ...],
@@ -237,7 +238,7 @@ def _head_passes(
     tokens = torch.tensor(text, device=target.device)
     target.forward(tokens, target.new_cache(most), every=False, heard=heard)
     states = heard.joined()
-    cache = head.new_cache(max([*contexts, most]) + max(sizes), rows)
+    cache: Any = head.new_cache(max([*contexts, most]) + max(sizes), rows)
 
     def point(what: str, size: int, context: int, at_once: int = rows) -> _Point:
         counts = [size] * at_once + [0] * (rows - at_once)

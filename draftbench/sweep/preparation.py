@@ -43,6 +43,7 @@ from draftbench.models.compatibility import check_pair, check_writes, context_le
 from draftbench.models.drafting import Method, draft_name, parsed
 from draftbench.models.eagle import check_eagle
 from draftbench.models.heads import checkpoint_of
+from draftbench.models.mtp import check_mtp
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -136,18 +137,18 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     models = [spec for spec in drafting if not spec.startswith(STACK)]
     for spec in drafting:
         method = parsed(spec)[0]
-        kind = "stack" if spec not in models else "head" if method == "eagle3" else ""
+        kind = "stack" if spec not in models else "head" if method in ("eagle3", "mtp") else ""
         if kind and options.mode is not DraftingMode.GREEDY:
             raise UsageError(
                 f"`{spec}`: the built-in decoder drafts greedily with a {kind}",
                 hint=f"leave `--mode` out, or leave the {kind} out",
             )
-        if method not in ("draft-model", "eagle3"):
+        if method not in ("draft-model", "eagle3", "mtp"):
             raise UsageError(
                 f"`{spec}`: only a serving engine drafts by {method}",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
-    for spec in (options.target, *models):
+    for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
         checkpoint_of(spec, options.trust)
     traffic = read_requests(options, watcher)
     for level in (options.target_quant, *options.quants):
@@ -167,6 +168,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     checks: dict[Method, Check] = {
         "draft-model": partial(check_pair, target, traffic=counts_of(prompts)),
         "eagle3": partial(check_eagle, target),
+        "mtp": check_mtp,
     }
     checked = check_drafts(options, specs, checks)
     if not checked.candidates:
@@ -414,7 +416,8 @@ def check_drafts(
         if spec == SELF or method not in checks:
             checked.candidates[Candidate(draft=name)] = None
             continue
-        source, levels = ModelSource(model, options.trust), options.quants
+        # Layers that the target carries are in its own checkpoint.
+        source, levels = ModelSource(model or options.target, options.trust), options.quants
         try:
             caveats = checks[method](source)
             if caveats is None:
