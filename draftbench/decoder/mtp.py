@@ -188,8 +188,8 @@ class ModulesDrafter(HeadDrafter):
 
     @torch.inference_mode()
     def _read(self, row: int, text: Sequence[int], end: int, k: int) -> list[Tensor]:
-        """Read the rows up to `end` with every layer, or with `k` of them, which draft a token each;
-        keep those whose tokens the text has. Along a response k never grows.
+        """Read the rows up to `end` with every layer, or with `k` of them, which draft a token
+        each; keep those whose tokens the text has. Along a response k never grows.
         """
         head, cache = self.head, self.cache
         assert isinstance(head, MtpHead)

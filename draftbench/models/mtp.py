@@ -53,7 +53,7 @@ def mtp_obstacles(target: ModelSource) -> Iterator[str]:
         yield f"its layers are of kind {', '.join(sorted(kinds))}"
     stored = target.stored_tensors()
     if None not in stored.values() and not any(map(names.search, stored)):
-        yield "the files hold none of their tensors"
+        yield "the files hold none of their tensors by the names that transformers knows"
 
 
 def build_mtp(

@@ -129,4 +129,4 @@ def test_a_fault_of_the_drafter_shows_against_the_pass(layers, fault):
         for kept, proposed in zip(found.accepted, found.proposed, strict=True):
             wrong += proposed > 0 and kept != matched(said[at - 1][:proposed], found.tokens[at:])
             at += kept + 1
-    assert wrong > 5
+    assert wrong > 2
