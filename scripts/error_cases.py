@@ -341,9 +341,9 @@ RUNS: list[Case] = [
     ("A run folder that does not exist", lambda: ["recommend", "results/runs/prod"]),
     ("A folder that is not a run", lambda: ["recommend", "."]),
     ("A run of a newer draftbench", lambda: kept(
-        replaced("run.json", '"schema_version": 5', '"schema_version": 99'))),
+        replaced("run.json", '"schema_version": 6', '"schema_version": 99'))),
     ("A run of an older draftbench", lambda: kept(
-        replaced("run.json", '"schema_version": 5', '"schema_version": 4'))),
+        replaced("run.json", '"schema_version": 6', '"schema_version": 5'))),
     ("A head that is cut", lambda: kept(lambda run: os.truncate(run / "run.json", 700))),
     ("A line that is not a record", lambda: kept(
         replaced("observations/replay.jsonl", "\n", "\n{}\n"))),
@@ -399,6 +399,8 @@ ANSWERS: list[Case] = [
         "recommend", "run", "--costs", "costs.yaml")),
     ("An unknown engine", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
     ("An acceptance rate of 2.7", lambda: ["estimate", "--alpha", "2.7", "--draft-cost", "0.1"]),
+    ("A verify ratio below 1", lambda: [
+        "estimate", "--alpha", "0.7", "--draft-cost", "0.1", "--verify-ratio", "0.2"]),
 ]  # fmt: skip
 ENGINES: list[Case] = [
     ("`--engine vlm`", lambda: served(engine="vlm")),
