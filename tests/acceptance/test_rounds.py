@@ -156,7 +156,14 @@ def stacks(draw: st.DrawFn) -> tuple[int, int, StackReplay, bool]:
     return length, limit, found, is_head
 
 
+NOTHING_FOUND = lookup((0,) * 8, (0,) * 8, 6)
+(OF_A_MODEL,) = stacked(
+    [NOTHING_FOUND, replay((1, 0, 1, 1, 0, 0, 1, 0), draftable=9)], ["small", "ngram+small"]
+)
+
+
 @given(stacks(), st.integers(1, 6))
+@example((9, 12, OF_A_MODEL, False), 2)
 def test_a_stacks_rounds_equal_a_walk_with_the_cache_of_its_draft(
     stack: tuple[int, int, StackReplay, bool], k: int
 ) -> None:
