@@ -11,7 +11,8 @@ field is an error that names the place.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence, Sized
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from enum import StrEnum
 from itertools import accumulate, pairwise
 from struct import pack
@@ -31,6 +32,8 @@ class DraftingMode(StrEnum):
 
 # The drafts without a model: prompt lookup, and the target as its own draft, which is the control.
 LOOKUP, SELF = "ngram", "self"
+# How a stack is named, before its draft: this drafts where prompt lookup finds nothing.
+STACK = f"{LOOKUP}+"
 
 
 class NGramSizes(NamedTuple):
@@ -103,11 +106,23 @@ class Candidate(Record, frozen=True):
     """A draft at a quantization level.
 
     `draft` is the name that the run gave the model, or `ngram` (prompt lookup), or `self` (the
-    target as its own draft).
+    target as its own draft), or `ngram+NAME` (a stack).
     """
 
     draft: str
     quant: str = "none"
+
+    @property
+    def beneath(self) -> Candidate | None:
+        """The draft of a stack, which drafts where prompt lookup finds nothing."""
+        if not self.draft.startswith(STACK):
+            return None
+        return Candidate(draft=self.draft.removeprefix(STACK), quant=self.quant)
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether this is prompt lookup, or a stack."""
+        return self.draft == LOOKUP or self.beneath is not None
 
     def __str__(self) -> str:
         return self.draft if self.quant == "none" else f"{self.draft}:{self.quant}"
@@ -284,6 +299,45 @@ class LookupReplay(OfResponse, Observation, frozen=True):
             raise ValueError("`proposed` is more than the window")
         if any(m > p for m, p in zip(self.matched, self.proposed, strict=True)):
             raise ValueError("`matched` is more than was proposed")
+
+
+class StackReplay(OfResponse, frozen=True):
+    """A stack along one trajectory: what the replays of prompt lookup and of its draft say
+    together, so that it is never written.
+    """
+
+    candidate: Candidate
+    lookup: LookupReplay
+    draft: Replay | LookupReplay
+
+    @property
+    def window(self) -> int:
+        """The most tokens that a round was looked at for."""
+        return self.lookup.window
+
+    def drafting_at(self, start: int) -> Replay | LookupReplay:
+        """The replay of what drafts in a round that starts there."""
+        return self.lookup if self.lookup.proposed[start - 1] else self.draft
+
+
+def stacked(
+    replays: Iterable[Replay | LookupReplay], names: Iterable[str]
+) -> Iterator[StackReplay]:
+    """The replays of the stacks of these names, where both parts were replayed."""
+    by_draft = defaultdict[str, list[Replay | LookupReplay]](list)
+    for replay in replays:
+        by_draft[replay.candidate.draft].append(replay)
+    looked_up = {r.key: r for r in by_draft[LOOKUP] if isinstance(r, LookupReplay)}
+    for name in names:
+        for replay in by_draft[name.removeprefix(STACK)] if name.startswith(STACK) else ():
+            if lookup := looked_up.get(replay.key):
+                yield StackReplay(
+                    request=replay.request,
+                    sample=replay.sample,
+                    candidate=Candidate(draft=name, quant=replay.candidate.quant),
+                    lookup=lookup,
+                    draft=replay,
+                )
 
 
 class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):

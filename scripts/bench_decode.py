@@ -4,6 +4,10 @@ request by request in turn.
     python scripts/bench_decode.py --target ./qwen1.5 --draft ./qwen0.5 --recommended int4:3 \
         --requests 8 --tokens 48 --vllm-python ./vllm-venv/bin/python
 
+The draft may have another vocabulary, or be `mtp`, the layers that the target carries: transformers
+then assists with `generate(use_mtp=True)`, which drafts a token by each layer whatever k is, or
+across vocabularies.
+
 Every figure is a ratio of tokens per second: the median over requests, and the interval between two
 order statistics. The prompt counts, unless a column says "after 1st token". transformers comes
 first, then vLLM without and with speculation. What cannot run is named and skipped.
@@ -38,13 +42,16 @@ from rich.table import Table
 
 from draftbench.decoder.device import default_dtype, set_threads
 from draftbench.decoder.drafters import ModelDrafter
+from draftbench.decoder.mtp import MtpHead, head_drafter
 from draftbench.decoder.runner import HostClock
 from draftbench.decoder.speculate import decode
 from draftbench.errors import DraftbenchError
 from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.trajectories import task_of
+from draftbench.models.mtp import build_mtp
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
+from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import DraftingMode, Sampling
 from draftbench.traffic import TrafficQuery, load
 
@@ -153,20 +160,28 @@ class Ours:
 
     def __init__(self, options, dtype):
         source, draft = ModelSource(options.target), ModelSource(options.draft)
-        self.text = TextSide(source)
+        self.text, is_mtp = TextSide(source), options.draft == "mtp"
         self.target, _ = build_runner(source, Build(dtype, "none", "cpu"), None)
         self.drafts = {}
         for level in options.draft_quant.split(","):
             note(f"building the draft at {level}")
             build = Build(dtype, level, "cpu")
-            self.drafts[level], _ = build_runner(draft, build, draft.name)
+            if is_mtp:
+                self.drafts[level], _ = build_mtp(source, build, "mtp", self.target)
+            else:
+                runner, _ = build_runner(draft, build, draft.name)
+                self.drafts[level] = translated(runner, source, draft)
 
     def run(self, prompt, level=None, k=0):
         """Output ids, seconds, and those until the first token."""
         drafter = None
         if level is not None:
             runner = self.drafts[level]
-            drafter = ModelDrafter(runner, DraftingMode.GREEDY)
+            drafter = (
+                head_drafter(runner)
+                if isinstance(runner, MtpHead)
+                else ModelDrafter(runner, DraftingMode.GREEDY)
+            )
         task = task_of(prompt, 0, self.text)
         start = time.perf_counter()
         response = decode(task, self.target, drafter, k, HostClock())
@@ -280,9 +295,12 @@ def load_transformers(options, dtype) -> Transformers:
     target = ModelSource(options.target).load(dtype, "cpu")
     with torch.inference_mode():
         target(torch.zeros(1, 4, dtype=torch.long))
-    draft = ModelSource(options.draft).load(dtype, "cpu")
     ends = TextSide(ModelSource(options.target)).end_tokens
-    return Transformers(target, draft, ends, options.k)
+    if options.draft == "mtp":
+        return Transformers(target, None, ends, options.k)
+    sources = ModelSource(options.target), ModelSource(options.draft)
+    tokenizers = None if keeps_ids(*sources) else [source.tokenizer for source in sources]
+    return Transformers(target, sources[1].load(dtype, "cpu"), ends, options.k, tokenizers)
 
 
 def main() -> None:

@@ -16,18 +16,32 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig
 from transformers.generation import BaseStreamer
+from transformers.generation.candidate_generator import AssistantVocabTranslatorCache
 
 LOADING_LIMIT, REQUEST_LIMIT = 300.0, 120.0
 
 
 class Transformers:
     """Plain and assisted generation of the library, on weights as it loads them: constant draft
-    length, no confidence threshold.
+    length, no confidence threshold. `draft` None is the target's own layers, which draft a token
+    each; `tokenizers` are those of both where a draft has another vocabulary, and then `generate`
+    assists by the tokens of both (USD), which it only does where it draws.
     """
 
-    def __init__(self, target, draft, ends, k):
-        self.target, self.draft, self.ends = target, draft, sorted(ends)
-        config = self.draft.generation_config
+    def __init__(self, target, draft, ends, k, tokenizers=None):
+        self.target, self.ends = target, sorted(ends)
+        self.extra, self.draws = {"use_mtp": True}, {}
+        if draft is None:
+            return
+        self.extra = {"assistant_model": draft}
+        if tokenizers is not None:
+            self.extra |= zip(("tokenizer", "assistant_tokenizer"), tokenizers, strict=True)
+            self.draws = {"do_sample": True, "top_k": 1}
+            # Made here, it leaves the draft's output layer as it is; pruning that fails in 5.24.
+            self._words = AssistantVocabTranslatorCache.get_translator(
+                *tokenizers, target.config.vocab_size
+            )
+        config = draft.generation_config
         config.num_assistant_tokens, config.num_assistant_tokens_schedule = k, "constant"
         config.assistant_confidence_threshold = 0.0
 
@@ -36,10 +50,10 @@ class Transformers:
         generation, which hands over whole rounds.
         """
         # A new configuration: a checkpoint's own may ask for sampling or a repetition penalty.
-        config = GenerationConfig(
-            max_new_tokens=limit, do_sample=False, eos_token_id=self.ends, pad_token_id=self.ends[0]
-        )
-        extra = {"assistant_model": self.draft} if assisted else {}
+        ends = {"eos_token_id": self.ends, "pad_token_id": self.ends[0]}
+        how = {"do_sample": False} | (self.draws if assisted else {})
+        config = GenerationConfig(max_new_tokens=limit, **ends, **how)
+        extra = self.extra if assisted else {}
         ids = torch.tensor([prompt])
         watch = _FirstToken()
         start = time.perf_counter()

@@ -29,7 +29,7 @@ from draftbench.acceptance.rounds import (
     law_of,
     rounds_at_each,
 )
-from draftbench.records import LOOKUP, Candidate, Decode, Key, Trajectory
+from draftbench.records import Candidate, Decode, Key, Trajectory
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
@@ -98,7 +98,7 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     influence = np.zeros((len(along), largest))
     if not rounds.target_passes.any():
         return ServedRounds(along, np.full(largest, np.nan), influence)
-    if candidate.draft == LOOKUP:  # where it finds less than k tokens, it fails at the next
+    if candidate.looks_up:  # where lookup finds less than k tokens, it fails at the next
         reached = np.column_stack([rounds.target_passes, rounds.survived[:, :-1]])
         rounds = replace(rounds, reached=reached)
     reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)

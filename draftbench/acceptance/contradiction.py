@@ -19,7 +19,14 @@ import numpy as np
 from draftbench.acceptance.faults import CONTRADICTED, SuspectedFault
 from draftbench.acceptance.intervals import MIN_REQUESTS, student_quantile
 from draftbench.acceptance.rounds import AnyReplay, Pairs, counted_rounds, expected_rounds, law_of
-from draftbench.records import Decode, DraftingMode, LookupReplay, Trajectory
+from draftbench.records import (
+    Decode,
+    DraftingMode,
+    LookupReplay,
+    Replay,
+    StackReplay,
+    Trajectory,
+)
 
 # A larger share of positions moves a speed-up by more than the noise of its timing. In sound runs
 # it is 0: of the 5,476 positions without a near tie in four reference runs and three on a GPU.
@@ -76,7 +83,7 @@ def contradiction(
 
 def _comparable(response: Trajectory, replay: AnyReplay, row: Decode) -> bool:
     """Whether acceptance is certain by the text, and how far the text is the response is known."""
-    drawn = not isinstance(replay, LookupReplay) and replay.mode is not DraftingMode.GREEDY
+    drawn = isinstance(replay, Replay) and replay.mode is not DraftingMode.GREEDY
     if drawn and response.sampling.temperature > 0:
         return False
     return row.first_difference is not None or row.digest == response.digest
@@ -93,16 +100,17 @@ def _compared(
     at = 1
     for proposed, accepted, cut in zip(row.proposed, row.accepted, row.cut, strict=True):
         after = at + accepted + 1
-        if isinstance(replay, LookupReplay):
+        drafting = replay.drafting_at(at) if isinstance(replay, StackReplay) else replay
+        if isinstance(drafting, LookupReplay):
             if after <= end:
                 room = min(row.k, response.limit - at - 1)
-                more = accepted - min(replay.matched[at - 1], room)
+                more = accepted - min(drafting.matched[at - 1], room)
                 yield at, (more > 0) - (more < 0)
         else:
             tried = after if accepted + cut < proposed else after - 1
             for position in range(at, min(tried, end)):
-                if replay.margin[position - 1] > near_tie:
-                    replayed = replay.accept[position - 1] == 1
+                if drafting.margin[position - 1] > near_tie:
+                    replayed = drafting.accept[position - 1] == 1
                     yield position, (position < at + accepted) - replayed
         at = after
 
@@ -115,9 +123,9 @@ def _more_tokens_per_round(
     """
     by_k = defaultdict[int, list[Decode]](list)
     for row in rows:
-        looked_up = replays[row.key][1]
+        replay = replays[row.key][1]
         # A server may draft further than was looked up, and some tell nothing of their rounds.
-        if row.proposed and not (isinstance(looked_up, LookupReplay) and looked_up.window < row.k):
+        if row.proposed and (isinstance(replay, Replay) or replay.window >= row.k):
             by_k[row.k].append(row)
     passes = 0.0
     excess = defaultdict[str, float](float)  # passes of each request beyond the expected ones

@@ -27,12 +27,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from draftbench.records import Decode, LookupReplay, Replay, Trajectory
+from draftbench.records import Decode, LookupReplay, Replay, StackReplay, Trajectory
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-AnyReplay = Replay | LookupReplay
+AnyReplay = Replay | LookupReplay | StackReplay
 # Responses, each with one candidate's replay along it.
 Pairs = Sequence[tuple[Trajectory, AnyReplay]]
 ModelPairs = Sequence[tuple[Trajectory, Replay]]
@@ -40,6 +41,8 @@ ModelPairs = Sequence[tuple[Trajectory, Replay]]
 # Responses that are computed at once. They have similar lengths, so that one long response does not
 # pad ten thousand short ones.
 _BLOCK = 256
+# Tokens that a first pass of a stack's draft is counted by; those that read more count as this.
+MOST_READ = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +66,17 @@ class PositionLaw:
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
-    """What prompt lookup or a head proposes, which depends on where the round starts."""
+    """What prompt lookup, a head or a stack proposes, which depends on where the round starts."""
 
     length: int  # tokens of the response
     limit: int  # most tokens that it might have had
     proposed: Ints  # tokens proposed from each start i = 1 … length-1
     matched: Ints  # how many of them, from the first on, equal the response
     window: int  # most tokens that were looked up, so the largest k
+    # Of a stack: the starts from which its draft drafts; and whether this reads accepted tokens
+    # again, as a head does.
+    by_draft: Bools | None = None
+    reads_again: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +116,10 @@ class Rounds:
     # accepted end were never tried.
     reached: Floats  # [responses, k]
     survived: Floats  # rounds that accepted their i-th draft token too [responses, k]
+    # Of a stack: all rounds by the tokens that its draft drafts [responses, k+1], and those in
+    # which it does by the tokens that it reads first, 1 … [responses, MOST_READ].
+    by_draft: Floats | None = None
+    reads: Floats | None = None
 
     @property
     def target_passes(self) -> Floats:
@@ -118,11 +129,12 @@ class Rounds:
     @property
     def counts(self) -> dict[str, Floats]:
         """Every array by its name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        return {name: array for name, array in arrays.items() if array is not None}
 
 
 def model_pairs(pairs: Pairs) -> ModelPairs:
-    """The pairs of a model draft; none for prompt lookup and heads."""
+    """The pairs of a model draft; none for prompt lookup, heads and stacks."""
     return [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]
 
 
@@ -131,8 +143,32 @@ def law_of(trajectory: Trajectory, replay: AnyReplay) -> ResponseLaw:
     length, limit = trajectory.output_tokens, trajectory.limit
     if isinstance(replay, Replay):
         return PositionLaw(length, limit, np.asarray(replay.accept), replay.draftable)
-    proposed, matched = np.array(replay.proposed, np.int64), np.array(replay.matched, np.int64)
-    return StartLaw(length, limit, proposed, matched, replay.window)
+    if isinstance(replay, LookupReplay):
+        proposed, matched = np.array([replay.proposed, replay.matched], np.int64)
+        return StartLaw(length, limit, proposed, matched, replay.window)
+    return _stack_law(replay, length, limit)
+
+
+def _stack_law(replay: StackReplay, length: int, limit: int) -> StartLaw:
+    looked_up, window, draft = replay.lookup, replay.window, replay.draft
+    if isinstance(draft, Replay):
+        start, accept = np.arange(1, length), np.asarray(draft.accept)
+        rejected = np.append(np.flatnonzero(accept < 1), length - 1)
+        proposed = np.clip(draft.draftable + 1 - start, 0, window)
+        run = rejected[np.searchsorted(rejected, start - 1)] - (start - 1)
+        matched = np.minimum(run, proposed)
+    else:
+        proposed, matched = np.array([draft.proposed, draft.matched], np.int64)
+    found, copied = np.array([looked_up.proposed, looked_up.matched], np.int64)
+    return StartLaw(
+        length,
+        limit,
+        np.where(found > 0, found, proposed),
+        np.where(found > 0, copied, matched),
+        window,
+        by_draft=found == 0,
+        reads_again=isinstance(draft, LookupReplay),
+    )
 
 
 def expected_rounds(laws: Sequence[ResponseLaw], k: int, scaling: float = 1.0) -> Rounds:
@@ -160,7 +196,8 @@ def rounds_at_each(
             found.append(_position_counts(part, ks, scaling))
         else:
             chain_of = _start_chain if isinstance(part[0], StartLaw) else _hazard_chain
-            found.append({k: _counts(chain_of(part, k), k) for k in ks})
+            chains = {k: chain_of(part, k) for k in ks}
+            found.append({k: _counts(c, k) | _of_draft(part, c, k) for k, c in chains.items()})
     back, rounds = np.argsort(order), {}
     for k in ks:
         columns = {n: np.concatenate([part[k][n] for part in found])[back] for n in found[0][k]}
@@ -333,6 +370,29 @@ def _start_chain(laws: Sequence[StartLaw], k: int) -> _Chain:
         rows = rows[at[rows] < length[rows, 0]]
     reach = accepted >= np.arange(k + 1)[:, None, None]
     return length, drafted, starts, reach.astype(np.float64)
+
+
+def _of_draft(laws: Sequence[StartLaw | HazardLaw], chain: _Chain, k: int) -> dict[str, Floats]:
+    """What the draft of a stack does in its rounds; nothing of other laws.
+
+    Its first pass in a round reads all that the target wrote since it last read. A model has read
+    what it drafted but the last token, and keeps what of that was accepted; a head keeps nothing.
+    """
+    _, drafted, starts, reach = chain
+    stacks = [law for law in laws if isinstance(law, StartLaw) and law.by_draft is not None]
+    if not stacks:
+        return {}
+    by_draft = np.zeros_like(drafted)
+    for row, law, tokens in zip(by_draft, stacks, drafted, strict=True):
+        row[1 : law.length] = law.by_draft * tokens[1 : law.length]
+    rows, begun = np.nonzero((starts > 0) & (by_draft > 0))
+    kept = np.minimum(by_draft, reach.sum(axis=0, dtype=np.int64))[rows, begun] - 1
+    kept[np.array([law.reads_again for law in stacks])[rows]] = 0
+    read_before = np.where(np.diff(rows, prepend=-1) > 0, 0, np.roll(begun + kept, 1))
+    read = np.minimum(begun - read_before, MOST_READ)
+    reads = np.zeros((len(laws), MOST_READ))
+    np.add.at(reads, (rows, read - 1), 1.0)
+    return {"by_draft": _by_draft_length(starts, by_draft, k), "reads": reads}
 
 
 def _hazard_chain(laws: Sequence[HazardLaw], k: int) -> _Chain:

@@ -11,13 +11,17 @@ from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.flags import drafts_flag, flag, size_of, target_flag, trust_flag
 from draftbench.models.drafting import parsed
-from draftbench.records import SELF
+from draftbench.records import SELF, STACK
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
 
 
 _EVERY_TARGET = "it works with every target"
+_STACKED = (
+    "prompt lookup goes with every draft, and of the engines llama.cpp alone looks up first "
+    "(--spec-type ngram-simple,draft-…; before a head it then accepts a little less than replay)"
+)
 # Ways to draft without anything that could be checked.
 _UNCHECKED = {
     "ngram": _EVERY_TARGET,
@@ -52,7 +56,10 @@ def check(
     draftbench check --target ./big --drafts ./small --traffic prod.jsonl
     draftbench check --target ./big --drafts ./small --memory 24GB
     """
-    methods = {name: parsed(name)[0] for name in drafts}
+    for name in drafts:
+        if parsed(name) and name.startswith(STACK):
+            note(f"note: `{name}` is checked as its draft: {_STACKED}")
+    methods = {n: parsed(n)[0] for n in dict.fromkeys(d.removeprefix(STACK) for d in drafts)}
     for name, method in list(methods.items()):
         if name == SELF or method in _UNCHECKED:
             note(f"note: `{name}` is not a model: {_UNCHECKED.get(method, _EVERY_TARGET)}")

@@ -1,18 +1,30 @@
-"""`draftbench suggest`: a target → drafts that people use with it, and whether they can work."""
+"""`draftbench suggest`: a target → heads and drafts that people use with it, and whether they can
+work.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import ModelError
 from draftbench.flags import target_flag
 from draftbench.hub import hub_answers, names_model
 from draftbench.models.check_result import OwnDraft
+from draftbench.models.drafting import Method
 from draftbench.models.own_draft import own_draft_by_name, own_draft_of
-from draftbench.planner.known_pairs import KnownPairing, SuggestedDraft, Suggestion, pairings_of
+from draftbench.planner.known_pairs import (
+    KnownHead,
+    KnownPairing,
+    SuggestedDraft,
+    Suggestion,
+    heads,
+    heads_of,
+    pairings_of,
+)
 from draftbench.records import to_json
 from draftbench.report.terminal.check import CAN_WORK, own_draft_section
 from draftbench.report.terminal.text import (
@@ -40,8 +52,8 @@ def suggest(
     target: str = target_flag(),
     output: TextOutput,
 ) -> int:
-    """List drafts that are known to be used with a target. Reads configurations and tokenizers, no
-    weights.
+    """List heads and drafts that are known to be used with a target. Reads configurations and
+    tokenizers, no weights.
 
     draftbench suggest --target meta-llama/Llama-3.3-70B-Instruct
     draftbench suggest --target ./Qwen2.5-72B-Instruct --format json
@@ -106,7 +118,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
             )
         )
     name = source.name if rows else source.spec
-    return Suggestion(name, parameters, tuple(proposals), own, active)
+    return Suggestion(name, parameters, tuple(proposals), own, active, heads_of(target))
 
 
 def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
@@ -133,7 +145,8 @@ def render(answer: Suggestion, style: str, width: int) -> str:
     """As table, json or markdown."""
     if style == "json":
         return to_json(answer)
-    section = Section(f"No known draft for {answer.target}", notes=[_UNKNOWN])
+    kind = "draft model" if answer.heads else "draft"
+    section = Section(f"No known {kind} for {answer.target}", notes=[_UNKNOWN])
     if answer.proposals:
         size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
         if answer.active_parameters != answer.parameters and answer.active_parameters:
@@ -142,8 +155,34 @@ def render(answer: Suggestion, style: str, width: int) -> str:
         rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
         title = f"Drafts used with {answer.target}{size}"
         section = Section(title, head, rows, [*_notes(answer), *([_IN_USE] if rows else [])])
-    sections = [*own_draft_section(answer.target, answer.own_draft), section]
+    sections = [
+        *own_draft_section(answer.target, answer.own_draft),
+        *_of_heads(answer.target, answer.heads),
+        section,
+    ]
     return render_sections(sections, style, min(width, SCREEN_COLUMNS))
+
+
+def _of_heads(target: str, found: Sequence[KnownHead]) -> list[Section]:
+    """The heads, those first that are measured here."""
+    if not found:
+        return []
+    checked, _ = heads()
+    rows, sources = [], dict[str, None]()
+    for head in sorted(found, key=lambda head: head.method != "eagle3"):
+        named = head.method in get_args(Method)
+        how = "also without an engine" if head.method == "eagle3" else "on an engine"
+        rows.append(
+            [
+                f"{head.method}:{head.head}" if named else head.head,
+                how if named else f"on an engine, as {head.method} (spec:FILE.json)",
+                "–" if head.k is None else str(head.k),
+            ]
+        )
+        sources[head.source + (f", {head.date}" if head.date else "")] = None
+    notes = [f"Published for this target, looked up by {checked}; `sweep` shows if one pays."]
+    title = f"Heads for {target}, as --drafts names them"
+    return [Section(title, ["head", "measured", "k there"], rows, [*sources, *notes])]
 
 
 def _notes(answer: Suggestion) -> list[str]:

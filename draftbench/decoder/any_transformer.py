@@ -169,7 +169,8 @@ class TransformersRunner:
         renamed = "cache" in inspect.signature(type(model).forward).parameters
         self._cache_name = "cache" if renamed else "past_key_values"
         if len({p.device for p in model.parameters()}) == 1:
-            replace_linears(model, level, two_layouts=two_layouts, least=least)
+            embedding = model.get_input_embeddings().weight
+            replace_linears(model, level, embedding=embedding, two_layouts=two_layouts, least=least)
 
     @property
     def name(self) -> str:
@@ -245,13 +246,12 @@ class TransformersRunner:
         return logits
 
 
-def replace_linears(model: Any, level: str, **how: Any) -> None:
+def replace_linears(model: nn.Module, level: str, *, embedding: Tensor, **how: Any) -> None:
     """Replace every linear layer by `make_linear`'s, made `how`, in place.
 
     A head that is tied to the embedding becomes a separate layer, which shares the embedding's
     memory if it holds its weights in rows.
     """
-    embedding = model.get_input_embeddings().weight
     for parent in list(model.modules()):
         layer: Any
         for name, layer in list(parent.named_children()):

@@ -1,5 +1,5 @@
-"""Drafters, which propose up to k tokens for each row: a draft model, or prompt lookup (a head:
-`eagle.py`).
+"""Drafters, which propose up to k tokens for each row: a draft model, prompt lookup, or a stack of
+it and another (a head: `eagle.py`).
 
 A drafter keeps a state along each response, and after each round learns how much of its proposal
 was accepted. It sees none of the target's logits.
@@ -248,3 +248,29 @@ class LookupDrafter:
 
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
         """Nothing to do: drafted tokens are not stored."""
+
+
+class StackDrafter:
+    """Prompt lookup and, where it finds nothing, the drafter beneath it, which then reads what was
+    written since it last drafted.
+    """
+
+    def __init__(self, lookup: LookupDrafter, beneath: Drafter) -> None:
+        self.lookup, self.beneath, self.reads = lookup, beneath, beneath.reads
+
+    def open(self, rows: int, capacity: int) -> None:
+        self.lookup.open(rows, capacity)
+        self.beneath.open(rows, capacity)
+
+    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+        self.lookup.begin(row, task)
+        self.beneath.begin(row, task, states)
+
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
+        found = self.lookup.propose(asks)
+        rest = [ask for ask, proposal in zip(asks, found, strict=True) if proposal is None]
+        drafted = iter(self.beneath.propose(rest) if rest else ())
+        return [proposal or next(drafted) for proposal in found]
+
+    def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
+        self.beneath.keep(row, length, states)

@@ -260,8 +260,8 @@ class HeadDrafter:
     and one for each further token.
     """
 
-    def __init__(self, head: EagleHead) -> None:
-        self.head = head
+    def __init__(self, head: Any) -> None:
+        self.head = head  # or another that reads the target's states, with the same methods
         self.reads: Sequence[int] = head.reads
 
     def open(self, rows: int, capacity: int) -> None:

@@ -19,7 +19,7 @@ from draftbench.export import (
 )
 from draftbench.export.serve_plan import ServePlan
 from draftbench.export.writer_result import Version, WriterResult, version_of
-from draftbench.models.drafting import METHODS, check_method
+from draftbench.models.drafting import METHODS, check_method, check_stack
 from draftbench.models.engine_rules import (
     ENGINE_RULES,
     EngineRules,
@@ -162,6 +162,7 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
             f"{rules.name} plays back no measured acceptance",
             hint=f"--synthetic is for {can}",
         )
+    check_stack(engine, drafts)
     if drafts.method in ("draft-model", "ngram"):
         return
     if drafts.raw is not None and engine != measured_on:

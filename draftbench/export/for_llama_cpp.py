@@ -68,8 +68,13 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     if plan.on_gpu and plan.method != "ngram":
         more += ["-ngl", "99", "-ngld", "99"]
     drafting, mode = plan.drafting, None
-    if plan.method == "ngram":
+    if plan.drafting.stacked and not renamed:
+        raise too_old("llama.cpp", f"b{_NEW_BUILD}", "prompt lookup before a draft")
+    if plan.method == "ngram" or plan.drafting.stacked:
         _of_lookup(plan, to_do)
+    if plan.method == "ngram":
+        if not plan.target.endswith(".gguf"):
+            to_do.append(_CONVERT.format("model to a GGUF file of this name"))
     elif plan.method == "draft-model":
         drafting, mode = _of_draft_model(plan, build, to_do)
     elif not renamed:
@@ -94,8 +99,6 @@ def _of_lookup(plan: ServePlan, to_do: list[str]) -> None:
     to_do += other_lookup(plan, "llama.cpp", lengths=lengths)
     if plan.k < shortest:
         to_do.append(f"{too_short(shortest)}: with k = {plan.k} it drafts nothing")
-    if not plan.target.endswith(".gguf"):
-        to_do.append(_CONVERT.format("model to a GGUF file of this name"))
 
 
 def _of_draft_model(

@@ -18,7 +18,7 @@ from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.models.drafting import Speculation, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, Candidate, DraftingMode, NGramSizes, Sampling
+from draftbench.records import LOOKUP, STACK, Candidate, DraftingMode, NGramSizes, Sampling
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -248,10 +248,17 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    is_model = spec != LOOKUP and not spec.startswith("eagle3:")
-    if question.engine is None and is_model:  # a folder, even one that is called mtp
+    beneath, stacked = spec.removeprefix(STACK), spec.startswith(STACK)
+    is_model = beneath not in (LOOKUP, "mtp") and not beneath.startswith("eagle3:")
+    if question.engine is None and is_model:  # a folder, even one that is called dflash:x
         return Speculation(
-            "draft-model", given or spec, pick.k, quant=pick.quant, mode=question.mode
+            "draft-model",
+            given or beneath,
+            pick.k,
+            sizes,
+            quant=pick.quant,
+            mode=question.mode,
+            stacked=stacked,
         )
     held = None
     if spec.startswith("spec:"):

@@ -25,7 +25,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import MIN_PROCESSES, blocks_of
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Decision
-from draftbench.records import Candidate, CostPoint, Decode, Key, LookupReplay, Record
+from draftbench.records import Candidate, CostPoint, Decode, Key, Record, Replay
 from draftbench.run_folder.manifest import (
     difference_lines,
     differing_environment,
@@ -173,7 +173,7 @@ def _figures(
     """α, tokens per round, c and measured speed-ups, as far as a run has them."""
     a, b = (candidate_rounds(run, candidate) for run in runs)
     replays = [replay for side in (a, b) for _, replay in side.replays]
-    windows = [replay.window for replay in replays if isinstance(replay, LookupReplay)]
+    windows = [replay.window for replay in replays if not isinstance(replay, Replay)]
     # Without replays in both runs the rounds that engines counted are compared, as in the gate.
     counted = not (a.replays and b.replays)
     served = [{row.k for row in run.decodes if row.candidate == candidate} for run in runs]

@@ -51,7 +51,6 @@ from draftbench.planner.output_check import (
     worst_by_request,
 )
 from draftbench.records import (
-    LOOKUP,
     OF_TARGET,
     SAMPLES_PER_VISIT,
     Candidate,
@@ -306,16 +305,21 @@ def _nothing_drafted(
     trajectories: Iterable[Trajectory], pairs: Pairs
 ) -> list[tuple[Trajectory, AnyReplay]]:
     """Responses of requests that got one token at most, each with a replay without positions."""
-    replay = pairs[0][1]
-    fields = msgspec.structs.asdict(replay)
-    empty = {name: () for name, value in fields.items() if isinstance(value, tuple | Numbers)}
+    empty = _without_positions(pairs[0][1])
     replayed = {trajectory.request for trajectory, _ in pairs}
     return [
-        (response, msgspec.structs.replace(replay, **empty))
+        (response, empty)
         for request, responses in _by_request(trajectories).items()
         if request not in replayed and all(t.output_tokens < 2 for t in responses)
         for response in responses
     ]
+
+
+def _without_positions(replay: AnyReplay) -> AnyReplay:
+    fields = msgspec.structs.asdict(replay)
+    parts = {n: _without_positions(v) for n, v in fields.items() if isinstance(v, AnyReplay)}
+    lists = {n: () for n, v in fields.items() if isinstance(v, tuple | Numbers)}
+    return msgspec.structs.replace(replay, **parts, **lists)
 
 
 def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
@@ -351,7 +355,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
         "python": environment.python,
         **environment.packages,
     }
-    if candidate.draft == LOOKUP and any(r.candidate == candidate for r in run.replays):
+    if candidate.looks_up and any(r.candidate == candidate for r in run.replays):
         tested["lookup window"] = f"{question.lookup_longest} to {question.lookup_shortest}"
     return tested
 

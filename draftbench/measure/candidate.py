@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
-from draftbench.decoder.eagle import EagleHead, HeadDrafter
+from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter, StackDrafter
+from draftbench.decoder.mtp import Head, head_drafter
 from draftbench.decoder.runner import Clock, Runner
 from draftbench.measure.prompts import TextSide
 from draftbench.records import Candidate, DraftingMode, NGramSizes
@@ -32,19 +32,23 @@ class MeasurementContext:
 
 @dataclass(frozen=True)
 class LoadedCandidate:
-    """A candidate with its runner (None for prompt lookup), or its head, and what all
-    measurements share.
+    """A candidate with its runner (None for prompt lookup; of a stack that of its draft), or its
+    head, and what all measurements share.
     """
 
     candidate: Candidate
-    runner: Runner | EagleHead | None
+    runner: Runner | Head | None
     measurement: MeasurementContext
 
     def drafter(self) -> Drafter:
         """A new drafter with empty caches."""
         measurement = self.measurement
+        lookup = LookupDrafter(*measurement.lookup, measurement.target.device)
         if self.runner is None:
-            return LookupDrafter(*measurement.lookup, measurement.target.device)
-        if isinstance(self.runner, EagleHead):
-            return HeadDrafter(self.runner)
-        return ModelDrafter(self.runner, measurement.mode)
+            return lookup
+        drafter: Drafter = (
+            head_drafter(self.runner)
+            if isinstance(self.runner, Head)
+            else ModelDrafter(self.runner, measurement.mode)
+        )
+        return StackDrafter(lookup, drafter) if self.candidate.beneath else drafter

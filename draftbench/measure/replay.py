@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from draftbench.decoder.drafters import LookupIndex, LookupRule
-from draftbench.decoder.eagle import EagleHead
+from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only
 from draftbench.measure.candidate import LoadedCandidate
@@ -35,7 +35,7 @@ def replay(
     """Replay a candidate along some responses."""
     runner, candidate, measurement = loaded.runner, loaded.candidate, loaded.measurement
     window = max(measurement.ks)
-    if isinstance(runner, EagleHead):
+    if isinstance(runner, Head):
         return [
             replay_head(response, candidate, runner, measurement.target, window)
             for response in group
@@ -202,7 +202,7 @@ def replay_lookup(
 
 
 def replay_head(
-    response: ScoredResponse, candidate: Candidate, head: EagleHead, target: Runner, window: int
+    response: ScoredResponse, candidate: Candidate, head: Head, target: Runner, window: int
 ) -> LookupReplay:
     """What a head proposes from every position at which a round may start, by one pass of the
     target over the response and `window` of the head. At the response's tokens the head drafts

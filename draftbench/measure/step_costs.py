@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from draftbench.acceptance.rounds import MOST_READ
 from draftbench.decoder.drafters import LookupIndex
-from draftbench.decoder.eagle import EagleHead
+from draftbench.decoder.mtp import Head
 from draftbench.decoder.routing import counted_experts, expert_layers
 from draftbench.decoder.runner import HiddenStates, KVCache, Runner
 from draftbench.decoder.sampling import best
@@ -47,6 +49,14 @@ class CostGrid:
         if self.concurrency == 1:
             return tuple(sorted({n for n in range(1, top + 1) if n <= 5 or n % 2} | {top}))
         return tuple(sorted({n for n in (1, 2, 3, 5, 9, 17, 33) if n < top} | {top}))
+
+    def stack_sizes(self, draft: Runner | Head) -> tuple[int, ...]:
+        """Tokens per row of the first passes of a stack's draft to time, which reads what lookup
+        brought since it last drafted: each twice the one before, as far as its context reaches.
+        """
+        room = draft.context_length - max(self.contexts, default=0)
+        doubled = (1 << power for power in range(MOST_READ.bit_length()))
+        return tuple(size for size in doubled if size <= max(room, 2))
 
     @property
     def most_turns(self) -> int:
@@ -123,14 +133,16 @@ def time_steps(
     """
     measurement, draft, candidate = loaded.measurement, loaded.runner, loaded.candidate
     clock = measurement.clock
-    reads = draft.reads if isinstance(draft, EagleHead) else ()
+    reads = draft.reads if isinstance(draft, Head) else ()
     points = [*_passes(measurement.target, None, grid, grid.verify_sizes, reads)]
-    if isinstance(draft, EagleHead):
-        points += _head_passes(draft, candidate, grid, measurement.target)
-    elif draft is None:
+    if candidate.looks_up:
         points += _proposals(candidate, grid, measurement.lookup)
-    elif draft is not measurement.target:  # as its own draft it has no other passes
-        points += _passes(draft, candidate, grid, (1, 2))
+    if isinstance(draft, Head):
+        sizes = grid.stack_sizes(draft) if candidate.beneath else grid.verify_sizes
+        points += _head_passes(draft, candidate, grid, sizes, measurement.target)
+    elif draft not in (None, measurement.target):  # as its own draft it has no other passes
+        sizes = grid.stack_sizes(draft) if candidate.beneath else (1, 2)
+        points += _passes(draft, candidate, grid, sizes)
     costs: list[CostPoint] = []
     for turn in range(grid.most_turns):
         if turn >= LEAST_TURNS and enough(costs):
@@ -210,19 +222,23 @@ def _step(
 
 
 def _head_passes(
-    head: EagleHead, candidate: Candidate, grid: CostGrid, target: Runner
+    head: Head,
+    candidate: Candidate,
+    grid: CostGrid,
+    sizes: tuple[int, ...],
+    target: Runner,
 ) -> Iterator[_Point]:
-    """A head's catch-up over up to k + 1 tokens a row at each context, a step after it, and whole
+    """A head's catch-up over so many tokens a row at each context, a step after it, and whole
     prompts. The states of any text serve.
     """
-    rows, sizes = grid.concurrency, grid.verify_sizes
+    rows = grid.concurrency
     contexts = [c for c in grid.contexts if c + max(sizes) <= head.context_length]
     most = max([*sizes, *grid.prompts])
     heard, text = HiddenStates(head.reads), grid.tokens(0, most)
     tokens = torch.tensor(text, device=target.device)
     target.forward(tokens, target.new_cache(most), every=False, heard=heard)
     states = heard.joined()
-    cache = head.new_cache(max([*contexts, most]) + max(sizes), rows)
+    cache: Any = head.new_cache(max([*contexts, most]) + max(sizes), rows)
 
     def point(what: str, size: int, context: int, at_once: int = rows) -> _Point:
         counts = [size] * at_once + [0] * (rows - at_once)

@@ -41,6 +41,7 @@ from draftbench.models.eagle import misfits
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.heads import check_head
 from draftbench.models.mixture import mixture_of
+from draftbench.models.mtp import mtp_obstacles
 from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import (
     format_of,
@@ -146,10 +147,11 @@ def _without_tokenizer(names: Sequence[str]) -> str:
 
 def _of_files(target: ModelSource, sheet: HeadSheet) -> HeadSheet:
     """A head's sheet, with why `sweep` refuses what the files of an EAGLE-3 head here hold."""
-    head = ModelSource(parsed(sheet.name)[1], target.trust)
-    if sheet.method != "eagle3" or sheet.obstacles or not head.local:
+    head = ModelSource(parsed(sheet.name)[1] or target.spec, target.trust)
+    if sheet.method not in ("eagle3", "mtp") or sheet.obstacles or not head.local:
         return sheet
-    refused = (f"the built-in decoder refuses it: {why}" for why in misfits(target, head))
+    found = mtp_obstacles(target) if sheet.method == "mtp" else misfits(target, head)
+    refused = (f"the built-in decoder refuses it: {why}" for why in found)
     return msgspec.structs.replace(sheet, caveats=(*sheet.caveats, *refused))
 
 

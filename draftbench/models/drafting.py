@@ -15,7 +15,7 @@ import msgspec
 from draftbench.errors import EngineError, UsageError, did_you_mean
 from draftbench.hub import short_name, split_revision
 from draftbench.models.levels import made_by
-from draftbench.records import LOOKUP, NGRAMS, DraftingMode, NGramSizes
+from draftbench.records import LOOKUP, NGRAMS, SELF, STACK, DraftingMode, NGramSizes
 from draftbench.safe_files import UnreadableError, read_limited
 
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
@@ -28,6 +28,11 @@ METHODS: dict[str, tuple[Method, ...]] = {
     "sglang": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
     "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp"),
 }
+# What drafts where the prompt lookup of a stack finds nothing.
+STACKABLE: tuple[Method, ...] = ("draft-model", "eagle3")
+# The engines that try prompt lookup before it: llama.cpp in this order, whatever order its
+# --spec-type names (common/speculative.cpp). vLLM takes one method (issue 46977 asks for more).
+STACKING = ("llama.cpp",)
 # What makes the .gguf file of a head.
 CONVERT_HEAD = "llama.cpp's `convert_hf_to_gguf.py HEAD --target-model-dir TARGET`"
 _TAKES_FLAGS = ("llama.cpp", "sglang")
@@ -65,15 +70,26 @@ class Speculation:
     mode: DraftingMode = DraftingMode.GREEDY  # of a draft model
     # Whether a draft model has another vocabulary, so that the engine has to translate tokens.
     translated: bool = False
+    stacked: bool = False  # whether it drafts only where prompt lookup finds nothing
 
 
 def parsed(draft: str) -> tuple[Method, str]:
     """The method of an entry of `--drafts` and its model or file, empty where it has none: `ngram`,
-    `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `spec:FILE.json`, or a draft model.
+    `mtp`, `suffix`, `eagle3:MODEL`, `dflash:MODEL`, `spec:FILE.json`, or a draft model. Of a stack,
+    `ngram+DRAFT`, those of its draft.
 
     Raises:
-        UsageError: the model is missing.
+        UsageError: the model is missing, or the draft of a stack is none that can be stacked.
     """
+    if draft.startswith(STACK):
+        beneath = draft.removeprefix(STACK)
+        method, model = ("raw", "") if beneath in ("", SELF) else parsed(beneath)
+        if method not in STACKABLE or beneath.startswith(STACK):
+            raise UsageError(
+                f"`{draft}`: prompt lookup goes before a draft model or a head",
+                hint=f"write {STACK}MODEL or {STACK}eagle3:MODEL",
+            )
+        return method, model
     if draft in _WITHOUT_WEIGHTS:
         return _WITHOUT_WEIGHTS[draft], ""
     kind, colon, rest = draft.partition(":")
@@ -86,6 +102,8 @@ def parsed(draft: str) -> tuple[Method, str]:
 
 def draft_name(draft: str) -> str:
     """What a run calls an entry of `--drafts`: the short name of its model, after its method."""
+    if draft.startswith(STACK):
+        return STACK + draft_name(draft.removeprefix(STACK))
     method, model = parsed(draft)
     kind = "" if method == "draft-model" else f"{draft.partition(':')[0]}:"
     return f"{kind}{short_name(model)}" if model else draft
@@ -108,9 +126,10 @@ def speculation(
     method, rest = parsed(draft)
     if method == "raw":
         return Speculation("raw", None, k, raw=_raw(rest, held))
+    stacked = draft.startswith(STACK)
     if method == "draft-model":
-        return Speculation("draft-model", draft, k, quant=quant, mode=mode)
-    return Speculation(method, rest or None, k, lookup)
+        return Speculation(method, rest, k, lookup, quant=quant, mode=mode, stacked=stacked)
+    return Speculation(method, rest or None, k, lookup, stacked=stacked)
 
 
 def _raw(file: str, held: str | None) -> dict[str, Any]:
@@ -133,6 +152,7 @@ def check_method(engine: str, drafts: Speculation) -> None:
             f"{engine} is not known to draft by `{drafts.method}`",
             hint=f"it drafts by {', '.join(methods).replace('raw', 'spec:FILE.json')}",
         )
+    check_stack(engine, drafts)
     flags = engine in _TAKES_FLAGS
     for name in drafts.raw or {}:
         if name.startswith("-") is not flags:
@@ -143,6 +163,15 @@ def check_method(engine: str, drafts: Speculation) -> None:
             )
     if engine == "vllm" and drafts.raw is not None:
         vllm_fields(drafts)
+
+
+def check_stack(engine: str, drafts: Speculation) -> None:
+    """Raise an EngineError where an engine does not look up before it drafts."""
+    if drafts.stacked and engine not in STACKING:
+        raise EngineError(
+            f"{engine} drafts by one method, not by prompt lookup and then by `{drafts.method}`",
+            hint=f"{' and '.join(STACKING)} does; or take the draft alone, without `{STACK}`",
+        )
 
 
 def doubtful_fields(engine: str, drafts: Speculation) -> list[str]:
@@ -202,13 +231,15 @@ def llama_cpp_flags(drafts: Speculation) -> list[str]:
     """
     if drafts.method == "raw":
         return _passed_flags(drafts)
+    lookup = ["--spec-ngram-simple-size-n", str(drafts.lookup.shortest)]
+    lookup += ["--spec-ngram-simple-size-m", str(drafts.k)]
     if drafts.method == "ngram":
-        size = str(drafts.lookup.shortest)
-        words = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", size]
-        return [*words, "--spec-ngram-simple-size-m", str(drafts.k)]
+        return ["--spec-type", "ngram-simple", *lookup]
     kind = "simple" if drafts.method == "draft-model" else drafts.method
     words = [] if drafts.model is None else ["-md", drafts.model]
     words += ["--spec-type", f"draft-{kind}"]
+    if drafts.stacked:
+        words[-1:] = [f"ngram-simple,draft-{kind}", *lookup]
     if drafts.mode is not DraftingMode.GREEDY:
         words += ["--spec-draft-sampling", "probabilistic"]
     words += ["--spec-draft-n-max", str(drafts.k), "--spec-draft-n-min", "0"]
@@ -264,10 +295,11 @@ def transformers_arguments(*, two_tokenizers: bool = False) -> str:
 
 
 def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
-    """The smallest k at which an engine proposes anything: prompt lookup of llama.cpp proposes no
+    """The smallest k at which an engine looks up and drafts: prompt lookup of llama.cpp proposes no
     fewer tokens than its n-gram has.
     """
-    return shortest if engine == "llama.cpp" and draft == LOOKUP else 1
+    looks_up = draft == LOOKUP or draft.startswith(STACK)
+    return shortest if engine == "llama.cpp" and looks_up else 1
 
 
 def too_short(fewest: int) -> str:

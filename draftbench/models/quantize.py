@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import TransformersRunner, rewind_obstacle
 from draftbench.decoder.device import capability, make_ready
-from draftbench.decoder.eagle import EagleHead
 from draftbench.decoder.linear import (
     IN_16_BITS,
     IN_ROWS,
@@ -26,6 +25,7 @@ from draftbench.decoder.linear import (
     multiplies_bfloat16,
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
+from draftbench.decoder.mtp import Head
 from draftbench.decoder.quantized_linear import INT4_ALONE, KERNELS, kernel_of
 from draftbench.decoder.routing import STACKED
 from draftbench.decoder.runner import Runner
@@ -357,7 +357,7 @@ def covered(source: ModelSource, level: str, share: float) -> list[str]:
     return [f"{level} covers {share:.0%} of the linear weights"] if share < 1.0 else []
 
 
-def linears(runner: Runner | EagleHead) -> list[Any]:
+def linears(runner: Runner | Head) -> list[Any]:
     """Every linear layer: PyTorch's, and draftbench's, which know their bytes."""
     return [m for m in runner.modules() if isinstance(m, nn.Linear) or hasattr(m, "weight_bytes")]
 
@@ -370,7 +370,7 @@ def layer_bytes(layer: Any) -> int:
     return count
 
 
-def counted(runner: Runner | EagleHead) -> tuple[int, int, float]:
+def counted(runner: Runner | Head) -> tuple[int, int, float]:
     """Bytes of all weights, bytes of their second layouts, and the share of multiplied weights that
     are of a quantized type or were rounded to one.
 

@@ -170,6 +170,21 @@ class ModelSource:
         self._refuse_other_weights(model, report)
         return model.eval().requires_grad_(False)
 
+    def load_mtp(self, model: Any) -> Any:
+        """The layers that a target of this checkpoint, which is loaded, carries to draft for
+        itself.
+
+        Raises:
+            ModelError: weights missing or damaged.
+        """
+        from transformers.modeling_layers import MtpModel
+
+        def load(where: str, **options: Any) -> Any:
+            model.config.name_or_path = str(self._folder())  # of this revision
+            return MtpModel.from_pretrained(model, device_map={"": model.device})
+
+        return self._load("weights", load).eval().requires_grad_(False)
+
     @cached_property
     def skeleton(self) -> Any:
         """The model that the configuration describes, without storage.

@@ -43,7 +43,7 @@ from draftbench.acceptance.candidate_rounds import (
 )
 from draftbench.acceptance.definitions import Figure, Sample, equal_requests, pooled, quotient
 from draftbench.acceptance.intervals import RESAMPLES, generator_of
-from draftbench.acceptance.rounds import Floats, Ints, counted_rounds
+from draftbench.acceptance.rounds import Floats, Ints, Rounds, counted_rounds
 from draftbench.planner.passes import PASS_DRAWS, UNTIMED, Block, Spent, between
 from draftbench.planner.recommendation import FEW_DECODED, Configuration
 from draftbench.records import Candidate, Decode, Key, Trajectory
@@ -331,7 +331,8 @@ def cells_of(
                         continue
                     plain_known.add((concurrency, name))
                 configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
-                spent, promised, step = _spent_and_promised(runs, k, block, concurrency)
+                along = candidate_rounds(run, candidate)
+                spent, promised, step = _spent_and_promised(runs, k, block, concurrency, along)
                 if not (spent.sum() > 0 and promised[0].sum() > 0):
                     continue
                 rows, once = drawn.rows(each.row.request for each in runs), np.ones(PASS_DRAWS + 1)
@@ -388,10 +389,17 @@ def _joined(
 
 
 def _spent_and_promised(
-    runs: Sequence[TimedRun], k: int, block: Block | None, concurrency: int
+    runs: Sequence[TimedRun],
+    k: int,
+    block: Block | None,
+    concurrency: int,
+    responses: CandidateRounds,
 ) -> tuple[Floats, tuple[Floats, Floats], float]:
     """Weighted seconds of every run, those promised of it with what drawn passes change their sum
     by, and the share of a target step in its rounds.
+
+    Args:
+        responses: of the candidate, for what is not counted.
     """
     parts = [each.steady for each in runs]
     weights = np.array([each.response.weight for each in runs])
@@ -402,10 +410,21 @@ def _spent_and_promised(
     contexts = np.array([context_of(each.response) for each in runs])
     passes = steps = block.steps(np.array([float(len(p.verify_seconds)) for p in parts]), contexts)
     if k:
-        passes = block.rounds(counted_rounds(parts), contexts, concurrency, np.ones(len(parts)))
+        rounds = counted_rounds(parts)
+        if responses.knows(k) and (expected := responses.at(k)).reads is not None:
+            rows = np.array([responses.row_of[each.row.key] for each in runs])
+            rounds = _with_parts(rounds, expected, rows)
+        passes = block.rounds(rounds, contexts, concurrency, np.ones(len(parts)))
     seconds, factor = _seconds(passes, weights)
     step = float(steps.seconds.sum() / (seconds.sum() or 1.0))
     return spent, (weights * seconds, factor), step
+
+
+def _with_parts(rounds: Rounds, expected: Rounds, rows: Ints) -> Rounds:
+    """Counted rounds of a stack, of which its draft has the share that replay expects of them."""
+    counted = (rounds.target_passes / expected.target_passes[rows])[:, None]
+    parts = {n: c[rows] * counted for n, c in expected.counts.items() if n in ("by_draft", "reads")}
+    return Rounds(**rounds.counts | parts, k=rounds.k)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,10 @@ import numpy as np
 from draftbench.planner.decide import Alternative, DecisionAt
 from draftbench.planner.formula import alpha_of
 from draftbench.planner.recommendation import Evaluation, Headroom, Reach
-from draftbench.records import LOOKUP, SELF, Candidate
+from draftbench.records import SELF, Candidate
 
-# Rules without weights, which no training improves.
-_UNTRAINED = (LOOKUP, "suffix")
+# Without weights, which training could improve.
+_UNTRAINED = "suffix"
 
 
 def headroom(
@@ -49,7 +49,7 @@ def headroom(
     fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
     found = []
     for candidate, every in scales.items():
-        if candidate.draft not in _UNTRAINED:
+        if not (candidate.looks_up or candidate.draft == _UNTRAINED):
             others = (speed for of, speed in fastest.items() if of.draft != candidate.draft)
             best = max((decided.min_speedup, *others))
             found.append(

@@ -1,7 +1,8 @@
-"""A target's name → the drafts that people pair with it; two names → how the models are related.
+"""A target's name → the heads and drafts that people pair with it; two names → how the models are
+related.
 
-A table of what is in use, from sources that it names, and no judgement of what is fast. Knows names
-only: sizes and vocabularies are read elsewhere, from the models' own files.
+Tables of what is in use, from sources that they name, and no judgement of what is fast. They know
+names only: sizes and vocabularies are read elsewhere, from the models' own files.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from datetime import date
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,6 +19,8 @@ from draftbench.models.check_result import OwnDraft, Works
 
 Kinship = Literal["same family and generation", "another generation", "another family"]
 
+# What follows a model's name where its weights are stored otherwise; a head fits those too.
+_STORED = r"(?:[-_.](?:fp8|bf16|nvfp4|mxfp4|awq|gptq|int\d|w\d+a\d+|\dbit|quantized|dynamic|gguf))*"
 _SIZE = re.compile(r"(?:^|[-_])\d+(?:\.\d+)?[bm](?:$|[-_.@])")
 
 
@@ -34,6 +37,21 @@ class KnownPairing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     date: date | None
     note: str | None
+
+
+class KnownHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A head that was published for a target.
+
+    `target` and `head` are hub ids, `method` is what reads the head, `k` the draft length that its
+    source uses; `date` is the source's own.
+    """
+
+    target: str
+    head: str
+    method: str
+    k: int | None
+    source: str = ""
+    date: date | None = None
 
 
 class SuggestedDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +80,18 @@ class Suggestion(msgspec.Struct, frozen=True):
     proposals: tuple[SuggestedDraft, ...]  # one entry per pairing
     own_draft: OwnDraft | None = None  # what the target carries itself
     active_parameters: int | None = None  # that one token uses: of a mixture, a few experts'
+    heads: tuple[KnownHead, ...] = ()  # published for this target
+
+
+class _Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    source: str
+    date: date | None
+    heads: tuple[KnownHead, ...]
+
+
+class _Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    checked: date
+    sources: tuple[_Source, ...]
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,10 +102,35 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def table() -> _Table:
     """Families by name with the pattern of their generations, and every known pairing."""
+    return msgspec.convert(_read("known_pairs.yaml"), _Table)
+
+
+@cache
+def heads() -> tuple[date, tuple[KnownHead, ...]]:
+    """Every known head, and the day on which they were looked up."""
+    known = msgspec.convert(_read("known_heads.yaml"), _Heads)
+    return known.checked, tuple(
+        msgspec.structs.replace(head, source=each.source, date=each.date)
+        for each in known.sources
+        for head in each.heads
+    )
+
+
+def _read(name: str) -> Any:
     import yaml
 
-    raw = (files("draftbench.planner") / "known_pairs.yaml").read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(raw), _Table)
+    raw = (files("draftbench.planner") / name).read_text(encoding="utf-8")
+    return yaml.safe_load(raw)
+
+
+def heads_of(target: str) -> tuple[KnownHead, ...]:
+    """The heads for a target's path or hub id, however its weights are stored."""
+    _, known = heads()
+    return tuple(
+        head
+        for head in known
+        if re.fullmatch(re.escape(_short(head.target)) + _STORED, _short(target))
+    )
 
 
 def pairings_of(target: str) -> tuple[KnownPairing, ...]:
@@ -107,4 +162,4 @@ def _family(spec: str) -> tuple[str, str] | None:
 
 
 def _short(spec: str) -> str:
-    return spec.rstrip("/").rpartition("/")[2].lower()
+    return spec.rstrip("/").rpartition("/")[2].partition("@")[0].lower()

@@ -22,6 +22,10 @@ and b rows, which go through a round together,
 
     rounds · [P(some k' ≥ 1) · d(w) + Σ_{j=2..k} P(some k' ≥ j) · d(1) + t(1 + E k')]
 
+In a stack the draft makes no passes in rounds that prompt lookup drafts, and its first pass in
+another reads what all of those since its last brought: its widths and numbers of passes are those
+of its own rounds alone, and w is the mean over the rounds in which some row's draft drafts.
+
 Their tokens stand ragged side by side, so that the linear layers, which are most of a pass, see the
 mean width over rows: of the verify pass 1 + E k', of the first draft pass w = 1 + P(the row's round
 before was full), of a head's 1 + E accepted. There are as many draft passes as the row that drafts
@@ -239,8 +243,8 @@ class Spent:
 class Block:
     """The timed passes of one candidate and of the target beside it, at one number of rows.
 
-    Exactly one of `draft` (passes of a draft model, or of a head after its `catch_up`) and
-    `proposal` (prompt lookup: one cost per round, whatever k) is set. Where times come from a file,
+    `draft` are passes of a draft model, or of a head after its `catch_up`, `proposal` those of
+    prompt lookup (one cost per round, whatever k); a stack has both. Where times come from a file,
     those of target passes over more than `longest` tokens are unknown.
     """
 
@@ -263,6 +267,7 @@ class Block:
             weights: how often each response occurs in the traffic, for the other rows of the pass.
         """
         every, widths = rounds.by_draft_length.sum(axis=1), np.arange(rounds.k + 1)
+        drafted = rounds.by_draft_length if rounds.by_draft is None else rounds.by_draft
         spent = Spent(contexts)
         # What a round's first draft pass reads: one token and, of what was accepted before, what
         # the draft has not read.
@@ -273,17 +278,21 @@ class Block:
             spent.add(self.target, 1 + widths, rounds.by_draft_length)
             reaching = np.concatenate([rounds.rounds[:, None], unread], axis=1)
             first = reaching - np.pad(reaching[:, 1:], ((0, 0), (0, 1)))
-            later = rounds.proposed - rounds.rounds
+            if rounds.reads is not None:
+                read, first = 1 + np.arange(rounds.reads.shape[1]), rounds.reads
+            later = drafted @ widths - drafted[:, 1:].sum(axis=1)
         else:
-            lengths = weights @ rounds.by_draft_length
-            shares = lengths / (lengths.sum() or 1.0)
-            spent.add(self.target, 1 + shares @ widths, every)
-            some = 1 - np.cumsum(shares)[:-1] ** concurrency
-            read = 1 + (weights @ unread).sum(keepdims=True) / (lengths.sum() or 1.0)
+            total = (weights @ every) or 1.0
+            spent.add(self.target, 1 + (weights @ rounds.proposed) / total, every)
+            some = 1 - (np.cumsum(weights @ drafted)[:-1] / total) ** concurrency
+            read = 1 + (weights @ unread).sum(keepdims=True) / total
+            if rounds.reads is not None:
+                tokens = weights @ rounds.reads @ np.arange(1, 1 + rounds.reads.shape[1])
+                read = np.array([tokens / total / (some[0] or 1.0)])
             first, later = every[:, None] * some[0], every * some[1:].sum()
         if self.proposal is not None:
             spent.add(self.proposal, 1, every)
-        elif self.draft is not None:
+        if self.draft is not None:
             spent.add(self.catch_up or self.draft, read, first).add(self.draft, 1, later)
         return spent
 
@@ -294,14 +303,14 @@ class Block:
         """
         if self.prefill is None:
             return None
-        plain = self.prefill.at(prompts, 0)[0]
+        plain = drafting = self.prefill.at(prompts, 0)[0]
         if self.proposal is not None:
-            drafting = prompts * self.proposal.at(1, prompts)[0]
-        elif self.draft_prefill is not None:
-            drafting = self.draft_prefill.at(prompts, 0)[0]
-        else:
+            drafting = drafting + prompts * self.proposal.at(1, prompts)[0]
+        if self.draft_prefill is not None:
+            drafting = drafting + self.draft_prefill.at(prompts, 0)[0]
+        elif self.proposal is None or self.draft is not None:
             return None
-        return np.stack([plain, plain + drafting], axis=-1)
+        return np.stack([plain, drafting], axis=-1)
 
     def draft_cost_ratio(self, context: float) -> Estimate:
         """c: one draft step (prompt lookup: a whole proposal; a head: one after its catch-up) over

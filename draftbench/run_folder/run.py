@@ -27,7 +27,9 @@ from draftbench.records import (
     ModelFacts,
     Replay,
     Served,
+    StackReplay,
     Trajectory,
+    stacked,
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
@@ -46,13 +48,14 @@ SHORTEST_DECODED = 8
 class Run:
     """Everything that a run measured; `path` is its folder, where it was read from one.
 
-    An engine's answers are in `served`, and as decoding runs among the `decodes` too. `partial` are
-    answers of sessions that were cut short, which no figure uses.
+    Stacks have the `replays` of their parts. An engine's answers are in `served`, and as decoding
+    runs among the `decodes` too. `partial` are answers of sessions that were cut short, which no
+    figure uses.
     """
 
     manifest: Manifest
     trajectories: tuple[Trajectory, ...]
-    replays: tuple[Replay | LookupReplay, ...]
+    replays: tuple[Replay | LookupReplay | StackReplay, ...]
     decodes: tuple[Decode, ...]
     costs: tuple[CostPoint, ...]
     facts: tuple[ModelFacts, ...]
@@ -121,10 +124,12 @@ class Run:
         ]
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
-        """The last facts of a draft or, with None, of the target; None for prompt lookup and
-        `self`, which have none.
+        """The last facts of a draft or, with None, of the target; of a stack that was not loaded
+        here, those of its draft. None for prompt lookup and `self`, which have none.
         """
-        return next((f for f in reversed(self.facts) if f.candidate == candidate), None)
+        found = next((f for f in reversed(self.facts) if f.candidate == candidate), None)
+        beneath = candidate and candidate.beneath
+        return self.facts_of(beneath) if found is None and beneath else found
 
 
 def read_run(folder: RunFolder) -> Run:
@@ -136,7 +141,8 @@ def read_run(folder: RunFolder) -> Run:
     """
     run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
     for row in (*run.replays, *run.decodes, *run.served, *run.partial):
-        check_that_it_fits(row, run.responses.get(row.key), folder)
+        if not isinstance(row, StackReplay):
+            check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
 
 
@@ -200,7 +206,7 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
     return Run(
         manifest=manifest,
         trajectories=tuple(trajectories.values()),
-        replays=tuple(replays.values()),
+        replays=(*replays.values(), *stacked(replays.values(), manifest.specs)),
         decodes=(*comparable([r for r in records if isinstance(r, Decode)]), *decodes_of(served)),
         costs=tuple(r for r in records if isinstance(r, CostPoint)),
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),

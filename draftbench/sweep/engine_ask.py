@@ -90,7 +90,7 @@ from draftbench.sweep.engine_servers import (
     ServerConfig,
     arrival_times,
 )
-from draftbench.sweep.failures import failure, timed_out
+from draftbench.sweep.failures import failure, parts_missing, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Replaying, SweepState
@@ -384,7 +384,7 @@ class EngineWorker:
             )
         if config.candidate is not None:
             its_own = [row for row in answers if row.server == session.facts.server]
-            along = self.state.replays.get(config.candidate, {})
+            along = self.state.along(config.candidate)
             if drafted_nothing(its_own, along, session.server.counters().drafted):
                 raise self._taken_back(session, "it drafted nothing")
 
@@ -450,6 +450,8 @@ class EngineWorker:
         step = next(self.state.steps(candidate), None)
         if not isinstance(step, Replaying):
             return
+        if candidate.beneath:
+            raise parts_missing(candidate)
         self.watcher.stage("replay", sum(map(len, step.groups)), candidate)
         by_engine = candidate.draft != LOOKUP and self.serving.options.replay == "engine"
         replayed = self._replays_by_engine if by_engine else self._replays_here

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from draftbench.acceptance.rounds import AnyReplay
 from draftbench.engines.client import AnswerError
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
@@ -24,7 +25,6 @@ from draftbench.records import (
     EngineFacts,
     Key,
     LookupReplay,
-    Replay,
     RoundCounts,
     Sampling,
     Served,
@@ -219,7 +219,9 @@ def find_drafting(
     watcher.note(f"the server drafts {k} tokens a round {how}")
     model, spec = facts.settings.get("speculative_model"), _stated_spec(facts)
     meant = _meant(method) or ("draft-model",)
-    named = [name for name, d in serving.drafters.items() if d.method in meant]
+    stacked = "ngram" in method and "," in method
+    drafters = serving.drafters.items()
+    named = [name for name, d in drafters if d.method in meant and d.stacked == stacked]
     name = draft_name(spec) if spec else short_name(model or method)
     if spec is None and model is None and len(named) == 1:
         name = named[0]
@@ -305,6 +307,8 @@ def check_drafting(
         return
     for method in (described.method or "").lower().split(","):
         meant = _meant(method)
+        if meant == ("ngram",) and drafter.stacked:
+            continue
         if meant is not None and drafter.method not in meant:
             raise other_drafting(config, f"it says that it drafts by {method}")
     model = described.settings.get("speculative_model")
@@ -339,7 +343,7 @@ def drafted_at_once(counts: RoundCounts | None) -> int:
 
 
 def drafted_nothing(
-    answers: Iterable[Served], along: Mapping[Key, Replay | LookupReplay], counted: int | None
+    answers: Iterable[Served], along: Mapping[Key, AnyReplay], counted: int | None
 ) -> bool:
     """Whether a server that should draft proposed nothing in answers long enough to draft in; if
     they do not say, by the tokens that it `counted` since it started. Prompt lookup that finds

@@ -46,6 +46,14 @@ def timed_out(limit: float | None) -> ModelError:
     )
 
 
+def parts_missing(stack: Candidate) -> ModelError:
+    """A stack of which a part could not be replayed."""
+    return ModelError(
+        f"prompt lookup and `{stack.beneath}` were not both replayed",
+        hint="see what failed of them; the same command tries again",
+    )
+
+
 def changed_model(draft: str | None) -> RunFolderError:
     """The files of the target (None) or of a draft changed since they were measured."""
     who = "the target" if draft is None else f"the draft `{draft}`"

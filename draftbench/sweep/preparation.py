@@ -43,10 +43,19 @@ from draftbench.models.compatibility import check_pair, check_writes, context_le
 from draftbench.models.drafting import Method, draft_name, parsed
 from draftbench.models.eagle import check_eagle
 from draftbench.models.heads import checkpoint_of
+from draftbench.models.mtp import check_mtp
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
-from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Failure, Request
+from draftbench.records import (
+    LOOKUP,
+    SELF,
+    STACK,
+    Candidate,
+    DraftingMode,
+    Failure,
+    Request,
+)
 from draftbench.run_folder.key import key_id, keyed_hash
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
@@ -124,20 +133,22 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     )
     target = ModelSource(options.target, options.trust)
     specs = specs_of(options)
-    models = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
-    for spec in models:
+    drafting = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
+    models = [spec for spec in drafting if not spec.startswith(STACK)]
+    for spec in drafting:
         method = parsed(spec)[0]
-        if method == "eagle3" and options.mode is not DraftingMode.GREEDY:
+        kind = "stack" if spec not in models else "head" if method in ("eagle3", "mtp") else ""
+        if kind and options.mode is not DraftingMode.GREEDY:
             raise UsageError(
-                f"`{spec}`: the built-in decoder drafts greedily with a head",
-                hint="leave `--mode` out, or leave the head out",
+                f"`{spec}`: the built-in decoder drafts greedily with a {kind}",
+                hint=f"leave `--mode` out, or leave the {kind} out",
             )
-        if method not in ("draft-model", "eagle3"):
+        if method not in ("draft-model", "eagle3", "mtp"):
             raise UsageError(
                 f"`{spec}`: only a serving engine drafts by {method}",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
-    for spec in (options.target, *models):
+    for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
         checkpoint_of(spec, options.trust)
     traffic = read_requests(options, watcher)
     for level in (options.target_quant, *options.quants):
@@ -157,6 +168,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     checks: dict[Method, Check] = {
         "draft-model": partial(check_pair, target, traffic=counts_of(prompts)),
         "eagle3": partial(check_eagle, target),
+        "mtp": check_mtp,
     }
     checked = check_drafts(options, specs, checks)
     if not checked.candidates:
@@ -216,17 +228,20 @@ def manifest_of(
 
 def specs_of(options: SweepOptions) -> dict[str, str]:
     """The entries of `--drafts` by the names that the run gives them: the short name of the model,
-    unless it is taken.
+    unless it is taken. A stack stands behind its parts, which are measured too, as `ngram+NAME`.
     """
     specs: dict[str, str] = {}
-    for spec in options.drafts:
+    stacks = {d: d.removeprefix(STACK) for d in options.drafts if d.startswith(STACK)}
+    alone = (draft for draft in options.drafts if draft not in stacks)
+    for spec in dict.fromkeys((*alone, *stacks.values(), *[LOOKUP] * bool(stacks))):
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
         # A folder may have the name of a method that only engines have.
         reserved = is_model and (name == SELF or parsed(name)[0] != "draft-model")
         taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
-    return specs
+    names = {spec: name for name, spec in specs.items()}
+    return specs | {STACK + names[beneath]: draft for draft, beneath in stacks.items()}
 
 
 def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
@@ -357,6 +372,26 @@ class CheckedDrafts:
     failures: list[Failure] = field(default_factory=list)
     refusals: list[DraftbenchError] = field(default_factory=list)
 
+    def stack(self, specs: Mapping[str, str]) -> None:
+        """Add the stacks, each with what holds of its draft."""
+        drafts, refused = tuple(self.candidates), tuple(self.failures)
+        for name in specs:
+            beneath = name.removeprefix(STACK)
+            if not name.startswith(STACK):
+                continue
+            if beneath in self.sources:
+                self.sources[name], self.caveats[name] = (
+                    self.sources[beneath],
+                    self.caveats[beneath],
+                )
+            levels = (each.quant for each in drafts if each.draft == beneath)
+            self.candidates |= dict.fromkeys(Candidate(draft=name, quant=q) for q in levels)
+            self.failures += [
+                msgspec.structs.replace(each, candidate=Candidate(draft=name, quant=of.quant))
+                for each in refused
+                if (of := each.candidate) is not None and of.draft == beneath
+            ]
+
     @property
     def no_draft(self) -> DraftbenchError:
         """Why there is no draft to measure."""
@@ -375,11 +410,14 @@ def check_drafts(
     """
     checked = CheckedDrafts()
     for name, spec in specs.items():
+        if spec.startswith(STACK):
+            continue
         method, model = parsed(spec)
         if spec == SELF or method not in checks:
             checked.candidates[Candidate(draft=name)] = None
             continue
-        source, levels = ModelSource(model, options.trust), options.quants
+        # Layers that the target carries are in its own checkpoint.
+        source, levels = ModelSource(model or options.target, options.trust), options.quants
         try:
             caveats = checks[method](source)
             if caveats is None:
@@ -400,6 +438,7 @@ def check_drafts(
         checked.sources[name], checked.caveats[name] = source, caveats
         at_levels = (Candidate(draft=name, quant=level) for level in levels)
         checked.candidates |= dict.fromkeys(at_levels)
+    checked.stack(specs)
     return checked
 
 

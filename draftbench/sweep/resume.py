@@ -7,7 +7,7 @@ k's a candidate is worth decoding follows from what was measured before.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -28,7 +28,9 @@ from draftbench.records import (
     Observation,
     Replay,
     Served,
+    StackReplay,
     Trajectory,
+    stacked,
 )
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
@@ -101,11 +103,21 @@ class SweepState:
                 check_that_it_fits(along[key], state.responses[key].trajectory, folder)
         return state
 
+    def along(self, candidate: Candidate) -> Mapping[Key, Replay | LookupReplay | StackReplay]:
+        """The replays of a candidate; of a stack those of its parts."""
+        if candidate.beneath is None:
+            return self.replays.get(candidate, {})
+        parts = (
+            self.replays.get(part, {}) for part in (Candidate(draft=LOOKUP), candidate.beneath)
+        )
+        replays = chain.from_iterable(part.values() for part in parts)
+        return {each.key: each for each in stacked(replays, [candidate.draft])}
+
     def used(self, candidate: Candidate | None) -> bool:
         """Whether anything was measured with a draft at its level, or with the target (None)."""
         if candidate is None:
             return bool(self.responses) or None in self.timed_models
-        return candidate in self.timed_models or bool(self.replays.get(candidate))
+        return candidate in self.timed_models or bool(self.along(candidate))
 
     def least_rows(self, candidate: Candidate | None) -> int | None:
         """The rows to which its products were padded when it was first loaded: a second timing
@@ -205,7 +217,7 @@ class SweepState:
         """The steps left for a candidate in one process, in order. Take each before asking for the
         next: at which k's to decode follows from it.
         """
-        along = self.replays.get(candidate, {})
+        along = self.along(candidate)
         missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
         serving = self.prepared.serving
         # On an engine, what has no weights here is not replayed.
@@ -344,7 +356,9 @@ class SweepState:
         decoded = to_decode(trajectories, options.measure_requests)
         if not options.most_ks:
             decoded = trajectories  # writing them is all that the sweep does besides
-        records = [*trajectories, *self.replays.get(candidate, {}).values()]
+        parts = (candidate, candidate.beneath, Candidate(draft=LOOKUP))
+        replays = (self.replays.get(part, {}).values() for part in parts if part)
+        records = [*trajectories, *chain.from_iterable(replays)]
         run = run_of(self.prepared.manifest, records)
         return timed_enough(run, candidate, concurrency, decoded, 1 + options.most_ks)
 

@@ -17,6 +17,7 @@ from itertools import chain
 import msgspec
 import torch
 
+from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import clock_for
 from draftbench.errors import DraftbenchError, ModelError, TrafficError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
@@ -27,6 +28,7 @@ from draftbench.measure.step_costs import LEAST_TURNS, grid_for, time_steps
 from draftbench.measure.trajectories import generate, logged, refuse_foreign_log, score
 from draftbench.models.drafting import parsed
 from draftbench.models.eagle import build_head
+from draftbench.models.mtp import build_mtp
 from draftbench.models.quantize import build_runner
 from draftbench.models.translation import keeps_ids, translated
 from draftbench.records import (
@@ -42,7 +44,7 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PrivateStart, PrivateText
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
-from draftbench.sweep.failures import failure, known_error, timed_out
+from draftbench.sweep.failures import failure, known_error, parts_missing, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Decoding, Replaying, SweepState, Timing
@@ -167,11 +169,14 @@ class Worker:
         least = self.state.least_rows(candidate)
         build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
         target, source = self.prepared.target, self.prepared.drafts[candidate.draft]
-        if parsed(candidate.draft)[0] == "eagle3":
-            layers = target.config.get_text_config().num_hidden_layers
-            head, facts = build_head(
-                source, build, candidate.draft, self.measurement.target, layers
-            )
+        method, loaded = parsed(candidate.draft)[0], self.measurement.target
+        if method in ("eagle3", "mtp"):
+            head: Head
+            if method == "mtp":
+                head, facts = build_mtp(source, build, candidate.draft, loaded)
+            else:
+                layers = target.config.get_text_config().num_hidden_layers
+                head, facts = build_head(source, build, candidate.draft, loaded, layers)
             self._keep_draft(candidate, facts)
             return LoadedCandidate(candidate, head, self.measurement)
         runner, facts = build_runner(source, build, candidate.draft)
@@ -199,6 +204,8 @@ class Worker:
         measurement, candidate = self.measurement, loaded.candidate
         for step in self.state.steps(candidate):
             match step:
+                case Replaying() if candidate.beneath:
+                    raise parts_missing(candidate)
                 case Replaying(groups):
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)
                     for group in groups:

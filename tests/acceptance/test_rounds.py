@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scenes import SMALL, decode, lookup, trajectory
+from scenes import SMALL, decode, lookup, replay, trajectory
 
 from draftbench.acceptance.rounds import (
+    MOST_READ,
     Floats,
     HazardLaw,
     PositionLaw,
@@ -22,7 +24,7 @@ from draftbench.acceptance.rounds import (
     law_of,
     rounds_at_each,
 )
-from draftbench.records import Decode
+from draftbench.records import Candidate, Decode, LookupReplay, Replay, StackReplay, stacked
 
 Round = tuple[int, int, int]  # proposed, accepted, cut
 
@@ -53,7 +55,9 @@ def outcomes(law: PositionLaw, k: int, start: int = 1) -> Iterator[tuple[float, 
 def tally(rounds: list[Round], k: int, tokens: int) -> dict[str, Floats]:
     """The fields of `Rounds` for one sequence of rounds, counted one by one."""
     count: dict[str, Floats] = {
-        f.name: np.zeros(()) for f in fields(Rounds) if f.name not in ("k", "tokens")
+        f.name: np.zeros(())
+        for f in fields(Rounds)
+        if f.name not in ("k", "tokens", "by_draft", "reads")
     }
     count |= {"by_draft_length": np.zeros(k + 1), "after_full": np.zeros(k + 1)}
     count |= {"reached": np.zeros(k), "survived": np.zeros(k)}
@@ -126,6 +130,69 @@ def test_prompt_lookup_rounds_equal_a_walk_along_the_response(laws: list[StartLa
             rounds.append((proposed, accepted, proposed - inside if accepted == inside else 0))
             start += accepted + 1
         assert_same(expected, row, tally(rounds, k, law.length - 1))
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> tuple[int, int, StackReplay, bool]:
+    """Length and limit of a response, with a stack of a model or of a head along it."""
+    length, window = draw(st.integers(1, 12)), 6
+    limit = length + draw(st.integers(0, 4))
+
+    def counts(most: int) -> tuple[int, ...]:
+        numbers = st.lists(st.integers(0, most), min_size=length - 1, max_size=length - 1)
+        return tuple(draw(numbers))
+
+    def by_start(draft: str) -> LookupReplay:
+        proposed = counts(window)
+        matched = tuple(map(min, proposed, counts(window)))
+        record = lookup(proposed, matched, window)
+        return msgspec.structs.replace(record, candidate=Candidate(draft=draft))
+
+    is_head = draw(st.booleans())
+    beneath: LookupReplay | Replay = by_start("small")
+    if not is_head:
+        beneath = replay(counts(1), draftable=draw(st.integers(0, limit)))
+    (found,) = stacked([by_start("ngram"), beneath], ["small", "ngram+small"])
+    return length, limit, found, is_head
+
+
+NOTHING_FOUND = lookup((0,) * 8, (0,) * 8, 6)
+(OF_A_MODEL,) = stacked(
+    [NOTHING_FOUND, replay((1, 0, 1, 1, 0, 0, 1, 0), draftable=9)], ["small", "ngram+small"]
+)
+
+
+@given(stacks(), st.integers(1, 6))
+@example((9, 12, OF_A_MODEL, False), 2)
+def test_a_stacks_rounds_equal_a_walk_with_the_cache_of_its_draft(
+    stack: tuple[int, int, StackReplay, bool], k: int
+) -> None:
+    """The draft reads what its cache lacks; then the cache holds what it drafted but the last
+    token, or of a head nothing of it, and keeps what was accepted.
+    """
+    length, limit, record, is_head = stack
+    rounds, start, cached = [], 1, 0
+    by_draft, reads = np.zeros(k + 1), np.zeros(MOST_READ)
+    while start < length:
+        room, part = min(k, limit - start - 1), record.drafting_at(start)
+        if isinstance(part, Replay):
+            proposed = max(0, min(room, part.draftable - start + 1))
+            accepted = [*part.accept[start - 1 :], 0.0].index(0.0)
+        else:
+            proposed, accepted = min(room, part.proposed[start - 1]), part.matched[start - 1]
+        inside = min(proposed, length - start)
+        accepted = min(accepted, inside)
+        rounds.append((proposed, accepted, proposed - inside if accepted == inside else 0))
+        drafts = part is record.draft and proposed > 0
+        by_draft[proposed if drafts else 0] += 1
+        if drafts:
+            reads[start - cached - 1] += 1
+            cached = start + (0 if is_head else proposed - 1)
+        start += accepted + 1
+        cached = min(cached, start - 1)
+    expected = expected_rounds([law_of(trajectory("r", length, limit=limit), record)], k)
+    parts = {"by_draft": by_draft, "reads": reads}
+    assert_same(expected, 0, tally(rounds, k, length - 1) | parts)
 
 
 P = np.array([[0.5, 0.3, 0.2, 0.0], [0.1, 0.6, 0.1, 0.2], [0.3, 0.3, 0.3, 0.1]])
@@ -213,8 +280,7 @@ def test_many_responses_give_what_each_gives_alone() -> None:
     together = expected_rounds(laws, 4)
     for row in range(0, 300, 7):
         alone = expected_rounds([laws[row]], 4)
-        wanted = {f.name: getattr(alone, f.name)[0] for f in fields(Rounds) if f.name != "k"}
-        assert_same(together, row, wanted)
+        assert_same(together, row, {name: counts[0] for name, counts in alone.counts.items()})
 
 
 def test_draft_lengths_asked_for_together_give_what_each_gives_alone() -> None:
@@ -303,8 +369,8 @@ def test_one_hazard_at_every_draft_position_is_one_acceptance_everywhere(
     ]
     by_position = [HazardLaw(n, n + spare, np.full(k, hazard)) for n in lengths]
     one, other = expected_rounds(everywhere, k), expected_rounds(by_position, k)
-    for field in fields(Rounds):
-        np.testing.assert_allclose(getattr(one, field.name), getattr(other, field.name), atol=1e-9)
+    for name, counts in one.counts.items():
+        np.testing.assert_allclose(counts, getattr(other, name), atol=1e-9)
 
 
 def test_a_round_ends_where_its_own_hazard_ends_it() -> None:

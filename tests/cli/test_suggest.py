@@ -99,6 +99,24 @@ def test_a_target_that_is_left_alone_or_unknown_gets_no_guess(command, target, s
     assert unsaid not in outcome.out
 
 
+def test_heads_come_before_draft_models_and_those_that_are_measured_here_first(command):
+    outcome = command("suggest", "--target", "meta-llama/Llama-3.1-8B-Instruct")
+    eagle, dflash, drafts = (
+        outcome.out.index(words)
+        for words in (
+            "eagle3:RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3  also without an engine",
+            "dflash:z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat",
+            "Drafts used with",
+        )
+    )
+    assert eagle < dflash < drafts
+    assert "looked up by 2026-" in outcome.out
+    # `--drafts` has no name for it.
+    other = command("suggest", "--target", "zai-org/GLM-5.2").out
+    assert "RedHatAI/GLM-5.2-speculator.dspark  on an engine, as dspark (spec:FILE.json)" in other
+    assert "No known draft model for" in other
+
+
 def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_flag(
     command, embedded, tmp_path, monkeypatch
 ):

@@ -110,6 +110,13 @@ def test_vllm_is_told_the_drafter_and_its_length_in_one_object(started, draft, c
             "--spec-draft-n-min 0 --spec-draft-p-min 0",
         ),
         (
+            "ngram+d.gguf",
+            {},
+            "-np 1 -c 0 {usual} -md d.gguf --spec-type ngram-simple,draft-simple "
+            "--spec-ngram-simple-size-n 2 --spec-ngram-simple-size-m 4 --spec-draft-n-max 4 "
+            "--spec-draft-n-min 0 --spec-draft-p-min 0",
+        ),
+        (
             "mtp",
             {},
             "-np 1 -c 0 {usual} --spec-type draft-mtp --spec-draft-n-max 4 "
@@ -270,6 +277,18 @@ def test_a_head_without_its_weights_is_refused():
     with pytest.raises(UsageError) as caught:
         speculation("eagle3:", 4)
     assert caught.value.hint == "write eagle3:MODEL"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_engine_without_stacks_is_not_started_with_one(started, engine):
+    with pytest.raises(EngineError, match="by one method, not by prompt lookup and then"):
+        started(engine, "ngram+org/d")
+
+
+@pytest.mark.parametrize("draft", ["ngram+", "ngram+ngram", "ngram+self", "ngram+ngram+d"])
+def test_prompt_lookup_goes_before_a_draft_model_or_a_head(draft):
+    with pytest.raises(UsageError, match="prompt lookup goes before a draft model or a head"):
+        speculation(draft, 4)
 
 
 @pytest.mark.parametrize(("engine", "draft"), [("llama.cpp", "suffix"), ("sglang", "suffix")])

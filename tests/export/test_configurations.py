@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 import yaml
 
-from draftbench.errors import UsageError
+from draftbench.errors import EngineError, UsageError
 from draftbench.export.configurations import configure
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Sampling
@@ -248,6 +248,19 @@ def test_llamacpp_after_the_renaming(plan):
     assert "divides the context" not in notes(plan(), "llamacpp")
     lookup = flags(plan(draft=None), "llamacpp", "after-rename")
     assert lookup["--spec-ngram-simple-size-m"] == "4"
+
+
+def test_llama_server_looks_up_before_a_draft_and_no_other_engine_does(plan):
+    stack = plan("ngram+d.gguf", target="t.gguf")
+    found = flags(stack, "llama.cpp")
+    assert (found["--spec-type"], found["-md"]) == ("ngram-simple,draft-simple", "d.gguf")
+    assert (found["--spec-ngram-simple-size-n"], found["--spec-draft-n-max"]) == ("2", "4")
+    assert "looks up n-grams of 2 tokens alone" in notes(stack, "llama.cpp")
+    with pytest.raises(UsageError, match="before b9626 has no prompt lookup before"):
+        configure(stack, "llama.cpp", "before-rename")
+    for engine in ENGINE_RULES.keys() - {"llama.cpp"}:
+        with pytest.raises(EngineError, match="drafts by one method"):
+            configure(stack, engine)
 
 
 def test_a_folder_without_a_name_is_called_by_its_part_in_a_llama_cpp_command(plan):

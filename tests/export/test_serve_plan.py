@@ -109,12 +109,17 @@ def test_a_draft_that_the_run_does_not_record_is_given_as_drafts_takes_it(make_r
     assert drafting(path, "EAGLE", "eagle3:org/head")["model"] == "org/head"
 
 
-@pytest.mark.parametrize("name", ["mtp", "eagle3", "dflash:x"])
+@pytest.mark.parametrize("name", ["eagle3", "dflash:x"])
 def test_without_an_engine_every_draft_is_a_model_whatever_its_folder_is_called(make_run, name):
     path = make_run(draft=name, drafts=(name, "small"), specs={name: name, "small": "./small"})
     assert drafting(path, name)["model"] == name
     assert drafting(path, name, "org/x")["model"] == "org/x"
     assert drafting(path, "ngram")["method"] == "ngram"
+
+
+def test_without_an_engine_mtp_is_the_targets_own_layers(make_run):
+    path = make_run(draft="mtp", drafts=("mtp",), specs={"mtp": "mtp"})
+    assert drafting(path, "mtp")["method"] == "mtp"
 
 
 def test_a_file_of_fields_that_the_run_did_not_record_is_named(make_run):

@@ -2,13 +2,39 @@
 
 import pytest
 
-from draftbench.planner.known_pairs import kinship, pairings_of, table
+from draftbench.planner.known_pairs import heads, heads_of, kinship, pairings_of, table
 
 
 def test_every_row_names_its_source_and_a_draft_or_why_there_is_none():
     for row in table().pairings:
         assert row.source.startswith("https://")
         assert row.note if row.draft is None else row.draft.count("/") == 1
+
+
+def test_every_head_is_named_by_hub_ids_and_its_source():
+    _, known = heads()
+    for row in known:
+        assert (row.target.count("/"), row.head.count("/")) == (1, 1)
+        assert row.source.startswith("https://")
+    assert len({(row.target, row.head) for row in known}) == len(known)
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", ["RedHatAI/Llama-3.1-8B", "z-lab/LLaMA3.1-8B"]),
+        ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic@v1", ["RedHatAI/Llama", "z-lab/LLaMA3.1"]),
+        ("openai/gpt-oss-120b", ["nvidia/gpt-oss-120b-Eagle3-v3", "z-lab/gpt-oss-120b-DFlash"]),
+        ("google/gemma-4-31B-it", ["google/gemma-4-31B-it-assistant"]),
+        # Heads of other weights: the base model's, and another size.
+        ("meta-llama/Llama-3.1-8B", []),
+        ("Qwen/Qwen3-8B-Base", []),
+    ],
+)
+def test_a_head_is_found_for_the_weights_it_was_trained_for_however_they_are_stored(target, found):
+    heads_found = [row.head for row in heads_of(target)]
+    assert len(heads_found) == len(found)
+    assert all(name.startswith(wanted) for name, wanted in zip(heads_found, found, strict=True))
 
 
 @pytest.mark.parametrize(

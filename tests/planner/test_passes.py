@@ -2,12 +2,14 @@
 
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenes import NGRAM, SELF_DRAFT, SMALL
+from scenes import NGRAM, SELF_DRAFT, SMALL, lookup
 
+from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.rounds import StartLaw, expected_rounds
 from draftbench.planner.passes import PASS_DRAWS, Block, Passes, between, blocks_of, rising
 from draftbench.records import Candidate
@@ -197,6 +199,33 @@ def test_a_head_catches_up_on_what_was_accepted_and_steps_for_each_further_token
     spent = block.rounds(rounds, np.array([10.0]), rows, np.ones(1))
     assert spent.seconds == pytest.approx([3 * 1.3 + 3 * 0.5 + 3 * 0.2])
     assert block.draft_cost_ratio(10).value == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "seconds"), [("model", 1, 5.53), ("model", 2, 5.8633), ("head", 1, 5.73)]
+)
+def test_the_draft_of_a_stack_reads_at_once_what_lookup_brought(scene, kind, rows, seconds):
+    """Rounds from the tokens 1 and 6 are the draft's, from 4 of lookup, which brought two: verify
+    4 + 3 + 4 tokens, read 1 and 3 (a head 1 and 5, by its catch-up), four more steps.
+    """
+    candidate = Candidate(draft="ngram+small")
+    scene.times(
+        {1: 1.0, 2: 1.2, 3: 1.3, 4: 1.4}, {1: 0.2, 2: 0.3, 4: 0.5}, candidate, concurrency=rows
+    )
+    for tokens, read in {1: 0.2, 5: 0.6}.items() if kind == "head" else ():
+        scene.cost(candidate.draft, candidate, tokens, read, what="catch-up")
+    scene.cost(candidate.draft, candidate, 3, 0.01, what="proposal", concurrency=rows)
+    scene.request("r", 9, limit=20)
+    scene.lookup("r", (0, 0, 0, 2, 0, 0, 0, 0), (0, 0, 0, 1, 0, 0, 0, 0))
+    if kind == "head":
+        head = lookup((3,) * 8, (2, 1, 0, 1, 0, 2, 1, 0))
+        scene.records.append(msgspec.structs.replace(head, candidate=SMALL))
+    else:
+        scene.replay("r", (1, 1, 0, 1, 0, 1, 1, 0), draftable=19)
+    run = scene.observed(3, specs={"small": "s", "ngram": "ngram", "ngram+small": "ngram+s"})
+    along = candidate_rounds(run, candidate)
+    spent = blocks_of(run, candidate)[rows].rounds(along.at(3), along.contexts, rows, np.ones(1))
+    assert spent.seconds == pytest.approx([seconds], abs=1e-4)
 
 
 def passes(sizes, contexts, seconds):

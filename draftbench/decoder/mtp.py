@@ -1,0 +1,211 @@
+"""Multi-token prediction: the layers that a target carries to draft for itself, as transformers has
+them (`MtpModel`), with draftbench's cache and masks.
+
+With y the text and h the target's states behind its last norm, row t of the first layer reads the
+embedding of y[t+1] beside h[t] and drafts y[t+2]. A single layer is used again: depth m reads the
+token that depth m - 1 drafted, and what that left in place of h[t], and sees the keys of depth 0
+and those of its own round, as an EAGLE-3 head does. Of several layers, number j reads y[t+1+j] and
+what layer j - 1 left at row t, and sees its own keys alone: a plain causal pass over the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from draftbench.decoder.any_transformer import SlabTransformersCache, replace_linears
+from draftbench.decoder.drafters import Proposal, ProposalRequest
+from draftbench.decoder.eagle import CHUNK, EagleHead, HeadDrafter
+from draftbench.decoder.linear import layouts_of
+from draftbench.decoder.runner import Task, on_device
+from draftbench.decoder.sampling import best
+
+
+class MtpHead:
+    """The layers, with their weights; rows run one by one.
+
+    Args:
+        model: a loaded `MtpModel`, which shares embedding and output layer with the target.
+        states: which of the target's states it reads: those behind its last norm.
+        level: quantization level of its linear layers.
+    """
+
+    def __init__(
+        self, model: Any, states: int, level: str, context_length: int, **layouts: Any
+    ) -> None:
+        self.model, self.reads, self.context_length = model, (states,), context_length
+        self.depths = len(model.layers)
+        for layer in model.layers:
+            replace_linears(layer, level, embedding=model.embed_tokens.weight, **layouts)
+        weight = model.layers[0].enorm.weight
+        self.dtype, self.device = weight.dtype, str(weight.device)
+
+    @property
+    def name(self) -> str:
+        how = layouts_of(self.modules())
+        words = f"transformers' MtpModel ({self.dtype}, {self.device}{how}, rows one by one)"
+        return words.replace("torch.", "")
+
+    def modules(self) -> Iterator[nn.Module]:
+        return chain.from_iterable(layer.modules() for layer in self.model.layers)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Its weights outside linear layers; embedding and output layer are the target's."""
+        for module in self.modules():
+            if not isinstance(module, nn.Linear):
+                yield from module.parameters(recurse=False)
+
+    def new_cache(
+        self, capacity: int, rows: int = 1, widths: Collection[int] = ()
+    ) -> SlabTransformersCache:
+        return SlabTransformersCache(["full_attention"] * self.depths, capacity, rows)
+
+    def entering(self, states: Tensor) -> Tensor:
+        """What depth 0 reads of the target's states: all of them."""
+        return states
+
+    @torch.inference_mode()
+    def catch_up(
+        self, tokens: Tensor, states: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """As `EagleHead.catch_up`, by the first layer."""
+        ends, parts = [], zip(tokens.split(list(counts)), states.split(list(counts)), strict=True)
+        for row, (read, entering) in enumerate(parts):
+            if len(read):
+                cache.place = row
+                ends.append(self.layer(0, read, entering, cache)[-1:])
+        cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
+        left = torch.cat(ends)
+        return self.best(left), left
+
+    def step(
+        self, tokens: Tensor, left: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """`catch_up` at the next depth, where a single layer is used again."""
+        return self.catch_up(tokens, left, cache, counts)
+
+    @torch.inference_mode()
+    def along(
+        self, tokens: Sequence[int], states: Tensor, first: int, depths: int
+    ) -> Iterator[Tensor]:
+        """As `EagleHead.along`; several layers draft no more tokens than they are."""
+        padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
+        rows, last = len(tokens) - 1, len(tokens) - 2
+        cache = self.new_cache(rows + depths * CHUNK)
+        left = self.layer(0, padded[1 : rows + 1], states, cache)
+        if self.depths > 1:
+            drafted = [self.best(left[first:last])]
+            for depth in range(1, min(depths, self.depths)):
+                left = self.layer(depth, padded[depth + 1 : depth + 1 + rows], left, cache)
+                drafted.append(self.best(left[first:last]))
+            yield torch.stack(drafted, dim=1)
+            return
+        for start in range(first, last, CHUNK):
+            n = min(CHUNK, last - start)
+            part, at = left[start : start + n], torch.arange(start, start + n, device=self.device)
+            drafted, seen = [self.best(part)], torch.arange(rows, device=self.device) <= at[:, None]
+            for depth in range(1, depths):
+                seen = torch.cat([seen, torch.eye(n, dtype=torch.bool, device=self.device)], dim=1)
+                cache.lengths[0] = seen.shape[1] - n
+                read = padded[start + depth + 1 : start + depth + 1 + n]
+                part = self.layer(0, read, part, cache, at + depth, seen)
+                drafted.append(self.best(part))
+            cache.lengths[0] = 0
+            yield torch.stack(drafted, dim=1)
+
+    def layer(
+        self,
+        depth: int,
+        tokens: Tensor,
+        entering: Tensor,
+        cache: SlabTransformersCache,
+        at: Tensor | None = None,
+        seen: Tensor | None = None,
+    ) -> Tensor:
+        """What a layer leaves at new rows [n, hidden], appended to the row of the cache that has
+        its place: they are `at` places of the text, and see what `seen` says, or all before them.
+        """
+        assert isinstance(cache.place, int)
+        start, n = cache.lengths[cache.place], len(tokens)
+        if at is None:
+            at = torch.arange(start, start + n, device=self.device)
+        if seen is None:
+            seen = torch.arange(start + n, device=self.device) <= at[:, None]
+        mask = torch.zeros(seen.shape, dtype=self.dtype, device=self.device)
+        mask = mask.masked_fill_(~seen, torch.finfo(self.dtype).min)
+        model, positions = self.model, (at + 1 + (depth if self.depths > 1 else 0))[None]
+        embedded = model.embed_tokens(tokens)[None]
+        turned = None if model.rotary_emb is None else model.rotary_emb(embedded, positions)
+        left: Tensor = model.layers[depth](
+            embedded,
+            entering[None],
+            position_embeddings=turned,
+            position_ids=positions,
+            attention_mask=mask[None, None],
+            cache=cache,
+        )
+        return (model.shared_post_norm(left) if model.use_shared_post_norm else left)[0]
+
+    @torch.inference_mode()
+    def best(self, left: Tensor) -> Tensor:
+        """The best tokens behind what a layer left."""
+        return best(self.model._project_to_logits(left[None])[0])
+
+
+# What drafts from the target's states.
+Head = EagleHead | MtpHead
+
+
+def head_drafter(head: Head) -> HeadDrafter:
+    """A new drafter with an empty cache."""
+    several = isinstance(head, MtpHead) and head.depths > 1
+    return (ModulesDrafter if several else HeadDrafter)(head)
+
+
+class ModulesDrafter(HeadDrafter):
+    """Several layers that propose their argmax. What a layer read of a round's own drafts is read
+    again in the next: a row is done once the tokens that all layers read there are known.
+    """
+
+    def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
+        """Read the rows of the prompt whose tokens are known to all layers."""
+        assert states is not None
+        self.cache.rewind(row, 0)
+        self._unread[row] = states
+        self._read(row, task.prompt, len(task.prompt) - self.head.depths, 0)
+
+    def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
+        found: list[Proposal | None] = []
+        for ask in asks:
+            k = min(ask.k, self.head.depths)
+            drafted = self._read(ask.row, ask.context, len(ask.context) - 1, k) if k > 0 else []
+            found.append(Proposal(drafted) if drafted else None)
+        return found
+
+    @torch.inference_mode()
+    def _read(self, row: int, text: Sequence[int], end: int, k: int) -> list[Tensor]:
+        """Read the rows up to `end` with every layer, or with `k` of them, which draft a token
+        each; keep those whose tokens the text has. Along a response k never grows.
+        """
+        head, cache = self.head, self.cache
+        assert isinstance(head, MtpHead)
+        assert isinstance(cache, SlabTransformersCache)
+        start, drafted = cache.lengths[row], list[Tensor]()
+        if end <= start:
+            return []
+        cache.place, left = row, self._unread[row][: end - start]
+        read = on_device(list(text[start + 1 :]), head.device)
+        layers = k or head.depths
+        for depth in range(layers):
+            left = head.layer(depth, read[depth : depth + len(left)], left, cache)
+            if k > 0:
+                drafted.append(head.best(left[-1:]))
+                read = torch.cat([read, drafted[-1]])
+        kept = max(start, min(end, len(text) - layers))
+        self._unread[row] = self._unread[row][kept - start :]
+        cache.lengths[row] = kept
+        return drafted

@@ -1,0 +1,103 @@
+"""Loads the layers that a target carries to draft for itself, where transformers runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.mtp import MtpHead
+from draftbench.decoder.runner import Runner
+from draftbench.errors import ModelError, PairError
+from draftbench.memory import kv_bytes_per_token
+from draftbench.models.own_draft import own_draft_of
+from draftbench.models.quantize import Build, check_level, counted, covered
+from draftbench.models.source import ModelSource
+from draftbench.records import Candidate, ModelFacts
+
+
+def check_mtp(target: ModelSource) -> tuple[str, ...]:
+    """Whether the built-in decoder can draft with a target's own layers; its caveats.
+
+    Raises:
+        ModelError: the target's configuration or files cannot be read.
+        PairError: it cannot.
+    """
+    for why in mtp_obstacles(target):
+        own = own_draft_of(target.raw_config)
+        hint = "leave `mtp` out"
+        if own is not None:
+            hint = f"measure them on an engine that has them: {', '.join(own.options)}"
+        raise PairError(f"the built-in decoder cannot draft by `mtp`: {why}", hint=hint)
+    layers = target.config.get_text_config().num_mtp_layers
+    return (f"it drafts at most {layers} tokens a round, one by each layer",) if layers > 1 else ()
+
+
+def mtp_obstacles(target: ModelSource) -> Iterator[str]:
+    """Why the built-in decoder cannot draft with a target's own layers."""
+    from transformers.modeling_layers import MtpModel
+
+    if own_draft_of(target.raw_config) is None:
+        yield f"`{target.name}` carries no layers that draft for it"
+        return
+    unknown = f"transformers does not run those of {target.config.model_type}"
+    try:
+        if not getattr(target.config.get_text_config(), "num_mtp_layers", None):
+            raise ValueError(unknown)
+        kinds = set(getattr(target.config.get_mtp_config(), "layer_types", None) or ())
+        names = MtpModel.get_mtp_weights_regex(target.skeleton)
+    except (TypeError, ValueError):  # it has no such layers, or none in a checkpoint of this size
+        yield unknown
+        return
+    if kinds - {"full_attention"}:
+        yield f"its layers are of kind {', '.join(sorted(kinds))}"
+    stored = target.stored_tensors()
+    if None not in stored.values() and not any(map(names.search, stored)):
+        yield "the files hold none of their tensors by the names that transformers knows"
+
+
+def build_mtp(
+    source: ModelSource, build: Build, draft: str, target: Runner
+) -> tuple[MtpHead, ModelFacts]:
+    """Load, quantize, and count.
+
+    Args:
+        source: the target's.
+        draft: the name that the run gives these layers.
+
+    Raises:
+        ModelError: they cannot be loaded or quantized.
+    """
+    if not isinstance(target, TransformersRunner):
+        raise ModelError(
+            "the target does not run through transformers' forward pass",
+            hint="leave `mtp` out, or measure it on an engine",
+        )
+    has_kernel = check_level(build.level, build.device, simulate=build.simulate)
+    model: Any = source.load_mtp(target.model)
+    parameters = sum(weight.numel() for weight in model.layers.parameters())
+    states = source.config.get_text_config().num_hidden_layers
+    layouts = {"two_layouts": build.two_layouts}
+    head = MtpHead(model, states, build.level, target.context_length, **layouts)
+    weight_bytes, second_layout_bytes, share = counted(head)
+    facts = ModelFacts(
+        candidate=Candidate(draft=draft, quant=build.level),
+        quant=build.level,
+        dtype=str(build.dtype).removeprefix("torch."),
+        parameters=parameters,
+        mixture=None,
+        weight_bytes=weight_bytes,
+        second_layout_bytes=second_layout_bytes,
+        least_rows=1,
+        quantized_share=share,
+        kv_bytes_per_token=kv_bytes_per_token(model.config, build.dtype.itemsize),
+        context_length=target.context_length,
+        vocab_size=target.vocab_size,
+        runner=head.name,
+        fingerprint=source.fingerprint(),
+        parts={},
+        caveats=() if build.level == "none" else tuple(covered(source, build.level, share)),
+        has_kernel=has_kernel,
+        replay_disagreement=None,
+    )
+    return head, facts

@@ -1,0 +1,132 @@
+"""Layers that a target carries to draft for itself: decoding against transformers' own use of them,
+and one pass against decoding.
+"""
+
+from operator import eq
+
+import pytest
+import random_mtp
+import torch
+from transformers.generation import candidate_generator
+from transformers.modeling_layers import MtpModel
+
+from draftbench.decoder.any_transformer import TransformersRunner
+from draftbench.decoder.mtp import MtpHead, head_drafter
+from draftbench.decoder.runner import HiddenStates, HostClock, Task
+from draftbench.decoder.sampling import Uniforms
+from draftbench.decoder.speculate import decode, decode_all
+from draftbench.records import Sampling
+
+LIMIT, VOCABULARY = 64, 64
+PROMPTS = [
+    torch.randint(VOCABULARY, (12,), generator=torch.Generator().manual_seed(seed)).tolist()
+    for seed in range(3)
+]
+
+
+def task(prompt):
+    return Task(prompt, LIMIT, Sampling(), Uniforms("r", 0, LIMIT + 1), lambda output: False)
+
+
+def runners(layers):
+    model, drafting = random_mtp.target(layers, VOCABULARY)
+    runner = TransformersRunner(model, "none")
+    return runner, MtpHead(drafting, random_mtp.LAYERS, "none", random_mtp.CONTEXT)
+
+
+def matched(proposal, tokens):
+    """How many tokens of a proposal, from the first on, came out."""
+    return [*map(eq, proposal, tokens), False].index(False)
+
+
+def passes_along(runner, head, text, first, depths):
+    """What every round that starts in a text drafts, by one pass along it."""
+    heard = HiddenStates(head.reads)
+    cache = runner.new_cache(len(text))
+    runner.forward(torch.tensor(text[:-1]), cache, every=False, heard=heard)
+    parts = head.along(text, heard.joined(), first, depths)
+    return [proposal for part in parts for proposal in part.tolist()]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_every_round_is_that_of_transformers_use_of_the_same_layers(monkeypatch, layers):
+    """transformers drafts one token by each layer, from the second token on."""
+    model, drafting = random_mtp.target(layers, VOCABULARY)
+    accepted = []
+    generator = candidate_generator.MTPCandidateGenerator
+    monkeypatch.setattr(MtpModel, "from_pretrained", lambda model, **how: drafting)
+    monkeypatch.setattr(
+        generator, "update_candidate_strategy", lambda self, ids, scores, n: accepted.append(int(n))
+    )
+    theirs = []
+    for prompt in PROMPTS:
+        accepted.clear()
+        ids = torch.tensor([prompt])
+        how = {"max_new_tokens": LIMIT, "do_sample": False, "pad_token_id": 0, "use_mtp": True}
+        text = model.generate(ids, attention_mask=torch.ones_like(ids), **how)[0].tolist()
+        theirs.append((text[len(prompt) :], accepted[1:]))
+    runner, head = runners(layers)
+    rounds = 0
+    for prompt, (text, wanted) in zip(PROMPTS, theirs, strict=True):
+        found = decode(task(prompt), runner, head_drafter(head), layers, HostClock())
+        assert found.tokens == text
+        # Near the limit draftbench drafts fewer.
+        whole = sum(proposed == layers for proposed in found.proposed) - 1
+        assert found.accepted[:whole] == wanted[:whole]
+        rounds += whole
+    assert rounds > 60 / layers
+
+
+@pytest.mark.parametrize(("layers", "ks"), [(1, (1, 2, 4)), (3, (1, 2, 3, 5))])
+def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, ks):
+    """A single layer is used again; several draft no more tokens than they are."""
+    runner, head = runners(layers)
+    accepted = 0
+    for prompt in PROMPTS:
+        for k in ks:
+            found = decode(task(prompt), runner, head_drafter(head), k, HostClock())
+            said = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, max(ks))
+            assert len(said[0]) == (max(ks) if layers == 1 else layers)
+            at = 1
+            for kept, proposed in zip(found.accepted, found.proposed, strict=True):
+                assert proposed <= (k if layers == 1 else layers)
+                if proposed:
+                    assert kept == matched(said[at - 1][:proposed], found.tokens[at:])
+                at += kept + 1
+            accepted += sum(found.accepted)
+    assert accepted > 20
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_rows_side_by_side_take_the_rounds_that_they_take_alone(layers):
+    runner, head = runners(layers)
+    tasks = [task(prompt) for prompt in PROMPTS]
+    alone = [decode(each, runner, head_drafter(head), 3, HostClock()) for each in tasks]
+    together = decode_all(tasks, runner, head_drafter(head), 3, HostClock(), rows=2)
+    assert [r.tokens for r in together] == [r.tokens for r in alone]
+    assert [r.accepted for r in together] == [r.accepted for r in alone]
+
+
+def states_before_the_last_layer(drafter):
+    drafter.reads = (random_mtp.LAYERS - 1,)
+
+
+def a_state_too_late(drafter):
+    keep = drafter.keep
+    drafter.keep = lambda row, length, states: keep(row, length, states.roll(1, 0))
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("fault", [states_before_the_last_layer, a_state_too_late])
+def test_a_fault_of_the_drafter_shows_against_the_pass(layers, fault):
+    runner, head = runners(layers)
+    wrong = 0
+    for prompt in PROMPTS:
+        drafter = head_drafter(head)
+        fault(drafter)
+        found = decode(task(prompt), runner, drafter, 3, HostClock())
+        said, at = passes_along(runner, head, prompt + found.tokens, len(prompt) - 1, 3), 1
+        for kept, proposed in zip(found.accepted, found.proposed, strict=True):
+            wrong += proposed > 0 and kept != matched(said[at - 1][:proposed], found.tokens[at:])
+            at += kept + 1
+    assert wrong > 2

@@ -1,0 +1,70 @@
+"""Sweeps of the layers that a target carries to draft for itself."""
+
+import shutil
+
+import pytest
+import random_mtp
+from transformers import Glm4MoeForCausalLM
+
+from draftbench.errors import PairError
+from draftbench.models.check import check_models
+from draftbench.models.source import ModelSource
+from draftbench.records import LookupReplay
+
+
+@pytest.fixture
+def target(small, tmp_path, monkeypatch):
+    """A target with so many such layers, and the embedded models' tokenizer."""
+    monkeypatch.setattr(
+        Glm4MoeForCausalLM, "_keys_to_ignore_on_load_unexpected", random_mtp.LEFT_OUT
+    )
+
+    def made(layers):
+        folder = random_mtp.save(tmp_path / "target", layers, 2048)
+        for file in (small.models / "target").iterdir():
+            if not (folder / file.name).exists() and file.suffix != ".safetensors":
+                shutil.copy(file, folder)
+        return folder
+
+    return made
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_targets_own_layers_are_replayed_and_decoded_through_the_same_rounds(
+    small, target, layers
+):
+    how = {"ks": (1, 3), "dtype": "float32", "requests": 3, "max_new_tokens": 24}
+    run = small.found("mtp", **how, target=str(target(layers)), measure_requests=3)
+    assert [str(candidate) for candidate in run.candidates] == ["mtp"]
+    facts = run.facts_of(run.candidates[0])
+    said = ("it drafts at most 2 tokens a round, one by each layer",) if layers == 2 else ()
+    assert facts.caveats == said
+    along = {record.key: record for record in run.replays}
+    rows = [row for row in run.decodes if row.k]
+    assert {row.k for row in rows} == {1, 3}
+    for row in rows:
+        record, response, at = along[row.key], run.responses[row.key], 1
+        assert isinstance(record, LookupReplay)
+        assert set(record.proposed) == {3 if layers == 1 else 2}
+        assert row.digest == response.digest
+        for proposed, accepted in zip(row.proposed, row.accepted, strict=True):
+            room = min(row.k, response.limit - at - 1)
+            assert proposed == min(room, record.proposed[at - 1])
+            assert accepted == min(record.matched[at - 1], room)
+            at += accepted + 1
+
+
+def test_a_target_without_such_layers_is_refused(small):
+    with pytest.raises(PairError, match="`target` carries no layers that draft for it"):
+        small.prepared("mtp")
+
+
+def test_layers_that_transformers_cannot_load_are_left_to_engines(small, target, monkeypatch):
+    folder = target(1)
+    monkeypatch.undo()
+    with pytest.raises(PairError, match="cannot draft by `mtp`: the files hold none") as it:
+        small.prepared("mtp", target=str(folder))
+    assert "vLLM" in it.value.hint
+    (sheet,) = check_models(ModelSource(str(folder)), [], 1 << 40, heads=["mtp"]).heads
+    assert any("the built-in decoder refuses it" in caveat for caveat in sheet.caveats)
+    assert sheet.obstacles == ()

@@ -1,0 +1,41 @@
+"""Sweeps of stacks: prompt lookup, and where it finds nothing the draft beneath it."""
+
+import random_heads
+
+from draftbench.records import StackReplay
+
+
+def rounds_of(record, response, k):
+    """(proposed, accepted) of the rounds that a stack's replay says, one after the other."""
+    at = 1
+    while at < response.output_tokens:
+        room, part = min(k, response.limit - at - 1), record.drafting_at(at)
+        if hasattr(part, "accept"):
+            accepts = [*part.accept[at - 1 : at - 1 + room], 0]
+            proposed, matched = room, accepts.index(0)
+        else:
+            proposed, matched = part.proposed[at - 1], part.matched[at - 1]
+        proposed = min(proposed, room)
+        accepted = min(matched, proposed, response.output_tokens - at)
+        yield proposed, accepted
+        at += accepted + 1
+
+
+def test_every_decoded_round_of_a_stack_is_the_one_that_its_parts_replays_say(small, tmp_path):
+    config = random_heads.config(2048, 200, hidden=256)
+    head = random_heads.save(tmp_path / "head", config, random_heads.tensors(config))
+    how = {"ks": (1, 4), "dtype": "float32", "requests": 6, "max_new_tokens": 40}
+    stacks = f"ngram+{small.models / 'draft'}", f"ngram+eagle3:{head}"
+    run = small.found(*stacks, **how, measure_requests=6)
+    names = [str(candidate) for candidate in run.candidates]
+    assert names == ["draft", "eagle3:head", "ngram", "ngram+draft", "ngram+eagle3:head"]
+    along = {(r.key, r.candidate): r for r in run.replays if isinstance(r, StackReplay)}
+    kinds = set()
+    for row in run.decodes:
+        if row.k and row.candidate.beneath:
+            record, response = along[row.key, row.candidate], run.responses[row.key]
+            assert row.digest == response.digest
+            expected = list(rounds_of(record, response, row.k))
+            assert list(zip(row.proposed, row.accepted, strict=True)) == expected
+            kinds |= {(row.candidate.draft, bool(found)) for found in record.lookup.proposed}
+    assert len(kinds) == 4  # both parts drafted in both stacks
