@@ -87,6 +87,16 @@ def bytes_to_serve(
     return target.weight_bytes + draft.weight_bytes + concurrency * (cache + logits)
 
 
+def training_bytes(config: Any, parameters: int, tokens: int, itemsize: int) -> tuple[int, int]:
+    """Bytes of training a model with AdamW, from a text configuration: of its states (weights,
+    gradients and two moments, in 32 bits), and of what each row of so many tokens leaves for the
+    backward pass: 17 values of each layer's width (Korthikanti et al. 2022), and the logits, their
+    softmax and its gradient in 32 bits.
+    """
+    of_layers = 17 * config.num_hidden_layers * config.hidden_size * itemsize
+    return 16 * parameters, tokens * (of_layers + 3 * LOGIT_BYTES * config.vocab_size)
+
+
 def memory_left() -> int:
     """Bytes of this machine's memory that are free, as far as this container may use them."""
     import psutil  # not needed by every command that knows sizes

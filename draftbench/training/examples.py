@@ -1,0 +1,80 @@
+"""The run's own responses as examples: to train on, to stop by, and to prove the draft on.
+
+Which of the three a response is for follows from a keyed hash of its prompt: equal prompts are for
+the same, in every run of the same key. So a request that a draft was trained on proves nothing of
+it, neither here nor in a later run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from draftbench.acceptance.intervals import MIN_REQUESTS
+from draftbench.errors import UsageError
+from draftbench.measure.prompts import Prompt
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.records import Request
+from draftbench.run_folder.folder import PrivateText, RunFolder
+from draftbench.run_folder.key import keyed_hash
+from draftbench.run_folder.run import Run
+
+# Of all prompts: those that prove, and those that say when to stop; the others train.
+PROVE, STOP = 0.15, 0.15
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Responses of the target, those to train on in the order of a hash, so that any first part of
+    them is a fair sample.
+    """
+
+    train: tuple[ScoredResponse, ...]
+    stop: tuple[ScoredResponse, ...]
+    prove: tuple[ScoredResponse, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the responses to train on."""
+        return tokens_of(self.train)
+
+
+def tokens_of(responses: Iterable[ScoredResponse]) -> int:
+    """Tokens of responses."""
+    return sum(len(response.tokens) for response in responses)
+
+
+def examples_of(run: Run, folder: RunFolder, key: bytes) -> Examples:
+    """The responses of a run, split.
+
+    Raises:
+        UsageError: the run has no texts, or too few.
+    """
+    if folder.redacted:
+        raise UsageError(
+            f"`{folder.path}` was redacted: the responses to train on were deleted",
+            hint="sweep again with another --out; a redacted run keeps its figures alone",
+        )
+    places: dict[str, list[tuple[str, ScoredResponse]]] = {"prove": [], "stop": [], "train": []}
+    for text in folder.records(PrivateText):
+        trajectory = run.responses.get(text.key)
+        if trajectory is None or len(text.tokens) < 2:  # one token leaves nothing to draft
+            continue
+        settings = Request(id=text.request, source="", sampling=trajectory.sampling)
+        prompt = Prompt(settings, text.prompt, trajectory.limit)
+        digest = keyed_hash(key, repr(text.prompt).encode())
+        share = int(digest, 16) / 16 ** len(digest)
+        place = "prove" if share < PROVE else "stop" if share < PROVE + STOP else "train"
+        places[place].append((digest, ScoredResponse.recorded(prompt, text, trajectory)))
+    ordered = {
+        place: tuple(r for _, r in sorted(rows, key=lambda row: (row[0], row[1].key)))
+        for place, rows in places.items()
+    }
+    if min(len({r.trajectory.request for r in rows}) for rows in ordered.values()) < MIN_REQUESTS:
+        requests = len({r.trajectory.request for rows in ordered.values() for r in rows})
+        raise UsageError(
+            f"the run has {requests} requests to train on and to prove the draft on: too few",
+            hint="sweep more of the traffic; some hundred requests are a beginning, and of a "
+            "hundred 15 prove the draft and 15 say when to stop",
+        )
+    return Examples(**ordered)
