@@ -87,14 +87,15 @@ def bytes_to_serve(
     return target.weight_bytes + draft.weight_bytes + concurrency * (cache + logits)
 
 
-def training_bytes(config: Any, parameters: int, tokens: int, itemsize: int) -> tuple[int, int]:
-    """Bytes of training a model with AdamW, from a text configuration: of its states (weights,
-    gradients and two moments, in 32 bits), and of what each row of so many tokens leaves for the
-    backward pass: 17 values of each layer's width (Korthikanti et al. 2022), and the logits, their
-    softmax and its gradient in 32 bits.
+def training_bytes(
+    parameters: int, layers: int, hidden: int, vocabulary: int, tokens: int, itemsize: int
+) -> tuple[int, int]:
+    """Bytes of training a model with AdamW: of its states (weights, gradients and two moments, in
+    32 bits), and of what a row of so many tokens leaves for the backward pass: 17 values of each
+    layer's width (Korthikanti et al. 2022), and the logits, their softmax and its gradient in 32.
     """
-    of_layers = 17 * config.num_hidden_layers * config.hidden_size * itemsize
-    return 16 * parameters, tokens * (of_layers + 3 * LOGIT_BYTES * config.vocab_size)
+    of_layers, of_logits = 17 * layers * hidden * itemsize, 3 * LOGIT_BYTES * vocabulary
+    return 16 * parameters, tokens * (of_layers + of_logits)
 
 
 def memory_left() -> int:

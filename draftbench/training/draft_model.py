@@ -3,8 +3,7 @@
 Where the target is greedy, what it wrote is all that a draft must learn: cross entropy on its
 tokens. Where it samples, a token is only one of those that it might have drawn, and the draft
 learns its distribution instead, from a pass of the target: cross entropy on that has its least at
-the same place as KL(target || draft). The first token of a response is no draft's: it comes from
-the prefill.
+the same place as KL(target || draft).
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ from torch.nn import functional
 
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.source import ModelSource
-
-# What marks a token that is not learned, for PyTorch's cross entropy.
-IGNORED = -100
-Batch = dict[str, Tensor]
+from draftbench.training.batches import IGNORED, Batch, side_by_side
 
 
 class ModelInTraining:
@@ -40,16 +36,7 @@ class ModelInTraining:
 
     def batch(self, responses: Sequence[ScoredResponse]) -> Batch:
         """Prompts and responses side by side, padded at the end."""
-        context = self.source.config.get_text_config().max_position_embeddings
-        rows = [[*r.prompt.tokens, *r.tokens][:context] for r in responses]
-        ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-        learned, attended = torch.full_like(ids, IGNORED), torch.zeros_like(ids)
-        for at, (row, response) in enumerate(zip(rows, responses, strict=True)):
-            ids[at, : len(row)], attended[at, : len(row)] = torch.tensor(row), 1
-            first = len(response.prompt.tokens) + 1
-            learned[at, first : len(row)] = ids[at, first : len(row)]
-        heat = torch.tensor([r.trajectory.sampling.temperature for r in responses])
-        return {"ids": ids, "attended": attended, "learned": learned, "temperature": heat}
+        return side_by_side(responses, self.source.config.get_text_config().max_position_embeddings)
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean nats for each learned token."""

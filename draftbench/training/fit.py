@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.training.draft_model import Batch
+from draftbench.training.batches import Batch
 from draftbench.training.settings import TrainingSettings
 
 # Acceptance is looked at twice an epoch; after so many looks without a better one training ends.
@@ -31,7 +31,8 @@ WARM_UP = 0.1
 class InTraining(Protocol):
     """A draft model, or a head."""
 
-    module: nn.Module
+    @property
+    def module(self) -> nn.Module: ...
 
     @property
     def width(self) -> int: ...

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 
 from draftbench.decoder.device import device_of, dtype_of, set_threads
+from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, UsageError
 from draftbench.measure.replay import ServedTarget
-from draftbench.memory import format_size, memory_left, training_bytes
+from draftbench.memory import LOGIT_BYTES, format_size, memory_left, training_bytes
 from draftbench.models.compatibility import check_pair, context_length_of
-from draftbench.models.drafting import parsed
+from draftbench.models.drafting import draft_name, parsed
+from draftbench.models.eagle import check_eagle, shape_of
 from draftbench.models.prequantized import stored_level
-from draftbench.models.quantize import Build
+from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids
 from draftbench.planner.recommend import recommend
@@ -25,6 +27,7 @@ from draftbench.run_folder.run import Run
 from draftbench.training.draft_model import ModelInTraining
 from draftbench.training.examples import Examples
 from draftbench.training.fit import InTraining
+from draftbench.training.head import DEPTHS, HeadInTraining
 from draftbench.training.held_out import Acceptance, Replayer
 from draftbench.training.settings import TrainingSettings
 from draftbench.training.speed import Speeds
@@ -38,20 +41,38 @@ class Plan:
     examples: Examples
     draft: ModelSource
     target: ModelSource
-    replayer: Replayer
+    candidate: Candidate
     settings: TrainingSettings
     device: str
 
+    @property
+    def is_head(self) -> bool:
+        """Whether the draft is an EAGLE-3 head."""
+        return parsed(self.candidate.draft)[0] == "eagle3"
+
     @cached_property
-    def _teacher(self) -> Any:
-        """The target, where it samples: the run keeps what it drew, not what it might have."""
-        if not samples(self.examples):
-            return None
+    def _target(self) -> Any:
+        """The loaded target, whose states a head reads and whose distribution a draft learns."""
         return self.target.load(_computed_in(self.device), self.device)
 
     def in_training(self) -> InTraining:
         """The original, ready to be trained."""
-        return ModelInTraining(self.draft, self.device, self._teacher)
+        if self.is_head:
+            return HeadInTraining(self.draft, self._target)
+        teacher = self._target if samples(self.examples) else None
+        return ModelInTraining(self.draft, self.device, teacher)
+
+    @cached_property
+    def replayer(self) -> Replayer:
+        """Replays as the run did."""
+        question, context = self.run.manifest.question, context_length_of(self.target)
+        assert context is not None  # or it could not have been swept
+        build = Build(dtype_of(question.dtype, self.device), "none", self.device)
+        target: Runner | ServedTarget = ServedTarget(context)
+        if self.is_head:
+            held = replace(build, level=question.target_quant)
+            target, _ = build_runner(self.target, held, None)
+        return Replayer(self.candidate, self.target, target, build, question.mode, question.ks)
 
     @cached_property
     def original(self) -> Acceptance:
@@ -61,7 +82,7 @@ class Plan:
     @cached_property
     def speeds(self) -> Speeds | None:
         """How fast the run found the draft; None where it did not time it."""
-        return Speeds.of(recommend(self.run), self.replayer.candidate)
+        return Speeds.of(recommend(self.run), self.candidate)
 
 
 def plan_training(
@@ -70,40 +91,45 @@ def plan_training(
     """Check a draft and the device.
 
     Args:
-        draft: a name that the run gave a draft, or a model.
+        draft: a name that the run gave a draft, or an entry of `--drafts`.
 
     Raises:
         UsageError, ModelError: the draft cannot be trained here.
     """
     question, specs = run.manifest.question, run.manifest.specs
     spec = specs.get(draft, draft)
-    if parsed(spec)[0] != "draft-model":
+    method, model = parsed(spec)
+    source, target = ModelSource(model), ModelSource(question.target)
+    if method == "draft-model":
+        _check_model(target, source)
+    elif method == "eagle3":
+        check_eagle(target, source)
+    else:
         raise UsageError(
-            f"`{spec}` cannot be trained here: it is no draft model",
-            hint="give a draft model: a folder, a Hugging Face id, or its name in the run",
+            f"`{spec}` has no weights that are trained here",
+            hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",
         )
-    source, target = ModelSource(spec), ModelSource(question.target)
     names = [name for name, of in specs.items() if of == portable(spec)]
     where = device_of(device)
     set_threads(run.manifest.environment.threads if where == "cpu" else None)
-    check_pair(target, source)
-    if level := stored_level(source):
+    candidate = Candidate(draft=next(iter(names), draft_name(spec)))
+    plan = Plan(run, examples, source, target, candidate, settings, where)
+    _check_memory(plan)
+    return plan
+
+
+def _check_model(target: ModelSource, draft: ModelSource) -> None:
+    check_pair(target, draft)
+    if level := stored_level(draft):
         raise ModelError(
-            f"`{source.name}` is stored as {level}, which cannot be trained",
+            f"`{draft.name}` is stored as {level}, which cannot be trained",
             hint="train the checkpoint that it was made of, and quantize what comes out",
         )
-    if not keeps_ids(target, source):
+    if not keeps_ids(target, draft):
         raise ModelError(
-            f"`{source.name}` has other token ids than the target, and is trained on the target's",
+            f"`{draft.name}` has other token ids than the target, and is trained on the target's",
             hint="take a draft of the target's family",
         )
-    _check_memory(source, target, examples, settings, where)
-    context = context_length_of(target)
-    assert context is not None  # or it could not have been swept
-    candidate = Candidate(draft=next(iter(names), source.name))
-    build = Build(dtype_of(question.dtype, where), "none", where)
-    replayer = Replayer(candidate, target, ServedTarget(context), build, question.mode, question.ks)
-    return Plan(run, examples, source, target, replayer, settings, where)
 
 
 def samples(examples: Examples) -> bool:
@@ -116,21 +142,24 @@ def _computed_in(device: str) -> torch.dtype:
     return torch.float32 if device == "cpu" else torch.bfloat16
 
 
-def _check_memory(
-    draft: ModelSource,
-    target: ModelSource,
-    examples: Examples,
-    settings: TrainingSettings,
-    device: str,
-) -> None:
+def _check_memory(plan: Plan) -> None:
     """Raise a ModelError where a step has no room, with the batch that has."""
-    text, itemsize = draft.config.get_text_config(), _computed_in(device).itemsize
-    longest = max(r.length for r in examples.train)
-    states, of_row = training_bytes(text, draft.skeleton.num_parameters(), longest, itemsize)
-    if samples(examples):
-        states += target.skeleton.num_parameters() * itemsize
-        of_row += longest * target.config.get_text_config().vocab_size * 4
-    left = memory_left() if device == "cpu" else torch.cuda.mem_get_info(device)[0]
+    draft, settings, itemsize = plan.draft, plan.settings, _computed_in(plan.device).itemsize
+    longest = max(r.length for r in plan.examples.train)
+    if plan.is_head:
+        sizes = [tensor.numel() for tensor in draft.tensors().values()]
+        layers = plan.target.config.get_text_config().num_hidden_layers
+        parameters, shape = sum(sizes), shape_of(draft.raw_config, layers)
+        # Every depth is another pass of its only layer.
+        work = DEPTHS, shape.layer.hidden_size, DEPTHS * shape.drafted
+    else:
+        text, parameters = draft.config.get_text_config(), draft.skeleton.num_parameters()
+        work = text.num_hidden_layers, text.hidden_size, text.vocab_size
+    states, of_row = training_bytes(parameters, *work, longest, itemsize)
+    if plan.is_head or samples(plan.examples):
+        states += plan.target.skeleton.num_parameters() * itemsize
+        of_row += longest * plan.target.config.get_text_config().vocab_size * LOGIT_BYTES
+    left = memory_left() if plan.device == "cpu" else torch.cuda.mem_get_info(plan.device)[0]
     needed = states + settings.batch * of_row
     if needed <= left:
         return
