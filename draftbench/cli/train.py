@@ -100,7 +100,7 @@ def train(
 
 @contextlib.contextmanager
 def _work_folder(out: Path | None) -> Iterator[Path]:
-    """Where the training goes on if it is interrupted; of a forecast alone a temporary folder."""
+    """Where an interrupted training resumes; of a forecast alone a temporary folder."""
     from draftbench.training.course import QUESTION, work_folder
 
     if out is None:

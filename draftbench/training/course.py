@@ -1,7 +1,7 @@
 """A training from its forecast to its checkpoint.
 
-Beside the folder of the trained draft stands a hidden one, in which a training that was interrupted
-goes on: what was asked, the forecast, the trainer's checkpoints, and the trained draft until it is
+Beside the folder of the trained draft stands a hidden one, from which an interrupted training
+resumes: what was asked, the forecast, the trainer's checkpoints, and the trained draft until it is
 proven and renamed.
 """
 

@@ -66,4 +66,5 @@ class ModelInTraining:
         stored = self.source.config.dtype or torch.float32
         weights = {name: w.to(stored) for name, w in self.module.state_dict().items()}
         self.module.save_pretrained(folder, state_dict=weights)
+        self.source.config.save_pretrained(folder)  # a trainer changes the module's
         self.source.tokenizer.save_pretrained(folder)

@@ -7,7 +7,7 @@ it, neither here nor in a later run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
@@ -44,6 +44,13 @@ def tokens_of(responses: Iterable[ScoredResponse]) -> int:
     return sum(len(response.tokens) for response in responses)
 
 
+def place_of(prompt: Sequence[int], key: bytes) -> tuple[str, str]:
+    """What the responses to a prompt are for, and the hash by which they are ordered there."""
+    digest = keyed_hash(key, repr(tuple(prompt)).encode())
+    share = int(digest, 16) / 16 ** len(digest)
+    return "prove" if share < PROVE else "stop" if share < PROVE + STOP else "train", digest
+
+
 def examples_of(run: Run, folder: RunFolder, key: bytes) -> Examples:
     """The responses of a run, split.
 
@@ -62,9 +69,7 @@ def examples_of(run: Run, folder: RunFolder, key: bytes) -> Examples:
             continue
         settings = Request(id=text.request, source="", sampling=trajectory.sampling)
         prompt = Prompt(settings, text.prompt, trajectory.limit)
-        digest = keyed_hash(key, repr(text.prompt).encode())
-        share = int(digest, 16) / 16 ** len(digest)
-        place = "prove" if share < PROVE else "stop" if share < PROVE + STOP else "train"
+        place, digest = place_of(text.prompt, key)
         places[place].append((digest, ScoredResponse.recorded(prompt, text, trajectory)))
     ordered = {
         place: tuple(r for _, r in sorted(rows, key=lambda row: (row[0], row[1].key)))
