@@ -93,7 +93,7 @@ def fit(
         per_device_train_batch_size=settings.batch,
         learning_rate=settings.rate_for(draft.width),
         lr_scheduler_type="linear",
-        warmup_steps=math.ceil(WARM_UP * steps),
+        warmup_steps=round(WARM_UP * steps),
         seed=settings.seed,
         use_cpu=on_cpu,
         bf16=not on_cpu,

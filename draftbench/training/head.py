@@ -69,7 +69,7 @@ class TrainableHead(nn.Module):
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         weight = self._weight(f"{name}.weight")
-        return functional.rms_norm(x, weight.shape, weight, self.shape.layer.rms_norm_eps)
+        return functional.rms_norm(x.float(), weight.shape, weight, self.shape.layer.rms_norm_eps)
 
     def _entering(self, states: Tensor) -> Tensor:
         if self.shape.norm_before_fc:
