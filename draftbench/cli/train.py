@@ -14,7 +14,7 @@ from draftbench.cli.output import QUIET, TextOutput, width
 from draftbench.cli.signals import resumable
 from draftbench.errors import UsageError
 from draftbench.flags import complete_devices, flag, in_models
-from draftbench.records import Record, to_json
+from draftbench.records import to_json
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
     Cell,
@@ -26,18 +26,8 @@ from draftbench.report.terminal.text import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
-from draftbench.training.outcome import Compared, Forecast, Proof, Training
+from draftbench.training.outcome import Compared, Forecast, Proof, TrainingAnswer
 from draftbench.training.settings import TrainingSettings
-
-
-class Answer(Record, frozen=True):
-    """What `--format json` prints: without a training where the forecast was all that was asked, or
-    advised against it.
-    """
-
-    forecast: Forecast
-    training: Training | None = None
-    kept: bool = False  # whether the trained draft was better, and written
 
 
 def train(
@@ -88,11 +78,11 @@ def train(
         )
         plan = plan_training(observed, examples, draft, settings, device)
         course.begin(plan, work, key)
-        answer = Answer(forecast=course.forecast_once(plan, work, watcher))
+        answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
         if not forecast and out is not None and (anyway or answer.forecast.worth_it):
             watcher.note(_forecast(draft, answer.forecast).text(SCREEN_COLUMNS))
             training, kept = course.train(plan, answer.forecast, work, out, key, watcher)
-            answer = Answer(forecast=answer.forecast, training=training, kept=kept)
+            answer = TrainingAnswer(forecast=answer.forecast, training=training, kept=kept)
     output.write(render(answer, draft, out, output.style, width()))
     done = answer.kept if answer.training else answer.forecast.worth_it
     return 0 if done else 1
@@ -112,7 +102,7 @@ def _work_folder(out: Path | None) -> Iterator[Path]:
             yield work
 
 
-def render(answer: Answer, draft: str, out: Path | None, style: str, width: int) -> str:
+def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, width: int) -> str:
     """As table, json or markdown."""
     if style == "json":
         return to_json(answer)
@@ -146,7 +136,7 @@ def _forecast(draft: str, found: Forecast) -> Section:
     return Section(title, notes=notes)
 
 
-def _proof(answer: Answer, proof: Proof, out: str) -> Section:
+def _proof(answer: TrainingAnswer, proof: Proof, out: str) -> Section:
     rate, gain = proof.rate, proof.rate.difference
     better = "accepted more often" if gain.low > 0 else "not surely accepted more often"
     title = f"The trained draft is {better} on {proof.requests} requests that it never saw"

@@ -13,31 +13,31 @@ class Part(Record, frozen=True):
     """One training on a part of the data."""
 
     share: float  # of the tokens to train on
-    responses: int
+    responses: int  # trained on
     rate: float  # that it reached on held-out requests
-    seconds: float
+    seconds: float  # of training
 
 
 class Reached(Record, frozen=True):
     """A draft's speed-up at its fastest k."""
 
-    k: int
-    speedup: Estimate  # S
+    k: int  # at which it is fastest
+    speedup: Estimate  # S, after the first token
 
 
 class Forecast(Record, frozen=True):
     """What training on all of the data will bring, by training on small parts of it."""
 
     rate: float  # how often a drafted token is accepted before training
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # the trainings on parts, the smallest first
     gain: Estimate  # of the rate
     before: Reached | None  # None: the run did not time the draft
-    after: Reached | None
+    after: Reached | None  # what is expected of the trained draft
     fastest: float | None  # speed-up of the run's fastest configuration, at least 1
     requests: int  # held out
     tokens: int  # to train on, each epoch
     seconds: float  # that the training takes on this device
-    device: str
+    device: str  # that trains
 
     @property
     def worth_it(self) -> bool:
@@ -52,48 +52,56 @@ class Forecast(Record, frozen=True):
 class Compared(Record, frozen=True):
     """A figure of the original and of the trained draft on the same requests."""
 
-    original: Estimate
-    trained: Estimate
-    difference: Estimate
+    original: Estimate  # before training
+    trained: Estimate  # after it
+    difference: Estimate  # trained less original, request by request
 
 
 class Proof(Record, frozen=True):
     """Both drafts on requests that the training never looked at."""
 
-    requests: int
-    rate: Compared
+    requests: int  # that neither trained nor said when to stop
+    rate: Compared  # how often a drafted token is accepted
     k: int  # at which the tokens per round are compared
-    tokens_per_round: Compared
+    tokens_per_round: Compared  # what speed depends on
     before: Reached | None  # None: the run did not time the draft
-    after: Reached | None
+    after: Reached | None  # by the tokens that its rounds yield
 
 
 class Split(Record, frozen=True):
     """The responses of one purpose, without a text."""
 
-    requests: int
-    tokens: int
+    requests: int  # that they answer
+    tokens: int  # of the responses
     digest: str  # keyed hash of their prompts and responses
 
 
 class Training(Record, frozen=True):
-    """`training.json`."""
+    """How a draft was trained; it holds no text."""
 
     draft: str  # what was trained, as it was named
     fingerprint: str  # of the original
-    target: str
+    target: str  # of the run
     run: str  # id of the run whose responses these are
-    train: Split
-    stop: Split
-    prove: Split
-    epochs: int  # at most
-    learning_rate: float
-    batch: int
-    seed: int
-    looks: tuple[
-        tuple[int, float], ...
-    ]  # steps, and the rate on the requests that say when to stop
+    train: Split  # what it was trained on
+    stop: Split  # what said when to stop
+    prove: Split  # what proved it
+    epochs: int  # how often the responses were read at most
+    learning_rate: float  # the largest
+    batch: int  # responses a step
+    seed: int  # of their order
+    looks: tuple[tuple[int, float], ...]  # steps, and the rate of those who say when to stop
     seconds: float  # of training and looking; the last start alone where it was resumed
-    forecast: Forecast
-    proof: Proof
+    forecast: Forecast  # what was expected
+    proof: Proof  # what came of it
     packages: dict[str, str]  # versions
+
+
+class TrainingAnswer(Record, frozen=True):
+    """What `train` answers: no training where the forecast was all that was asked, or advised
+    against it.
+    """
+
+    forecast: Forecast  # what training would gain
+    training: Training | None = None  # and what it gained
+    kept: bool = False  # whether the trained draft was better, and written
