@@ -23,7 +23,7 @@ from draftbench.run_folder.run import Run, read_run
 
 quiet_libraries()
 from draftbench.training import course  # noqa: E402
-from draftbench.training.examples import examples_of  # noqa: E402
+from draftbench.training.examples import PROVE, STOP, examples_of  # noqa: E402
 from draftbench.training.plan import plan_training  # noqa: E402
 from draftbench.training.settings import TrainingSettings  # noqa: E402
 
@@ -44,8 +44,9 @@ def trained(
     """The forecast, what was gained, and the seconds of both."""
     key = f"the key of the seed {seed}".encode().ljust(32)
     every = examples_of(run, folder, key)
-    held = round(requests * 0.15)
-    examples = replace(every, train=every.train[: requests - 2 * held], stop=every.stop[:held])
+    stop = round(requests * STOP)
+    train = requests - stop - round(requests * PROVE)
+    examples = replace(every, train=every.train[:train], stop=every.stop[:stop])
     plan = plan_training(run, examples, draft, replace(settings, seed=seed), "cpu")
     with tempfile.TemporaryDirectory() as place:
         work, begun = Path(place) / "work", time.process_time()
@@ -71,10 +72,9 @@ def trained(
 
 
 def holds(row: dict[str, object]) -> bool:
-    """Whether the interval has the gain; a training that did not help keeps the original."""
+    """Whether the interval has the gain; nobody takes a draft that became worse."""
     _, low, high = row["forecast"]
-    gain = row["gain"][0] if row["kept"] else 0.0
-    return low <= gain <= high
+    return low <= max(0.0, row["gain"][0]) <= high
 
 
 def main() -> None:

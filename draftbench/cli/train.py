@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from draftbench.acceptance.intervals import Estimate
@@ -14,6 +15,7 @@ from draftbench.cli.output import QUIET, TextOutput, width
 from draftbench.cli.signals import resumable
 from draftbench.errors import UsageError
 from draftbench.flags import complete_devices, flag, in_models
+from draftbench.models.drafting import parsed
 from draftbench.records import to_json
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
@@ -26,7 +28,7 @@ from draftbench.report.terminal.text import (
 )
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
-from draftbench.training.outcome import Compared, Forecast, Proof, TrainingAnswer
+from draftbench.training.outcome import Forecast, Proof, TrainingAnswer
 from draftbench.training.settings import TrainingSettings
 
 
@@ -37,6 +39,9 @@ def train(
     out: Path | None = flag(None, "The folder to write the trained draft to.", "FOLDER"),
     forecast: bool = flag(False, "Only forecast what training would gain: a tenth of its time."),
     anyway: bool = flag(False, "Train even if the forecast says that it is not worth it."),
+    other: Path | None = flag(
+        None, "Prove it on the traffic of this run of the same target, too.", "RUN"
+    ),
     device: str | None = in_models(
         None,
         "The device to train on: cpu, cuda or cuda:1 (default: the GPU, if there is one).",
@@ -65,7 +70,7 @@ def train(
     quiet_libraries()  # some speak as they are imported
     from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.training import course
-    from draftbench.training.examples import examples_of
+    from draftbench.training.examples import examples_of, other_traffic
     from draftbench.training.plan import plan_training
 
     if out is not None:
@@ -76,12 +81,18 @@ def train(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
             f"by, {len(examples.prove)} to prove it on"
         )
+        beside = None if other is None else read(other)
+        elsewhere = (
+            other_traffic(beside, RunFolder(beside.path), observed, examples)
+            if beside is not None and beside.path is not None
+            else ()
+        )
         plan = plan_training(observed, examples, draft, settings, device)
         course.begin(plan, work, key)
         answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
         if not forecast and out is not None and (anyway or answer.forecast.worth_it):
             watcher.note(_forecast(draft, answer.forecast).text(SCREEN_COLUMNS))
-            training, kept = course.train(plan, answer.forecast, work, out, key, watcher)
+            training, kept = course.train(plan, answer.forecast, work, out, key, watcher, elsewhere)
             answer = TrainingAnswer(forecast=answer.forecast, training=training, kept=kept)
     output.write(render(answer, draft, out, output.style, width()))
     done = answer.kept if answer.training else answer.forecast.worth_it
@@ -107,27 +118,35 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
     if style == "json":
         return to_json(answer)
     sections = [_forecast(draft, answer.forecast)]
-    if answer.training is not None:
-        sections.append(_proof(answer, answer.training.proof, str(out)))
+    if (training := answer.training) is not None:
+        sections.append(_proof(draft, training.proof, "requests that it never saw"))
+        if training.other is not None:
+            sections.append(_proof(draft, training.other, "requests of the other traffic"))
+        sections[-1] = replace(sections[-1], notes=list(_outcome(answer, training.proof, out)))
     return render_sections(sections, style, min(width, SCREEN_COLUMNS))
+
+
+def _rate(draft: str) -> str:
+    """What is called α: a head has none by position."""
+    return "α" if parsed(draft)[0] == "draft-model" else "acceptance of the first token"
 
 
 def _forecast(draft: str, found: Forecast) -> Section:
     verdict = "Worth training" if found.worth_it else "Not worth training"
-    now = Estimate(*[found.rate] * 3)
-    reached = Estimate(*(found.rate + each for each in _values(found.gain)))
+    value, low, high = (found.rate + each for each in _values(found.gain))
     if found.before and found.after and found.fastest:
         becomes = f"{found.before.speedup.value:.2f}× → {with_ends(found.after.speedup, '×')}"
         title = f"{verdict}: `{draft}` {becomes} at k = {found.after.k}"
         if found.fastest > found.before.speedup.value:
             title += f"; the fastest of the run is {found.fastest:.2f}×"
     else:
-        title = f"{verdict}: α of `{draft}` {now.value:.2f} → {with_ends(reached)}"
+        reached = with_ends(Estimate(value, low, high))
+        title = f"{verdict}: {_rate(draft)} of `{draft}` {found.rate:.2f} → {reached}"
     seen = ", ".join(f"{part.rate:.3f}" for part in found.parts)
-    shares = ", ".join(f"{part.share:.2%}" for part in found.parts)
+    shares = ", ".join(f"{part.share:.1%}" for part in found.parts)
     notes = [
-        f"α {now.value:.3f} → {reached.value:.3f} ({reached.low:.3f}–{reached.high:.3f}), by "
-        f"training on {shares} of the responses: {seen} on {found.requests} held-out requests",
+        f"{_rate(draft)} {found.rate:.3f} → {value:.3f} ({low:.3f}–{high:.3f}), since training on "
+        f"{shares} of the responses reaches {seen} on {found.requests} other requests",
         f"training on all of them, {found.tokens:,} tokens, takes about "
         f"{duration(found.seconds)} on {found.device}",
     ]
@@ -136,40 +155,33 @@ def _forecast(draft: str, found: Forecast) -> Section:
     return Section(title, notes=notes)
 
 
-def _proof(answer: TrainingAnswer, proof: Proof, out: str) -> Section:
-    rate, gain = proof.rate, proof.rate.difference
-    better = "accepted more often" if gain.low > 0 else "not surely accepted more often"
-    title = f"The trained draft is {better} on {proof.requests} requests that it never saw"
+def _proof(draft: str, proof: Proof, where: str) -> Section:
+    better = "more" if proof.rate.difference.low > 0 else "not surely more"
+    title = f"The trained draft is accepted {better} often on {proof.requests} {where}"
+    of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
-        ["α", rate.original, rate.trained, _signed(rate)],
-        [
-            f"tokens per round, k = {proof.k}",
-            proof.tokens_per_round.original,
-            proof.tokens_per_round.trained,
-            _signed(proof.tokens_per_round),
-        ],
+        [name, each.original, each.trained, _signed(each.difference)]
+        for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]
     if proof.before and proof.after:
         before, after = proof.before.speedup, proof.after.speedup
         rows.append(["speed-up", before, after, f"{after.value / before.value - 1:+.0%}"])
-    forecast = answer.forecast.gain
-    held = forecast.low <= gain.value <= forecast.high
-    notes = [
-        f"forecast of α: {forecast.value:+.3f} ({forecast.low:+.3f} to {forecast.high:+.3f}); it "
-        f"became {gain.value:+.3f}, {'inside' if held else 'outside'}"
-    ]
+    return Section(title, ["", "original", "trained", "difference"], rows)
+
+
+def _outcome(answer: TrainingAnswer, proof: Proof, out: Path | None) -> Iterator[str]:
+    gain = answer.forecast.gain
+    held = "held" if gain.low <= proof.brought <= gain.high else "did not hold"
+    yield f"the forecast of {_signed(gain)} {held}"
     if answer.kept:
-        again = command("sweep", "--target", "TARGET", "--drafts", out)
-        notes.append(f"it is in `{out}`, a draft like any other: {again} …")
+        again = command("sweep", "--target", "TARGET", "--drafts", str(out))
+        yield f"it is in `{out}`, a draft like any other: {again} …"
     else:
-        notes.append(
-            "no weights were better than the original's where that was looked at: none kept"
-        )
-    return Section(title, ["", "original", "trained", "difference"], rows, notes)
+        yield "while it was trained no weights were better than the original's: none were kept"
 
 
-def _signed(figure: Compared) -> str:
-    value, low, high = _values(figure.difference)
+def _signed(figure: Estimate) -> str:
+    value, low, high = _values(figure)
     return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
 
 

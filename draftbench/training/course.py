@@ -77,10 +77,16 @@ def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
 
 
 def train(
-    plan: Plan, made: Forecast, work: Path, out: Path, key: bytes, progress: Progress
+    plan: Plan,
+    made: Forecast,
+    work: Path,
+    out: Path,
+    key: bytes,
+    progress: Progress,
+    other: Sequence[ScoredResponse] = (),
 ) -> tuple[Training, bool]:
-    """Train on all of the data and prove what came out; whether the draft was worth keeping, which
-    is then in `out`.
+    """Train on all of the data and prove what came out, on `other` traffic too; whether the draft
+    was worth keeping, which is then in `out`.
     """
     begun, settings, trained = time.monotonic(), plan.settings, work / "trained"
     rate, looks = _trained(plan, work, trained, progress)
@@ -99,7 +105,8 @@ def train(
         looks=tuple(looks),
         seconds=seconds,
         forecast=made,
-        proof=prove(plan, trained),
+        proof=prove(plan, trained, plan.examples.prove),
+        other=prove(plan, trained, other) if other else None,
         packages={name: metadata.version(name) for name in ("torch", "transformers")},
     )
     better = max(seen for _, seen in looks) > made.rate

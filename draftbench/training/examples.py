@@ -7,7 +7,7 @@ it, neither here nor in a later run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
@@ -20,7 +20,9 @@ from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.run import Run
 
 # Of all prompts: those that prove, and those that say when to stop; the others train.
-PROVE, STOP = 0.15, 0.15
+PROVE, STOP = 0.15, 0.1
+# The responses that say when to stop are read at every look: more would take longer than they tell.
+LOOKED_AT = 300
 
 
 @dataclass(frozen=True)
@@ -57,20 +59,10 @@ def examples_of(run: Run, folder: RunFolder, key: bytes) -> Examples:
     Raises:
         UsageError: the run has no texts, or too few.
     """
-    if folder.redacted:
-        raise UsageError(
-            f"`{folder.path}` was redacted: the responses to train on were deleted",
-            hint="sweep again with another --out; a redacted run keeps its figures alone",
-        )
     places: dict[str, list[tuple[str, ScoredResponse]]] = {"prove": [], "stop": [], "train": []}
-    for text in folder.records(PrivateText):
-        trajectory = run.responses.get(text.key)
-        if trajectory is None or len(text.tokens) < 2:  # one token leaves nothing to draft
-            continue
-        settings = Request(id=text.request, source="", sampling=trajectory.sampling)
-        prompt = Prompt(settings, text.prompt, trajectory.limit)
-        place, digest = place_of(text.prompt, key)
-        places[place].append((digest, ScoredResponse.recorded(prompt, text, trajectory)))
+    for response in _recorded(run, folder):
+        place, digest = place_of(response.prompt.tokens, key)
+        places[place].append((digest, response))
     ordered = {
         place: tuple(r for _, r in sorted(rows, key=lambda row: (row[0], row[1].key)))
         for place, rows in places.items()
@@ -80,6 +72,47 @@ def examples_of(run: Run, folder: RunFolder, key: bytes) -> Examples:
         raise UsageError(
             f"the run has {requests} requests to train on and to prove the draft on: too few",
             hint="sweep more of the traffic; some hundred requests are a beginning, and of a "
-            "hundred 15 prove the draft and 15 say when to stop",
+            "hundred 15 prove the draft and 10 say when to stop",
         )
-    return Examples(**ordered)
+    return Examples(**ordered | {"stop": ordered["stop"][:LOOKED_AT]})
+
+
+def other_traffic(
+    other: Run, folder: RunFolder, run: Run, examples: Examples
+) -> tuple[ScoredResponse, ...]:
+    """The responses of another run of the same target, without those to prompts that trained or
+    said when to stop.
+
+    Raises:
+        UsageError: the run is another target's, has no texts, or too few.
+    """
+    targets = [each.facts_of(None) for each in (run, other)]
+    ours, theirs = (facts.fingerprint if facts else None for facts in targets)
+    if ours != theirs or run.manifest.question.target != other.manifest.question.target:
+        raise UsageError(
+            f"`{folder.path}` is a run of another target, `{other.manifest.question.target}`",
+            hint="sweep the other traffic with the target whose responses are trained on",
+        )
+    seen = {tuple(each.prompt.tokens) for each in (*examples.train, *examples.stop)}
+    unseen = [r for r in _recorded(other, folder) if tuple(r.prompt.tokens) not in seen]
+    if len({response.trajectory.request for response in unseen}) < MIN_REQUESTS:
+        raise UsageError(
+            f"`{folder.path}` has too few requests that the training does not see",
+            hint=f"sweep at least {MIN_REQUESTS} others",
+        )
+    return tuple(unseen)
+
+
+def _recorded(run: Run, folder: RunFolder) -> Iterator[ScoredResponse]:
+    """The responses with something to draft, with their tokens."""
+    if folder.redacted:
+        raise UsageError(
+            f"`{folder.path}` was redacted: the responses to train on were deleted",
+            hint="sweep again with another --out; a redacted run keeps its figures alone",
+        )
+    for text in folder.records(PrivateText):
+        trajectory = run.responses.get(text.key)
+        if trajectory is not None and len(text.tokens) > 1:
+            settings = Request(id=text.request, source="", sampling=trajectory.sampling)
+            prompt = Prompt(settings, text.prompt, trajectory.limit)
+            yield ScoredResponse.recorded(prompt, text, trajectory)

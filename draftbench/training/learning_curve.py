@@ -25,7 +25,7 @@ from draftbench.acceptance.intervals import RESAMPLES, Estimate, generator_of, q
 from draftbench.acceptance.rounds import Floats
 
 # The exponents, all as likely beforehand.
-_BETAS = np.linspace(-0.4, 1.0, 15)
+_BETAS = np.linspace(-1.0, 1.5, 26)
 # How much two trainings on as much data differ (sd), on a grid.
 _NOISES = np.geomspace(0.001, 0.03, 8)
 # What an e-fold more data adds (sd), before anything was trained, and what the largest part does.

@@ -67,6 +67,13 @@ class Proof(Record, frozen=True):
     before: Reached | None  # None: the run did not time the draft
     after: Reached | None  # by the tokens that its rounds yield
 
+    @property
+    def brought(self) -> float:
+        """What the better of both is accepted more often than the original: what a forecast is of,
+        since nobody takes a draft that became worse.
+        """
+        return max(0.0, self.rate.difference.value)
+
 
 class Split(Record, frozen=True):
     """The responses of one purpose, without a text."""
@@ -94,6 +101,7 @@ class Training(Record, frozen=True):
     seconds: float  # of training and looking; the last start alone where it was resumed
     forecast: Forecast  # what was expected
     proof: Proof  # what came of it
+    other: Proof | None  # on the traffic of another run, with `--other`
     packages: dict[str, str]  # versions
 
 

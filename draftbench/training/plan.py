@@ -67,10 +67,13 @@ class Plan:
         """Replays as the run did."""
         question, context = self.run.manifest.question, context_length_of(self.target)
         assert context is not None  # or it could not have been swept
-        build = Build(dtype_of(question.dtype, self.device), "none", self.device)
+        facts = self.run.facts_of(self.candidate)
+        rows = facts.least_rows if facts else 1  # with others sums round differently
+        dtype = dtype_of(question.dtype, self.device)
+        build = Build(dtype, "none", self.device, least_rows=rows)
         target: Runner | ServedTarget = ServedTarget(context)
         if self.is_head:
-            held = replace(build, level=question.target_quant)
+            held = replace(build, level=question.target_quant, least_rows=None)
             target, _ = build_runner(self.target, held, None)
         return Replayer(self.candidate, self.target, target, build, question.mode, question.ks)
 
@@ -100,6 +103,11 @@ def plan_training(
     spec = specs.get(draft, draft)
     method, model = parsed(spec)
     source, target = ModelSource(model), ModelSource(question.target)
+    if not (target.local or target.on_hub):
+        raise UsageError(
+            f"the run's target, `{question.target}`, is not here",
+            hint="train where it was swept: a training reads the target's tokenizer, or all of it",
+        )
     if method == "draft-model":
         _check_model(target, source)
     elif method == "eagle3":

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from draftbench.acceptance.definitions import Sample
 from draftbench.acceptance.intervals import Estimate, estimate, paired_difference, paired_ratio
+from draftbench.measure.trajectories import ScoredResponse
 from draftbench.training.outcome import Compared, Proof, Reached
 from draftbench.training.plan import Plan
 
 
-def prove(plan: Plan, trained: Path) -> Proof:
-    """Compare both along the responses that were kept for this."""
-    original, better = (
-        plan.replayer.along(each, plan.examples.prove) for each in (plan.draft.spec, trained)
-    )
+def prove(plan: Plan, trained: Path, responses: Sequence[ScoredResponse]) -> Proof:
+    """Compare both along some responses."""
+    original, better = (plan.replayer.along(each, responses) for each in (plan.draft.spec, trained))
     speeds, ks = plan.speeds, plan.replayer.ks
     after, k = None, max(ks)
     if speeds is not None:

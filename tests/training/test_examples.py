@@ -50,11 +50,17 @@ def test_a_prompt_is_for_the_same_in_every_run_of_a_key(prompt, key):
     assert place_of(prompt, key) == place_of(tuple(prompt), key)
 
 
-def test_of_a_thousand_prompts_fifteen_in_a_hundred_stop_and_prove():
+def test_of_a_hundred_prompts_fifteen_prove_and_ten_stop():
     places = [place_of((at,), KEY)[0] for at in range(1000)]
-    # Three standard deviations of a binomial of 1000 and .15 are 34.
-    assert abs(places.count("stop") - 150) < 34
+    # Three standard deviations of binomials of 1000 with .15 and .1 are 34 and 28.
     assert abs(places.count("prove") - 150) < 34
+    assert abs(places.count("stop") - 100) < 28
+
+
+def test_no_more_are_looked_at_than_say_enough(recorded, monkeypatch):
+    monkeypatch.setattr("draftbench.training.examples.LOOKED_AT", 7)
+    folder, run = recorded([((at,), (1, 2)) for at in range(200)])
+    assert len(examples_of(run, folder, KEY).stop) == 7
 
 
 def test_a_response_of_one_token_has_nothing_to_draft(recorded):
