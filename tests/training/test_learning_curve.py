@@ -61,16 +61,14 @@ def test_a_greedy_draft_of_a_target_that_samples_reaches_its_ceiling_at_most():
     assert draws.max() <= 0.25
 
 
-def test_requests_that_disagree_widen_the_interval():
+def test_where_half_of_the_requests_lose_no_gain_is_sure():
     rates = (0.5, 0.51, 0.52, 0.53, 0.54)
     uneven = accepted(*rates, requests=20)
     for at, sample in enumerate(uneven[1:], 1):
-        sample.addends[::2, 0] += 5.0 * at
-        sample.addends[1::2, 0] -= 5.0 * at
-    found = interval(gain_draws(PARTS, uneven))
-    even = forecast(*rates, requests=20)
-    assert found.high - found.low > 1.5 * (even.high - even.low)
-    assert found.low <= even.low
+        sample.addends[::2, 0] += 1.0 * at
+        sample.addends[1::2, 0] -= 1.0 * at
+    assert interval(gain_draws(PARTS, uneven)).low == 0
+    assert forecast(*rates, requests=20).low > 0.03
 
 
 @pytest.mark.slow
