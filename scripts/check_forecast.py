@@ -39,11 +39,11 @@ class Silent:
 
 
 def trained(
-    folder: RunFolder, run: Run, draft: str, seed: int, requests: int, settings: TrainingSettings
+    run: Run, draft: str, seed: int, requests: int, settings: TrainingSettings
 ) -> dict[str, object]:
     """The forecast, what was gained, and the seconds of both."""
     key = f"the key of the seed {seed}".encode().ljust(32)
-    every = examples_of(run, folder, key)
+    every = examples_of(run, key)
     stop = round(requests * STOP)
     train = requests - stop - round(requests * PROVE)
     examples = replace(every, train=every.train[:train], stop=every.stop[:stop])
@@ -86,8 +86,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=TrainingSettings().epochs)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    folder = RunFolder(args.run)
-    run, settings = read_run(folder), TrainingSettings(epochs=args.epochs)
+    run, settings = read_run(RunFolder(args.run)), TrainingSettings(epochs=args.epochs)
     rows = (
         [json.loads(line) for line in args.out.read_text().splitlines()]
         if args.out.exists()
@@ -97,7 +96,7 @@ def main() -> None:
     for seed in range(args.seeds):
         for draft in args.drafts:
             if (Path(draft).name, seed) not in done:
-                rows.append(trained(folder, run, draft, seed, args.requests, settings))
+                rows.append(trained(run, draft, seed, args.requests, settings))
                 with args.out.open("a") as stream:
                     stream.write(json.dumps(rows[-1]) + "\n")
     for draft in dict.fromkeys(row["draft"] for row in rows):

@@ -26,7 +26,6 @@ from draftbench.report.terminal.text import (
     render_sections,
     with_ends,
 )
-from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
 from draftbench.training.outcome import Forecast, Proof, TrainingAnswer
 from draftbench.training.settings import TrainingSettings
@@ -64,7 +63,6 @@ def train(
             hint="add `--out ./NAME`, or ask for the forecast alone with `--forecast`",
         )
     observed, key = read(run), request_key()
-    assert observed.path is not None
     from draftbench.models.source import quiet_libraries
 
     quiet_libraries()  # some speak as they are imported
@@ -76,17 +74,12 @@ def train(
     if out is not None:
         course.check_place(out)
     with TerminalWatcher(quiet=quiet) as watcher, _work_folder(out) as work:
-        examples = examples_of(observed, RunFolder(observed.path), key)
+        examples = examples_of(observed, key)
         watcher.note(
             f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
             f"by, {len(examples.prove)} to prove it on"
         )
-        beside = None if other is None else read(other)
-        elsewhere = (
-            other_traffic(beside, RunFolder(beside.path), observed, examples)
-            if beside is not None and beside.path is not None
-            else ()
-        )
+        elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
         course.begin(plan, work, key)
         answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
@@ -117,9 +110,9 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
     """As table, json or markdown."""
     if style == "json":
         return to_json(answer)
-    sections = [_forecast(draft, answer.forecast)]
+    sections = [_forecast(draft, answer.forecast)]  # which was printed before the training
     if (training := answer.training) is not None:
-        sections.append(_proof(draft, training.proof, "requests that it never saw"))
+        sections = [_proof(draft, training.proof, "requests that it never saw")]
         if training.other is not None:
             sections.append(_proof(draft, training.other, "requests of the other traffic"))
         sections[-1] = replace(sections[-1], notes=list(_outcome(answer, training.proof, out)))

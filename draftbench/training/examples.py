@@ -53,14 +53,14 @@ def place_of(prompt: Sequence[int], key: bytes) -> tuple[str, str]:
     return "prove" if share < PROVE else "stop" if share < PROVE + STOP else "train", digest
 
 
-def examples_of(run: Run, folder: RunFolder, key: bytes) -> Examples:
+def examples_of(run: Run, key: bytes) -> Examples:
     """The responses of a run, split.
 
     Raises:
         UsageError: the run has no texts, or too few.
     """
     places: dict[str, list[tuple[str, ScoredResponse]]] = {"prove": [], "stop": [], "train": []}
-    for response in _recorded(run, folder):
+    for response in _recorded(run):
         place, digest = place_of(response.prompt.tokens, key)
         places[place].append((digest, response))
     ordered = {
@@ -77,34 +77,38 @@ def examples_of(run: Run, folder: RunFolder, key: bytes) -> Examples:
     return Examples(**ordered | {"stop": ordered["stop"][:LOOKED_AT]})
 
 
-def other_traffic(
-    other: Run, folder: RunFolder, run: Run, examples: Examples
-) -> tuple[ScoredResponse, ...]:
+def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredResponse, ...]:
     """The responses of another run of the same target, without those to prompts that trained or
     said when to stop.
 
     Raises:
         UsageError: the run is another target's, has no texts, or too few.
     """
-    targets = [each.facts_of(None) for each in (run, other)]
-    ours, theirs = (facts.fingerprint if facts else None for facts in targets)
-    if ours != theirs or run.manifest.question.target != other.manifest.question.target:
+    if _target_of(run) != _target_of(other):
         raise UsageError(
-            f"`{folder.path}` is a run of another target, `{other.manifest.question.target}`",
+            f"`{other.path}` is a run of another target, `{other.manifest.question.target}`",
             hint="sweep the other traffic with the target whose responses are trained on",
         )
     seen = {tuple(each.prompt.tokens) for each in (*examples.train, *examples.stop)}
-    unseen = [r for r in _recorded(other, folder) if tuple(r.prompt.tokens) not in seen]
+    unseen = [r for r in _recorded(other) if tuple(r.prompt.tokens) not in seen]
     if len({response.trajectory.request for response in unseen}) < MIN_REQUESTS:
         raise UsageError(
-            f"`{folder.path}` has too few requests that the training does not see",
+            f"`{other.path}` has too few requests that the training does not see",
             hint=f"sweep at least {MIN_REQUESTS} others",
         )
     return tuple(unseen)
 
 
-def _recorded(run: Run, folder: RunFolder) -> Iterator[ScoredResponse]:
-    """The responses with something to draft, with their tokens."""
+def _target_of(run: Run) -> str:
+    """A hash of its weights; where an engine served it, its name."""
+    facts = run.facts_of(None)
+    return facts.fingerprint if facts else run.manifest.question.target
+
+
+def _recorded(run: Run) -> Iterator[ScoredResponse]:
+    """The responses with something to draft, with their tokens, of a run that was read."""
+    assert run.path is not None
+    folder = RunFolder(run.path)
     if folder.redacted:
         raise UsageError(
             f"`{folder.path}` was redacted: the responses to train on were deleted",

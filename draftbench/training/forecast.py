@@ -7,11 +7,12 @@ from __future__ import annotations
 import gc
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from draftbench.decoder.device import device_words
 from draftbench.training.examples import tokens_of
-from draftbench.training.fit import Progress, fit
+from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, fit
 from draftbench.training.learning_curve import gain_draws, interval
 from draftbench.training.outcome import Forecast, Part, Reached
 from draftbench.training.plan import Plan
@@ -28,7 +29,7 @@ def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
     """
     train, settings = plan.examples.train, plan.settings
     sizes = sorted({max(at, round(share * len(train))) for at, share in enumerate(PARTS, 1)})
-    parts, accepted = list[Part](), [plan.original]
+    parts, accepted, look = list[Part](), [plan.original], 0.0
     for number, size in enumerate(sizes, 1):
         progress.note(f"forecast: part {number} of {len(sizes)}")
         draft, begun = plan.in_training(), time.monotonic()
@@ -37,12 +38,15 @@ def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
         draft.save(work / "part")
         del draft
         gc.collect()
+        saved = time.monotonic()
         accepted.append(plan.replayer.along(work / "part", plan.examples.stop))
+        look = time.monotonic() - saved
         shutil.rmtree(work / "part")
         share = tokens_of(train[:size]) / plan.examples.tokens
         parts.append(Part(share, size, accepted[-1].rate.value or 0.0, seconds))
     original = plan.original.rate.value or 0.0
-    draws = gain_draws([part.share for part in parts], [each.rate for each in accepted])
+    rates = [each.rate for each in accepted]
+    draws = gain_draws([part.share for part in parts], rates, max(plan.most, original))
     speeds = plan.speeds
     return Forecast(
         rate=original,
@@ -53,6 +57,14 @@ def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
         fastest=speeds.fastest if speeds else None,
         requests=len(plan.original.rate.requests),
         tokens=plan.examples.tokens,
-        seconds=parts[-1].seconds / parts[-1].share,
+        seconds=_seconds_of_all(parts) + LOOKS_AN_EPOCH * settings.epochs * look,
         device=device_words(plan.device),
     )
+
+
+def _seconds_of_all(parts: Sequence[Part]) -> float:
+    """Of training on all of the data, without what every training takes to begin."""
+    first, last = parts[0], parts[-1]
+    if last.share > first.share and last.seconds > first.seconds:
+        return (last.seconds - first.seconds) / (last.share - first.share)
+    return last.seconds / last.share

@@ -5,13 +5,13 @@ The rate of acceptance over the part x of the data is taken to be a power law,
     α(x) = α∞ - b · x^(-β)
 
 written as a + s · φ(x) with φ(x) = (1 - (x/x₁)^(-β)) / β, where a is what the largest part x₁
-reaches and s how much an e-fold more data adds there. Small parts take few steps, so that gains may
-still grow faster than the logarithm of the data: β reaches below 0, up to which gains slow down as
-in published curves. Given β and the noise of a training, all is normal: the gains of the parts have
-the covariance of the held-out requests, which all parts share, and noise of their own. β and the
-noise are drawn from a grid.
+reaches and s what an e-fold more data adds there. Published curves have β above 0; but small parts
+are few steps, after which gains may still grow faster than the logarithm of the data, with β as low
+as -1, where they grow as the data do. Given β and how much two trainings on the same data differ,
+everything is normal: the gains of the parts have the covariance of the held-out requests, which
+they share, and noise of their own. Both unknowns are drawn from a grid by their likelihood.
 
-A training that does not help keeps the original, so that no gain is below 0.
+Of the original and the trained draft the better is used, so that no gain is below 0.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids
 from draftbench.planner.recommend import recommend
+from draftbench.planner.recommendation import Recommendation
 from draftbench.records import Candidate
 from draftbench.run_folder.manifest import portable
 from draftbench.run_folder.run import Run
@@ -83,9 +84,21 @@ class Plan:
         return self.replayer.along(self.draft.spec, self.examples.stop)
 
     @cached_property
+    def _answer(self) -> Recommendation | None:
+        return recommend(self.run) if self.run.candidates else None
+
+    @property
     def speeds(self) -> Speeds | None:
         """How fast the run found the draft; None where it did not time it."""
-        return Speeds.of(recommend(self.run), self.candidate)
+        return Speeds.of(self._answer, self.candidate) if self._answer else None
+
+    @property
+    def most(self) -> float:
+        """The greatest rate that there can be: of a greedy draft where the target samples, that of
+        the target as its own draft.
+        """
+        ceiling = self._answer.ceiling_alpha if self._answer else None
+        return 1.0 if ceiling is None else ceiling
 
 
 def plan_training(
