@@ -14,7 +14,7 @@ from draftbench.errors import ModelError, UsageError
 from draftbench.measure.replay import ServedTarget
 from draftbench.memory import LOGIT_BYTES, format_size, memory_left, training_bytes
 from draftbench.models.compatibility import check_pair, context_length_of
-from draftbench.models.drafting import draft_name, parsed
+from draftbench.models.drafting import parsed
 from draftbench.models.eagle import check_eagle, shape_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, build_runner
@@ -130,13 +130,21 @@ def plan_training(
             f"`{spec}` has no weights that are trained here",
             hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",
         )
-    names = [name for name, of in specs.items() if of == portable(spec)]
     where = device_of(device)
     set_threads(run.manifest.environment.threads if where == "cpu" else None)
-    candidate = Candidate(draft=next(iter(names), draft_name(spec)))
-    plan = Plan(run, examples, source, target, candidate, settings, where)
+    plan = Plan(run, examples, source, target, _in_run(run, spec, source), settings, where)
     _check_memory(plan)
     return plan
+
+
+def _in_run(run: Run, spec: str, draft: ModelSource) -> Candidate:
+    """The run's name for these weights; else none that the run knows."""
+    names = {
+        facts.fingerprint: facts.candidate.draft
+        for facts in run.facts
+        if facts.candidate is not None and facts.quant == "none"
+    }
+    return Candidate(draft=names.get(draft.fingerprint(), portable(spec)))
 
 
 def _check_model(target: ModelSource, draft: ModelSource) -> None:
