@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence, Sized
 from enum import StrEnum
 from itertools import accumulate, pairwise
 from struct import pack
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -487,6 +487,39 @@ class EngineFacts(Observation, frozen=True):
 # Most rounds that an engine may count past the end of an answer, and the longest draft measured.
 _PAST_END, _LONGEST_DRAFT = 8, 64
 
+Round = tuple[Count, Count]  # tokens proposed, tokens accepted
+
+
+class RoundCounts(Record, frozen=True):
+    """Rounds as a serving engine counts them, of one answer or of all since it started, proposals
+    past the end of a response included; None is what it does not say.
+    """
+
+    rounds: Count | None = None  # that had a draft
+    drafted: Count | None = None  # tokens
+    accepted: Count | None = None  # of those
+    by_position: tuple[Count, ...] | None = None  # tokens accepted at each draft position
+    by_round: tuple[Round, ...] | None = None  # tokens proposed and accepted in each
+
+    def impossible_in(self, tokens: int) -> str | None:
+        """Why an answer of so many tokens cannot have these rounds; None if it can."""
+        by_position, by_round = self.by_position or (), self.by_round or ()
+        most = 2 * tokens + _PAST_END
+        if any(accepted > proposed for proposed, accepted in by_round):
+            return "more tokens accepted than proposed in a round"
+        if (self.rounds or 0) > most:
+            return "more rounds than tokens"
+        written = accumulate((accepted + 1 for _, accepted in by_round), initial=1)
+        if sum(so_far >= tokens for so_far in written) > _PAST_END + 1:
+            return "more rounds than the answer has room for"
+        if (self.drafted or 0) > _LONGEST_DRAFT * most:
+            return "more drafted tokens than rounds hold"
+        if self.drafted is not None and (self.accepted or 0) > self.drafted:
+            return "more tokens accepted than drafted"
+        if any(later > earlier for earlier, later in pairwise(by_position)):
+            return "a draft position accepted more often than the one before it"
+        return None
+
 
 class Served(OfResponse, Observation, frozen=True):
     """One request answered by a serving engine. `k` = 0 with `candidate` None is the baseline: a
@@ -497,12 +530,9 @@ class Served(OfResponse, Observation, frozen=True):
     counts seconds from the first request, `arrivals` from `sent` to each chunk of the stream;
     `chunks` are the tokens in each.
 
-    Rounds are as the engine counts them, proposals past the end of the response included: one by
-    one in `proposed` and `accepted` where it reports them so, else as sums in `rounds`, `drafted`
-    and `kept`; `by_position` are the tokens accepted at each draft position. `error` is what went
-    wrong ("timeout", "HTTP 500", "cut", …); what came before is kept. `first_difference` is the
-    first position at which the output differs from the trajectory (temperature 0), `tie` whether
-    it is a near tie by the server's log-probabilities.
+    `error` is what went wrong ("timeout", "HTTP 500", "cut", …); what came before stays.
+    `first_difference` is the first position at which the output differs from the trajectory
+    (temperature 0), `tie` whether it is a near tie by the server's log-probabilities.
     """
 
     candidate: Candidate | None
@@ -521,12 +551,7 @@ class Served(OfResponse, Observation, frozen=True):
     output_tokens: Count
     finish: str  # stop, length, or why it ended early
     digest: str
-    proposed: tuple[Count, ...] | None = None
-    accepted: tuple[Count, ...] | None = None
-    rounds: Count | None = None
-    drafted: Count | None = None
-    kept: Count | None = None
-    by_position: tuple[Count, ...] | None = None
+    counts: RoundCounts | None = None  # None: the engine says nothing of its drafting
     first_difference: Count | None = None
     tie: bool | None = None
     error: str | None = None
@@ -541,56 +566,16 @@ class Served(OfResponse, Observation, frozen=True):
 
     def __post_init__(self) -> None:
         _check_lengths(len(self.arrivals), chunks=self.chunks)
-        if (self.proposed is None) != (self.accepted is None):
-            raise ValueError("`proposed` and `accepted` come together")
         if self.error is None and sum(self.chunks) != self.output_tokens:
             raise ValueError("`chunks` do not add up to the output")
-        if what := impossible_rounds(self, self.output_tokens):
+        counts = self.counts or RoundCounts()
+        if what := counts.impossible_in(self.output_tokens):
             raise ValueError(what)
         steps = (later - earlier for earlier, later in pairwise((0.0, *self.arrivals)))
         _check_times(arrivals=steps, decode_seconds=(self.decode_seconds or 0.0,))
-        most = self.k * (self.rounds or 0)
-        if self.error is None and self.rounds and max(self.drafted or 0, self.kept or 0) > most:
+        tokens = max(counts.drafted or 0, counts.accepted or 0)
+        if self.error is None and counts.rounds and tokens > self.k * counts.rounds:
             raise ValueError("more tokens in a round than k")
-
-
-class Counted(Protocol):
-    """The rounds of an answer, as a serving engine counts them."""
-
-    @property
-    def proposed(self) -> Sequence[int] | None: ...
-    @property
-    def accepted(self) -> Sequence[int] | None: ...
-    @property
-    def rounds(self) -> int | None: ...
-    @property
-    def drafted(self) -> int | None: ...
-    @property
-    def kept(self) -> int | None: ...
-    @property
-    def by_position(self) -> Sequence[int] | None: ...
-
-
-def impossible_rounds(counted: Counted, tokens: int) -> str | None:
-    """Why an answer of so many tokens cannot have these rounds; None if it can."""
-    by_position, most = counted.by_position or (), 2 * tokens + _PAST_END
-    if len(counted.proposed or ()) != len(counted.accepted or ()):
-        return "proposed and accepted tokens of different rounds"
-    steps = zip(counted.proposed or (), counted.accepted or (), strict=True)
-    if any(accepted > proposed for proposed, accepted in steps):
-        return "more tokens accepted than proposed in a round"
-    if (counted.rounds or 0) > most:
-        return "more rounds than tokens"
-    written = accumulate((accepted + 1 for accepted in counted.accepted or ()), initial=1)
-    if sum(so_far >= tokens for so_far in written) > _PAST_END + 1:
-        return "more rounds than the answer has room for"
-    if (counted.drafted or 0) > _LONGEST_DRAFT * most:
-        return "more drafted tokens than rounds hold"
-    if counted.drafted is not None and (counted.kept or 0) > counted.drafted:
-        return "more tokens accepted than drafted"
-    if any(later > earlier for earlier, later in pairwise(by_position)):
-        return "a draft position accepted more often than the one before it"
-    return None
 
 
 class Failure(Observation, frozen=True):

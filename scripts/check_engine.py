@@ -25,7 +25,14 @@ from draftbench.acceptance.definitions import TOKENS_PER_ROUND, ratio, tokens_pe
 from draftbench.acceptance.intervals import FEW_REQUESTS, estimate, paired_difference
 from draftbench.acceptance.rounds import AnyReplay, expected_rounds, law_of
 from draftbench.errors import DraftbenchError
-from draftbench.records import NEAR_TIE_MARGIN, Candidate, LookupReplay, Served, Trajectory
+from draftbench.records import (
+    NEAR_TIE_MARGIN,
+    Candidate,
+    LookupReplay,
+    RoundCounts,
+    Served,
+    Trajectory,
+)
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
 from draftbench.run_folder.served import rounds_of
@@ -90,13 +97,11 @@ class ReplayedResponse:
 
 def compare_rounds(answer: Served, response: ReplayedResponse, tally: Tally) -> None:
     """Compare an engine's rounds with replay's, one by one, up to where the texts differ."""
-    assert answer.proposed is not None
-    assert answer.accepted is not None
+    assert answer.counts is not None
+    assert answer.counts.by_round is not None
     name, start = answer.request[:8], 1
     until = response.last if answer.first_difference is None else answer.first_difference - 1
-    for number, (proposed, accepted) in enumerate(
-        zip(answer.proposed, answer.accepted, strict=True), 1
-    ):
+    for number, (proposed, accepted) in enumerate(answer.counts.by_round, 1):
         while start <= until and response.proposed(start) == 0:
             start += 1  # vLLM does not list steps without a proposal
         if start > until:
@@ -121,8 +126,9 @@ def compare_sums(answer: Served, response: ReplayedResponse, tally: Tally) -> No
     """Compare an engine's sums with replay's, and with all that near ties could make of these."""
     if answer.first_difference is not None:
         return
-    rounds = answer.rounds
-    counted = (answer.rounds, answer.drafted, answer.kept)
+    counts = answer.counts or RoundCounts()
+    rounds = counts.rounds
+    counted = (rounds, counts.drafted, counts.accepted)
     exact = _sums(response, ties=False)
     (drawn,) = {(r, p, a.start) for r, p, a in exact}
     shown = " ".join(
@@ -135,7 +141,7 @@ def compare_sums(answer: Served, response: ReplayedResponse, tally: Tally) -> No
     tally.rounds += rounds or 0
     if _among(counted, exact):
         tally.equal += rounds or 0
-        tally.past += (answer.kept or 0) - drawn[2]
+        tally.past += (counts.accepted or 0) - drawn[2]
     elif _among(counted, _sums(response, ties=True)):
         tally.ties.append(where)
     else:
@@ -261,9 +267,9 @@ def check(run: Run) -> int:
                 response = ReplayedResponse(trajectory, replay, k, engine == "llama.cpp", margin)
                 tally.requests += 1
                 tally.left += answer.first_difference is not None
-                if answer.accepted is not None:
+                if answer.counts and answer.counts.by_round is not None:
                     compare_rounds(answer, response, tally)
-                elif answer.kept is not None:
+                elif answer.counts:
                     compare_sums(answer, response, tally)
                 else:
                     tally.uncounted += 1

@@ -341,9 +341,9 @@ RUNS: list[Case] = [
     ("A run folder that does not exist", lambda: ["recommend", "results/runs/prod"]),
     ("A folder that is not a run", lambda: ["recommend", "."]),
     ("A run of a newer draftbench", lambda: kept(
-        replaced("run.json", '"schema_version": 5', '"schema_version": 99'))),
+        replaced("run.json", '"schema_version": 6', '"schema_version": 99'))),
     ("A run of an older draftbench", lambda: kept(
-        replaced("run.json", '"schema_version": 5', '"schema_version": 4'))),
+        replaced("run.json", '"schema_version": 6', '"schema_version": 5'))),
     ("A head that is cut", lambda: kept(lambda run: os.truncate(run / "run.json", 700))),
     ("A line that is not a record", lambda: kept(
         replaced("observations/replay.jsonl", "\n", "\n{}\n"))),

@@ -138,7 +138,7 @@ def planned(observed: Run) -> dict[str, object]:
         "responses": {t.key: t.digest for t in observed.trajectories},
         "replays": {(r.request, r.sample, r.candidate): r for r in observed.replays},
         "answers": {
-            (s.request, s.sample, s.candidate, s.k, s.repeat, s.digest, s.rounds, s.kept)
+            (s.request, s.sample, s.candidate, s.k, s.repeat, s.digest, s.counts)
             for s in observed.served
             if s.error is None
         },

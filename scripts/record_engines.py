@@ -37,10 +37,10 @@ import httpx2
 
 from draftbench.engines.client import AnswerError
 from draftbench.engines.connect import connect
-from draftbench.engines.counters import Counters
+from draftbench.engines.counters import since
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Answer, Ask, Server, ServerFacts
-from draftbench.records import Sampling
+from draftbench.records import RoundCounts, Sampling
 
 # Python for the embedded family; what is soon answered in full, by target; characters of several
 # tokens each.
@@ -61,7 +61,7 @@ class Scene:
     facts: ServerFacts
     prompts: list[list[int]]
     answers: dict[str, Answer]
-    counted: Counters
+    counted: RoundCounts
     margin: float | None
     best: list[int] | None
     refused: AnswerError
@@ -89,7 +89,7 @@ def visit(server: Server) -> Scene:
         del asks["sampled"]  # vLLM 0.32 on a CPU dies of a top-k beside speculation
     before = server.counters()
     answers = {a.ask.key[0]: a for a in drive(server, list(asks.values()), concurrency=1)}
-    counted = server.counters().since(before)
+    counted = since(before, server.counters())
     margin = server.margin(prompts[0])
     greedy = answers["greedy"]
     ids = [*prompts[0], *(greedy.tokens or ())]

@@ -31,6 +31,7 @@ from draftbench.records import (
     LookupReplay,
     ModelFacts,
     Replay,
+    RoundCounts,
     Sampling,
     Served,
     Trajectory,
@@ -201,7 +202,9 @@ def decode(candidate: Candidate, k: int, seconds: float, **changes: Any) -> Deco
 
 
 def served(candidate: Candidate | None, k: int, *arrivals: float, **changes: Any) -> Served:
-    """An engine's answer, one token a piece of the stream unless `chunks` says otherwise."""
+    """An engine's answer, one token a piece of the stream unless `chunks` says otherwise; what of
+    `changes` are counts of rounds becomes those.
+    """
     fields: dict[str, Any] = {
         "request": "r",
         "sample": 0,
@@ -218,7 +221,8 @@ def served(candidate: Candidate | None, k: int, *arrivals: float, **changes: Any
         "finish": "length",
         "digest": "",
     }
-    fields |= changes
+    told = {name: changes.pop(name) for name in RoundCounts.__struct_fields__ if name in changes}
+    fields |= {"counts": RoundCounts(**told) if told else None} | changes
     fields.setdefault("output_tokens", sum(fields["chunks"]))
     return Served(candidate=candidate, k=k, arrivals=arrivals, **fields)
 

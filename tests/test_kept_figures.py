@@ -98,7 +98,8 @@ def check(what, run, new):
         if moved not in now:
             wrong.append(f"{path}: {value!r} is gone (looked at {moved})")
         elif isinstance(value, float) and isinstance(now[moved], (int, float)):
-            if now[moved] != pytest.approx(value, rel=1e-9, abs=1e-12):
+            # Draws are sorted for an interval, and kinds of CPU add in another order.
+            if now[moved] != pytest.approx(value, rel=1e-6, abs=1e-9):
                 wrong.append(f"{path}: {value!r} became {now[moved]!r}")
         elif now[moved] != value:
             wrong.append(f"{path}: {value!r} became {now[moved]!r}")

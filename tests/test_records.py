@@ -21,7 +21,7 @@ DECODE = decode(
 )
 STEP = step(DRAFT, 0.5)
 FACTS = facts(None)
-SERVED = served(DRAFT, 2, 0.5, 0.7, chunks=(1, 3), proposed=(2, 2), accepted=(2, 0))
+SERVED = served(DRAFT, 2, 0.5, 0.7, chunks=(1, 3), by_round=((2, 2), (2, 0)))
 WRITTEN = trajectory(length=2, origin="engine", margins=(), argmax=())
 
 
@@ -84,11 +84,10 @@ def test_levels_of_one_draft_are_named_together():
         (WRITTEN, {"margins": (1.0, 1.0)}, "`margins` has 2 entries, not 0"),
         (SERVED, {"chunks": (4,)}, "`chunks` has 1 entries, not 2"),
         (SERVED, {"chunks": (1, 2)}, "do not add up to the output"),
-        (SERVED, {"accepted": None}, "come together"),
         (SERVED, {"arrivals": (0.5, 0.5 - 2**-3)}, "`arrivals`: -0.125 is not a time that a clock"),
         (SERVED, {"arrivals": (1e-300, 0.7)}, "`arrivals`: 1e-300 is not a time"),
         (SERVED, {"decode_seconds": 1e-300}, "`decode_seconds`: 1e-300 is not a time"),
-        (SERVED, {"accepted": (2, 3)}, "accepted than proposed"),
+        (SERVED, {"counts": {"by_round": ((2, 2), (2, 3))}}, "accepted than proposed"),
         (FACTS, {"context_length": 0}, r">= 1 - at `\$\.context_length`"),
         (FACTS, {"parameters": 0}, r">= 1 - at `\$\.parameters`"),
     ],

@@ -1,4 +1,4 @@
-"""A server's Prometheus page → `Counters`.
+"""A server's Prometheus page → the rounds that it counted, of all requests since it started.
 
 vLLM and llama-server use the same names with different prefixes; SGLang counts passes of the
 target.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from dataclasses import dataclass, fields
 from itertools import zip_longest
 
 from draftbench.engines.client import garbage
-from draftbench.records import MOST
+from draftbench.records import MOST, RoundCounts
 
 _SAMPLE = re.compile(r"^\w+:(\w+?)(?:\{([^\n]*)\})? (\S+)", re.MULTILINE)
 _POSITION = re.compile(r'\bposition="(\d{1,4})"')
@@ -26,34 +25,29 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class Counters:
-    """A server's sums since it started, of all requests; `None` where it does not count."""
+def since(before: RoundCounts, now: RoundCounts) -> RoundCounts:
+    """What was counted in between; None where a counter fell, as after a restart."""
 
-    rounds: int | None = None  # that had drafts
-    drafted: int | None = None
-    accepted: int | None = None
-    by_position: tuple[int, ...] | None = None  # tokens accepted at each draft position
+    def difference(name: str) -> int | None:
+        then, by_now = getattr(before, name), getattr(now, name)
+        return None if then is None or by_now is None or by_now < then else by_now - then
 
-    def since(self, before: Counters) -> Counters:
-        """What was counted since `before`; None where a counter fell, as after a restart."""
-
-        def difference(name: str) -> int | None:
-            now, then = getattr(self, name), getattr(before, name)
-            return None if now is None or then is None or now < then else now - then
-
-        positions = None
-        # llama-server names the positions from the first draft on.
-        then = () if before.by_position is None and before.accepted == 0 else before.by_position
-        if self.by_position is not None and then is not None:
-            pairs = tuple(zip_longest(self.by_position, then, fillvalue=0))
-            if all(now >= then for now, then in pairs):
-                positions = tuple(now - then for now, then in pairs)
-        sums = {f.name: difference(f.name) for f in fields(self) if f.name != "by_position"}
-        return Counters(**sums, by_position=positions)
+    positions = None
+    # llama-server names the positions from the first draft on.
+    then = () if before.by_position is None and before.accepted == 0 else before.by_position
+    if now.by_position is not None and then is not None:
+        pairs = tuple(zip_longest(now.by_position, then, fillvalue=0))
+        if all(after >= until for after, until in pairs):
+            positions = tuple(after - until for after, until in pairs)
+    return RoundCounts(
+        rounds=difference("rounds"),
+        drafted=difference("drafted"),
+        accepted=difference("accepted"),
+        by_position=positions,
+    )
 
 
-def read_counters(page: str) -> Counters:
+def read_counters(page: str) -> RoundCounts:
     """The counters of a page, summed over replicas. Raises: AnswerError, one is no count."""
     sums: dict[str, int] = defaultdict(int)
     positions: dict[int, int] = defaultdict(int)
@@ -63,11 +57,14 @@ def read_counters(page: str) -> Counters:
             sums[name] += _count(name, value)
         elif name == _BY_POSITION and (position := _POSITION.search(labels)):
             positions[int(position[1])] += _count(name, value)
-    return Counters(
-        **{
-            field: next((sums[name] for name in names if name in sums), None)
-            for field, names in _NAMES.items()
-        },
+    first = {
+        field: next((sums[name] for name in names if name in sums), None)
+        for field, names in _NAMES.items()
+    }
+    return RoundCounts(
+        rounds=first["rounds"],
+        drafted=first["drafted"],
+        accepted=first["accepted"],
         by_position=tuple(positions.get(i, 0) for i in range(max(positions) + 1))
         if positions
         else None,

@@ -12,14 +12,13 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from itertools import cycle, pairwise
 from typing import Any
 
 from draftbench.engines.client import AnswerError, Fault, garbage
-from draftbench.engines.counters import Counters
+from draftbench.engines.counters import since
 from draftbench.engines.engine import Answer, Ask, Server
-from draftbench.records import impossible_rounds
+from draftbench.records import RoundCounts
 
 
 def drive(
@@ -106,20 +105,19 @@ class _Drive:
         around = alone and self._server.counts_around
         before = await self._count() if around else None
         answer = await self._answer(ask)
-        if what := impossible_rounds(answer, answer.output_tokens):
-            answer.proposed = answer.accepted = answer.by_position = None
-            answer.rounds = answer.drafted = answer.kept = None
+        if answer.counts and (what := answer.counts.impossible_in(answer.output_tokens)):
+            answer.counts = None
             answer.reason = answer.reason or f"the server counts {what}"
             answer.error = answer.error or Fault.GARBAGE
         if before is not None:
-            answer = _with_counts(answer, (await self._count()).since(before))
+            answer.counts = _confirmed(answer, since(before, await self._count()))
         self._answers.put(answer)
 
-    async def _count(self) -> Counters:
+    async def _count(self) -> RoundCounts:
         try:
             return await self._server.count()
         except AnswerError:
-            return Counters()
+            return RoundCounts()
 
     async def _answer(self, ask: Ask) -> Answer:
         server, answer = self._server, Answer(ask, sent=self._clock() - self._begun)
@@ -176,16 +174,12 @@ class _Drive:
         return self._clock() - self._begun - answer.sent
 
 
-def _with_counts(answer: Answer, counted: Counters) -> Answer:
-    """The answer with rounds and positions from the server's counters, unless these differ from
-    the answer's sums: then they hold another client's requests too.
+def _confirmed(answer: Answer, around: RoundCounts) -> RoundCounts | None:
+    """The answer's counts, with rounds and positions from the server's counters `around` it, unless
+    these differ from the answer's sums: then they hold another client's requests too.
     """
-    drafted, accepted, by_position = answer.drafted or 0, answer.kept or 0, counted.by_position
-    if by_position is None or (counted.drafted, counted.accepted) != (drafted, accepted):
-        return answer
-    if sum(by_position) != accepted:
-        return answer
-    whole = replace(
-        answer, rounds=counted.rounds, drafted=drafted, kept=accepted, by_position=by_position
-    )
-    return answer if impossible_rounds(whole, whole.output_tokens) else whole
+    stated = answer.counts or RoundCounts(drafted=0, accepted=0)
+    same = (around.drafted, around.accepted) == (stated.drafted, stated.accepted)
+    if not same or around.by_position is None or sum(around.by_position) != stated.accepted:
+        return answer.counts
+    return answer.counts if around.impossible_in(answer.output_tokens) else around

@@ -26,10 +26,10 @@ from draftbench.engines.client import (
     other_ids,
     unless_refused,
 )
-from draftbench.engines.counters import Counters, read_counters
+from draftbench.engines.counters import read_counters
 from draftbench.engines.secrets import on_one_line
 from draftbench.errors import EngineError
-from draftbench.records import Key, Sampling, Served
+from draftbench.records import Key, RoundCounts, Sampling, Served
 
 Id = Annotated[int, Meta(ge=0, lt=2**31)]
 # What can be measured of a server without token ids.
@@ -66,12 +66,7 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int | None = None  # of the prompt, which the server had read before
     in_flight: int = 0  # most requests in flight while it was
-    proposed: Sequence[int] | None = None
-    accepted: Sequence[int] | None = None
-    rounds: int | None = None
-    drafted: int | None = None
-    kept: int | None = None
-    by_position: Sequence[int] | None = None
+    counts: RoundCounts | None = None
     log_p: list[float] | None = field(default_factory=list)
     decode_seconds: float | None = None  # after the first token, by the server's own clock
     error: Fault | None = None
@@ -199,14 +194,14 @@ class Server(ABC):
         """Empty the prefix cache; False where the server cannot."""
         return self.flush_route is not None and self.http.run(self.http.post(self.flush_route))
 
-    def counters(self) -> Counters:
+    def counters(self) -> RoundCounts:
         return self.http.run(self.count())
 
-    async def count(self) -> Counters:
+    async def count(self) -> RoundCounts:
         """`counters` for the event loop; all None where the server shows none."""
         with unless_refused():
             return read_counters(await self.http.page("/metrics"))
-        return Counters()
+        return RoundCounts()
 
     def _cannot(self, what: str) -> EngineError:
         return EngineError(
@@ -295,9 +290,9 @@ class TokenServer(Server):
         return garbage(f"{self.url} scored other positions than it was sent")
 
 
-def accepted_at_least(histogram: Sequence[int]) -> list[int]:
+def accepted_at_least(histogram: Sequence[int]) -> tuple[int, ...]:
     """How many rounds accepted at least 1, 2, … tokens, from how many accepted 0, 1, 2, …"""
-    return list(accumulate(reversed(histogram)))[::-1][1:]
+    return tuple(accumulate(reversed(histogram)))[::-1][1:]
 
 
 def margin_of(log_p: Iterable[float | None]) -> float | None:

@@ -39,7 +39,7 @@ from draftbench.engines.engine import (
     margin_of,
     one_token,
 )
-from draftbench.records import Amount, Count
+from draftbench.records import Amount, Count, RoundCounts
 
 UNKNOWN = -1  # an id that the stream did not tell
 _FINISH = {"eos": "stop", "word": "stop", "limit": "length"}
@@ -167,8 +167,10 @@ class LlamaCpp(Server):
             answer.prompt_tokens = event.tokens_evaluated or 0
             if event.timings:
                 answer.cached_tokens = event.timings.cache_n
-                answer.drafted = event.timings.draft_n
-                answer.kept = event.timings.draft_n_accepted
+                if event.timings.draft_n_accepted is not None:
+                    answer.counts = RoundCounts(
+                        drafted=event.timings.draft_n, accepted=event.timings.draft_n_accepted
+                    )
                 if event.timings.predicted_ms is not None:
                     answer.decode_seconds = event.timings.predicted_ms / 1e3
 

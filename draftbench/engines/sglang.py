@@ -32,7 +32,7 @@ from draftbench.engines.engine import (
     margin_of,
     one_token,
 )
-from draftbench.records import Count
+from draftbench.records import Count, RoundCounts
 
 # [log-probability, id, text]
 LogProb = tuple[float | None, Id, str | None]
@@ -147,10 +147,14 @@ class Sglang(TokenServer):
         answer.tokens += new
         answer.count += len(new)
         answer.prompt_tokens, answer.cached_tokens = stated.prompt_tokens, stated.cached_tokens
-        answer.rounds, answer.kept = stated.spec_verify_ct, stated.spec_num_correct_drafts
-        answer.drafted = stated.spec_num_proposed_drafts
-        if stated.spec_correct_drafts_histogram:
-            answer.by_position = accepted_at_least(stated.spec_correct_drafts_histogram)
+        if stated.spec_num_correct_drafts is not None:
+            histogram = stated.spec_correct_drafts_histogram
+            answer.counts = RoundCounts(
+                rounds=stated.spec_verify_ct,
+                drafted=stated.spec_num_proposed_drafts,
+                accepted=stated.spec_num_correct_drafts,
+                by_position=accepted_at_least(histogram) if histogram else None,
+            )
         if stated.output_token_logprobs is not None:
             values = [value for value, _, _ in stated.output_token_logprobs if value is not None]
             again = len(values) == answer.count

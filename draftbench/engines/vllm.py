@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from draftbench.engines.client import unless_refused
+from draftbench.engines.client import garbage, unless_refused
 from draftbench.engines.counters import read_counters
 from draftbench.engines.engine import (
     Answer,
@@ -30,6 +30,7 @@ from draftbench.engines.engine import (
     margin_of,
 )
 from draftbench.engines.openai import OpenAi, OpenAiEvent
+from draftbench.records import RoundCounts
 from draftbench.traffic.constraints import KINDS
 
 _TOLD = re.compile(
@@ -83,11 +84,18 @@ class Vllm(TokenServer, OpenAi):
         stated = event.metrics.speculative_decoding
         if stated is None:
             return
-        answer.rounds = stated.num_spec_steps
-        answer.drafted, answer.kept = stated.num_draft_tokens, stated.num_accepted_draft_tokens
-        answer.by_position = accepted_at_least(stated.acceptance_histogram)
-        if stated.per_step_accepted is not None and stated.per_step_drafted is not None:
-            answer.proposed, answer.accepted = stated.per_step_drafted, stated.per_step_accepted
+        drafted, accepted = stated.per_step_drafted, stated.per_step_accepted
+        if drafted is not None and accepted is not None and len(drafted) != len(accepted):
+            raise garbage("the server counts proposed and accepted tokens of different rounds")
+        answer.counts = RoundCounts(
+            rounds=stated.num_spec_steps,
+            drafted=stated.num_draft_tokens,
+            accepted=stated.num_accepted_draft_tokens,
+            by_position=accepted_at_least(stated.acceptance_histogram),
+            by_round=None
+            if drafted is None or accepted is None
+            else tuple(zip(drafted, accepted, strict=True)),
+        )
 
     def facts(self) -> ServerFacts:
         page = self.http.run(self.http.page("/metrics"))

@@ -23,7 +23,7 @@ from draftbench.records import Candidate, Count, DraftingMode, Record
 from draftbench.safe_files import without_controls
 
 # Of the layout of run folders; one of another layout is not read.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from draftbench.records import LOOKUP, Candidate, Decode, Key, Served
+from draftbench.records import LOOKUP, Candidate, Decode, Key, Round, RoundCounts, Served
 
 # The share of prompt tokens from a server's prefix cache that is not worth a caveat: prompts often
 # begin with the same few tokens.
@@ -24,8 +24,6 @@ MOST_CACHED = 0.05
 OTHER_DRAFTING = "other drafting"
 # The error of an answer with token ids outside the target's vocabulary.
 WRONG_IDS = "wrong ids"
-# Proposed and accepted tokens of a round.
-Round = tuple[int, int]
 
 
 def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
@@ -99,7 +97,7 @@ def decodes_of(rows: Iterable[Served]) -> list[Decode]:
         if row.candidate is not None:
             by_candidate[row.candidate].append(row)
             # Prompt lookup may find nothing in any answer, and some servers then report nothing.
-            if row.candidate.draft == LOOKUP or row.proposed is not None or row.kept is not None:
+            if row.candidate.draft == LOOKUP or row.counts is not None:
                 reporting.add(row.candidate)
     return [
         _decode(row, str(candidate), by_server=by_server, counted=row.candidate in reporting)
@@ -143,12 +141,14 @@ def rounds_of(row: Served) -> list[Round]:
     counts them. Where it reports only sums, they are spread over the rounds: neither the order nor
     the acceptance of a single round is then the engine's.
     """
-    if row.proposed is not None and row.accepted is not None:
-        drafted = list(zip(row.proposed, row.accepted, strict=True))
+    counts = row.counts or RoundCounts()
+    if counts.by_round is not None:
+        drafted = list(counts.by_round)
     else:
-        rounds = _rounds(row)
-        accepted_by_round = _histogram(row.by_position, rounds) or _spread(row.kept or 0, rounds)
-        proposed_by_round = _spread(row.drafted or 0, rounds)
+        rounds = _rounds(row, counts)
+        accepted_by_round = _histogram(counts.by_position, rounds)
+        accepted_by_round = accepted_by_round or _spread(counts.accepted or 0, rounds)
+        proposed_by_round = _spread(counts.drafted or 0, rounds)
         drafted = [
             (max(proposed, accepted), accepted)
             for proposed, accepted in zip(
@@ -159,20 +159,22 @@ def rounds_of(row: Served) -> list[Round]:
     return drafted + [(0, 0)] * max(plain, 0)
 
 
-def _rounds(row: Served) -> int:
+def _rounds(row: Served, counts: RoundCounts) -> int:
     """How many rounds drafted, where the engine reports sums: its count, or else one for each token
     that was not accepted. Since some may lie past the end of the response, at least drafted / k.
     """
-    if row.rounds is not None:
-        return row.rounds
-    fewest = math.ceil((row.drafted or 0) / row.k) if row.k else 0
-    return max(row.output_tokens - 1 - (row.kept or 0), fewest, 1)
+    if counts.rounds is not None:
+        return counts.rounds
+    fewest = math.ceil((counts.drafted or 0) / row.k) if row.k else 0
+    return max(row.output_tokens - 1 - (counts.accepted or 0), fewest, 1)
 
 
 def _summed(row: Served) -> bool:
     """Whether the engine's sums do not say how many tokens each round accepted."""
-    by_round = row.proposed is not None or _histogram(row.by_position, _rounds(row)) is not None
-    return row.k > 1 and not by_round and bool(row.drafted)
+    counts = row.counts
+    if row.k <= 1 or counts is None or counts.by_round is not None or not counts.drafted:
+        return False
+    return _histogram(counts.by_position, _rounds(row, counts)) is None
 
 
 def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | None:
@@ -215,7 +217,7 @@ def chunk_gaps(row: Served) -> tuple[float, ...] | None:
     """Seconds between the deliveries of two rounds, as the client saw them; None where the server
     does not report its rounds.
     """
-    if row.k and row.proposed is None and row.kept is None:
+    if row.k and row.counts is None:
         return None
     return _between_rounds(row, len(_rounds_within(row)[0]))
 

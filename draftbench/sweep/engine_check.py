@@ -25,6 +25,7 @@ from draftbench.records import (
     Key,
     LookupReplay,
     Replay,
+    RoundCounts,
     Sampling,
     Served,
 )
@@ -245,8 +246,9 @@ def _probed(
                 f"a first request to {server.url} failed ({answer.error}): {answer.reason}",
                 hint="send it a request by hand, and look at its log",
             )
-        most = max(most, drafted_at_once(answer))
-        drafts = drafts or most > 0 or bool(answer.drafted or server.counters().drafted)
+        most = max(most, drafted_at_once(answer.counts))
+        told = bool(answer.counts and answer.counts.drafted)
+        drafts = drafts or most > 0 or told or bool(server.counters().drafted)
         if drafts:
             k = k or len(server.counters().by_position or ())
         if k or (facts.method == "none" and not drafts):
@@ -321,18 +323,19 @@ def other_drafting(config: ServerConfig, what: str) -> EngineError:
 
 def contradiction(answer: Answer, k: int) -> str | None:
     """Why an answer cannot come from a server that drafts k tokens; None where it can."""
-    most = drafted_at_once(answer)
+    most = drafted_at_once(answer.counts)
     if not k:
-        return "it drafted" if most or answer.drafted else None
+        return "it drafted" if most or (answer.counts and answer.counts.drafted) else None
     return f"it drafted {most} tokens in a round" if most > k else None
 
 
-def drafted_at_once(answer: Answer) -> int:
-    """The most tokens that a round of an answer is known to have proposed, or 0."""
-    accepted = [at for at, count in enumerate(answer.by_position or (), start=1) if count]
-    sums = max(answer.drafted or 0, answer.kept or 0)
-    mean = math.ceil(sums / answer.rounds) if answer.rounds else 0
-    return max([mean, *(answer.proposed or ()), *accepted])
+def drafted_at_once(counts: RoundCounts | None) -> int:
+    """The most tokens that a round is known to have proposed, or 0."""
+    counts = counts or RoundCounts()
+    accepted = [at for at, count in enumerate(counts.by_position or (), start=1) if count]
+    sums = max(counts.drafted or 0, counts.accepted or 0)
+    mean = math.ceil(sums / counts.rounds) if counts.rounds else 0
+    return max([mean, *(proposed for proposed, _ in counts.by_round or ()), *accepted])
 
 
 def drafted_nothing(
@@ -343,7 +346,7 @@ def drafted_nothing(
     nothing in its replay either is no fault. False where unknown.
     """
     roomy = [row for row in answers if row.output_tokens >= _ROOM]
-    sums = [sum(row.proposed) if row.proposed is not None else row.drafted for row in roomy]
+    sums = [row.counts.drafted for row in roomy if row.counts]
     known = [drafted for drafted in sums if drafted is not None]
     if not roomy or (any(known) if known else counted != 0):
         return False

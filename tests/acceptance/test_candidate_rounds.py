@@ -49,9 +49,9 @@ def test_replays_are_paired_in_the_order_of_the_responses_without_those_of_other
 
 # Of 400 tokens after the first so many were drafted, at one a round: 320 to 240 rounds.
 KEPT = {"a": 80, "b": 100, "c": 120, "d": 140, "e": 160}
-ONE_A_ROUND = {name: {"kept": kept, "drafted": 400 - kept} for name, kept in KEPT.items()}
+ONE_A_ROUND = {name: {"accepted": kept, "drafted": 400 - kept} for name, kept in KEPT.items()}
 # Two tokens in each of 100 rounds: 60 accept the first and 15 both, in 175 tokens after the first.
-SUMS = {"rounds": 100, "kept": 75, "drafted": 200}
+SUMS = {"rounds": 100, "accepted": 75, "drafted": 200}
 POSITIONS = SUMS | {"by_position": (60, 15)}
 
 
@@ -164,7 +164,7 @@ def figures(ks):
     poor, good = (
         {
             "rounds": rounds,
-            "kept": first + both,
+            "accepted": first + both,
             "drafted": 2 * rounds,
             "by_position": (first, both),
         }

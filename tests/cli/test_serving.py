@@ -15,10 +15,9 @@ from gguf import GGMLQuantizationType
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
 from draftbench.engines import commands
-from draftbench.engines.counters import Counters
 from draftbench.errors import EngineError
 from draftbench.models.engine_rules import STARTED
-from draftbench.records import Candidate
+from draftbench.records import Candidate, RoundCounts
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import engine_ask, engine_check, engine_prepare
@@ -199,7 +198,7 @@ def test_servers_that_are_no_pair(failing, monkeypatch, embedded, spec, plain, c
 def test_a_server_set_to_draft_that_drafts_nothing(failing, monkeypatch, embedded):
     class Silent(FakeServer):
         def counters(self):
-            return Counters(rounds=0, drafted=0, accepted=0)
+            return RoundCounts(rounds=0, drafted=0, accepted=0)
 
     served = Silent(method="draft-simple")
     monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: served)
@@ -493,7 +492,7 @@ def test_two_servers_over_http(command, tmp_path, kind):
     assert {row.concurrency for row in drafting} == {1, 2}
     assert [row.first_difference for row in drafting] == [None] * 4
     # 10 tokens: one from the prompt, then three rounds of 2 accepted and one more.
-    assert all(row.kept == 6 or sum(row.accepted or ()) == 6 for row in drafting)
+    assert {row.counts.accepted for row in drafting} == {6}
     assert {t.output_tokens for t in run.trajectories} == {10}
 
 

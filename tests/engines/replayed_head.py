@@ -41,12 +41,13 @@ class ReplayedHead:
         the end of the answer.
         """
         matched, at = self.matched(answer, k), 1
-        for accepted in answer.accepted or ():
+        rounds = (answer.counts and answer.counts.by_round) or ()
+        for _, accepted in rounds:
             left = len(answer.tokens) - at
             found = matched[at - 1] if left else 0
             assert accepted == found or accepted > found == left
             at += accepted + 1
-        return len(answer.accepted or ())
+        return len(rounds)
 
     def sums(self, answer, k):
         """The tokens that llama.cpp proposes, none of them behind the limit, and accepts."""

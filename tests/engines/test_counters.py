@@ -3,7 +3,8 @@
 import pytest
 
 from draftbench.engines.client import AnswerError
-from draftbench.engines.counters import Counters, read_counters
+from draftbench.engines.counters import read_counters, since
+from draftbench.records import RoundCounts
 
 NAME = "vllm:spec_decode_num_draft_tokens_total"
 VLLM = """\
@@ -22,19 +23,21 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 61.0
 
 
 def test_counters_are_summed_over_replicas():
-    assert read_counters(VLLM) == Counters(rounds=40, drafted=160, accepted=20, by_position=(13, 7))
+    assert read_counters(VLLM) == RoundCounts(
+        rounds=40, drafted=160, accepted=20, by_position=(13, 7)
+    )
 
 
 def test_sglang_counts_passes_of_the_target():
     page = 'sglang:spec_verify_calls_total{model_name="m"} 12.0\nsglang:cached_tokens_total 4.0\n'
-    assert read_counters(page) == Counters(rounds=12)
+    assert read_counters(page) == RoundCounts(rounds=12)
 
 
 @pytest.mark.parametrize(
     "page", ["", "<html></html>", NAME, "llamacpp:tokens_predicted_total 5\n", "\x00" * 99]
 )
 def test_what_is_no_page_of_counters_counts_nothing(page):
-    assert read_counters(page) == Counters()
+    assert read_counters(page) == RoundCounts()
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "1e300", "many"])
@@ -44,20 +47,20 @@ def test_a_counter_that_is_no_count_is_an_error(value):
 
 
 def test_counters_are_subtracted_one_by_one():
-    before = Counters(rounds=10, drafted=40, accepted=20, by_position=(9, 7, 4))
-    after = Counters(rounds=13, drafted=52, accepted=26, by_position=(12, 9, 4, 1))
-    expected = Counters(rounds=3, drafted=12, accepted=6, by_position=(3, 2, 0, 1))
-    assert after.since(before) == expected
+    before = RoundCounts(rounds=10, drafted=40, accepted=20, by_position=(9, 7, 4))
+    after = RoundCounts(rounds=13, drafted=52, accepted=26, by_position=(12, 9, 4, 1))
+    expected = RoundCounts(rounds=3, drafted=12, accepted=6, by_position=(3, 2, 0, 1))
+    assert since(before, after) == expected
 
 
 def test_a_counter_that_fell_is_unknown_since_the_server_restarted():
-    before = Counters(rounds=10, drafted=40, by_position=(9, 7))
-    after = Counters(rounds=3, drafted=52, by_position=(3, 8))
-    assert after.since(before) == Counters(rounds=None, drafted=12, by_position=None)
+    before = RoundCounts(rounds=10, drafted=40, by_position=(9, 7))
+    after = RoundCounts(rounds=3, drafted=52, by_position=(3, 8))
+    assert since(before, after) == RoundCounts(rounds=None, drafted=12, by_position=None)
 
 
 def test_positions_that_a_server_names_from_its_first_draft_on_began_at_nothing():
-    before = Counters(rounds=0, drafted=0, accepted=0)
-    after = Counters(rounds=2, drafted=8, accepted=5, by_position=(2, 2, 1))
-    assert after.since(before).by_position == (2, 2, 1)
-    assert after.since(Counters()).by_position is None
+    before = RoundCounts(rounds=0, drafted=0, accepted=0)
+    after = RoundCounts(rounds=2, drafted=8, accepted=5, by_position=(2, 2, 1))
+    assert since(before, after).by_position == (2, 2, 1)
+    assert since(RoundCounts(), after).by_position is None

@@ -10,7 +10,7 @@ from draftbench.engines.client import Fault, Limits
 from draftbench.engines.connect import connect
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
-from draftbench.records import Sampling
+from draftbench.records import RoundCounts, Sampling
 
 
 def asks(count: int, limit: int = 11, **fields) -> list[Ask]:
@@ -120,10 +120,13 @@ def test_every_engine_is_driven_to_the_same_answer(connected, engine):
         return
     assert answer.tokens == list(range(5, 15))
     assert answer.chunks == ([1] * 10 if engine == "llama.cpp" else [1, 3, 1, 5])
-    assert (answer.rounds, answer.drafted, answer.kept) == (3, 12, 6)
-    assert [*answer.by_position] == [2, 2, 1, 1]
-    if engine == "vllm":
-        assert (answer.proposed, answer.accepted) == ([4, 4, 4], [2, 0, 4])
+    assert answer.counts == RoundCounts(
+        rounds=3,
+        drafted=12,
+        accepted=6,
+        by_position=(2, 2, 1, 1),
+        by_round=((4, 2), (4, 0), (4, 4)) if engine == "vllm" else None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,9 +186,8 @@ def test_positions_are_left_out_where_somebody_else_was_served_too(connected):
 
     play.answer = beside
     alone, crowded = drive(server, asks(2, limit=5), concurrency=1)
-    assert (alone.rounds, alone.by_position) == (2, (2, 0))
-    assert (crowded.rounds, crowded.by_position) == (None, None)
-    assert (crowded.drafted, crowded.kept) == (4, 2)
+    assert (alone.counts.rounds, alone.counts.by_position) == (2, (2, 0))
+    assert crowded.counts == RoundCounts(drafted=4, accepted=2)
 
 
 def test_rounds_that_cannot_be_are_garbage_and_are_not_kept():
@@ -196,4 +198,4 @@ def test_rounds_that_cannot_be_are_garbage_and_are_not_kept():
         server.close()
     assert answer.error is Fault.GARBAGE
     assert "more tokens accepted than" in answer.reason
-    assert (answer.proposed, answer.accepted, answer.rounds, answer.kept) == (None,) * 4
+    assert answer.counts is None

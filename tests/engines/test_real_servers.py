@@ -17,6 +17,7 @@ from engines.replayed_head import EMBEDDED, ReplayedHead
 from draftbench.engines.client import Fault
 from draftbench.engines.commands import ServerStart
 from draftbench.engines.connect import connect
+from draftbench.engines.counters import since
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
 from draftbench.engines.start import started
@@ -123,7 +124,7 @@ def driven(start, folder):
         before = server.counters()
         asks = [Ask((str(n), 0), ids, 24, Sampling(seed=1)) for n, ids in enumerate(prompts)]
         answers = list(drive(server, asks, concurrency=1))
-        counted, facts = server.counters().since(before), server.facts()
+        counted, facts = since(before, server.counters()), server.facts()
         server.close()
     return answers, facts, counted
 
@@ -138,12 +139,13 @@ def test_llama_server_tells_the_rounds_of_what_it_wrote(tmp_path, llama):
         assert one.error is other.error is None
         assert one.output_tokens == len(one.tokens) == len(other.tokens)
         assert one.tokens == other.tokens  # float32, temperature 0
-        assert one.rounds is None
-        assert sum(other.by_position) == other.kept
+        assert one.counts is None
+        counts = other.counts
+        assert sum(counts.by_position) == counts.accepted
         # A last token alone is not drafted for, and is no round.
-        assert -1 <= 1 + other.rounds + other.kept - other.output_tokens <= 4
-    assert counted.accepted == sum(answer.kept for answer in fast)
-    assert counted.drafted == sum(answer.drafted for answer in fast)
+        assert -1 <= 1 + counts.rounds + counts.accepted - other.output_tokens <= 4
+    assert counted.accepted == sum(answer.counts.accepted for answer in fast)
+    assert counted.drafted == sum(answer.counts.drafted for answer in fast)
 
 
 @needs_llama
@@ -151,7 +153,7 @@ def test_llama_server_accepts_of_a_heads_drafts_what_its_replay_says(tmp_path, l
     head, (answers, facts, _) = ReplayedHead(), driven(llama("head"), tmp_path)
     assert (facts.method, facts.k) == ("draft-eagle3", 4)
     for answer in answers:
-        assert head.sums(answer, 4) == (answer.drafted, answer.kept)
+        assert head.sums(answer, 4) == (answer.counts.drafted, answer.counts.accepted)
 
 
 @needs_llama

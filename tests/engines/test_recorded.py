@@ -13,6 +13,7 @@ import pytest
 from engines.replayed_head import ReplayedHead
 
 from draftbench.engines.connect import connect
+from draftbench.records import RoundCounts
 
 HERE = Path(__file__).parent
 RECORDINGS = sorted((HERE / "recorded").glob("*.json"))
@@ -87,22 +88,25 @@ def test_ids_of_characters_of_several_tokens_are_complete(scenes):
 
 def test_rounds_make_the_length_and_what_was_accepted_past_its_end(scenes):
     for scene, answer in every({name: scenes[name] for name in (VLLM, LLAMA)}):
-        if answer.rounds is None:
+        if (counts := answer.counts) is None:
             assert (scene.facts.engine, answer.ask.key[0]) == ("vllm", "stop string")
             continue
-        surplus = 1 + answer.rounds + answer.kept - answer.output_tokens
+        surplus = 1 + counts.rounds + counts.accepted - answer.output_tokens
         # llama-server drafts nothing for a last token alone, and counts no round.
         assert -1 * (scene.facts.engine == "llama.cpp") <= surplus <= 4
-        assert sum(answer.by_position) == answer.kept <= answer.drafted <= 4 * answer.rounds
-        assert list(answer.by_position) == sorted(answer.by_position, reverse=True)
+        assert sum(counts.by_position) == counts.accepted <= counts.drafted <= 4 * counts.rounds
+        assert list(counts.by_position) == sorted(counts.by_position, reverse=True)
 
 
 def test_vllm_tells_every_round(scenes):
     answer = scenes[VLLM].answers["greedy"]
-    assert answer.accepted == [1, 2, 0, 0, 1, 0, 2, 0, 2, 0, 2, 0, 2]
-    assert answer.proposed == [4] * 13
-    assert (answer.rounds, answer.drafted, answer.kept) == (13, 52, 12)
-    assert answer.by_position == [7, 5, 0, 0]
+    assert answer.counts == RoundCounts(
+        rounds=13,
+        drafted=52,
+        accepted=12,
+        by_position=(7, 5, 0, 0),
+        by_round=tuple((4, accepted) for accepted in (1, 2, 0, 0, 1, 0, 2, 0, 2, 0, 2, 0, 2)),
+    )
     # The last round accepted two and wrote a third, of which one fitted.
     assert answer.chunks == [1, 2, 3, 1, 1, 2, 1, 3, 1, 3, 1, 3, 1, 1]
 
@@ -119,12 +123,11 @@ def test_the_time_after_the_first_token_is_the_servers_own(scenes):
 @pytest.mark.parametrize("name", [VLLM, LLAMA])
 def test_the_sums_of_requests_are_the_server_s_counters(scenes, name):
     scene = scenes[name]
-    answers = [answer for answer in scene.answers.values() if answer.rounds is not None]
-    missing = [answer for answer in scene.answers.values() if answer.rounds is None]
+    told = [answer.counts for answer in scene.answers.values() if answer.counts]
     # vLLM tells no rounds of the request that ended at a stop string: two, of 1 and 2 accepted.
-    rounds, kept = (2, 3) if missing else (0, 0)
-    assert scene.counted.rounds == sum(answer.rounds for answer in answers) + rounds
-    assert scene.counted.accepted == sum(answer.kept for answer in answers) + kept
+    rounds, accepted = (2, 3) if len(told) < len(scene.answers) else (0, 0)
+    assert scene.counted.rounds == sum(counts.rounds for counts in told) + rounds
+    assert scene.counted.accepted == sum(counts.accepted for counts in told) + accepted
 
 
 def test_a_server_without_speculation_tells_no_rounds(scenes):
@@ -132,7 +135,7 @@ def test_a_server_without_speculation_tells_no_rounds(scenes):
         facts = scenes[name].facts
         assert (facts.method, facts.k) == ("none", 0)
         for answer in scenes[name].answers.values():
-            assert answer.rounds is answer.kept is answer.by_position is answer.accepted is None
+            assert answer.counts is None
 
 
 def test_speculation_at_temperature_0_wrote_what_the_plain_server_did(scenes):
@@ -199,5 +202,6 @@ def test_rounds_of_a_head_on_vllm_are_those_of_its_replay(scenes):
 def test_sums_of_a_head_on_llama_server_are_those_of_its_replay(scenes):
     head = ReplayedHead()
     for answer in scenes[LLAMA_HEAD].answers.values():
-        assert head.sums(answer, 3) == (answer.drafted or 0, answer.kept or 0)
+        counts = answer.counts or RoundCounts(drafted=0, accepted=0)
+        assert head.sums(answer, 3) == (counts.drafted, counts.accepted)
     assert scenes[LLAMA_HEAD].counted.accepted > 0

@@ -29,7 +29,7 @@ def engine_run(names=NAMES, loads=(1,), **question):
         for concurrency in loads
         for candidate, k, pieces, told in (
             (None, 0, (1,) * 9, {}),
-            (SMALL, 1, (1, 2, 2, 2, 2), {"proposed": (1,) * 4, "accepted": (1,) * 4}),
+            (SMALL, 1, (1, 2, 2, 2, 2), {"by_round": ((1, 1),) * 4}),
         )
     ]  # fmt: skip
     along = [trajectory(name, 9, origin="engine", margins=(), argmax=()) for name in names]

@@ -227,7 +227,7 @@ def test_each_turn_of_starts_is_a_process_and_a_running_server_is_one(started, s
     """
 
     def server(k, repeat, seconds, process):
-        drafted = {"proposed": (k,) * 8, "accepted": (0,) * 8} if k else {}
+        drafted = {"by_round": ((k, 0),) * 8} if k else {}
         fields = {"request": "a", "process": process, "server": f"{k} {repeat}", "repeat": repeat}
         moments = (seconds * (n + 1) for n in range(9))
         return scenes.served(SMALL if k else None, k, *moments, **fields, **drafted)

@@ -149,7 +149,7 @@ def test_a_line_names_the_cause_as_far_as_it_is_known(run, texts, drafted, known
 
 
 def answer(k, repeat=0, **fields):
-    told = {"proposed": (k,) * 2, "accepted": (2, 2)} if k else {}
+    told = {"by_round": ((k, 2),) * 2} if k else {}
     name = f"s{k}{repeat}{fields.get('concurrency', 1)}"
     times = (0.1 * (n + 1) for n in range(7))
     more = {"repeat": repeat, "server": name} | told | fields

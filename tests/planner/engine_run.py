@@ -14,7 +14,9 @@ def answers(k, changed=(), **fields):
             k,
             *(0.1 * (n + 1) for n in range(9)),
             request=request,
-            **{"digest": f"text {request}"} | ({"kept": 4, "drafted": 4 * k} if k else {}) | fields,
+            **{"digest": f"text {request}"}
+            | ({"accepted": 4, "drafted": 4 * k} if k else {})
+            | fields,
             **{"first_difference": 3} if request in changed else {},
         )
         for request in "abcde"
@@ -29,11 +31,13 @@ def run(*rows, **question):
     return run_of(manifest(**{"engine": "vllm", "ks": (1, 2)} | question), [*responses, *rows])
 
 
-def in_pieces(k: int, first: float, each: float, pieces: tuple[int, ...], **changes):
-    """Five requests answered in pieces, `each` seconds after the last."""
+def in_pieces(k: int, first: float, each: float, pieces: tuple[int, ...], accepted=None, **changes):
+    """Five requests answered in pieces, `each` seconds after the last; if `accepted` does not say
+    otherwise, all drafted tokens are.
+    """
     times = [first + each * at for at in range(len(pieces))]
     rounds = len(pieces) - 1
-    told = {"proposed": (k,) * rounds, "accepted": (k,) * rounds} if k else {}
+    told = {"by_round": tuple((k, n) for n in accepted or (k,) * rounds)} if k else {}
     return [
         served(SMALL if k else None, k, *times, request=request, chunks=pieces, **(told | changes))
         for request in "abcde"

@@ -86,7 +86,7 @@ def of_engine(**told):
 
 
 def test_a_round_of_an_engine_is_not_as_long_as_their_mean():
-    found = of_engine(rounds=4, drafted=8, kept=4)
+    found = of_engine(rounds=4, drafted=8, accepted=4)
     assert found.plain.chunk_gap.largest == pytest.approx(1.0)
     # Until the second token of the round that began at 2.01 s: 6.01 - 2.01.
     assert (found.speculative.chunk_gap.values, found.speculative.chunk_gap.largest) == (
@@ -123,7 +123,7 @@ def test_requests_that_failed_or_took_longer_than_a_limit_did_not_keep_it():
 
 def test_several_tokens_of_a_round_share_the_time_of_their_piece():
     # Two pieces of 4 tokens in 0.16 s each: 40 ms a token.
-    row = served(SMALL, 4, 0.3, 0.46, 0.62, chunks=(1, 4, 4), proposed=(4, 4), accepted=(3, 3))
+    row = served(SMALL, 4, 0.3, 0.46, 0.62, chunks=(1, 4, 4), by_round=((4, 3), (4, 3)))
     assert keeps(row, Slo(tpot=0.041))
     assert not keeps(row, Slo(tpot=0.039))
 

@@ -626,7 +626,7 @@ def test_an_engine_that_accepts_other_than_replay_says_is_judged_by_what_it_coun
     """Replay says that all is accepted at k = 1: 8 tokens in 4 rounds; with none it is 8 rounds."""
     names, pieces = [f"r{n}" for n in range(6)], (1,) + (1 + accepted,) * (8 // (1 + accepted))
     rounds = len(pieces) - 1
-    told = {"proposed": (1,) * rounds, "accepted": (accepted,) * rounds, "chunks": pieces}
+    told = {"by_round": ((1, accepted),) * rounds, "chunks": pieces}
     rows = [
         row
         for name in names
@@ -660,7 +660,7 @@ def test_what_only_an_engine_drafts_has_the_accepted_length_that_its_starts_coun
         accepted = at % 2
         pieces = (1,) + (1 + accepted,) * (8 // (1 + accepted))
         moments = [0.1 * (n + 1) for n in range(len(pieces))]
-        told = {"proposed": (1,) * (len(pieces) - 1), "accepted": (accepted,) * (len(pieces) - 1)}
+        told = {"by_round": ((1, accepted),) * (len(pieces) - 1)}
         rows.append(served(eagle, 1, *moments, request=name, chunks=pieces, **told))
     answer = recommend(served_run(*rows, accept=None))
     (found,) = answer.evaluations

@@ -128,10 +128,10 @@ def test_a_second_writer_is_kept_out_until_the_first_closes_or_dies(folder):
 @pytest.mark.parametrize(
     ("version", "said", "hint"),
     [
-        (99, "has schema 99, newer than this draftbench reads (5)", "update draftbench"),
+        (99, "has schema 99, newer than this draftbench reads (6)", "update draftbench"),
         (
-            4,
-            "has schema 4, older than this draftbench reads (5)",
+            5,
+            "has schema 5, older than this draftbench reads (6)",
             "sweep again, with another --out",
         ),
     ],

@@ -18,7 +18,7 @@ def runs(*rows: Served, k: int):
 def test_a_round_of_a_stream_takes_as_long_as_its_piece_was_waited_for():
     # The first token after 0.5 s, then three rounds: 1 + 2, 1 + 0, 1 + 1 tokens.
     row = served(
-        SMALL, 2, 0.5, 0.7, 0.8, 1.1, chunks=(1, 3, 1, 2), proposed=(2, 2, 2), accepted=(2, 0, 1)
+        SMALL, 2, 0.5, 0.7, 0.8, 1.1, chunks=(1, 3, 1, 2), by_round=((2, 2), (2, 0), (2, 1))
     )
     (decode,) = runs(row, k=2)
     assert decode.proposed == (2, 2, 2)
@@ -31,7 +31,7 @@ def test_a_round_of_a_stream_takes_as_long_as_its_piece_was_waited_for():
 
 def test_pieces_that_a_client_saw_late_and_at_once_take_what_the_server_says():
     """Of 1.1 s in all the first token took .5 s by the server, whose pieces came at 1.1 s all."""
-    late = {"chunks": (1, 3, 1, 2), "proposed": (2, 2, 2), "accepted": (2, 0, 1)}
+    late = {"chunks": (1, 3, 1, 2), "by_round": ((2, 2), (2, 0), (2, 1))}
     row = served(SMALL, 2, 1.1, 1.1, 1.1, 1.1, decode_seconds=0.6, **late)
     (decode,) = runs(row, k=2)
     assert (decode.decode_seconds, decode.prefill_seconds) == pytest.approx((0.6, 0.5))
@@ -40,7 +40,7 @@ def test_pieces_that_a_client_saw_late_and_at_once_take_what_the_server_says():
 
 @pytest.mark.parametrize("other", [None, 9.0])
 def test_where_one_answer_lacks_the_servers_clock_or_cannot_be_the_client_is_believed(other):
-    timed = {"chunks": (1, 3), "proposed": (2,), "accepted": (2,)}
+    timed = {"chunks": (1, 3), "by_round": ((2, 2),)}
     one = served(SMALL, 2, 0.5, 1.0, decode_seconds=0.3, **timed)
     two = served(SMALL, 2, 0.5, 1.0, decode_seconds=other, request="s", **timed)
     assert [row.decode_seconds for row in runs(one, two, k=2)] == [0.5, 0.5]
@@ -48,13 +48,13 @@ def test_where_one_answer_lacks_the_servers_clock_or_cannot_be_the_client_is_bel
 
 def test_tokens_accepted_past_the_limit_are_cut():
     # A limit of 4 tokens: one of the prefill, then 3 of which the first round brings 3 of its 5.
-    row = served(SMALL, 4, 0.5, 0.7, chunks=(1, 3), proposed=(4,), accepted=(4,))
+    row = served(SMALL, 4, 0.5, 0.7, chunks=(1, 3), by_round=((4, 4),))
     (decode,) = runs(row, k=4)
     assert (decode.accepted, decode.cut) == ((3,), (1,))
 
 
 def test_an_end_that_the_target_adds_itself_cuts_nothing():
-    row = served(SMALL, 4, 0.5, 0.7, chunks=(1, 3), proposed=(4,), accepted=(2,))
+    row = served(SMALL, 4, 0.5, 0.7, chunks=(1, 3), by_round=((4, 2),))
     (decode,) = runs(row, k=4)
     assert (decode.accepted, decode.cut) == ((2,), (0,))
 
@@ -63,17 +63,17 @@ def test_an_end_that_the_target_adds_itself_cuts_nothing():
     ("tokens", "counted", "rounds"),
     [
         # Steps without a proposal are rounds that the engine does not list: 1 + 3, and two alone.
-        (6, {"proposed": (3,), "accepted": (3,)}, [(3, 3), (0, 0), (0, 0)]),
+        (6, {"by_round": ((3, 3),)}, [(3, 3), (0, 0), (0, 0)]),
         # Sums alone, as llama.cpp gives: 6 of 10 tokens accepted are 4 rounds; as even as can be.
-        (10, {"drafted": 12, "kept": 6}, [(3, 1), (3, 1), (3, 2), (3, 2)]),
+        (10, {"drafted": 12, "accepted": 6}, [(3, 1), (3, 1), (3, 2), (3, 2)]),
         # What was accepted past the end is in the sums: no round drafts more than 3.
-        (3, {"drafted": 6, "kept": 5}, [(3, 2), (3, 3)]),
+        (3, {"drafted": 6, "accepted": 5}, [(3, 2), (3, 3)]),
         # A step without a proposal is in no sum either: three rounds, and one token alone.
-        (11, {"rounds": 3, "drafted": 9, "kept": 7}, [(3, 2), (3, 2), (3, 3), (0, 0)]),
+        (11, {"rounds": 3, "drafted": 9, "accepted": 7}, [(3, 2), (3, 2), (3, 3), (0, 0)]),
         # Of 4 rounds 3 accepted the first token, 2 the second, 1 the third.
         (
             10,
-            {"rounds": 4, "drafted": 12, "kept": 6, "by_position": (3, 2, 1)},
+            {"rounds": 4, "drafted": 12, "accepted": 6, "by_position": (3, 2, 1)},
             [(3, 0), (3, 1), (3, 2), (3, 3)],
         ),
     ],
@@ -89,11 +89,11 @@ def test_rounds_have_the_sums_that_the_engine_counted(tokens, counted, rounds):
 @pytest.mark.parametrize(
     ("k", "counted", "summed"),
     [
-        (3, {"rounds": 4, "drafted": 12, "kept": 6}, True),
-        (3, {"rounds": 4, "drafted": 12, "kept": 6, "by_position": (3, 2, 1)}, False),
-        (3, {"proposed": (3, 3, 3, 3), "accepted": (0, 1, 2, 3)}, False),
+        (3, {"rounds": 4, "drafted": 12, "accepted": 6}, True),
+        (3, {"rounds": 4, "drafted": 12, "accepted": 6, "by_position": (3, 2, 1)}, False),
+        (3, {"by_round": ((3, 0), (3, 1), (3, 2), (3, 3))}, False),
         # One token a round is accepted or not.
-        (1, {"rounds": 4, "drafted": 4, "kept": 2}, False),
+        (1, {"rounds": 4, "drafted": 4, "accepted": 2}, False),
     ],
 )
 def test_sums_alone_do_not_tell_at_which_positions_tokens_were_accepted(k, counted, summed):
@@ -108,7 +108,7 @@ def test_sums_alone_do_not_tell_at_which_positions_tokens_were_accepted(k, count
     ("candidate", "others", "rounds"),
     [
         (SMALL, {}, 0),
-        (SMALL, {"drafted": 6, "kept": 0}, 2),  # it tells, in another answer
+        (SMALL, {"drafted": 6, "accepted": 0}, 2),  # it tells, in another answer
         (NGRAM, {}, 2),  # which may have found nothing
     ],
 )
@@ -126,7 +126,7 @@ def test_of_a_server_that_tells_nothing_of_its_drafting_no_rounds_are_known(
 
 def test_candidates_share_the_baseline_that_was_served_once():
     plain = served(None, 0, 0.5, 0.6, 0.7)
-    rows = [plain, *(served(c, 1, 0.5, 0.6, 0.7, proposed=(1, 1), accepted=(0, 0))
+    rows = [plain, *(served(c, 1, 0.5, 0.6, 0.7, by_round=((1, 0), (1, 0)))
                      for c in (SMALL, BIG))]  # fmt: skip
     blocks = [(row.block, row.k) for row in decodes_of(rows)]
     assert blocks == [("small", 0), ("small", 1), ("big", 0), ("big", 1)]
@@ -134,7 +134,7 @@ def test_candidates_share_the_baseline_that_was_served_once():
 
 
 def test_answers_that_ended_in_an_error_are_no_decoding_runs():
-    broken = served(SMALL, 1, 0.5, error="timeout", proposed=(), accepted=())
+    broken = served(SMALL, 1, 0.5, error="timeout", by_round=())
     assert decodes_of([served(None, 0, 0.5, 0.6), broken]) == []
 
 
@@ -142,7 +142,7 @@ def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_wri
     alone = served(None, 0, 0.5, 0.6)
     opened = [served(None, 0, 0.9, 1.1, load="open", concurrency=n, request=f"r{n}")
               for n in (2, 5)]  # fmt: skip
-    drafted = [served(SMALL, 1, 0.9, 1.0, load="open", concurrency=3, proposed=(1,), accepted=(0,))]
+    drafted = [served(SMALL, 1, 0.9, 1.0, load="open", concurrency=3, by_round=((1, 0),))]
     found = decodes_of([alone, *opened, *drafted])
     assert {row.concurrency for row in found} == {1}
     assert [row.prefill_seconds for row in found] == [0.9, 0.9, 0.9]
@@ -151,7 +151,13 @@ def test_requests_at_their_times_of_arrival_are_one_load_and_leave_out_those_wri
 def test_rounds_make_the_answer_although_positions_and_sums_disagree():
     # Four rounds that accepted 0, 0, 1 and 2 make seven of the nine tokens after the first.
     answer = served(
-        SMALL, 2, *(0.1 * n for n in range(1, 11)), rounds=4, drafted=8, kept=5, by_position=(2, 1)
+        SMALL,
+        2,
+        *(0.1 * n for n in range(1, 11)),
+        rounds=4,
+        drafted=8,
+        accepted=5,
+        by_position=(2, 1),
     )
     assert [accepted for _, accepted in rounds_of(answer)] == [0, 0, 1, 2, 0, 0]
     (_, found) = decodes_of([served(None, 0, 0.1, 0.2), answer])
@@ -161,16 +167,15 @@ def test_rounds_make_the_answer_although_positions_and_sums_disagree():
 @pytest.mark.parametrize(
     ("counted", "what"),
     [
-        ({"rounds": 2, "drafted": 2, "kept": 3}, "accepted than drafted"),
-        ({"rounds": 3, "drafted": 6, "kept": 6, "by_position": (1, 5)}, "the one before it"),
-        ({"rounds": 10**9, "drafted": 10, "kept": 3}, "more rounds than tokens"),
-        ({"drafted": 10**9, "kept": 3}, "more drafted tokens than rounds hold"),
-        ({"proposed": (2, 2), "accepted": (1,)}, "of different rounds"),
-        ({"proposed": (2,), "accepted": (3,)}, "more tokens accepted than proposed"),
-        ({"rounds": 1, "kept": 10}, "in a round than k"),
+        ({"rounds": 2, "drafted": 2, "accepted": 3}, "accepted than drafted"),
+        ({"rounds": 3, "drafted": 6, "accepted": 6, "by_position": (1, 5)}, "the one before it"),
+        ({"rounds": 10**9, "drafted": 10, "accepted": 3}, "more rounds than tokens"),
+        ({"drafted": 10**9, "accepted": 3}, "more drafted tokens than rounds hold"),
+        ({"by_round": ((2, 3),)}, "more tokens accepted than proposed"),
+        ({"rounds": 1, "accepted": 10}, "in a round than k"),
         # Of these rounds the last ten begin past the end of eleven tokens.
         (
-            {"proposed": (2,) * 14, "accepted": (2,) * 14},
+            {"by_round": ((2, 2),) * 14},
             "more rounds than the answer has room for",
         ),
     ],

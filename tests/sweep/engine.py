@@ -8,9 +8,19 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from draftbench.engines.client import Fault
-from draftbench.engines.counters import Counters
 from draftbench.engines.engine import Answer, ServerFacts
 from draftbench.errors import EngineError
+from draftbench.records import RoundCounts
+
+
+def drafted(proposed, accepted, rounds):
+    """The counts of so many equal rounds."""
+    return RoundCounts(
+        rounds=rounds,
+        drafted=proposed * rounds,
+        accepted=accepted * rounds,
+        by_round=((proposed, accepted),) * rounds,
+    )
 
 
 def writes(prompt, limit):
@@ -78,8 +88,7 @@ class FakeServer:
             prompt_tokens=len(ask.prompt),
             cached_tokens=self.cached,
             in_flight=1,
-            proposed=[self.k] * rounds if rounds is not None else None,
-            accepted=[1] * rounds if rounds is not None else None,
+            counts=None if rounds is None else drafted(self.k, 1, rounds),
             log_p=[-0.5] * length if ask.log_p else None,
         )
 
@@ -107,7 +116,7 @@ class FakeServer:
         return False
 
     def counters(self):
-        return Counters()
+        return RoundCounts()
 
     def close(self):
         pass

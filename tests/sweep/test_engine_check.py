@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from sweep.engine import FakeEngine, FakeServer, rows_of
+from sweep.engine import FakeEngine, FakeServer, drafted, rows_of
 
-from draftbench.engines.counters import Counters
 from draftbench.errors import EngineError, RunFolderError, UsageError
 from draftbench.planner.recommend import recommend
-from draftbench.records import Candidate, EngineFacts, Failure, Served
+from draftbench.records import Candidate, EngineFacts, Failure, RoundCounts, Served
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import cores_here
 from draftbench.sweep import engine_servers
@@ -379,7 +378,7 @@ class Betraying(FakeServer):
         measured = sum(bool(asked.key[0]) for asked in self.asked)
         if measured <= self.after or not ask.key[0]:
             return answer
-        return replace(answer, proposed=(self.drafts,), accepted=(0,))
+        return replace(answer, counts=drafted(self.drafts, 0, 1))
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -439,11 +438,11 @@ class Silent(FakeServer):
     tells: bool = True
 
     def answer(self, ask):
-        nothing = () if self.k and self.tells else None
-        return replace(super().answer(ask), proposed=nothing, accepted=nothing)
+        nothing = drafted(self.k, 0, 0) if self.k and self.tells else None
+        return replace(super().answer(ask), counts=nothing)
 
     def counters(self):
-        return Counters(drafted=0)
+        return RoundCounts(drafted=0)
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -474,7 +473,7 @@ class Coy(FakeServer):
     def answer(self, ask):
         answer = super().answer(ask)
         first = sum(asked.key == ("", 0) for asked in self.asked) == 1
-        return replace(answer, proposed=(1,), accepted=(0,)) if first else answer
+        return replace(answer, counts=drafted(1, 0, 1)) if first else answer
 
 
 def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, small):
@@ -486,10 +485,10 @@ def test_a_k_that_a_server_does_not_say_is_the_largest_that_it_proposed(served, 
 def test_a_k_that_neither_facts_nor_answers_show_is_an_error(served):
     class Sums(Silent):
         def answer(self, ask):
-            return replace(super().answer(ask), drafted=9, kept=3)
+            return replace(super().answer(ask), counts=RoundCounts(drafted=9, accepted=3))
 
         def counters(self):
-            return Counters()
+            return RoundCounts()
 
     with pytest.raises(EngineError, match="does not say how many tokens per round"):
         served("ngram", on=[Sums(k=4, method="draft-simple", says={"k": None})])

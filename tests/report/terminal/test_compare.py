@@ -392,7 +392,7 @@ def on_an_engine(kept, k=2, **fields):
         for request in kept
     ]
     for request, count in kept.items():
-        sums = {"kept": count, "drafted": k * (8 - count)}
+        sums = {"accepted": count, "drafted": k * (8 - count)}
         for draft, drafted in ((None, {}), (SMALL, sums)):
             seconds = (0.1 * (n + 1) for n in range(9))
             rows.append(
