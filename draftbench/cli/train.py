@@ -43,7 +43,7 @@ def train(
     ),
     device: str | None = in_models(
         None,
-        "The device to train on: cpu, cuda or cuda:1 (default: the GPU, if there is one).",
+        "The device to train on: cpu or cuda (default: the GPU, if there is one).",
         "DEVICE",
         autocompletion=complete_devices,
     ),

@@ -1,8 +1,8 @@
 """A training from its forecast to its checkpoint.
 
 Beside the folder of the trained draft stands a hidden one, from which an interrupted training
-resumes: what was asked, the forecast, the trainer's checkpoints, and the trained draft until it is
-proven and renamed.
+resumes: a hash of what was asked, the forecast, the trainer's checkpoints, and the trained draft
+until it is proven and renamed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from draftbench.errors import UsageError
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.records import to_json
+from draftbench.records import Record, to_json
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
 from draftbench.safe_files import write_whole
@@ -30,7 +30,6 @@ from draftbench.training.plan import Plan
 from draftbench.training.proof import prove
 
 REPORT = "training.json"
-# In the work folder, a hash of what was asked.
 QUESTION = "question"
 
 
@@ -88,9 +87,8 @@ def train(
     """Train on all of the data and prove what came out, on `other` traffic too; whether the draft
     was worth keeping, which is then in `out`.
     """
-    begun, settings, trained = time.monotonic(), plan.settings, work / "trained"
-    rate, looks = _trained(plan, work, trained, progress)
-    seconds = time.monotonic() - begun
+    settings, trained = plan.settings, work / "trained"
+    looked = _trained_once(plan, work, trained, progress)
     progress.note("proving it on requests that it never saw")
     training = Training(
         draft=portable(plan.draft.spec),
@@ -99,17 +97,17 @@ def train(
         run=plan.run.manifest.run,
         **_splits(plan, key),
         epochs=settings.epochs,
-        learning_rate=rate,
+        learning_rate=looked.learning_rate,
         batch=settings.batch,
         seed=settings.seed,
-        looks=tuple(looks),
-        seconds=seconds,
+        looks=looked.looks,
+        seconds=looked.seconds,
         forecast=made,
         proof=prove(plan, trained, plan.examples.prove),
         other=prove(plan, trained, other) if other else None,
         packages={name: metadata.version(name) for name in ("torch", "transformers")},
     )
-    better = max(seen for _, seen in looks) > made.rate
+    better = max(rate for _, rate in looked.looks) > made.rate
     if better:
         write_whole(trained / REPORT, to_json(training).encode())
         trained.rename(out)
@@ -117,13 +115,20 @@ def train(
     return training, better
 
 
-def _trained(
-    plan: Plan, work: Path, trained: Path, progress: Progress
-) -> tuple[float, list[tuple[int, float]]]:
-    """Train, and write the weights that were best; the learning rate, and what was seen after which
-    steps.
-    """
-    draft, looked = plan.in_training(), work / "look"
+class _Looked(Record, frozen=True):
+    """A training that came to its end; what was seen after which steps."""
+
+    learning_rate: float
+    looks: tuple[tuple[int, float], ...]
+    seconds: float
+
+
+def _trained_once(plan: Plan, work: Path, trained: Path, progress: Progress) -> _Looked:
+    """Train, and write the weights that were best; or what an earlier start has of this."""
+    done = work / "looked.json"
+    if done.exists():
+        return msgspec.json.decode(done.read_bytes(), type=_Looked)
+    draft, looked, begun = plan.in_training(), work / "look", time.monotonic()
 
     def look() -> float:
         draft.save(looked)
@@ -134,7 +139,10 @@ def _trained(
     train, checkpoints = plan.examples.train, work / "checkpoints"
     looks = fit(draft, train, plan.settings, checkpoints, progress, look)
     draft.save(trained)
-    return plan.settings.rate_for(draft.width), looks
+    rate = plan.settings.rate_for(draft.width)
+    found = _Looked(rate, tuple(looks), time.monotonic() - begun)
+    write_whole(done, to_json(found).encode())
+    return found
 
 
 def _splits(plan: Plan, key: bytes) -> dict[str, Split]:

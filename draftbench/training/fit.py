@@ -5,6 +5,7 @@ held-out responses stops growing, resumed from its last checkpoint.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.training.batches import Batch
@@ -86,6 +88,7 @@ def fit(
             "load_best_model_at_end": True,
             "metric_for_best_model": "rate",
             "greater_is_better": True,
+            "restore_callback_states_from_checkpoint": True,  # how many looks saw nothing better
         }
     arguments = TrainingArguments(
         output_dir=str(checkpoints),
@@ -106,10 +109,21 @@ def fit(
     )
     trainer = _Trainer(draft, responses, arguments, progress, look)
     trainer.remove_callback(PrinterCallback)
-    begun = look is not None and any(checkpoints.glob("checkpoint-*"))
+    begun = look is not None and _whole_checkpoints(checkpoints)
     trainer.train(resume_from_checkpoint=begun or None)
     history = trainer.state.log_history
     return [(row["step"], row["eval_rate"]) for row in history if "eval_rate" in row]
+
+
+def _whole_checkpoints(folder: Path) -> bool:
+    """Whether there is a checkpoint to resume from; one whose writing was cut lacks its state,
+    which is written last, and is removed.
+    """
+    every = list(folder.glob("checkpoint-*"))
+    for checkpoint in every:
+        if not (checkpoint / TRAINER_STATE_NAME).exists():
+            shutil.rmtree(checkpoint)
+    return any(checkpoint.exists() for checkpoint in every)
 
 
 class _Trainer(Trainer):  # type: ignore[misc]
@@ -143,7 +157,7 @@ class _Trainer(Trainer):  # type: ignore[misc]
         # Where it is decided to stop early.
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=seen)
         left = self.state.max_steps - self.state.global_step
-        self.progress.stage(f"training, α {seen['eval_rate']:.3f}", left)
+        self.progress.stage(f"training, {seen['eval_rate']:.1%} accepted", left)
         return seen
 
 

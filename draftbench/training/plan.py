@@ -131,6 +131,11 @@ def plan_training(
             hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",
         )
     where = device_of(device)
+    if where not in ("cpu", "cuda", "cuda:0"):
+        raise UsageError(
+            f"--device {where}: a draft is trained on the first GPU that is seen",
+            hint="name another by CUDA_VISIBLE_DEVICES, with `--device cuda`",
+        )
     set_threads(run.manifest.environment.threads if where == "cpu" else None)
     plan = Plan(run, examples, source, target, _in_run(run, spec, source), settings, where)
     _check_memory(plan)
@@ -186,7 +191,9 @@ def _check_memory(plan: Plan) -> None:
         work = text.num_hidden_layers, text.hidden_size, text.vocab_size
     states, of_row = training_bytes(parameters, *work, longest, itemsize)
     if plan.is_head or samples(plan.examples):
-        states += plan.target.skeleton.num_parameters() * itemsize
+        # For a head it is there as transformers has it, and as the decoder runs it.
+        copies = 2 if plan.is_head else 1
+        states += copies * plan.target.skeleton.num_parameters() * itemsize
         of_row += longest * plan.target.config.get_text_config().vocab_size * LOGIT_BYTES
     left = memory_left() if plan.device == "cpu" else torch.cuda.mem_get_info(plan.device)[0]
     needed = states + settings.batch * of_row

@@ -14,7 +14,7 @@ from draftbench.acceptance.intervals import Estimate, generator_of, quantiles
 from draftbench.acceptance.rounds import Floats
 from draftbench.planner.formula import alpha_of, expected_tokens
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import Candidate
+from draftbench.records import SELF, Candidate
 from draftbench.training.held_out import Acceptance
 
 # Rates between which speed-ups are interpolated.
@@ -35,7 +35,7 @@ class Speeds:
         by_configuration = {
             (each.candidate, each.k): each.speedup_expected
             for each in answer.evaluations
-            if each.speedup_expected is not None
+            if each.speedup_expected is not None and each.draft != SELF
         }
         by_k = {k: speed for (of, k), speed in by_configuration.items() if of == candidate}
         if not by_k:

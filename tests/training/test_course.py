@@ -6,7 +6,11 @@ import pytest
 from safetensors.torch import load_file
 
 from draftbench.models.source import ModelSource
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.key import request_key
+from draftbench.run_folder.run import read_run
 from draftbench.training import course, forecast
+from draftbench.training.examples import examples_of
 from draftbench.training.held_out import Replayer
 
 pytestmark = pytest.mark.slow
@@ -82,6 +86,24 @@ def test_an_interrupted_training_resumes_to_the_same_weights(train, tmp_path, mo
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
 
 
+def test_a_training_that_is_interrupted_while_it_is_proven_is_not_trained_again(
+    train, tmp_path, monkeypatch
+):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(course, "prove", interrupted)
+        assert train("--out", tmp_path / "out").code == 130
+
+    def trained_again(*_):
+        raise AssertionError("the training was made again")
+
+    monkeypatch.setattr(course, "fit", trained_again)
+    assert train("--out", tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "training.json").exists()
+
+
 def test_a_training_that_was_begun_otherwise_is_not_resumed(train, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -107,11 +129,16 @@ def test_the_trained_draft_is_replayed_as_it_decodes_and_writes_what_the_target_
     assert only["acceptance_luck"] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_proof_is_the_figure_that_a_sweep_gives(train, tmp_path, swept):
-    """α of the original over all responses is between those of the splits."""
+def test_the_original_is_accepted_in_the_proof_as_the_sweep_found(train, tmp_path, swept):
     outcome = train("--out", tmp_path / "out", "--format", "json")
-    answer = json.loads(outcome.out)
-    assert answer["training"]["proof"]["requests"] == answer["training"]["prove"]["requests"]
+    proof = json.loads(outcome.out)["training"]["proof"]
+    run = read_run(RunFolder(swept))
+    proving = {r.key for r in examples_of(run, request_key()).prove}
+    replays = [
+        each for each in run.replays if each.candidate.draft == "spoiled" and each.key in proving
+    ]
+    rate = sum(sum(each.accept) for each in replays) / sum(len(each.accept) for each in replays)
+    assert proof["rate"]["original"]["value"] == pytest.approx(rate)
 
 
 def test_a_head_is_trained(train, tmp_path, embedded):
