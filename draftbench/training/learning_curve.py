@@ -9,7 +9,8 @@ reaches and s what an e-fold more data adds there. Published curves have β abov
 are few steps, after which gains may still grow faster than the logarithm of the data, with β as low
 as -1, where they grow as the data do. Given β and how much two trainings on the same data differ,
 everything is normal: the gains of the parts have the covariance of the held-out requests, which
-they share, and noise of their own. Both unknowns are drawn from a grid by their likelihood.
+they share, and noise of their own; the gain that is forecast is proven on other requests, as noisy
+as these. Both unknowns are drawn from a grid by their likelihood.
 
 Of the original and the trained draft the better is used, so that no gain is below 0.
 """
@@ -27,9 +28,9 @@ from draftbench.acceptance.rounds import Floats
 # The exponents, all as likely beforehand.
 _BETAS = np.linspace(-1.0, 1.5, 26)
 # How much two trainings on as much data differ (sd), on a grid.
-_NOISES = np.geomspace(0.001, 0.03, 8)
+_NOISES = np.geomspace(0.003, 0.03, 8)
 # What an e-fold more data adds (sd), before anything was trained, and what the largest part does.
-_SLOPE, _LEVEL = 0.06, 0.3
+_SLOPE, _LEVEL = 0.01, 0.3
 
 
 def gain_draws(parts: Sequence[float], accepted: Sequence[Sample], most: float = 1.0) -> Floats:
@@ -53,7 +54,7 @@ def gain_draws(parts: Sequence[float], accepted: Sequence[Sample], most: float =
             inverse = np.linalg.inv(known @ known.T + error)
             chances.append((np.linalg.slogdet(inverse)[1] - gains @ inverse @ gains) / 2)
             pull = wanted @ known.T @ inverse
-            left = wanted @ wanted - pull @ known @ wanted + noise**2
+            left = wanted @ wanted - pull @ known @ wanted + noise**2 + covariance[-1, -1]
             options.append((float(pull @ gains), float(np.sqrt(left))))
     likely = np.exp(np.array(chances) - max(chances))
     generator = generator_of("learning curve")

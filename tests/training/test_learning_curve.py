@@ -34,7 +34,7 @@ def test_a_gain_that_grows_by_the_same_with_every_doubling_is_held():
     # .01 for each doubling, of which there are log2(25) = 4.64 from 4 % to all.
     found = forecast(0.5, 0.51, 0.52, 0.53, 0.54)
     assert found.low < 0.04 + 4.64 * 0.01 < found.high
-    assert found.low > 0.03
+    assert found.low > 0.01
 
 
 def test_where_no_part_gained_nothing_is_promised():
@@ -68,7 +68,7 @@ def test_where_half_of_the_requests_lose_no_gain_is_sure():
         sample.addends[::2, 0] += 1.0 * at
         sample.addends[1::2, 0] -= 1.0 * at
     assert interval(gain_draws(PARTS, uneven)).low == 0
-    assert forecast(*rates, requests=20).low > 0.03
+    assert forecast(*rates, requests=20).low > 0.01
 
 
 @pytest.mark.slow
@@ -77,9 +77,11 @@ def test_where_half_of_the_requests_lose_no_gain_is_sure():
     [
         lambda x: 0.15 - 0.15 * (1 + 400 * x) ** -0.3,
         lambda x: 0.02 * np.log1p(400 * x),
+        lambda x: 0.1 * x**0.5,
+        lambda x: 0.12 * (1 - np.exp(-60 * x)),
         lambda x: 0.0 * x,
     ],
-    ids=["power law", "logarithm", "nothing gained"],
+    ids=["power law", "logarithm", "late", "soon over", "nothing gained"],
 )
 def test_the_interval_holds_the_final_gain_of_simulated_trainings(curve):
     generator, held = np.random.default_rng(0), 0
