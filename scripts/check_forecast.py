@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("drafts", nargs="+")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--epochs", type=int, default=TrainingSettings().epochs)
     parser.add_argument("--out", type=Path, required=True)
@@ -93,7 +94,7 @@ def main() -> None:
         else []
     )
     done = {(row["draft"], row["seed"]) for row in rows}
-    for seed in range(args.seeds):
+    for seed in range(args.first, args.first + args.seeds):
         for draft in args.drafts:
             if (Path(draft).name, seed) not in done:
                 rows.append(trained(run, draft, seed, args.requests, settings))
