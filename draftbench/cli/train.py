@@ -149,8 +149,8 @@ def _forecast(draft: str, found: Forecast) -> Section:
 
 
 def _proof(draft: str, proof: Proof, where: str) -> Section:
-    better = "more" if proof.rate.difference.low > 0 else "not surely more"
-    title = f"The trained draft is accepted {better} often on {proof.requests} {where}"
+    shown = "is" if proof.rate.difference.low > 0 else "is not shown to be"
+    title = f"The trained draft {shown} accepted more often on {proof.requests} {where}"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
         [name, each.original, each.trained, _signed(each.difference)]

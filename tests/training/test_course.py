@@ -149,6 +149,20 @@ def test_a_head_is_trained(train, tmp_path, embedded):
         assert weights(tmp_path / "out").keys() == weights(embedded / "head").keys()
 
 
+def test_of_a_target_that_samples_its_distribution_is_learned(
+    train, command, swept, spoiled, tmp_path, embedded
+):
+    words = ["sweep", "--target", embedded / "target", "--drafts", spoiled, "--k", "1,2"]
+    words += ["--traffic", swept.parent / "log.jsonl", "--temperature", 0.8, "--measure", "replay"]
+    assert command(*words, "--no-controls", "--threads", 1, "--out", tmp_path / "run").code == 0
+    recipe = ("--epochs", 2, "--learning-rate", 1e-3, "--device", "cpu", "--anyway")
+    words = ["train", tmp_path / "run", "--draft", "spoiled", "--out", tmp_path / "out", *recipe]
+    outcome = command(*words, "--format", "json")
+    answer = json.loads(outcome.out)
+    assert answer["training"]["proof"]["rate"]["difference"]["low"] > 0
+    assert answer["training"]["proof"]["after"] is None
+
+
 def test_what_is_not_worth_it_is_not_trained(command, swept, tmp_path):
     outcome = command(
         *("train", swept, "--draft", "spoiled", "--out", tmp_path / "out", "--device", "cpu"),
