@@ -20,7 +20,7 @@ from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_fau
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.cells import baseline_drift, beyond_timed
 from draftbench.planner.cost_sources import NO_BASELINE, engine_name
-from draftbench.planner.decide import Alternative, DecisionAt, Evaluator, decide
+from draftbench.planner.decide import OVER_TOKENS, Alternative, DecisionAt, Evaluator, decide
 from draftbench.planner.evaluate import why_unknown
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
@@ -574,6 +574,16 @@ def _of_candidate(
         elif not (evaluator.foreign or decoded or candidate.draft == SELF):
             text = "never decoded; its speed-up is predicted from pass timings only"
             yield Caveat("not-decoded", text)
+    speeds = [each.measured.speedup.value or 0.0 for each in alternatives if each.measured]
+    if candidate.draft == SELF and (most := max(speeds, default=0.0)) > OVER_TOKENS:
+        short = f"{most:.2f}× is impossible for the target as its own draft"
+        yield Caveat(
+            "impossible",
+            f"{short}, which takes a target step for each token: something disturbed decoding "
+            "without speculation; repeat the sweep on a quiet machine",
+            decisive=True,
+            short=short,
+        )
     largest = max(each.k for each in alternatives)
     for text in beyond_timed(responses, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)

@@ -70,7 +70,7 @@ HARDLY_MORE_LOSS = TIMING_NOISE / 2
 DRAFTS_DIFFER, _AMONG = 0.2, np.geomspace(0.005, 0.64, 8)
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
 # were decoded.
-_OVER_TOKENS = 1.25
+OVER_TOKENS = 1.25
 # No sweep of more than so many times the requests is advised; where none can be, so many times as
 # many are tried next.
 _MOST_TIMES, _NEXT_TIMES = 50, 10
@@ -691,7 +691,7 @@ class DecisionAt:
         if self.leader is None or self.deciding is None:
             return None
         speed, most = self.deciding.value, self.leader.tokens_per_round
-        if most is None or speed <= _OVER_TOKENS * most:
+        if most is None or speed <= OVER_TOKENS * most:
             return None
         return f"{speed:.2f}× is impossible with {most:.2f} tokens per round"
 

@@ -350,6 +350,24 @@ def test_a_control_that_failed_makes_every_answer_provisional(scene):
     assert f"Provisional: {said}" in " ".join(render(found, "table", 100).split())
 
 
+@pytest.mark.parametrize(("disturbed", "impossible"), [(1.0, False), (2.0, True)])
+def test_a_control_that_saves_time_is_impossible(scene, disturbed, impossible):
+    """A draft step of the target is a target step: 8 tokens take 8 of them, with a draft or
+    without.
+    """
+    scene.requests(30, ALL, SMALL, SELF_DRAFT)
+    scene.times(TARGET, CHEAP)
+    scene.times(TARGET, TARGET, SELF_DRAFT)
+    for number in range(30):
+        scene.decode(f"r{number}", 0, 8 * disturbed, SELF_DRAFT)
+        scene.decode(f"r{number}", 1, 8.0, SELF_DRAFT)
+    found = caveat_of(scene.observed(1), "impossible")
+    assert (found is not None) is impossible
+    if found:
+        assert found.decisive
+        assert "is impossible for the target as its own draft" in found.text
+
+
 def test_what_puts_acceptance_in_doubt_is_said_first(scene):
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP)
