@@ -115,7 +115,8 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
         sections = [_proof(draft, training.proof, "requests that it never saw")]
         if training.other is not None:
             sections.append(_proof(draft, training.other, "requests of the other traffic"))
-        sections[-1] = replace(sections[-1], notes=list(_outcome(answer, training.proof, out)))
+        named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
+        sections[-1] = replace(sections[-1], notes=list(_outcome(answer, training.proof, named)))
     return render_sections(sections, style, min(width, SCREEN_COLUMNS))
 
 
@@ -162,13 +163,13 @@ def _proof(draft: str, proof: Proof, where: str) -> Section:
     return Section(title, ["", "original", "trained", "difference"], rows)
 
 
-def _outcome(answer: TrainingAnswer, proof: Proof, out: Path | None) -> Iterator[str]:
+def _outcome(answer: TrainingAnswer, proof: Proof, out: str) -> Iterator[str]:
     gain = answer.forecast.gain
     held = "held" if gain.low <= proof.brought <= gain.high else "did not hold"
     yield f"the forecast of {_signed(gain)} {held}"
     if answer.kept:
-        again = command("sweep", "--target", "TARGET", "--drafts", str(out))
-        yield f"it is in `{out}`, a draft like any other: {again} …"
+        again = command("sweep", "--target", "TARGET", "--drafts", out)
+        yield f"a draft like any other: {again} …"
     else:
         yield "while it was trained no weights were better than the original's: none were kept"
 
