@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from statistics import mean
 from typing import NamedTuple
@@ -74,6 +75,7 @@ class DeviceSpeed:
     loading: float  # weights loaded in a second
 
 
+@cache
 def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
     """Assumed of one data-centre card, too slow for the best. Of a CPU it is measured how fast it
     reads, on more than its caches hold, multiplies in the type of the models (fourfold and more

@@ -538,24 +538,20 @@ def test_replay_speaks_for_the_requests_without_structured_output():
     assert caveat_of(run(*answers(0), *answers(1)), "structured-output") is None
 
 
-def test_responses_and_candidates_are_counted(scene):
+@pytest.mark.parametrize(
+    ("under_way", "said"),
+    [
+        ((SMALL, INT4, SELF_DRAFT), "cut off at candidate 2 of 3, with 2 of 5 responses"),
+        ((BIG,), "cut off at candidate 1 of 1, with"),  # it failed, and is not waited for
+        ((SELF_DRAFT,), "cut off before the first candidate, with"),
+    ],
+)
+def test_responses_and_candidates_under_way_are_counted(scene, under_way, said):
     scene.requests(2, ALL)
     scene.replay("r0", ALL, INT4)
-    run = scene.observed(1, requests=5, under_way=(SMALL, INT4, BIG))
-    assert "not finished (cut off at candidate 2 of 3, with 2 of 5 responses)" in unfinished(run)
-
-
-def test_what_failed_is_not_waited_for_and_what_is_not_under_way_does_not_count(scene):
-    scene.requests(3, ALL, SMALL)
     scene.failure("big", "another vocabulary")
-    run = scene.observed(1, requests=3, under_way=(BIG,))
-    assert "cut off at candidate 1 of 1, with 3 of 3 responses" in unfinished(run)
-
-
-def test_a_sweep_may_end_while_it_writes_responses(scene):
-    scene.requests(2, ALL)
-    run = scene.observed(1, requests=5, under_way=(BIG,))
-    assert "(cut off before the first candidate, with 2 of 5 responses)" in unfinished(run)
+    run = scene.observed(1, requests=5, under_way=under_way)
+    assert f"not finished ({said}" in unfinished(run)
 
 
 def test_it_is_a_caveat_of_the_answer(scene):
