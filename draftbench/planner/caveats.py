@@ -559,21 +559,14 @@ def _of_candidate(
         short = f"replayed on only {len(replays)} of {replayable} responses"
         text = f"{short}, so that its figures are not of the same requests as the others'"
         yield Caveat("partly-replayed", text, decisive=True, short=short)
-    if c is not None:
-        if c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
-            uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
-            advice = "repeat the sweep on a quiet machine, in another --out"
-            yield Caveat(
-                "uncertain-cost",
-                f"{uncertain}, because repeats of one pass took very different times: {advice}",
-                short=f"{uncertain}: {advice}",
-            )
-        decoded = any(each.measured is not None for each in alternatives)
-        if one.note is not None:
-            yield Caveat("interpolated-costs", f"its costs are {one.note}")
-        elif not (evaluator.foreign or decoded or candidate.draft == SELF):
-            text = "never decoded; its speed-up is predicted from pass timings only"
-            yield Caveat("not-decoded", text)
+    if c and c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
+        uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
+        advice = "repeat the sweep on a quiet machine, in another --out"
+        yield Caveat(
+            "uncertain-cost",
+            f"{uncertain}, because repeats of one pass took very different times: {advice}",
+            short=f"{uncertain}: {advice}",
+        )
     speeds = [each.measured.speedup.value or 0.0 for each in alternatives if each.measured]
     if candidate.draft == SELF and (most := max(speeds, default=0.0)) > OVER_TOKENS:
         short = f"{most:.2f}× is impossible for the target as its own draft"

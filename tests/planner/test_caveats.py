@@ -162,13 +162,13 @@ def test_what_holds_of_several_candidates_is_said_once_naming_all(scene):
     assert told == ["small, big: the chat templates differ"]
 
 
-def test_costs_that_are_interpolated_are_a_caveat(scene):
-    scene.requests(2, ALL)
+def test_what_adds_to_the_interval_between_two_timed_loads_is_said(scene):
+    scene.requests(5, ALL)
     for concurrency in (1, 4):
         scene.times(TARGET, CHEAP, concurrency=concurrency)
     found = recommend(scene.observed(1), DecisionOptions(concurrency=(2,)))
-    assert says(found, "small: its costs are interpolated between 1 and 4")
-    assert not says(recommend(scene.observed(1)), "interpolated")
+    assert says(found, "since concurrency 2 was not timed")
+    assert not says(recommend(scene.observed(1)), "was not timed")
 
 
 def test_what_speeds_of_a_batch_leave_out_is_said(scene):

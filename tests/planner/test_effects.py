@@ -85,6 +85,30 @@ def test_rounds_take_what_was_measured_and_others_lie_on_a_rising_line(started_k
     assert {k: seconds(effects, k) for k in expected} == pytest.approx(expected, rel=2e-3)
 
 
+def test_the_level_of_another_drafts_line_counts_for_a_single_started_k():
+    # 1.4 + .15 k, where a line from the target step would say 1.5 at k = 2.
+    other = {1: 1.6, 2: 1.8, 4: 2.2, 8: 3.0}
+    assert seconds(started({0: 1.0, 4: 2.0}, other), 2) == pytest.approx(1.7, rel=0.02)
+
+
+def test_a_draft_that_tells_no_rounds_shows_no_level():
+    # The line from the target step through 1.4 at k = 4, whatever a token of the other takes.
+    cells = [cell(0, 1.0), cell(4, 1.4, place=1)]
+    cells += [cell(k, 0.7, BIG, k, promise="tokens") for k in (2, 8)]
+    known = [Configuration("small", "none", k) for k in KS]
+    effects = Effects(cells, EngineDesign(cells, KS), known)
+    assert seconds(effects, 2) == pytest.approx(1.2, rel=1e-3)
+
+
+def test_a_bend_that_another_draft_shows_is_that_of_the_target():
+    # The other's rounds are flat up to k = 4, and .3 longer with each token from there on.
+    other = {1: 1.2, 2: 1.2, 3: 1.2, 4: 1.2, 6: 1.8, 8: 2.4}
+    alone, beside = (
+        seconds(started({0: 1.0, 1: 1.3, 8: 3.2}, *more), 4) for more in ((), (other,))
+    )
+    assert beside < 1.85 < 2.1 < alone
+
+
 def test_a_started_k_is_predicted_without_itself():
     # On the line from k = 2 through 4 on.
     effects = started({0: 1.0, 2: 1.4, 4: 1.8, 6: 2.9})
