@@ -87,6 +87,17 @@ def bytes_to_serve(
     return target.weight_bytes + draft.weight_bytes + concurrency * (cache + logits)
 
 
+def training_bytes(
+    parameters: int, layers: int, hidden: int, vocabulary: int, tokens: int, itemsize: int
+) -> tuple[int, int]:
+    """Bytes of training a model with AdamW: of its states (weights, gradients and two moments, in
+    32 bits), and of what a row of so many tokens leaves for the backward pass: 17 values of each
+    layer's width (Korthikanti et al. 2022), and the logits, their softmax and its gradient in 32.
+    """
+    of_layers, of_logits = 17 * layers * hidden * itemsize, 3 * LOGIT_BYTES * vocabulary
+    return 16 * parameters, tokens * (of_layers + of_logits)
+
+
 def memory_left() -> int:
     """Bytes of this machine's memory that are free, as far as this container may use them."""
     import psutil  # not needed by every command that knows sizes

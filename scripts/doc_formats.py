@@ -48,6 +48,7 @@ from draftbench.traffic.answers import ANSWERS
 from draftbench.traffic.request_formats import BLOCKS, BODIES, FORMS, PARTS, SYSTEMS
 from draftbench.traffic.suites import Suite
 from draftbench.traffic.summary import TrafficSummary
+from draftbench.training.outcome import TrainingAnswer
 
 # What `_meaning` says of a field that its record's docstring explains.
 IN_DOCSTRING = "in the docstring"
@@ -79,6 +80,11 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
         "`sweep --dry-run --format json`",
         "",
         (DryRun,),
+    ),
+    (
+        "`train --format json`",
+        "Beside a trained draft `training.json` holds the Training.",
+        (TrainingAnswer,),
     ),
     ("`traffic --format json`", "", (TrafficSummary,)),
     ("`suites --format json`", "A list of suites.", (Suite,)),

@@ -18,10 +18,11 @@ from embedded_family import (
     load,
     source_files,
 )
-from embedded_head import DEPTHS, DRAFTED, READS, Head, new_head, read_by_head, save_head
-from safetensors.torch import load_file
+from embedded_head import DEPTHS, DRAFTED, READS, batch_of, load_head, new_head, save_head
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from draftbench.training.head import TrainableHead, read_by_head
 
 PROMPTS, RESPONSE_TOKENS = 40, 128
 
@@ -104,12 +105,12 @@ def row(name: str, model: LlamaForCausalLM, work: Path, full: np.ndarray) -> str
     return f"| {' | '.join(cells)} |"
 
 
-def head_row(head: Head, target: LlamaForCausalLM, work: Path, full: np.ndarray) -> str:
+def head_row(head: TrainableHead, target: LlamaForCausalLM, work: Path, full: np.ndarray) -> str:
     """The head's line: row t of the first depth drafts token t + 2."""
     ids, state = torch.from_numpy(full), torch.load(work / "head.pt")
-    states, _ = read_by_head(target, ids)
+    states, _ = read_by_head(target, READS, batch_of(ids))
     best = next(head(ids, states[:, :-1]))[:, PROMPT_TOKENS - 2 : -1].argmax(-1)
-    agrees = (best + head.d2t[best] == ids[:, PROMPT_TOKENS:]).float().mean()
+    agrees = (head.kept[best] == ids[:, PROMPT_TOKENS:]).float().mean()
     cells = [
         "`head`",
         f"1 x {target.config.hidden_size}",
@@ -132,7 +133,8 @@ def report(work: Path, out: Path) -> None:
     kept = {name: save(name, work, out) for name in SPECS}
     head = new_head(work, kept["target"]).requires_grad_(False)
     head.load_state_dict(torch.load(work / "head.pt")["model"])
-    head.load_state_dict(load_file(save_head(head, out / "head")))
+    save_head(head, kept["target"], out / "head")
+    head = load_head(out / "head", kept["target"]).requires_grad_(False)
     stream = np.load(work / "held-2048.npy")
     starts = np.linspace(0, len(stream) - PROMPT_TOKENS, PROMPTS, dtype=int)
     prompts = np.stack([stream[s : s + PROMPT_TOKENS] for s in starts])

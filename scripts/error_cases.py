@@ -478,6 +478,16 @@ ENGINES: list[Case] = [
         *resumed_with_another_target(), "--threads", "2"]),
     ("Another target than a run's servers were started with", resumed_with_another_target),
 ]  # fmt: skip
+TRAINING: list[Case] = [
+    ("No folder for the trained draft", lambda: kept(
+        nothing, "train", "run", "--draft", "draft")),
+    ("A folder that is there", lambda: kept(
+        lambda _: Path("mine").mkdir(), "train", "run", "--draft", "draft", "--out", "mine")),
+    ("A run without texts", lambda: kept(
+        nothing, "train", "run", "--draft", "draft", "--forecast")),
+    ("A run with too few requests", lambda: (
+        begun(nothing), ["train", "run", "--draft", "draft", "--forecast"])[1]),
+]  # fmt: skip
 TOPICS: dict[str, list[Case]] = {
     "Command line": WORDS,
     "Sweep files": FILES,
@@ -486,6 +496,7 @@ TOPICS: dict[str, list[Case]] = {
     "Serving engines": ENGINES,
     "Run folders": RUNS,
     "Gate, export and estimate": ANSWERS,
+    "Training": TRAINING,
 }
 
 

@@ -14,6 +14,7 @@ from draftbench.memory import (
     kv_bytes_per_token,
     matrix_bytes,
     parse_size,
+    training_bytes,
 )
 
 
@@ -86,3 +87,10 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 )
 def test_a_size_has_three_digits_and_the_largest_unit_it_fills(size: float, expected: str) -> None:
     assert format_size(size) == expected
+
+
+def test_training_takes_weights_gradients_and_two_moments_and_what_the_backward_pass_reads():
+    # Two layers of width 8 in 2 bytes over 10 tokens, and 100 logits three times in 4 bytes.
+    states, of_row = training_bytes(1000, 2, 8, 100, 10, 2)
+    assert states == 16_000
+    assert of_row == 10 * (17 * 2 * 8 * 2 + 3 * 4 * 100)

@@ -191,7 +191,6 @@ def _root(
     """Does speculative decoding pay for your traffic, and with which draft model?
 
     draftbench sweep --target ./target --drafts ./draft --traffic prod.jsonl
-    draftbench recommend results/runs/RUN
     """
 
 

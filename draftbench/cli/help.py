@@ -27,6 +27,7 @@ COMMANDS = {
     "recommend": "Decide: speculate or not, which draft, which k, how sure.",
     "acceptance": "Show acceptance, and where drafts lose it.",
     "report": "Write one HTML page that explains a run, with charts.",
+    "train": "Fit a draft to your traffic, where that is worth it.",
     "compare": "Show what differs between two runs.",
     "gate": "Fail a CI job when acceptance regresses.",
     "export": "Print the configuration of a serving engine.",

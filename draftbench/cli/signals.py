@@ -49,8 +49,9 @@ def _unwind(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def resumable(out: Path) -> Iterator[None]:
-    """Turn whatever stops a sweep that writes to `out` into an error with the command to resume it.
+def resumable(begun: Path) -> Iterator[None]:
+    """Turn whatever stops a command into an error with the command that resumes it; there is
+    something to resume in a folder once it holds the file `begun`.
 
     Raises:
         InterruptedRunError: by Control-C.
@@ -58,26 +59,25 @@ def resumable(out: Path) -> Iterator[None]:
         RunFolderError: what was measured cannot be written.
         EngineError: a server that does not answer, with the command only where there is a run.
     """
-    from draftbench.run_folder.folder import MANIFEST
-
+    out = begun.parent
     try:
         yield
     except (KeyboardInterrupt, TerminatedError) as error:
         release_sigterm()
-        begun = (out / MANIFEST).exists()
-        hint = how_to_resume(out) if begun else "nothing was measured yet; run the command again"
+        kept = begun.exists()
+        hint = how_to_resume(out) if kept else "nothing was measured yet; run the command again"
         if isinstance(error, KeyboardInterrupt):
             raise InterruptedRunError("interrupted", hint=hint) from error
         raise TerminatedRunError("ended by SIGTERM", hint=hint) from error
     except EngineError as error:
-        if error.unanswered and (out / MANIFEST).exists():
+        if error.unanswered and begun.exists():
             error.hint = f"{error.hint}; {how_to_resume(out)}"
         raise
     except RunFolderError as error:
         # The system refused to write, but not because another process holds the lock.
         refused = isinstance(error.__cause__, OSError)
         locked = isinstance(error.__cause__, BlockingIOError)
-        if not refused or locked or not (out / MANIFEST).exists():
+        if not refused or locked or not begun.exists():
             raise
         raise RunFolderError(error.message, hint=f"{error.hint}; {how_to_resume(out)}") from error
 

@@ -28,7 +28,7 @@ from draftbench.flags import (
     trust_flag,
 )
 from draftbench.hub import Trust
-from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.folder import MANIFEST, RunFolder
 from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
 from draftbench.traffic import TrafficQuery
 
@@ -142,7 +142,7 @@ def run_sweep(
     from draftbench.sweep.grid import run
     from draftbench.sweep.work import stages_to_come
 
-    with resumable(out):
+    with resumable(out / MANIFEST):
         with watcher:
             prepared = prepare(options, called, watcher)
             describe(prepared, watcher)

@@ -69,7 +69,7 @@ def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
     if min(shape.reads) < 0 or max(shape.reads) >= layers:
         yield f"it reads what enters the layers {list(shape.reads)}, and the target has {layers}"
         return
-    tensors = _named(head.tensors())
+    tensors = _by_name(head)
     wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
     for name in sorted(wanted.keys() - tensors.keys()):
         yield f"it has no tensor {name}"
@@ -122,7 +122,7 @@ def build_head(
     """
     has_kernel = check_level(build.level, build.device, simulate=build.simulate)
     check_level_goes_with(source, None, build)
-    tensors, shape = _named(source.tensors()), shape_of(source.raw_config, layers, engine)
+    tensors, shape = _by_name(source), shape_of(source.raw_config, layers, engine)
     linear = partial(make_linear, level=build.level, two_layouts=build.two_layouts)
     head = EagleHead(
         shape,
@@ -165,9 +165,13 @@ def rotary_of(shape: EagleShape) -> nn.Module:
     return module
 
 
-def _named(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors by the names of the speculators format."""
-    return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+def named(tensor: str) -> str:
+    """The name of a tensor in the speculators format."""
+    return tensor.replace("midlayer.", "layers.0.")
+
+
+def _by_name(source: ModelSource) -> dict[str, Tensor]:
+    return {named(name): tensor for name, tensor in source.tensors().items()}
 
 
 def _sizes(

@@ -377,7 +377,7 @@ class ModelSource:
 
     def _load(self, what: str, loader: Any, **options: Any) -> Any:
         """Read the checkpoint by a loader of transformers after its files were checked."""
-        _quiet_libraries()
+        quiet_libraries()
         if self.on_hub:
             hub_answers()
         where, fixed = self._arguments()
@@ -513,7 +513,7 @@ def _first_sentence(error: Exception) -> str:
     return reason[:300] or type(error).__name__
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """Keep the libraries' progress bars and notes off stderr, which belongs to the command."""
     from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging as transformers_logging

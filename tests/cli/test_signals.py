@@ -19,7 +19,7 @@ from draftbench.errors import InterruptedRunError, ModelError
 from draftbench.records import Replay
 from draftbench.report.terminal.progress import TerminalWatcher
 from draftbench.run_folder.append_log import cannot_write
-from draftbench.run_folder.folder import RunWriter
+from draftbench.run_folder.folder import MANIFEST, RunWriter
 from draftbench.sweep import worker
 from draftbench.sweep.failures import timed_out
 
@@ -186,7 +186,7 @@ def test_after_control_c_sigterm_is_the_systems_again(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     try:
         catch_sigterm()
-        with pytest.raises(InterruptedRunError), resumable(tmp_path):
+        with pytest.raises(InterruptedRunError), resumable(tmp_path / MANIFEST):
             raise KeyboardInterrupt
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:

@@ -1,0 +1,183 @@
+"""`draftbench train`: what fitting a draft to a run's traffic gains, the training, the proof."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.cli.flags import RunArgument, read
+from draftbench.cli.invocation import command
+from draftbench.cli.output import QUIET, TextOutput, width
+from draftbench.cli.signals import resumable
+from draftbench.errors import UsageError
+from draftbench.flags import complete_devices, flag, in_models
+from draftbench.models.drafting import parsed
+from draftbench.records import to_json
+from draftbench.report.terminal.text import (
+    SCREEN_COLUMNS,
+    Cell,
+    Section,
+    counted,
+    duration,
+    render_sections,
+    with_ends,
+)
+from draftbench.run_folder.key import request_key
+from draftbench.training.outcome import Forecast, Proof, TrainingAnswer
+from draftbench.training.settings import TrainingSettings
+
+
+def train(
+    *,
+    run: RunArgument = None,
+    draft: str = flag(..., "The draft to train: a name of the run, a folder or a model.", "MODEL"),
+    out: Path | None = flag(None, "The folder to write the trained draft to.", "FOLDER"),
+    forecast: bool = flag(False, "Only forecast what training would gain: a tenth of its time."),
+    anyway: bool = flag(False, "Train even if the forecast says that it is not worth it."),
+    other: Path | None = flag(
+        None, "Prove it on the traffic of this run of the same target, too.", "RUN"
+    ),
+    device: str | None = in_models(
+        None,
+        "The device to train on: cpu or cuda (default: the GPU, if there is one).",
+        "DEVICE",
+        autocompletion=complete_devices,
+    ),
+    settings: TrainingSettings,
+    output: TextOutput,
+    quiet: bool = QUIET,
+) -> int:
+    """Fit a draft to the traffic of a run: forecast what that gains, train, and prove it on
+    requests that the training never saw. The draft itself is never changed.
+
+    draftbench train results/runs/prod --draft ./draft --forecast
+    draftbench train results/runs/prod --draft ./draft --out ./draft-prod
+    """
+    if out is None and not forecast:
+        raise UsageError(
+            "no folder for the trained draft",
+            hint="add `--out ./NAME`, or ask for the forecast alone with `--forecast`",
+        )
+    observed, key = read(run), request_key()
+    from draftbench.models.source import quiet_libraries
+
+    quiet_libraries()  # some speak as they are imported
+    from draftbench.report.terminal.progress import TerminalWatcher
+    from draftbench.training import course
+    from draftbench.training.examples import examples_of, other_traffic
+    from draftbench.training.plan import plan_training
+
+    if out is not None:
+        course.check_place(out)
+    with TerminalWatcher(quiet=quiet) as watcher, _work_folder(out) as work:
+        examples = examples_of(observed, key)
+        watcher.note(
+            f"{counted(len(examples.train), 'response')} to train on, {len(examples.stop)} to stop "
+            f"by, {len(examples.prove)} to prove it on"
+        )
+        elsewhere = () if other is None else other_traffic(read(other), observed, examples)
+        plan = plan_training(observed, examples, draft, settings, device)
+        course.begin(plan, work, key)
+        answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
+        if not forecast and out is not None and (anyway or answer.forecast.worth_it):
+            watcher.note(_forecast(draft, answer.forecast).text(SCREEN_COLUMNS))
+            training, kept = course.train(plan, answer.forecast, work, out, key, watcher, elsewhere)
+            answer = TrainingAnswer(forecast=answer.forecast, training=training, kept=kept)
+    output.write(render(answer, draft, out, output.style, width()))
+    done = answer.kept if answer.training else answer.forecast.worth_it
+    return 0 if done else 1
+
+
+@contextlib.contextmanager
+def _work_folder(out: Path | None) -> Iterator[Path]:
+    """Where an interrupted training resumes; of a forecast alone a temporary folder."""
+    from draftbench.training.course import QUESTION, work_folder
+
+    if out is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+    else:
+        work = work_folder(out)
+        with resumable(work / QUESTION):
+            yield work
+
+
+def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, width: int) -> str:
+    """As table, json or markdown."""
+    if style == "json":
+        return to_json(answer)
+    sections = [_forecast(draft, answer.forecast)]  # which was printed before the training
+    if (training := answer.training) is not None:
+        sections = [_proof(draft, training.proof, "requests that it never saw")]
+        if training.other is not None:
+            sections.append(_proof(draft, training.other, "requests of the other traffic"))
+        named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
+        sections[-1] = replace(sections[-1], notes=list(_outcome(answer, training.proof, named)))
+    return render_sections(sections, style, min(width, SCREEN_COLUMNS))
+
+
+def _rate(draft: str) -> str:
+    """What is called α: a head has none by position."""
+    return "α" if parsed(draft)[0] == "draft-model" else "acceptance of the first token"
+
+
+def _forecast(draft: str, found: Forecast) -> Section:
+    verdict = "Worth training" if found.worth_it else "Not worth training"
+    value, low, high = (found.rate + each for each in _values(found.gain))
+    if found.before and found.after and found.fastest:
+        becomes = f"{found.before.speedup.value:.2f}× → {with_ends(found.after.speedup, '×')}"
+        title = f"{verdict}: `{draft}` {becomes} at k = {found.after.k}"
+        if found.fastest > found.before.speedup.value:
+            title += f"; the fastest of the run is {found.fastest:.2f}×"
+    else:
+        reached = with_ends(Estimate(value, low, high))
+        title = f"{verdict}: {_rate(draft)} of `{draft}` {found.rate:.2f} → {reached}"
+    seen = ", ".join(f"{part.rate:.3f}" for part in found.parts)
+    shares = ", ".join(f"{part.share:.1%}" for part in found.parts)
+    notes = [
+        f"{_rate(draft)} {found.rate:.3f} → {value:.3f} ({low:.3f}–{high:.3f}), since training on "
+        f"{shares} of the responses reaches {seen} on {found.requests} other requests",
+        f"training on all of them, {found.tokens:,} tokens, takes about "
+        f"{duration(found.seconds)} on {found.device}",
+    ]
+    if found.after is None:
+        notes.append("the run did not time this draft, so what that does to its speed is unknown")
+    return Section(title, notes=notes)
+
+
+def _proof(draft: str, proof: Proof, where: str) -> Section:
+    shown = "is" if proof.rate.difference.low > 0 else "is not shown to be"
+    title = f"The trained draft {shown} accepted more often on {proof.requests} {where}"
+    of_round = f"tokens per round, k = {proof.k}"
+    rows: list[list[Cell]] = [
+        [name, each.original, each.trained, _signed(each.difference)]
+        for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
+    ]
+    if proof.before and proof.after:
+        before, after = proof.before.speedup, proof.after.speedup
+        rows.append(["speed-up", before, after, f"{after.value / before.value - 1:+.0%}"])
+    return Section(title, ["", "original", "trained", "difference"], rows)
+
+
+def _outcome(answer: TrainingAnswer, proof: Proof, out: str) -> Iterator[str]:
+    gain = answer.forecast.gain
+    held = "held" if gain.low <= proof.brought <= gain.high else "did not hold"
+    yield f"the forecast of {_signed(gain)} {held}"
+    if answer.kept:
+        again = command("sweep", "--target", "TARGET", "--drafts", out)
+        yield f"a draft like any other: {again} …"
+    else:
+        yield "while it was trained no weights were better than the original's: none were kept"
+
+
+def _signed(figure: Estimate) -> str:
+    value, low, high = _values(figure)
+    return f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def _values(figure: Estimate) -> tuple[float, float, float]:
+    return figure.value, figure.low, figure.high

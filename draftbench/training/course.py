@@ -1,0 +1,160 @@
+"""A training from its forecast to its checkpoint.
+
+Beside the folder of the trained draft stands a hidden one, from which an interrupted training
+resumes: a hash of what was asked, the forecast, the trainer's checkpoints, and the trained draft
+until it is proven and renamed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from draftbench.errors import UsageError
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.records import Record, to_json
+from draftbench.run_folder.key import keyed_hash
+from draftbench.run_folder.manifest import portable
+from draftbench.safe_files import write_whole
+from draftbench.training.examples import tokens_of
+from draftbench.training.fit import Progress, fit
+from draftbench.training.forecast import forecast
+from draftbench.training.outcome import Forecast, Split, Training
+from draftbench.training.plan import Plan
+from draftbench.training.proof import prove
+
+REPORT = "training.json"
+QUESTION = "question"
+
+
+def work_folder(out: Path) -> Path:
+    """Where a training that is under way keeps what it has."""
+    return out.parent / f".{out.name}.training"
+
+
+def check_place(out: Path) -> None:
+    """Raise a UsageError where a checkpoint is or cannot be."""
+    if out.exists():
+        raise UsageError(f"`{out}` exists", hint="take a new folder for --out")
+    if not out.absolute().parent.is_dir():
+        raise UsageError(
+            f"there is no folder `{out.absolute().parent}`", hint="create it, or take another --out"
+        )
+
+
+def begin(plan: Plan, work: Path, key: bytes) -> None:
+    """Open the work folder of a training.
+
+    Raises:
+        UsageError: one with other data or settings was begun there.
+    """
+    asked = keyed_hash(key, repr(_question(plan, key)).encode()).encode()
+    work.mkdir(exist_ok=True)
+    begun = work / QUESTION
+    if begun.exists() and begun.read_bytes() != asked:
+        raise UsageError(
+            f"`{work}` holds a training with other data, settings or another draft",
+            hint="take another --out, or delete that folder",
+        )
+    write_whole(begun, asked)
+
+
+def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
+    """The forecast, made or kept from an earlier start."""
+    kept = work / "forecast.json"
+    if kept.exists():
+        return msgspec.json.decode(kept.read_bytes(), type=Forecast)
+    made = forecast(plan, work, progress)
+    write_whole(kept, to_json(made).encode())
+    return made
+
+
+def train(
+    plan: Plan,
+    made: Forecast,
+    work: Path,
+    out: Path,
+    key: bytes,
+    progress: Progress,
+    other: Sequence[ScoredResponse] = (),
+) -> tuple[Training, bool]:
+    """Train on all of the data and prove what came out, on `other` traffic too; whether the draft
+    was worth keeping, which is then in `out`.
+    """
+    settings, trained = plan.settings, work / "trained"
+    looked = _trained_once(plan, work, trained, progress)
+    progress.note("proving it on requests that it never saw")
+    training = Training(
+        draft=portable(plan.draft.spec),
+        fingerprint=plan.draft.fingerprint(),
+        target=plan.run.manifest.question.target,
+        run=plan.run.manifest.run,
+        **_splits(plan, key),
+        epochs=settings.epochs,
+        learning_rate=looked.learning_rate,
+        batch=settings.batch,
+        seed=settings.seed,
+        looks=looked.looks,
+        seconds=looked.seconds,
+        forecast=made,
+        proof=prove(plan, trained, plan.examples.prove),
+        other=prove(plan, trained, other) if other else None,
+        packages={name: metadata.version(name) for name in ("torch", "transformers")},
+    )
+    better = max(rate for _, rate in looked.looks) > made.rate
+    if better:
+        write_whole(trained / REPORT, to_json(training).encode())
+        trained.rename(out)
+    shutil.rmtree(work)
+    return training, better
+
+
+class _Looked(Record, frozen=True):
+    """A training that came to its end; what was seen after which steps."""
+
+    learning_rate: float
+    looks: tuple[tuple[int, float], ...]
+    seconds: float
+
+
+def _trained_once(plan: Plan, work: Path, trained: Path, progress: Progress) -> _Looked:
+    """Train, and write the weights that were best; or what an earlier start has of this."""
+    done = work / "looked.json"
+    if done.exists():
+        return msgspec.json.decode(done.read_bytes(), type=_Looked)
+    draft, looked, begun = plan.in_training(), work / "look", time.monotonic()
+
+    def look() -> float:
+        draft.save(looked)
+        rate = plan.replayer.along(looked, plan.examples.stop).rate.value or 0.0
+        shutil.rmtree(looked)
+        return rate
+
+    train, checkpoints = plan.examples.train, work / "checkpoints"
+    looks = fit(draft, train, plan.settings, checkpoints, progress, look)
+    draft.save(trained)
+    rate = plan.settings.rate_for(draft.width)
+    found = _Looked(rate, tuple(looks), time.monotonic() - begun)
+    write_whole(done, to_json(found).encode())
+    return found
+
+
+def _splits(plan: Plan, key: bytes) -> dict[str, Split]:
+    def split(responses: Sequence[ScoredResponse]) -> Split:
+        texts = [(tuple(r.prompt.tokens), tuple(r.tokens)) for r in responses]
+        requests = len({r.trajectory.request for r in responses})
+        return Split(requests, tokens_of(responses), keyed_hash(key, repr(texts).encode()))
+
+    parts = ("train", "stop", "prove")
+    return {name: split(getattr(plan.examples, name)) for name in parts}
+
+
+def _question(plan: Plan, key: bytes) -> tuple[object, ...]:
+    """All that the weights depend on besides the machine."""
+    return plan.draft.fingerprint(), _splits(plan, key), asdict(plan.settings), plan.device

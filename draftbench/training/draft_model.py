@@ -1,0 +1,70 @@
+"""A draft model in training: its weights in float32, its loss, its checkpoint.
+
+Where the target is greedy, what it wrote is all that a draft must learn: cross entropy on its
+tokens. Where it samples, a token is only one of those that it might have drawn, and the draft
+learns its distribution instead, from a pass of the target: cross entropy on that has its least at
+the same place as KL(target || draft).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.models.source import ModelSource
+from draftbench.training.batches import IGNORED, Batch, side_by_side
+
+
+class ModelInTraining:
+    """A draft model; `teacher` is the target where it samples."""
+
+    def __init__(self, source: ModelSource, device: str, teacher: nn.Module | None) -> None:
+        self.source, self.teacher = source, teacher
+        self.module: Any = source.load(torch.float32, device).train().requires_grad_(True)
+
+    @property
+    def width(self) -> int:
+        """Of its states."""
+        width: int = self.source.config.get_text_config().hidden_size
+        return width
+
+    def batch(self, responses: Sequence[ScoredResponse]) -> Batch:
+        """Prompts and responses side by side, padded at the end."""
+        return side_by_side(responses, self.source.config.get_text_config().max_position_embeddings)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Mean nats for each learned token."""
+        learned = batch["learned"][:, 1:]
+        rows, places = (learned != IGNORED).nonzero(as_tuple=True)
+        logits = self._logits(self.module, batch)[rows, places].float()
+        tokens = learned[rows, places]
+        if self.teacher is None:
+            return functional.cross_entropy(logits, tokens)
+        width = logits.shape[-1]  # either model's rows may be padded
+        heat = batch["temperature"][rows, None]
+        with torch.no_grad():
+            wanted = self._logits(self.teacher, batch)[rows, places, :width].float()
+            drawn = (wanted / heat.clamp(min=1e-6)).softmax(-1)
+            drawn = functional.pad(drawn, (0, width - drawn.shape[-1]))
+            wanted = torch.where(heat > 0, drawn, functional.one_hot(tokens, width))
+        return functional.cross_entropy(logits, wanted)
+
+    @staticmethod
+    def _logits(model: Any, batch: Batch) -> Tensor:
+        answer = model(input_ids=batch["ids"], attention_mask=batch["attended"], use_cache=False)
+        logits: Tensor = answer.logits
+        return logits
+
+    def save(self, folder: Path) -> None:
+        """Write an ordinary checkpoint in the numbers of the original, with its tokenizer."""
+        stored = self.source.config.dtype or torch.float32
+        weights = {name: w.to(stored) for name, w in self.module.state_dict().items()}
+        self.module.save_pretrained(folder, state_dict=weights)
+        self.source.config.save_pretrained(folder)  # a trainer changes the module's
+        self.source.tokenizer.save_pretrained(folder)

@@ -1,0 +1,174 @@
+"""Trains a draft by transformers' Trainer: AdamW after a warm-up, stopped when acceptance on
+held-out responses stops growing, resumed from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from transformers import (
+    EarlyStoppingCallback,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+from transformers.trainer import TRAINER_STATE_NAME
+
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.training.batches import Batch
+from draftbench.training.settings import TrainingSettings
+
+# Acceptance is looked at twice an epoch; after so many looks without a better one training ends.
+LOOKS_AN_EPOCH, PATIENCE = 2, 3
+# The share of all steps in which the learning rate rises; afterwards it falls to 0.
+WARM_UP = 0.1
+
+
+class InTraining(Protocol):
+    """A draft model, or a head."""
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    @property
+    def width(self) -> int: ...
+
+    def batch(self, responses: Sequence[ScoredResponse]) -> Batch: ...
+
+    def loss(self, batch: Batch) -> Tensor: ...
+
+    def save(self, folder: Path) -> None: ...
+
+
+class Progress(Protocol):
+    """Where the progress of a training is shown."""
+
+    def stage(self, what: str, total: int) -> None: ...
+
+    def advance(self, units: int = 1) -> None: ...
+
+    def note(self, text: str, *, always: bool = False) -> None: ...
+
+
+def fit(
+    draft: InTraining,
+    responses: Sequence[ScoredResponse],
+    settings: TrainingSettings,
+    checkpoints: Path,
+    progress: Progress,
+    look: Callable[[], float] | None = None,
+) -> list[tuple[int, float]]:
+    """Train a draft in place on some responses.
+
+    Args:
+        checkpoints: the folder of the trainer's checkpoints, from the last of which it resumes.
+        look: how the draft is accepted now; the weights that it likes best are kept. None: train to
+            the end.
+
+    Returns:
+        What was seen after which steps.
+    """
+    steps = math.ceil(len(responses) / settings.batch) * settings.epochs
+    every = max(1, round(steps / settings.epochs / LOOKS_AN_EPOCH))
+    on_cpu = next(draft.module.parameters()).device.type == "cpu"
+    looking: dict[str, Any] = {"eval_strategy": "no", "save_strategy": "no"}
+    if look is not None:
+        looking = {
+            "eval_strategy": "steps",
+            "eval_steps": every,
+            "save_strategy": "steps",
+            "save_steps": every,
+            "save_total_limit": 1,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "rate",
+            "greater_is_better": True,
+            "restore_callback_states_from_checkpoint": True,  # how many looks saw nothing better
+        }
+    arguments = TrainingArguments(
+        output_dir=str(checkpoints),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch,
+        learning_rate=settings.rate_for(draft.width),
+        lr_scheduler_type="linear",
+        warmup_steps=round(WARM_UP * steps),
+        seed=settings.seed,
+        use_cpu=on_cpu,
+        bf16=not on_cpu,
+        dataloader_pin_memory=not on_cpu,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        logging_strategy="no",
+        report_to="none",
+        **looking,
+    )
+    trainer = _Trainer(draft, responses, arguments, progress, look)
+    trainer.remove_callback(PrinterCallback)
+    begun = look is not None and _whole_checkpoints(checkpoints)
+    trainer.train(resume_from_checkpoint=begun or None)
+    history = trainer.state.log_history
+    return [(row["step"], row["eval_rate"]) for row in history if "eval_rate" in row]
+
+
+def _whole_checkpoints(folder: Path) -> bool:
+    """Whether there is a checkpoint to resume from; one whose writing was cut lacks its state,
+    which is written last, and is removed.
+    """
+    every = list(folder.glob("checkpoint-*"))
+    for checkpoint in every:
+        if not (checkpoint / TRAINER_STATE_NAME).exists():
+            shutil.rmtree(checkpoint)
+    return any(checkpoint.exists() for checkpoint in every)
+
+
+class _Trainer(Trainer):  # type: ignore[misc]
+    """A trainer whose evaluation is how the draft is accepted."""
+
+    def __init__(
+        self,
+        draft: InTraining,
+        responses: Sequence[ScoredResponse],
+        arguments: TrainingArguments,
+        progress: Progress,
+        look: Callable[[], float] | None,
+    ) -> None:
+        self.draft, self.look, self.progress = draft, look, progress
+        super().__init__(
+            draft.module,
+            arguments,
+            data_collator=draft.batch,
+            train_dataset=responses,
+            eval_dataset=() if look else None,
+            callbacks=[_Shown(progress), *([EarlyStoppingCallback(PATIENCE)] if look else [])],
+        )
+
+    def compute_loss(self, model: nn.Module, inputs: Batch, *_: Any, **__: Any) -> Tensor:
+        return self.draft.loss(inputs)
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        assert self.look is not None
+        seen = {"eval_rate": self.look()}
+        self.log(seen)
+        # Where it is decided to stop early.
+        self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=seen)
+        left = self.state.max_steps - self.state.global_step
+        self.progress.stage(f"training, {seen['eval_rate']:.1%} accepted", left)
+        return seen
+
+
+class _Shown(TrainerCallback):  # type: ignore[misc]
+    """Tells of every step."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.progress.stage("training", state.max_steps - state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.progress.advance()

@@ -1,0 +1,209 @@
+"""An EAGLE-3 head in training: its layer over several depths, its loss, its checkpoint.
+
+Row t of depth m reads token t + 1 + m and what depth m - 1 left there, at depth 0 what `fc` makes
+of the target's states at t; it drafts token t + 2 + m. It sees the keys of depth 0 up to its own
+row, and its own of later depths, so that it is trained to draft as it drafts in decoding (the
+training-time test of Li et al. 2025).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from draftbench.decoder.eagle import EagleShape
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.models.eagle import named, rotary_of, shape_of
+from draftbench.models.source import ModelSource
+from draftbench.training.batches import IGNORED, Batch, side_by_side
+
+# Depths that are trained, and what each counts of the one before: it is reached less often.
+DEPTHS, DISCOUNT = 5, 0.8
+_LAYER = "layers.0."
+
+
+class TrainableHead(nn.Module):
+    """The layer of a head, from the tensors of its checkpoint by the names of the speculators
+    format; the embedding is the target's, or the head's own, and stays as it is.
+    """
+
+    embedding: Tensor
+    kept: Tensor  # the target's ids that it drafts
+
+    def __init__(
+        self, shape: EagleShape, tensors: Mapping[str, Tensor], embedding: Tensor, rotary: nn.Module
+    ) -> None:
+        super().__init__()
+        self.shape, self.rotary = shape, rotary
+        self.register_buffer("embedding", embedding.float(), persistent=False)
+        offsets = tensors.get("d2t", torch.zeros(shape.drafted, dtype=torch.long))
+        kept = torch.arange(shape.drafted) + offsets
+        self.register_buffer("kept", kept, persistent=False)
+        self.names = [
+            name
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point() and name != "embed_tokens.weight"
+        ]
+        for name in self.names:
+            weight = nn.Parameter(tensors[name].float().clone())
+            self.register_parameter(_dotless(name), weight)
+
+    def trained(self) -> dict[str, Tensor]:
+        """The weights by their names in the checkpoint."""
+        return {name: self._weight(name).detach() for name in self.names}
+
+    def _weight(self, name: str) -> Tensor:
+        weight: Tensor = getattr(self, _dotless(name))
+        return weight
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        bias = self._weight(f"{name}.bias") if f"{name}.bias" in self.names else None
+        return functional.linear(x, self._weight(f"{name}.weight"), bias)
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        weight = self._weight(f"{name}.weight")
+        return functional.rms_norm(x.float(), weight.shape, weight, self.shape.layer.rms_norm_eps)
+
+    def _entering(self, states: Tensor) -> Tensor:
+        if self.shape.norm_before_fc:
+            states = self._norm("input_norm", states)
+        if self.shape.fc_norm:
+            parts = enumerate(states.chunk(len(self.shape.reads), dim=-1))
+            states = torch.cat([self._norm(f"fc_norm.{i}", part) for i, part in parts], dim=-1)
+        return self._linear("fc", states)
+
+    def _turned(self, name: str, both: Tensor, turning: Sequence[Tensor] = ()) -> Tensor:
+        """Queries, keys or values [batch, heads, rows, head_dim]."""
+        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+        attention = f"{_LAYER}self_attn."
+        heads = self._linear(f"{attention}{name}_proj", both)
+        heads = heads.unflatten(-1, (-1, self.shape.head_dim))
+        if f"{attention}{name}_norm.weight" in self.names:
+            heads = self._norm(f"{attention}{name}_norm", heads)
+        heads = heads.transpose(1, 2)
+        if turning:
+            heads, _ = apply_rotary_pos_emb(heads, heads, *turning)
+        groups = self.shape.layer.num_attention_heads // heads.shape[1]
+        return heads.repeat_interleave(groups, 1)
+
+    def forward(self, ids: Tensor, states: Tensor) -> Iterator[Tensor]:
+        """The logits of every row at each depth [batch, rows, drafted].
+
+        Args:
+            ids: [batch, rows + 1].
+            states: the target's at all but the last [batch, rows, layers · hidden].
+        """
+        rows = ids.shape[1] - 1
+        places = torch.arange(rows, device=ids.device)
+        future = torch.full((rows, rows), float("-inf"), device=ids.device).triu(1)
+        left, keys, values = self._entering(states), list[Tensor](), list[Tensor]()
+        for depth in range(DEPTHS):
+            read = functional.pad(ids[:, 1 + depth :], (0, depth))
+            normed = self._norm(f"{_LAYER}hidden_norm", left)
+            embedded = functional.embedding(read, self.embedding)
+            embedded = self._norm(f"{_LAYER}input_layernorm", embedded)
+            both = torch.cat([embedded, normed], -1)
+            turning = self.rotary(both, (places + depth)[None])
+            query = self._turned("q", both, turning) * self.shape.head_dim**-0.5
+            keys.append(self._turned("k", both, turning))
+            values.append(self._turned("v", both))
+            own = [(query * later).sum(-1, keepdim=True) for later in keys[1:]]
+            scores = torch.cat([query @ keys[0].transpose(-1, -2) + future, *own], -1)
+            shares = scores.float().softmax(-1).to(query.dtype).split([rows, *[1] * depth], -1)
+            mixed = shares[0] @ values[0]
+            for share, later in zip(shares[1:], values[1:], strict=True):
+                mixed = mixed + share * later
+            left = normed if self.shape.norm_before_residual else left
+            mixed = mixed.transpose(1, 2).flatten(2)
+            left = left + self._linear(f"{_LAYER}self_attn.o_proj", mixed)
+            left = left + self._mlp(self._norm(f"{_LAYER}post_attention_layernorm", left))
+            last = self._norm("norm", left)
+            left = last if self.shape.norm_output else left
+            yield self._linear("lm_head", last)
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        gate, up = (self._linear(f"{_LAYER}mlp.{name}_proj", x) for name in ("gate", "up"))
+        return self._linear(f"{_LAYER}mlp.down_proj", functional.silu(gate) * up)
+
+
+def _dotless(name: str) -> str:
+    return name.replace(".", "/")
+
+
+def read_by_head(target: Any, reads: Sequence[int], batch: Batch) -> tuple[Tensor, Tensor]:
+    """The target's states that a head reads, and its logits, at every token."""
+    answer = target(
+        input_ids=batch["ids"],
+        attention_mask=batch["attended"],
+        use_cache=False,
+        output_hidden_states=True,
+    )
+    return torch.cat([answer.hidden_states[layer] for layer in reads], -1), answer.logits
+
+
+def loss_over_depths(head: TrainableHead, target: Any, batch: Batch) -> Tensor:
+    """Cross entropy of the head on the target's distribution over the tokens that the head drafts,
+    at every learned token of every depth.
+    """
+    with torch.no_grad():
+        states, logits = read_by_head(target, head.shape.reads, batch)
+        heat = batch["temperature"][:, None, None]
+        # At temperature 0 the whole distribution still says more than its best token.
+        wanted = (logits[..., head.kept].float() / torch.where(heat > 0, heat, 1.0)).softmax(-1)
+    learned = batch["learned"] != IGNORED
+    total = torch.zeros((), device=logits.device)
+    for depth, guesses in enumerate(head(batch["ids"], states[:, :-1])):
+        chosen = learned[:, 2 + depth :]
+        drafted = guesses[:, : chosen.shape[1]][chosen].float()
+        apart = functional.cross_entropy(drafted, wanted[:, 1 + depth : -1][chosen])
+        total = total + DISCOUNT**depth * apart
+    return total
+
+
+class HeadInTraining:
+    """A head; `target` is the loaded target, whose states it reads."""
+
+    def __init__(self, source: ModelSource, target: Any) -> None:
+        layers = target.config.get_text_config().num_hidden_layers
+        self.source, self.target = source, target
+        self.stored, self.shape = source.tensors(), shape_of(source.raw_config, layers)
+        tensors = {named(name): tensor for name, tensor in self.stored.items()}
+        own = tensors.get("embed_tokens.weight")
+        embedding = target.get_input_embeddings().weight if own is None else own
+        device = target.device
+        self.module = TrainableHead(self.shape, tensors, embedding, rotary_of(self.shape))
+        self.module.to(device)
+
+    @property
+    def width(self) -> int:
+        """Of its states."""
+        width: int = self.shape.layer.hidden_size
+        return width
+
+    def batch(self, responses: Sequence[ScoredResponse]) -> Batch:
+        """Prompts and responses side by side, padded at the end."""
+        return side_by_side(responses, self.target.config.get_text_config().max_position_embeddings)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Nats for each learned token, over all depths."""
+        return loss_over_depths(self.module, self.target, batch)
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint with the configuration, the names and the numbers of the original."""
+        folder.mkdir(parents=True, exist_ok=True)
+        trained = self.module.trained()
+        tensors = {
+            name: trained.get(named(name), tensor).to("cpu", tensor.dtype).contiguous()
+            for name, tensor in self.stored.items()
+        }
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        config = {k: v for k, v in self.source.raw_config.items() if not k.startswith("_")}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

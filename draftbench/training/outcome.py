@@ -1,0 +1,115 @@
+"""What a training says of itself: its forecast, its proof, and the `training.json` of the draft."""
+
+from __future__ import annotations
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.records import Record
+
+# Speeds that differ by less are a tie, as in the decision; rates by less are not worth a training.
+LEAST_FASTER, LEAST_GAIN = 0.02, 0.01
+
+
+class Part(Record, frozen=True):
+    """One training on a part of the data."""
+
+    share: float  # of the tokens to train on
+    responses: int  # trained on
+    rate: float  # that it reached on held-out requests
+    seconds: float  # of training
+
+
+class Reached(Record, frozen=True):
+    """A draft's speed-up at its fastest k."""
+
+    k: int  # at which it is fastest
+    speedup: Estimate  # S, after the first token
+
+
+class Forecast(Record, frozen=True):
+    """What training on all of the data will bring, by training on small parts of it."""
+
+    rate: float  # how often a drafted token is accepted before training
+    parts: tuple[Part, ...]  # the trainings on parts, the smallest first
+    gain: Estimate  # of the rate
+    before: Reached | None  # None: the run did not time the draft
+    after: Reached | None  # what is expected of the trained draft
+    fastest: float | None  # speed-up of the run's fastest configuration, at least 1
+    requests: int  # held out
+    tokens: int  # to train on, each epoch
+    seconds: float  # that the training takes on this device
+    device: str  # that trains
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether the trained draft is expected to be faster than anything that the run has; where
+        speed is unknown, whether it is expected to be accepted more often.
+        """
+        if self.after is None or self.fastest is None:
+            return self.gain.value >= LEAST_GAIN
+        return self.after.speedup.value >= self.fastest * (1 + LEAST_FASTER)
+
+
+class Compared(Record, frozen=True):
+    """A figure of the original and of the trained draft on the same requests."""
+
+    original: Estimate  # before training
+    trained: Estimate  # after it
+    difference: Estimate  # trained less original, request by request
+
+
+class Proof(Record, frozen=True):
+    """Both drafts on requests that the training never looked at."""
+
+    requests: int  # that neither trained nor said when to stop
+    rate: Compared  # how often a drafted token is accepted
+    k: int  # at which the tokens per round are compared
+    tokens_per_round: Compared  # what speed depends on
+    before: Reached | None  # None: the run did not time the draft
+    after: Reached | None  # by the tokens that its rounds yield
+
+    @property
+    def brought(self) -> float:
+        """What the better of both is accepted more often than the original: what a forecast is of,
+        since nobody takes a draft that became worse.
+        """
+        return max(0.0, self.rate.difference.value)
+
+
+class Split(Record, frozen=True):
+    """The responses of one purpose, without a text."""
+
+    requests: int  # that they answer
+    tokens: int  # of the responses
+    digest: str  # keyed hash of their prompts and responses
+
+
+class Training(Record, frozen=True):
+    """How a draft was trained; it holds no text."""
+
+    draft: str  # what was trained, as it was named
+    fingerprint: str  # of the original
+    target: str  # of the run
+    run: str  # id of the run whose responses these are
+    train: Split  # what it was trained on
+    stop: Split  # what said when to stop
+    prove: Split  # what proved it
+    epochs: int  # how often the responses were read at most
+    learning_rate: float  # the largest
+    batch: int  # responses a step
+    seed: int  # of their order
+    looks: tuple[tuple[int, float], ...]  # steps, and the rate of those who say when to stop
+    seconds: float  # of training and looking; the last start alone where it was resumed
+    forecast: Forecast  # what was expected
+    proof: Proof  # what came of it
+    other: Proof | None  # on the traffic of another run, with `--other`
+    packages: dict[str, str]  # versions
+
+
+class TrainingAnswer(Record, frozen=True):
+    """What `train` answers: no training where the forecast was all that was asked, or advised
+    against it.
+    """
+
+    forecast: Forecast  # what training would gain
+    training: Training | None = None  # and what it gained
+    kept: bool = False  # whether the trained draft was better, and written

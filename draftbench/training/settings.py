@@ -1,0 +1,30 @@
+"""How a draft is trained, as its flags say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from draftbench.flags import flag
+
+in_training = partial(flag, panel="Training")
+# Wider models take smaller steps, as the reciprocal of their width (Yang et al. 2022, muP): 1e-5 of
+# a width of 2048, as models of that size are usually tuned. Of a width of 128, where it is 1.6e-4,
+# rates of 1e-4 and 2e-4 gained 2.2 and 2.6 points, 4e-4 lost one at first, and 1.2e-3 four.
+RATE_TIMES_WIDTH = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """The recipe, the same for the parts of a forecast and for all of the data."""
+
+    epochs: int = in_training(4, "Read the responses at most this often.", min=1)
+    learning_rate: float | None = in_training(
+        None, "The largest step of AdamW (default: 0.02 / width of the draft).", min=0
+    )
+    batch: int = in_training(8, "Train on this many responses a step.", min=1)
+    seed: int = in_training(0, "Order the responses by this seed.", min=0)
+
+    def rate_for(self, width: int) -> float:
+        """The learning rate of a draft with states of this width."""
+        return self.learning_rate or RATE_TIMES_WIDTH / width

@@ -1,0 +1,63 @@
+"""What a draft model learns."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from draftbench.training.batches import IGNORED
+from draftbench.training.draft_model import ModelInTraining
+
+
+class Fixed:
+    """A model with the same logits at every token."""
+
+    def __init__(self, *logits):
+        self.logits = torch.tensor(logits)
+
+    def __call__(self, input_ids, **_):
+        return SimpleNamespace(logits=self.logits.expand(*input_ids.shape, -1))
+
+
+def loss(draft, tokens, temperature=0.0, teacher=None):
+    """Of a response of these tokens after a prompt of one."""
+    made = ModelInTraining.__new__(ModelInTraining)
+    made.module, made.teacher = draft, teacher
+    ids = torch.tensor([[0, *tokens]])
+    learned = torch.tensor([[IGNORED, IGNORED, *tokens[1:]]])
+    heat = torch.tensor([temperature])
+    batch = {"ids": ids, "attended": ids >= 0, "learned": learned, "temperature": heat}
+    return float(made.loss(batch))
+
+
+# Probabilities 1/4, 1/4, 1/2.
+QUARTERS = Fixed(0.0, 0.0, math.log(2))
+
+
+def test_of_a_greedy_target_its_tokens_are_learned():
+    # Tokens 2 and 1 after the first, which is not learned.
+    assert loss(QUARTERS, [0, 2, 1]) == pytest.approx((math.log(2) + math.log(4)) / 2)
+
+
+def test_of_a_target_that_samples_its_distribution_is_learned():
+    teacher = Fixed(math.log(3), 0.0, -100.0)  # 3/4, 1/4, 0
+    assert loss(QUARTERS, [0, 2], 1.0, teacher) == pytest.approx(math.log(4))
+
+
+def test_the_distribution_is_that_at_the_temperature_of_the_response():
+    teacher = Fixed(0.5 * math.log(3), 0.0, -100.0)  # at 1/2 it is 3/4, 1/4, 0
+    draft = Fixed(math.log(3), 0.0, -100.0)
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert loss(draft, [0, 2], 0.5, teacher) == pytest.approx(entropy)
+
+
+def test_of_greedy_responses_among_sampled_ones_the_tokens_are_learned():
+    assert loss(QUARTERS, [0, 2, 1], 0.0, Fixed(9.0, 0.0, 0.0)) == pytest.approx(
+        (math.log(2) + math.log(4)) / 2
+    )
+
+
+def test_a_teacher_with_more_or_fewer_rows_of_padding_teaches_the_same():
+    for teacher in (Fixed(math.log(3), 0.0), Fixed(math.log(3), 0.0, -100.0, -100.0)):
+        assert loss(QUARTERS, [0, 2], 1.0, teacher) == pytest.approx(math.log(4))

@@ -1,0 +1,101 @@
+"""Gains on parts of the data → the gain on all of it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftbench.acceptance.definitions import ALPHA_EMITTED, Sample, quotient
+from draftbench.training.learning_curve import gain_draws, interval
+
+PARTS = (0.005, 0.01, 0.02, 0.04)
+
+
+def accepted(*rates, requests=200, tokens=50):
+    """The same requests at several rates, each request at exactly the rate."""
+    names = tuple(map(str, range(requests)))
+    return [
+        Sample(
+            ALPHA_EMITTED,
+            names,
+            np.ones(requests),
+            np.column_stack([np.full(requests, rate * tokens), np.full(requests, tokens)]),
+            quotient,
+        )
+        for rate in rates
+    ]
+
+
+def forecast(*rates, **size):
+    return interval(gain_draws(PARTS, accepted(*rates, **size)))
+
+
+def test_a_gain_that_grows_by_the_same_with_every_doubling_is_held():
+    # .01 for each doubling, of which there are log2(25) = 4.64 from 4 % to all.
+    found = forecast(0.5, 0.51, 0.52, 0.53, 0.54)
+    assert found.low < 0.04 + 4.64 * 0.01 < found.high
+    assert found.low > 0.01
+
+
+def test_where_no_part_gained_nothing_is_promised():
+    found = forecast(0.6, 0.6, 0.6, 0.6, 0.6)
+    assert found.low == 0
+    assert found.value < 0.01
+
+
+def test_parts_that_lost_promise_nothing():
+    found = forecast(0.6, 0.59, 0.58, 0.57, 0.56)
+    assert (found.low, found.value) == (0, 0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=5, max_size=5))
+def test_no_forecast_leaves_what_a_rate_can_be(rates):
+    draws = gain_draws(PARTS, accepted(*rates))
+    assert draws.min() >= 0
+    assert rates[0] + draws.max() <= 1 + 1e-12
+
+
+def test_a_greedy_draft_of_a_target_that_samples_reaches_its_ceiling_at_most():
+    draws = gain_draws(PARTS, accepted(0.5, 0.55, 0.6, 0.65, 0.7), most=0.75)
+    assert draws.max() <= 0.25
+
+
+def test_where_half_of_the_requests_lose_no_gain_is_sure():
+    rates = (0.5, 0.51, 0.52, 0.53, 0.54)
+    uneven = accepted(*rates, requests=20)
+    for at, sample in enumerate(uneven[1:], 1):
+        sample.addends[::2, 0] += 1.0 * at
+        sample.addends[1::2, 0] -= 1.0 * at
+    assert interval(gain_draws(PARTS, uneven)).low == 0
+    assert forecast(*rates, requests=20).low > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "curve",
+    [
+        lambda x: 0.15 - 0.15 * (1 + 400 * x) ** -0.3,
+        lambda x: 0.02 * np.log1p(400 * x),
+        lambda x: 0.1 * x**0.5,
+        lambda x: 0.12 * (1 - np.exp(-60 * x)),
+        lambda x: 0.0 * x,
+    ],
+    ids=["power law", "logarithm", "late", "soon over", "nothing gained"],
+)
+def test_the_interval_holds_the_final_gain_of_simulated_trainings(curve):
+    generator, held = np.random.default_rng(0), 0
+    for _ in range(100):
+        noise = 0.003 * generator.standard_normal(len(PARTS))
+        rates = [0.6, *(0.6 + curve(np.array(PARTS)) + noise)]
+        common = generator.random((200, 50))
+        samples = accepted(*rates)
+        for rate, sample in zip(rates, samples, strict=True):
+            # The same requests and mostly the same tokens, as of drafts that are alike.
+            own = np.where(
+                generator.random(common.shape) < 0.8, common, generator.random((200, 50))
+            )
+            sample.addends[:, 0] = (own < rate).sum(axis=1)
+        found = interval(gain_draws(PARTS, samples))
+        held += found.low <= float(curve(np.array(1.0))) <= found.high
+    assert held >= 90

@@ -1,0 +1,64 @@
+"""What can be trained here, found out before anything is computed."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftbench.errors import ModelError, UsageError
+from draftbench.run_folder.folder import RunFolder
+from draftbench.run_folder.key import request_key
+from draftbench.run_folder.run import read_run
+from draftbench.training import plan as plans
+from draftbench.training.examples import examples_of
+from draftbench.training.plan import plan_training
+from draftbench.training.settings import TrainingSettings
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def planned(swept):
+    """Plan the training of a draft on the run."""
+    run = read_run(RunFolder(swept))
+    examples = examples_of(run, request_key())
+
+    def plan(draft, **changes):
+        return plan_training(run, examples, draft, TrainingSettings(**changes), "cpu")
+
+    return plan
+
+
+def test_a_draft_of_the_run_is_known_by_its_weights(planned, spoiled):
+    assert planned("spoiled").candidate.draft == "spoiled"
+    assert planned(str(spoiled)).candidate.draft == "spoiled"
+    assert planned(str(spoiled)).speeds.by_k.keys() == {1, 2}
+
+
+def test_of_other_weights_no_speed_is_known(planned, embedded):
+    assert planned(str(embedded / "draft")).speeds is None
+
+
+@pytest.mark.parametrize("draft", ["ngram", "mtp"])
+def test_what_has_no_weights_is_not_trained(planned, draft):
+    with pytest.raises(UsageError, match="no weights"):
+        planned(draft)
+
+
+def test_other_token_ids_are_not_trained(planned, embedded):
+    with pytest.raises(ModelError, match="other token ids"):
+        planned(str(embedded / "foreign"))
+
+
+def test_too_little_memory_is_refused_with_the_batch_that_fits(planned, monkeypatch):
+    def bytes_of(*_):
+        return 1000, 100
+
+    monkeypatch.setattr(plans, "training_bytes", bytes_of)
+    monkeypatch.setattr(plans, "memory_left", lambda: 1350)
+    with pytest.raises(ModelError) as refused:
+        planned("spoiled", batch=8)
+    assert refused.value.hint == "`--batch 3` fits"
+    monkeypatch.setattr(plans, "memory_left", lambda: 900)
+    with pytest.raises(ModelError) as refused:
+        planned("spoiled", batch=8)
+    assert "smaller draft" in refused.value.hint

@@ -1,0 +1,69 @@
+"""Rates of acceptance → speed-ups."""
+
+import numpy as np
+import pytest
+import scenes
+
+from draftbench.acceptance.intervals import Estimate
+from draftbench.training.held_out import Acceptance
+from draftbench.training.speed import Speeds
+
+
+def accepted(*rates, length=2001):
+    """Long responses, so that their ends hardly count, of which every position is accepted so."""
+    return Acceptance(
+        [
+            (
+                scenes.trajectory(f"r{at}", length, limit=length + 9),
+                scenes.replay([rate] * (length - 1)),
+            )
+            for at, rate in enumerate(rates)
+        ]
+    )
+
+
+def exactly(value):
+    return Estimate(value, value, value)
+
+
+def test_as_often_accepted_it_is_as_fast():
+    before, speeds = accepted(0.0), Speeds({1: exactly(0.8), 2: exactly(0.7)}, 1.0)
+    k, speed = speeds.at(before, np.zeros(100))
+    assert (k, speed.value) == (1, pytest.approx(0.8))
+
+
+def test_always_accepted_its_rounds_yield_every_token_of_the_longest_draft_that_pays():
+    before, speeds = accepted(0.0), Speeds({1: exactly(0.8), 2: exactly(0.7)}, 1.0)
+    k, speed = speeds.at(before, np.ones(100))
+    assert (k, speed.value) == (2, pytest.approx(3 * 0.7, rel=1e-3))
+
+
+def test_in_between_rounds_yield_the_geometric_sum():
+    before, speeds = accepted(0.0), Speeds({2: exactly(0.7)}, 1.0)
+    _, speed = speeds.at(before, np.full(100, 0.5))
+    assert speed.value == pytest.approx(1.75 * 0.7, rel=1e-3)
+
+
+def test_the_doubt_of_the_rate_and_of_the_timing_both_show():
+    before = accepted(0.0)
+    timed = {1: Estimate(0.8, 0.8 / 1.2, 0.8 * 1.2)}
+    rate = np.random.default_rng(0).normal(0.5, 0.05, 2000)
+    widths = []
+    for by_k, draws in (({1: exactly(0.8)}, rate), (timed, np.full(2000, 0.5)), (timed, rate)):
+        _, speed = Speeds(by_k, 1.0).at(before, draws)
+        widths.append(speed.high / speed.low)
+    assert widths[2] > max(widths[:2]) > 1.05
+
+
+def test_of_counted_rounds_the_fastest_k_is_taken():
+    speeds = Speeds({1: exactly(1.2), 2: exactly(1.1)}, 1.2)
+    k, speed = speeds.with_tokens({1: exactly(1.1), 2: exactly(1.3)})
+    assert (k, speed.value) == (2, pytest.approx(1.43))
+
+
+def test_a_product_of_two_figures_has_the_doubts_of_both():
+    # Half-widths of .1 and .24 in the logarithm make .26.
+    timed = Estimate(1.0, float(np.exp(-0.1)), float(np.exp(0.1)))
+    tokens = Estimate(1.0, float(np.exp(-0.24)), float(np.exp(0.24)))
+    _, speed = Speeds({1: timed}, 1.0).with_tokens({1: tokens})
+    assert np.log([speed.low, speed.high]) == pytest.approx([-0.26, 0.26])
