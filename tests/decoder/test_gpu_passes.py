@@ -29,6 +29,10 @@ from tests.decoder.test_runners import LLAMA, random_model
 # attention; its result by token (two shapes, of which one may be a view); out; add; norm; gate
 # and up; silu; multiply; down; add; norm.
 A_LAYER = 18
+# By hand, of fused kernels: rotary, store and queries by key head in one, add and norm in one, silu
+# and multiply in one. A pass over one token copies attention's result once at most, so that it
+# launches six besides the four products.
+A_FUSED_LAYER, PRODUCTS, BESIDES_PRODUCTS = 11, 4, 6
 # Qwen 3 norms queries and keys, each to a place of its own and back.
 OF_NORMED_HEADS = 4
 # The shares of chunks, the product with them, its sum, and back to 16 bits.
@@ -75,8 +79,17 @@ def put(tensor, key, values):
     torch.ops.aten.index_put_(tensor, key, values)
 
 
+@pytest.fixture(params=["PyTorch's kernels", "fused kernels"])
+def kernels(request, monkeypatch):
+    """Those of recorded passes; no more than their shapes is needed of them here."""
+    if request.param == "fused kernels":
+        pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
+    monkeypatch.setattr(llama, "has_fused_kernels", lambda device: request.param == "fused kernels")
+    return request.param
+
+
 @pytest.fixture
-def on_gpu(monkeypatch):
+def on_gpu(monkeypatch, kernels):
     """A random model's runner on a GPU that computes nothing, and its recordings."""
 
     def to(tensor, *where, **more):
@@ -143,11 +156,19 @@ def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(on_gpu, name, 
 
 
 @pytest.mark.parametrize("name", LLAMA)
-def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, name):
+def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, kernels, name):
     one, two = (on_gpu(name, layers=layers)[1] for layers in (1, 2))
+    most = A_FUSED_LAYER if kernels == "fused kernels" else A_LAYER
     for fewer, more in zip(one, two, strict=True):
         launches = len(more.launched) - len(fewer.launched)
-        assert launches <= A_LAYER + OF_NORMED_HEADS * (name == "qwen3")
+        assert launches <= most + OF_NORMED_HEADS * (name == "qwen3")
+
+
+def test_a_layer_over_one_token_launches_six_kernels_besides_its_products(on_gpu, kernels):
+    if kernels != "fused kernels":
+        pytest.skip("PyTorch's kernels launch more")
+    (one, *_), (two, *_) = (on_gpu("llama", layers=layers, widths=(1,))[1] for layers in (1, 2))
+    assert len(two.launched) - len(one.launched) <= PRODUCTS + BESIDES_PRODUCTS
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -338,10 +359,11 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
     assert not [found for found in operations.illegal if "read" in found or "mask" in found]
 
 
-def test_a_runners_name_says_which_attention_it_may_use(on_gpu):
+def test_a_runners_name_says_which_attention_and_kernels_it_may_use(on_gpu, kernels):
     make_ready("cuda")
     name = on_gpu("llama")[0].name
-    assert name == "draftbench (bfloat16, cuda:0, flash or memory-efficient attention)"
+    own = ", fused kernels" if kernels == "fused kernels" else ""
+    assert name == f"draftbench (bfloat16, cuda:0, flash or memory-efficient attention{own})"
 
 
 @pytest.mark.parametrize(

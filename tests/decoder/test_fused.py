@@ -1,0 +1,117 @@
+"""The kernels of recorded passes against PyTorch's operations: on a GPU where there is one, else in
+Triton's interpreter, which cuts numbers off where a GPU rounds them to bfloat16.
+"""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from draftbench.decoder import llama
+from draftbench.decoder.attention import EvenRows
+from draftbench.decoder.llama import swiglu
+from tests.decoder.test_cuda_graphs import Traced
+from tests.decoder.test_runners import (
+    LLAMA,
+    assert_agrees_with_full_pass,
+    assert_rows_do_not_meet,
+    full_pass,
+    random_model,
+    runner_of,
+)
+
+pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
+from draftbench.decoder import fused
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Two steps of each type, as numbers are rounded twice; of bfloat16 two more by the interpreter.
+STEPS = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+each_type = pytest.mark.parametrize("dtype", STEPS, ids=str)
+
+
+def assert_near(got, expected):
+    step = STEPS[expected.dtype]
+    torch.testing.assert_close(got, expected, rtol=step, atol=step)
+
+
+@pytest.fixture
+def normal():
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*size, dtype):
+        return torch.randn(*size, generator=generator).to(DEVICE, dtype)
+
+    return drawn
+
+
+@each_type
+@pytest.mark.parametrize(("n", "width"), [(1, 64), (3, 100), (2, 1537), (5, 1)])
+def test_a_sum_and_its_norm_are_pytorchs(normal, dtype, n, width):
+    sums, added = (normal(n, width, dtype=dtype) for _ in range(2))
+    weight = normal(width, dtype=dtype)
+    expected = sums + added
+    normed = functional.rms_norm(expected, (width,), weight, 1e-5)
+    got = fused.add_norm(sums, added, weight, 1e-5)
+    assert_near(sums, expected)
+    assert_near(got, normed)
+
+
+@each_type
+@pytest.mark.parametrize(("n", "inner"), [(1, 64), (3, 77), (2, 2500), (5, 1)])
+def test_swiglu_is_pytorchs(normal, dtype, n, inner):
+    gate_up = normal(n, 2 * inner, dtype=dtype)
+    assert_near(fused.swiglu(gate_up), swiglu(gate_up))
+
+
+@each_type
+@pytest.mark.parametrize(
+    ("rows", "width", "heads", "kv_heads", "half"),
+    [(1, 1, 4, 2, 8), (1, 5, 6, 2, 5), (3, 2, 3, 1, 9), (2, 3, 4, 4, 16)],
+)
+def test_queries_are_rotated_and_keys_and_values_stored_where_pytorch_does(
+    normal, dtype, rows, width, heads, kv_heads, half
+):
+    """Also past the last position that the tables know, whose results are never read."""
+    head, capacity, positions = 2 * half, 24, 20
+    rotary = llama.Rotary(*(normal(positions, 1, head, dtype=dtype) for _ in range(2)))
+    starts = torch.tensor([19, 0, 7][:rows], device=DEVICE)
+    qkv = normal(rows * width, heads + 2 * kv_heads, head, dtype=dtype)
+    slabs = normal(2, 2, rows, kv_heads, capacity, head, dtype=dtype)
+    given, outcomes = (slabs, starts, width, capacity, rotary, heads // kv_heads), []
+    for kind in (EvenRows, fused.FusedRows):
+        slab = slabs[1].clone()
+        outcomes.append((kind(*given)._store(qkv.clone(), slab), slab))
+    (query, slab), (fused_query, fused_slab) = outcomes
+    assert_near(fused_query, query)
+    assert_near(fused_slab, slab)
+    # Nothing else in the slab was touched.
+    assert int((fused_slab != slabs[1]).any(dim=-1).sum()) <= 2 * rows * width * kv_heads
+
+
+@pytest.fixture
+def fused_kernels(monkeypatch):
+    monkeypatch.setattr(llama, "has_fused_kernels", lambda device: True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE == "cuda", reason="a trace stands for a CUDA graph on a CPU")
+@pytest.mark.parametrize("name", LLAMA)
+def test_a_recorded_pass_of_these_kernels_gives_the_logits_of_transformers(fused_kernels, name):
+    model = random_model(LLAMA[name])
+    ids, expected = full_pass(model)
+    runner = runner_of(model)
+    assert runner.record_with(Traced) is None
+    assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
+    assert_rows_do_not_meet(runner, model, widths=range(1, 6))
+    assert runner.name == "draftbench (float32, cpu, fused kernels)"
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="a trace stands for a CUDA graph on a CPU")
+def test_kernels_that_give_other_logits_are_not_used_and_the_pass_is_recorded_without(
+    fused_kernels, monkeypatch
+):
+    monkeypatch.setattr(fused, "swiglu", lambda gate_up: swiglu(gate_up.flip(1)))
+    runner = runner_of(random_model(LLAMA["llama"]))
+    why = runner.record_with(Traced)
+    assert "its passes take more launches than they could: its passes differ" in why
+    assert runner.name == "draftbench (float32, cpu)"
+    assert runner.new_cache(8, widths=(1,)).graphs is not None
