@@ -41,7 +41,8 @@ def peers(file: Path) -> tuple[dict[str, float], list[Speed]]:
         if "rows" in told:
             speeds.append(Speed(**told))
         else:
-            facts[told.pop("name")] = next(iter(told.values()))
+            name = told.pop("name")
+            (facts[name],) = told.values()
     return facts, speeds
 
 

@@ -19,10 +19,12 @@ mkdir -p "$OUT" && rm -rf "${OUT:?}"/{built-in,vllm,peers.jsonl}
 MODELS=$(mktemp -d)
 trap 'rm -rf "$MODELS"' EXIT
 
-# step NAME SECONDS COMMAND…: run it, its output in OUT/NAME.log, and say how it ended.
+# step NAME SECONDS COMMAND…: run it, its output in OUT/NAME.log, and say how it ended. A CPU is
+# given three times as long.
 step() {
     local name=$1 limit=$2 begun=$SECONDS code
     shift 2
+    [ "$DEVICE" = cpu ] && limit=$((3 * limit))
     ((limit > END - SECONDS)) && limit=$((END - SECONDS))
     if ((limit < 5)); then
         missing "$name" "no time was left"
