@@ -18,7 +18,7 @@ from draftbench.run_folder.run import read_run
 
 ROOT = Path(__file__).parents[1]
 DRAFT = Path(draftbench.__file__).parent / "embedded" / "draft"
-# Four times as wide, so that norms are scaled by 1/2 exactly; four query heads to a key head, not two.
+# Four times as wide, so that norms are scaled by 1/2 exactly; four query heads to a key head.
 LARGE = Shape(hidden=512, layers=4, inner=700, heads=16, kv_heads=4, vocab=2500)
 
 

@@ -237,11 +237,14 @@ def _grouped(query: Tensor, kv_heads: int) -> Tensor:
 
 
 def _mixed(grouped: Tensor, slab: Tensor, mask: Tensor, width: int) -> Tensor:
-    """Attention of `_grouped` queries [rows, width, heads, head]."""
+    """Attention of `_grouped` queries, by token [rows, width, key heads, group, head]."""
     keys, values = slab.narrow(3, 0, mask.shape[3]).unbind()
-    # `reshape`, since some of a GPU's kernels return [rows, n, heads, head] in memory.
-    mixed = _attention(grouped, keys, values, mask)
-    return mixed.reshape(len(grouped), -1, width, grouped.shape[3]).transpose(1, 2)
+    return _by_token(_attention(grouped, keys, values, mask), width)
+
+
+def _by_token(mixed: Tensor, width: int) -> Tensor:
+    # However a GPU's kernel lays its results out, these are views.
+    return mixed.unflatten(2, (-1, width)).permute(0, 3, 1, 2, 4)
 
 
 def _splits(slabs: Tensor, reach: int) -> bool:
@@ -263,14 +266,13 @@ def _by_chunk(mask: Tensor, kv_heads: int) -> Tensor:
 
 def _mixed_by_chunk(grouped: Tensor, slab: Tensor, mask: Tensor, width: int) -> Tensor:
     """`_mixed` with a mask by chunk. A chunk's share is its part of the sum of exponentials."""
-    rows, head = len(grouped), grouped.shape[3]
-    chunks, heads = mask.shape[:2]
-    by_chunk = grouped.reshape(1, heads, -1, head).expand(chunks, -1, -1, -1)
+    chunks = len(mask)
+    by_chunk = grouped.flatten(0, 1).expand(chunks, -1, -1, -1)
     seen = slab.narrow(3, 0, chunks * CHUNK).flatten(1, 2).unflatten(2, (chunks, CHUNK))
     keys, values = seen.transpose(1, 2).unbind()
     mixed, log_sums = _attention_with_log_sums(by_chunk, keys, values, mask)
     mixed = (mixed * log_sums.softmax(0).unsqueeze(3)).sum(0).to(grouped.dtype)
-    return mixed.reshape(rows, -1, width, head).transpose(1, 2)
+    return _by_token(mixed.unflatten(0, (len(grouped), -1)), width)
 
 
 def _attention_with_log_sums(

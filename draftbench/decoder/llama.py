@@ -4,7 +4,8 @@ transformers spends about 0.17 ms of Python on a layer, which is most of a small
 runner takes the weights and rotary tables of a model, layer by layer so that memory never holds
 them twice, and makes fewer kernel calls: query, key and value are one product, gate and up another,
 keys and values are written in place. Its logits are compared with transformers' before it is used
-(`models.quantize`). On a GPU passes of a few tokens are recorded as CUDA graphs.
+(`models.quantize`). On a GPU passes of a few tokens are recorded as CUDA graphs, with kernels of
+their own where there is Triton.
 """
 
 from __future__ import annotations

@@ -26,13 +26,11 @@ from tests.decoder.operations import Operations
 from tests.decoder.test_runners import LLAMA, random_model
 
 # By hand: query, key and value; rotary (roll, multiply, add); store; queries by key head;
-# attention; its result by token (two shapes, of which one may be a view); out; add; norm; gate
-# and up; silu; multiply; down; add; norm.
-A_LAYER = 18
+# attention; its result by token; out; add; norm; gate and up; silu; multiply; down; add; norm.
+A_LAYER = 17
 # By hand, of fused kernels: rotary, store and queries by key head in one, add and norm in one, silu
-# and multiply in one. A pass over one token copies attention's result once at most, so that it
-# launches six besides the four products.
-A_FUSED_LAYER, PRODUCTS, BESIDES_PRODUCTS = 11, 4, 6
+# and multiply in one: six besides the four products.
+A_FUSED_LAYER = 10
 # Qwen 3 norms queries and keys, each to a place of its own and back.
 OF_NORMED_HEADS = 4
 # The shares of chunks, the product with them, its sum, and back to 16 bits.
@@ -162,13 +160,6 @@ def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, kernels, name):
     for fewer, more in zip(one, two, strict=True):
         launches = len(more.launched) - len(fewer.launched)
         assert launches <= most + OF_NORMED_HEADS * (name == "qwen3")
-
-
-def test_a_layer_over_one_token_launches_six_kernels_besides_its_products(on_gpu, kernels):
-    if kernels != "fused kernels":
-        pytest.skip("PyTorch's kernels launch more")
-    (one, *_), (two, *_) = (on_gpu("llama", layers=layers, widths=(1,))[1] for layers in (1, 2))
-    assert len(two.launched) - len(one.launched) <= PRODUCTS + BESIDES_PRODUCTS
 
 
 @pytest.mark.parametrize("rows", [1, 4])
