@@ -2,6 +2,10 @@
 Triton's interpreter, which cuts numbers off where a GPU rounds them to bfloat16.
 """
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn import functional
@@ -85,6 +89,35 @@ def test_queries_are_rotated_and_keys_and_values_stored_where_pytorch_does(
     assert_near(fused_slab, slab)
     # Nothing else in the slab was touched.
     assert int((fused_slab != slabs[1]).any(dim=-1).sum()) <= 2 * rows * width * kv_heads
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from draftbench.decoder import fused
+
+TENSORS = "sums added weight normed gate_up gated qkv cos sin query slab".split()
+OTHERS = {"starts": "*i64", "eps": "fp32", "to_values": "i64", "block": "constexpr"}
+for kernel in (fused._add_norm, fused._swiglu, fused._rotate_and_store):
+    for dtype in ("bf16", "fp16", "fp32"):
+        types = {
+            name: f"*{dtype}" if name in TENSORS else OTHERS.get(name, "i32")
+            for name in kernel.arg_names
+        }
+        block = (kernel.arg_names.index("block"),)
+        source = ASTSource(kernel, types, {block: 64})
+        for capability in (80, 90):
+            assert triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["cubin"]
+"""
+
+
+@pytest.mark.slow
+def test_each_kernel_compiles_for_ampere_and_hopper(tmp_path):
+    """Which needs no GPU."""
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    subprocess.run([sys.executable, "-c", COMPILE], env=environment, check=True, timeout=300)
 
 
 @pytest.fixture

@@ -77,17 +77,8 @@ def put(tensor, key, values):
     torch.ops.aten.index_put_(tensor, key, values)
 
 
-@pytest.fixture(params=["PyTorch's kernels", "fused kernels"])
-def kernels(request, monkeypatch):
-    """Those of recorded passes; no more than their shapes is needed of them here."""
-    if request.param == "fused kernels":
-        pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
-    monkeypatch.setattr(llama, "has_fused_kernels", lambda device: request.param == "fused kernels")
-    return request.param
-
-
 @pytest.fixture
-def on_gpu(monkeypatch, kernels):
+def on_gpu(monkeypatch):
     """A random model's runner on a GPU that computes nothing, and its recordings."""
 
     def to(tensor, *where, **more):
@@ -101,6 +92,7 @@ def on_gpu(monkeypatch, kernels):
     moved, copied = torch.Tensor.to, torch.ops.aten.copy_.default
     for module in (cuda_graphs, llama):  # where it would pin the host's memory
         monkeypatch.setattr(module, "on_device", on_device)
+    monkeypatch.setattr(llama, "has_fused_kernels", lambda device: False)
     # Values are what this GPU lacks.
     monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
 
@@ -134,6 +126,15 @@ def on_gpu(monkeypatch, kernels):
     return made
 
 
+@pytest.fixture(params=["PyTorch's kernels", "fused kernels"])
+def kernels(request, monkeypatch, on_gpu):
+    """Those of recorded passes; here no more than their shapes is needed of them."""
+    if request.param == "fused kernels":
+        pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
+        monkeypatch.setattr(llama, "has_fused_kernels", lambda device: True)
+    return request.param
+
+
 @pytest.mark.parametrize(
     ("name", "level", "rows"),
     [
@@ -145,7 +146,9 @@ def on_gpu(monkeypatch, kernels):
         ("llama", "int8", 4),
     ],
 )
-def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(on_gpu, name, level, rows):
+def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(
+    on_gpu, kernels, name, level, rows
+):
     runner, recordings = on_gpu(name, level, rows=rows)
     # Three widths, each with a reach of 256 and of 512 keys.
     assert len(recordings) == 6
@@ -163,7 +166,7 @@ def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, kernels, name):
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_more_than_1024_keys_are_attended_to_by_chunks_and_not_copied(on_gpu, rows):
+def test_more_than_1024_keys_are_attended_to_by_chunks_and_not_copied(on_gpu, kernels, rows):
     """Reaches of 256, 512, 1024, 2048 and 2304 keys."""
     one, two = (
         on_gpu("llama", layers=layers, rows=rows, widths=(5,), capacity=2200)[1]
