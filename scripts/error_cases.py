@@ -399,6 +399,8 @@ ANSWERS: list[Case] = [
         "recommend", "run", "--costs", "costs.yaml")),
     ("An unknown engine", lambda: kept(nothing, "export", "run", "--engine", "vlm")),
     ("An acceptance rate of 2.7", lambda: ["estimate", "--alpha", "2.7", "--draft-cost", "0.1"]),
+    ("A verify ratio below 1", lambda: [
+        "estimate", "--alpha", "0.7", "--draft-cost", "0.1", "--verify-ratio", "0.2"]),
 ]  # fmt: skip
 ENGINES: list[Case] = [
     ("`--engine vlm`", lambda: served(engine="vlm")),

@@ -6,9 +6,9 @@ Sources of the shapes: LiteLLM, StandardLoggingPayload and spend logs; Helicone,
 Langfuse, observations by API, table and blob storage; OpenTelemetry, GenAI conventions 1.37 and
 OTLP; OpenInference and OpenLLMetry, spans; LangSmith, runs; Amazon Bedrock, model invocation logs;
 MLflow, `search_traces`; Datadog, spans; Anthropic, Messages and batches; OpenAI, batches and
-Responses; Ollama, `/api/chat` and `/api/generate`; llama.cpp, `/completion`; SGLang, `/generate`;
-TGI, `/generate`; vLLM, benchmarks/datasets; AIPerf, custom data sets; Mooncake, Azure and BurstGPT,
-traces.
+Responses; Gemini, `generateContent` and batches; Cohere, `/v2/chat`; OpenRouter; Ollama,
+`/api/chat` and `/api/generate`; llama.cpp, `/completion`; SGLang, `/generate`; TGI, `/generate`;
+vLLM, benchmarks/datasets; AIPerf, custom data sets; Mooncake, Azure and BurstGPT, traces.
 """
 
 from __future__ import annotations
@@ -152,6 +152,25 @@ SHAPES = {
          "output": {"outputBodyJson": {"role": "assistant",
                                        "content": [{"type": "text", "text": "Hi"}]}}},
         [USER], "Hi", DEFAULT | {"max_tokens": 9}),
+    "Gemini": (
+        {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}],
+         "systemInstruction": {"parts": [{"text": "Be brief"}]},
+         "generationConfig": {"temperature": 0.7, "maxOutputTokens": 9}},
+        TOLD, None, SAMPLED),
+    "Gemini, batch": (
+        {"request": {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}],
+                     "generationConfig": SAMPLED},
+         "response": {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]}},
+        [USER], "Hi", SAMPLED),
+    "Cohere, a plan before the call": (
+        {"model": "m", "messages": [
+            USER, {"role": "assistant", "tool_plan": "hm", "tool_calls": [CALL]}, CALLED[2]]},
+        [USER, {"role": "assistant", "content": None, "tool_calls": [CALL], "tool_plan": "hm",
+                "reasoning_content": "hm"}, CALLED[2]],
+        None, DEFAULT),
+    "OpenRouter": (
+        {"body": CHAT | {"usage": {"include": True}, "provider": {"order": ["a"]}}},
+        [USER], None, SAMPLED),
     "Bedrock, too large": (
         {"modelId": "m", "input": {"inputBodyS3Path": "s3://a/b"}},
         NoTrafficError, "kept elsewhere by the logger", {}),
@@ -199,6 +218,9 @@ SHAPES = {
     "Langfuse, cut": (
         LANGFUSE | {"input": "<truncated due to size exceeding limit>"},
         NoTrafficError, "cut by the logger", {}),
+    "Langfuse, an image in a text": (
+        LANGFUSE | {"input": "What is @@@langfuseMedia:type=image/png|id=a|source=bytes@@@?"},
+        NoTrafficError, "kept elsewhere by the logger", {}),
     "a logger's mark at the end": (
         CHAT | {"messages": [{"role": "user", "content": "Once upon a ... [truncated]"}]},
         NoTrafficError, "cut by the logger", {}),
@@ -354,6 +376,10 @@ SHAPES = {
     "reasoning that only the server has": (
         {"model": "m", "input": [USER, {"type": "reasoning", "id": "r", "summary": []}, USER]},
         NotRepresentableError, "reasoning that is not in the log", {}),
+    "a text with a file": (
+        {"messages": [{"role": "user",
+                       "content": [{"type": "text", "text": "What?", "file": {"file_id": "f"}}]}]},
+        NotRepresentableError, "message content of type file", {}),
     "an image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         NotRepresentableError, "message content of type image_url", {}),

@@ -1,5 +1,6 @@
 """Every test is offline, 100 columns wide, on one thread, with a request key of its own."""
 
+import gc
 import os
 import signal
 
@@ -16,6 +17,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch):
     monkeypatch.setenv("DRAFTBENCH_KEY", "the key of the tests")
+    # A sweep collects garbage after each candidate: all of torch and pytest need not be looked at.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

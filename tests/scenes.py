@@ -27,6 +27,7 @@ from draftbench.records import (
     CostPoint,
     Decode,
     DraftingMode,
+    EngineFacts,
     Failure,
     LookupReplay,
     ModelFacts,
@@ -227,6 +228,24 @@ def served(candidate: Candidate | None, k: int, *arrivals: float, **changes: Any
     return Served(candidate=candidate, k=k, arrivals=arrivals, **fields)
 
 
+def engine_facts(candidate: Candidate | None, k: int, **changes: Any) -> EngineFacts:
+    """What a vLLM that draftbench started told of itself."""
+    fields: dict[str, Any] = {
+        "server": f"s{k}",
+        "process": "p1",
+        "engine": "vllm",
+        "version": "0.1",
+        "model": "big",
+        "started": True,
+        "command": None,
+        "settings": {},
+        "context_length": None,
+        "prefix_cache": None,
+        "ready_seconds": None,
+    }
+    return EngineFacts(candidate=candidate, k=k, **fields | changes)
+
+
 def step(candidate: Candidate | None, *seconds: float, **changes: Any) -> CostPoint:
     """Timed steps of a draft, or of the target (None)."""
     fields: dict[str, Any] = {
@@ -338,14 +357,19 @@ def pair_facts(**changes: Any) -> PairFacts:
     )
 
 
+def with_fields(file: Path, **fields: Any) -> Path:
+    """A file of JSON in which some fields are replaced."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return file
+
+
 def stranger(folder: Path) -> Path:
     """The embedded draft with a tokenizer of which the target has no word but the end."""
     embedded = Path(str(files("draftbench"))) / "embedded"
     path = Path(shutil.copytree(embedded / "draft", folder / "stranger"))
-    tokenizer = json.loads((path / "tokenizer.json").read_text())
     words = {f"word {i}": i for i in range(1, 2048)}
-    tokenizer["model"] = {"type": "WordLevel", "vocab": words, "unk_token": "word 1"}
-    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "word 1"}
+    with_fields(path / "tokenizer.json", model=model)
     return path
 
 

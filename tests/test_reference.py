@@ -40,6 +40,15 @@ def test_a_draft_for_stories_is_not_worth_it_on_math():
     assert notebook.recommend(run, min_speedup=1.4).decision == "do_not_speculate"
 
 
+@pytest.mark.parametrize("limit", [0.95, 1.1, 1.2])
+def test_what_a_limit_on_the_tail_refuses_at_a_load_it_refuses_at_every_larger_one(limit):
+    run = notebook.read(KEPT / "qwen2.5-coder")
+    found = recommend(run, DecisionOptions(max_p99_ratio=limit))
+    ks = [each.k for each in found.schedule]
+    answers = ["speculate" if k else "open" if k is None else "no" for k in ks]
+    assert answers == sorted(answers, key=["speculate", "open", "no"].index)
+
+
 def test_predictions_on_real_models_are_a_few_percent_off():
     error = notebook.recommend(notebook.read(KEPT / "qwen2.5-coder")).prediction_error
     assert error.configurations >= 12

@@ -71,8 +71,8 @@ def of_decoder(
             for candidate in prepared.candidates
         ),
         assumed=(
-            "If nothing else runs here, every response reaches its limit, each candidate is "
-            "decoded at one k, and none saves time.",
+            "If the machine stays as busy as it is now, every response reaches its limit, each "
+            "candidate is decoded at one k, and none saves time.",
             f"Memory: weights, and a cache for the {tokens} tokens that are held at once at most; "
             "activations are not counted.",
         ),

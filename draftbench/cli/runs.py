@@ -15,7 +15,7 @@ from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.flags import flag
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section, render_sections
+from draftbench.report.terminal.text import Section, counted, render_sections
 from draftbench.run_folder.folder import MANIFEST, RunFolder
 
 FolderArgument = Annotated[
@@ -66,19 +66,24 @@ def list_runs(
     if output.style == "json":
         output.write(to_json(listed))
         return 0
-    head = ("run", "answer", "status", "n", "target", "traffic", "created", "texts")
-    rows, broken = [], []
+    head = ("run", "answer", "n", "target", "traffic")
+    rows, notes = [], []
     for run in listed:
         name, target, traffic = (
             str(path).rsplit("/", 1)[-1] for path in (run.run, run.target, run.traffic)
         )
         if run.problem:
-            broken.append(f"{name}: {run.problem}")
-        else:
-            created = run.created.replace("T", " ")[:16]
-            facts = (str(run.requests), target, traffic, created, run.private)
-            rows.append((name, run.answer, run.status, *facts))
-    section = Section(f"Runs in {folder}", head, rows, broken)
+            notes.append(f"{name}: {run.problem}")
+            continue
+        unfinished = "unfinished" if run.status == "unfinished" else None
+        answer = "; ".join(filter(None, (unfinished, run.answer)))
+        rows.append((name, answer or "complete", str(run.requests), target, traffic))
+    if kept := sum(run.private == "kept" for run in listed):
+        notes.append(
+            f"prompts and responses are kept in {counted(kept, 'run')}: `draftbench runs redact "
+            "RUN` deletes them"
+        )
+    section = Section(f"Runs in {folder}, the newest first", head, rows, notes)
     output.write(render_sections([section], output.style, width()))
     return 0
 

@@ -99,7 +99,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
                 pairing=row,
                 parameters=pair.draft.parameters,
                 share=pair.draft.active_parameters / active,
-                same_tokens=pair.facts.vocabulary.all_tokens.same_id,
+                same_tokens=pair.facts.vocabulary.all_tokens.same_id if pair.facts else None,
                 obstacles=pair.obstacles,
                 caveats=pair.caveats,
                 works=pair.works,

@@ -72,7 +72,8 @@ def check_models(
     dtype: torch.dtype | None = None,
     heads: Sequence[str] = (),
 ) -> CheckResult:
-    """Check every draft with the target.
+    """Check every draft with the target. Weights or a tokenizer that a folder does not hold are not
+    looked into, which a caveat says.
 
     Args:
         memory_bytes: the memory that target and draft share.
@@ -100,8 +101,9 @@ def check_models(
     pairs = []
     for source in drafts:
         theirs, obstacles, caveats = _examined(source, dtype)
-        facts = pair_facts(target, source, traffic)
-        refusal = refusal_of(facts)
+        lacking = [each.name for each in (target, source) if "tokenizer" in each.lacks]
+        facts = None if lacking else pair_facts(target, source, traffic)
+        refusal = facts and refusal_of(facts)
         obstacles = [*([refusal] if refusal else []), *our_obstacles, *obstacles]
         if source.multimodal:
             obstacles.append(f"`{source.name}` reads images too: a draft must be a text model")
@@ -109,7 +111,8 @@ def check_models(
             obstacles.append("the weights of both do not fit the memory at any quantization")
         mixed = bool(ours.mixture or theirs.mixture)
         read = _of_reading(ours.read_at("none"), theirs.read_at("none"), always=mixed)
-        caveats = [*read, *caveats_of(facts), *our_caveats, *caveats]
+        compared = caveats_of(facts) if facts else [_without_tokenizer(lacking)]
+        caveats = [*read, *compared, *our_caveats, *caveats]
         if ours.family != theirs.family:
             caveats.append(f"another family: {theirs.family} for {ours.family}")
         stored = stored_level(target), stored_level(source)
@@ -121,9 +124,9 @@ def check_models(
                 caveats=tuple(caveats),
                 rooms=_rooms(ours, theirs, stored, memory_bytes),
                 engines=()
-                if any(map(writing_obstacle, (target, source)))
+                if facts is None or any(map(writing_obstacle, (target, source)))
                 else engine_answers(facts),
-                works="no" if obstacles else "yes" if covers(facts) else "maybe",
+                works="no" if obstacles else "yes" if facts and covers(facts) else "maybe",
             )
         )
     total = None if traffic is None else round(sum(traffic.values()))
@@ -131,6 +134,14 @@ def check_models(
     own_draft = own_draft_of(target.raw_config)
     sheets = tuple(_of_files(target, check_head(target, own_draft, head)) for head in heads)
     return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, sheets)
+
+
+def _without_tokenizer(names: Sequence[str]) -> str:
+    have = "have" if len(names) > 1 else "has"
+    return (
+        f"{' and '.join(names)} {have} no tokenizer here, so that it is unknown which tokens the "
+        "two share and which engines take them: add tokenizer.json"
+    )
 
 
 def _of_files(target: ModelSource, sheet: HeadSheet) -> HeadSheet:
@@ -196,6 +207,8 @@ def _examined(
     computes = stored_format is not None and stored_format.computes
     if other := writing_obstacle(source):
         obstacles.append(other)
+    elif "weights" in source.lacks:
+        caveats.append(f"{source.name} has no weights here: they were not looked into")
     elif not source.multimodal:
         source.check_weights()
     if stateful := rewind_obstacle(skeleton):

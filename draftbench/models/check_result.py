@@ -152,12 +152,12 @@ class PairSheet(msgspec.Struct, frozen=True):
     """One draft for the target."""
 
     draft: ModelSheet  # the draft
-    facts: PairFacts  # the two compared
+    facts: PairFacts | None  # the two compared; null: a tokenizer is not here
     obstacles: tuple[str, ...]  # why the pair cannot work; empty: it can
     caveats: tuple[str, ...]
     rooms: tuple[Room, ...]  # memory at each level
-    engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: one of the two writes no text
-    works: Works  # maybe: it lacks so many tokens that only traffic can tell
+    engines: tuple[EngineAnswer, ...]  # each engine's answer; empty: unknown, or one writes no text
+    works: Works  # maybe: only traffic, or a tokenizer that is not here, can tell
 
 
 class HeadSheet(msgspec.Struct, frozen=True):

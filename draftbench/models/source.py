@@ -32,6 +32,9 @@ from draftbench.safe_files import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
 FINGERPRINTED = {".safetensors", ".gguf", ".json", ".jinja", ".model", ".bin"}
+# How the names of files begin or end that hold weights, or a tokenizer.
+_WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".gguf")
+_TOKENIZERS = ("tokenizer", "vocab", "spiece", "tekken", "tiktoken")
 SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
 # A tensor of one of several layers: what holds the layers, and which of them it is.
 _LAYER = re.compile(r"(.+?)\.(\d+)\.")
@@ -68,6 +71,18 @@ class ModelSource:
         if self.local:
             return path.resolve().stem if path.suffix == ".gguf" else path.resolve().name
         return short_name(self.spec)
+
+    @cached_property
+    def lacks(self) -> tuple[str, ...]:
+        """Of weights and tokenizer what a folder with a configuration does not hold."""
+        if not self._path.is_dir():
+            return ()
+        files = [path.name for path in self._path.iterdir()]
+        held = {
+            "weights": any(name.endswith(_WEIGHTS) for name in files),
+            "tokenizer": any(name.startswith(_TOKENIZERS) for name in files),
+        }
+        return tuple(what for what in held if not held[what])
 
     def refuse_missing(self) -> None:
         """Raise a ModelError where there is nothing of this name, or a file of another kind."""

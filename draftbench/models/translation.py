@@ -61,7 +61,8 @@ def _by_string(source: ModelSource) -> dict[str, int]:
     mark = probe[0][:-1] if probe and probe[0][1:] and probe[0].endswith("a") else ""
     spaces = (mark,) if mark.strip() else _SPACES
     words = sorted(source.tokenizer.get_vocab().items(), key=lambda word: word[1], reverse=True)
-    return {_spaced(word, spaces): i for word, i in words if i < rows_of(source)}
+    rows = rows_of(source)
+    return {_spaced(word, spaces): i for word, i in words if i < rows}
 
 
 def _spaced(word: str, spaces: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ from draftbench.acceptance.faults import CONTROL_FAILED, near_tie, suspected_fau
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
 from draftbench.planner.cells import baseline_drift, beyond_timed
 from draftbench.planner.cost_sources import NO_BASELINE, engine_name
-from draftbench.planner.decide import Alternative, DecisionAt, Evaluator, decide
+from draftbench.planner.decide import OVER_TOKENS, Alternative, DecisionAt, Evaluator, decide
 from draftbench.planner.evaluate import why_unknown
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import (
@@ -559,21 +559,24 @@ def _of_candidate(
         short = f"replayed on only {len(replays)} of {replayable} responses"
         text = f"{short}, so that its figures are not of the same requests as the others'"
         yield Caveat("partly-replayed", text, decisive=True, short=short)
-    if c is not None:
-        if c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
-            uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
-            advice = "repeat the sweep on a quiet machine, in another --out"
-            yield Caveat(
-                "uncertain-cost",
-                f"{uncertain}, because repeats of one pass took very different times: {advice}",
-                short=f"{uncertain}: {advice}",
-            )
-        decoded = any(each.measured is not None for each in alternatives)
-        if one.note is not None:
-            yield Caveat("interpolated-costs", f"its costs are {one.note}")
-        elif not (evaluator.foreign or decoded or candidate.draft == SELF):
-            text = "never decoded; its speed-up is predicted from pass timings only"
-            yield Caveat("not-decoded", text)
+    if c and c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
+        uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
+        advice = "repeat the sweep on a quiet machine, in another --out"
+        yield Caveat(
+            "uncertain-cost",
+            f"{uncertain}, because repeats of one pass took very different times: {advice}",
+            short=f"{uncertain}: {advice}",
+        )
+    speeds = [each.measured.speedup.value or 0.0 for each in alternatives if each.measured]
+    if candidate.draft == SELF and (most := max(speeds, default=0.0)) > OVER_TOKENS:
+        short = f"{most:.2f}× is impossible for the target as its own draft"
+        yield Caveat(
+            "impossible",
+            f"{short}, which takes a target step for each token: something disturbed decoding "
+            "without speculation; repeat the sweep on a quiet machine",
+            decisive=True,
+            short=short,
+        )
     largest = max(each.k for each in alternatives)
     for text in beyond_timed(responses, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)

@@ -262,11 +262,10 @@ class DrawnRequests:
         """Columns summed over all requests, then over drawn ones [1 + draws, columns], times what
         drawn passes change them by.
         """
-        table = np.stack(columns, axis=1)
-        every = np.concatenate([table.sum(axis=0)[None], self._weights @ table])
-        times = np.stack(factors, axis=1)
-        often = RESAMPLES // PASS_DRAWS
-        found: Floats = every * np.concatenate([times[:1], np.tile(times[1:], (often, 1))])
+        table, times = np.stack(columns, axis=1), np.stack(factors, axis=1)
+        drawn = (self._weights @ table).reshape(-1, *times[1:].shape) * times[1:]
+        whole = table.sum(axis=0) * times[:1]
+        found: Floats = np.concatenate([whole, drawn.reshape(RESAMPLES, -1)])
         return found
 
 

@@ -57,7 +57,7 @@ from draftbench.planner.recommendation import (
     LargerSweep,
     Remedy,
 )
-from draftbench.records import SELF, Candidate
+from draftbench.records import SELF, Candidate, Key
 from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run, to_decode
 
@@ -70,7 +70,7 @@ HARDLY_MORE_LOSS = TIMING_NOISE / 2
 DRAFTS_DIFFER, _AMONG = 0.2, np.geomspace(0.005, 0.64, 8)
 # A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
 # were decoded.
-_OVER_TOKENS = 1.25
+OVER_TOKENS = 1.25
 # No sweep of more than so many times the requests is advised; where none can be, so many times as
 # many are tried next.
 _MOST_TIMES, _NEXT_TIMES = 50, 10
@@ -302,18 +302,14 @@ class Evaluator:
         """How much longer than promised decoding takes, by all timed cells."""
         timed, blocks = self.source.run, self.source.blocks
         cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
-        concurrencies = sorted(
-            {concurrency for by_concurrency in blocks.values() for concurrency in by_concurrency}
-        )
+        loads = {n for by_concurrency in blocks.values() for n in by_concurrency}
+        loads |= {cell.configuration.concurrency for cell in cells}
         engine = timed is not None and timed.manifest.question.engine is not None
-        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, concurrencies)
-        timed_concurrencies = sorted(
-            {*concurrencies, *(cell.configuration.concurrency for cell in cells)}
-        ) or [1]
+        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, sorted(loads))
         known = [
             Configuration(candidate.draft, candidate.quant, k, concurrency)
             for candidate in self.run.candidates
-            for concurrency in timed_concurrencies
+            for concurrency in sorted(loads) or [1]
             for k in self.ks
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]
@@ -346,6 +342,12 @@ class Evaluator:
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
         """What was decoded by the runner that costs come from."""
         return {} if self.foreign else measurements(self.run, concurrency)
+
+    @remembered
+    def decoded(self, candidate: Candidate) -> frozenset[Key]:
+        """The responses on which a candidate was decoded at some load."""
+        decodes = () if self.foreign else self.run.decodes
+        return frozenset(row.key for row in decodes if row.candidate == candidate)
 
     @remembered
     def promised(self, concurrency: int) -> Promised:
@@ -527,15 +529,14 @@ def _drawn_logs(here: Promised, longer: Sequence[Floats], *, prefills: bool) -> 
     requests are spread as Student's t of as many equal ones.
     """
 
+    promised = np.stack([here.plain, here.rounds], axis=-1)
+
     def logs(rows: slice, longer: Floats) -> Floats:
-        sides = [
-            here.plain[rows] * np.exp(longer[..., 0]),
-            here.rounds[rows] * np.exp(longer[..., 1]),
-        ]
-        if prefills:
-            sides = [side + here.prefills[rows, :, at] for at, side in enumerate(sides)]
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(np.log(sides[0] / sides[1]), np.float64)
+            sides = np.log(promised[rows]) + longer
+            if prefills:
+                sides = np.logaddexp(sides, np.log(here.prefills[rows]))
+            return np.asarray(sides[..., 0] - sides[..., 1], np.float64)
 
     estimate, by_requests, by_time = longer
     middle = logs(slice(0, 1), estimate[None])[0]
@@ -691,7 +692,7 @@ class DecisionAt:
         if self.leader is None or self.deciding is None:
             return None
         speed, most = self.deciding.value, self.leader.tokens_per_round
-        if most is None or speed <= _OVER_TOKENS * most:
+        if most is None or speed <= OVER_TOKENS * most:
             return None
         return f"{speed:.2f}× is impossible with {most:.2f} tokens per round"
 

@@ -4,7 +4,8 @@ that is known of configurations that were timed and of others.
     log(seconds of a cell / seconds promised) = plain(block, b) + [k > 0] · δ(draft, k, b) + noise
 
     built-in  δ = runner + runner at b + draft + draft at b + k + k at b + o at b · step / round
-    engine    rounds on a line over k with bends for each draft and b; starts + drift · place
+    engine    rounds over k: lines of one level with the same bends at b, a slope for each draft;
+              starts + drift · place
     tokens    δ is the configuration's own, where neither passes nor rounds are known
 
 All effects are normal around 0 with the standard deviations below, so given the noise of a cell,
@@ -16,11 +17,11 @@ likely; between two timed concurrencies effects are linear in log b. log speed-u
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,9 @@ START_NOISE, START_FREEDOM, MOST_BY_DEFAULT = 0.04, 1.0, 0.1
 # it. Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were
 # off the line by 3.7 % (root mean square), 180 below them by 11 %.
 BEND = 0.28
+# How much the levels of two drafts' lines differ (sd), in target steps: what a round takes however
+# many tokens are drafted is mostly the target's.
+LEVEL = 0.1
 # Less likely values of the grid are not drawn.
 _UNLIKELY = 1e-4
 
@@ -315,23 +319,26 @@ def around(concurrency: int, timed: Sequence[int]) -> Iterator[tuple[int, float]
         yield high, share
 
 
-class _Line(NamedTuple):
-    """A first line through the rounds of one draft at one load, in seconds by k = 1, …; the seconds
-    of a `step`; how bends move its logarithm [ks, bends]; and whether one k was started alone.
+class _Lines(NamedTuple):
+    """First lines through the rounds of all drafts at one load, in seconds by k = 1, …; the seconds
+    of a `step`; how bends move every line [ks, bends]; and whether lines begin at the step, since
+    no draft was started at two k's.
     """
 
-    seconds: Floats
+    seconds: Mapping[Candidate, Floats]
     step: float
     bends: Floats
-    single: bool
+    from_step: bool
 
 
 class EngineDesign:
-    """Starts of an engine's servers. Rounds of a draft lie on a line over k with bends (integrated
-    Brownian motion: its mean is the smoothing spline of Wahba 1978), and a target step apart, since
-    the first drafted token costs more than each further one. With a single k the line begins at
-    the step. The drift, how much slower the machine gets from each start to the next, is about as
-    large as the noise; it shows where drafts were started in several turns.
+    """Starts of an engine's servers. A round is a target pass over k + 1 tokens, which costs every
+    draft the same, and k steps of the draft. So over k the rounds of a load lie on lines of one
+    level, nearly, and with the same bends (integrated Brownian motion: its mean is the smoothing
+    spline of Wahba 1978), and what one draft shows of these counts for all. The level is apart from
+    the target step, since the first drafted token costs more than each further one. The drift, how
+    much slower the machine gets from each start to the next, is about as large as the noise; it
+    shows where drafts were started in several turns.
     """
 
     spreads: tuple[float, ...] = (1.0,)
@@ -342,16 +349,15 @@ class EngineDesign:
     def __init__(self, cells: Sequence[Cell], ks: Sequence[int]) -> None:
         logs: dict[int, dict[Candidate | None, dict[int, list[float]]]]
         logs = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+        starts = Counter[tuple[Candidate | None, int, int]]()
         for cell in cells:
             own = cell.configuration
             of = own.candidate if own.k else None
-            logs[own.concurrency][of][own.k].append(float(cell.log[0]))
-        drafted = [
-            s for by in logs.values() for of, each in by.items() if of for s in each.values()
-        ]
-        every = [s for by in logs.values() for each in by.values() for s in each.values()]
-        self.turns = max(map(len, drafted), default=1)
-        self.repeated = any(len(starts) > 1 for starts in every)
+            starts[of, own.k, own.concurrency] += 1
+            if cell.promise != "tokens" or of is None:
+                logs[own.concurrency][of][own.k].append(float(cell.log[0]))
+        self.turns = max((often for (of, *_), often in starts.items() if of), default=1)
+        self.repeated = max(starts.values(), default=1) > 1
         most = 0.5 if self.repeated else MOST_BY_DEFAULT
         noises = np.geomspace(START_NOISE / 8, 0.5, 31)
         self.noises = noises[noises <= most]
@@ -360,10 +366,11 @@ class EngineDesign:
         largest = max([*ks, *(c.configuration.k for c in cells), 1])
         self.steps = {n: float(np.mean(by[None][0])) for n, by in logs.items() if None in by}
         self.lines = {
-            (candidate, concurrency): _first_line(math.exp(self.steps[concurrency]), by_k, largest)
+            concurrency: _first_lines(
+                math.exp(self.steps[concurrency]), {of: b for of, b in by.items() if of}, largest
+            )
             for concurrency, by in logs.items()
-            for candidate, by_k in by.items()
-            if candidate is not None and concurrency in self.steps
+            if concurrency in self.steps and any(by)
         }
 
     def offset(self, configuration: Configuration) -> float:
@@ -371,8 +378,12 @@ class EngineDesign:
             return self.steps.get(configuration.concurrency, math.nan)
         if configuration in self.alone:
             return self.alone[configuration]
-        line = self.lines.get((configuration.candidate, configuration.concurrency))
-        return math.nan if line is None else math.log(line.seconds[configuration.k - 1])
+        line = self._line(configuration)
+        return math.nan if line is None else math.log(line[configuration.k - 1])
+
+    def _line(self, configuration: Configuration) -> Floats | None:
+        lines = self.lines.get(configuration.concurrency)
+        return lines.seconds.get(configuration.candidate) if lines else None
 
     def cell(self, cell: Cell) -> Iterator[Part]:
         yield Part(("drift",), 1.0 if self.turns > 1 else 0.0, float(cell.place))
@@ -383,17 +394,18 @@ class EngineDesign:
         yield Part(("plain", configuration.concurrency), FREE, 1.0)
 
     def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
-        at = configuration.candidate, configuration.concurrency
-        line, k = self.lines.get(at), configuration.k
+        own, k = (configuration.candidate, configuration.concurrency), configuration.k
+        line = self._line(configuration)
         if configuration in self.alone:
             yield Part(("alone", configuration), FREE, 1.0)
         elif line is not None:
-            of_line = line.seconds[k - 1]
-            level = ("plain", configuration.concurrency) if line.single else ("level", *at)
-            yield Part(level, FREE, line.step / of_line)
-            yield Part(("slope", *at), FREE, line.step * k / of_line)
-            for n, value in enumerate(line.bends[k - 1].tolist()):
-                yield Part(("bend", *at, n), 1.0, value)
+            lines, seconds = self.lines[configuration.concurrency], line[k - 1]
+            level = "plain" if lines.from_step else "level"
+            yield Part((level, configuration.concurrency), FREE, lines.step / seconds)
+            yield Part(("own level", *own), LEVEL, lines.step / seconds)
+            yield Part(("slope", *own), FREE, lines.step * k / seconds)
+            for n, value in enumerate((lines.bends[k - 1] / seconds).tolist()):
+                yield Part(("bend", configuration.concurrency, n), 1.0, value)
 
     def started_beside(self, configuration: Configuration) -> bool:
         """Whether its draft was started at another k at this load."""
@@ -414,37 +426,41 @@ class EngineDesign:
         for own in by_draft.values():
             own.sort(key=lambda at: configurations[at].k)
             started = [at for at in own if configurations[at] in self.started]
-            if started:
-                found[:, started, 1] = rising(found[:, started, 1])
-            for at, following in [*pairwise(own), (own[-1], None)]:
-                if at in started:
-                    continue
-                before = found[:, own[max(own.index(at) - 1, 0)], 1] if at != own[0] else None
-                least = found[:, at, 0] if before is None else np.maximum(found[:, at, 0], before)
-                found[:, at, 1] = np.maximum(found[:, at, 1], least)
-                above = next(
-                    (n for n in started if configurations[n].k > configurations[at].k), None
-                )
-                if above is not None and following is not None:
-                    found[:, at, 1] = np.minimum(found[:, at, 1], found[:, above, 1])
+            found[:, started, 1] = rising(found[:, started, 1])
+            least = found[:, own[0], 0]
+            for place, at in enumerate(own):
+                if at not in started:
+                    found[:, at, 1] = np.maximum(found[:, at, 1], least)
+                    above = next((n for n in own[place:] if n in started), None)
+                    if above is not None:
+                        found[:, at, 1] = np.minimum(found[:, at, 1], found[:, above, 1])
+                least = np.maximum(least, found[:, at, 1])
         return found
 
 
 Design = BuiltInDesign | EngineDesign
 
 
-def _first_line(step: float, by_k: Mapping[int, Sequence[float]], largest: int) -> _Line:
-    """The line through the started k's, no lower than a step."""
-    own = {k: math.exp(np.mean(each)) for k, each in sorted(by_k.items())}
-    single = len(own) == 1
-    ks, through = np.array([0, *own] if single else [*own]), np.array([step, *own.values()])
-    through = through if single else through[1:]
-    slope, first = np.polyfit(ks, through, 1, w=1 / through).tolist()
-    if slope < 0:
-        slope, first = 0.0, math.exp(np.log(through).mean())
+def _first_lines(
+    step: float, by_draft: Mapping[Candidate, Mapping[int, Sequence[float]]], largest: int
+) -> _Lines:
+    """Lines of one level through the started k's, no lower than a step."""
+    drafts = sorted(by_draft, key=str)
+    points = [(of, k, math.exp(np.mean(by_draft[of][k]))) for of in drafts for k in by_draft[of]]
+    from_step = len(points) == len(drafts)
     every = np.arange(1, largest + 1)
-    line = np.maximum(first + slope * every, step)
-    along = every - (0.0 if single else 1.0)
+    table = [[1.0, *(k if of == each else 0.0 for each in drafts)] for of, k, _ in points]
+    through = [seconds for *_, seconds in points]
+    if from_step:
+        table, through = [[1.0, *np.zeros(len(drafts))], *table], [step, *through]
+    weighed = np.array(table) / np.array(through)[:, None]
+    level, *slopes = np.linalg.lstsq(weighed, np.ones(len(through)), rcond=None)[0].tolist()
+    slopes = [max(slope, 0.0) for slope in slopes]
+    lines = {
+        of: np.maximum(level + slope * every, step)
+        for of, slope in zip(drafts, slopes, strict=True)
+    }
+    along = every - (0.0 if from_step else 1.0)
     low, high = np.minimum.outer(along, along), np.maximum.outer(along, along)
-    bends = (BEND * slope) ** 2 * low**2 * (3 * high - low) / 6
-    return _Line(line, step, root(bends / np.outer(line, line)), single)
+    bends = (BEND * fmean(slopes)) ** 2 * low**2 * (3 * high - low) / 6
+    return _Lines(lines, step, root(bends), from_step)

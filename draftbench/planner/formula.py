@@ -121,6 +121,12 @@ def formula_table(
     one = verify[0] if len(verify) == 1 else None
     for ratio in verify:
         _check(alpha, 1, cost, ratio)
+        if ratio < 1:
+            raise UsageError(
+                f"a verify ratio of {ratio:g} says that a pass over k + 1 tokens takes less time "
+                "than one over a single token",
+                hint="give 1 or more: the time of the longer pass divided by that of the shorter",
+            )
     if one is None and len(verify) != len(ks):
         raise UsageError(
             f"{len(verify)} verify ratios do not fit {len(ks)} draft lengths",

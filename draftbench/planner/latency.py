@@ -62,7 +62,9 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
 
 def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     """The p99 of a request's time per output token with speculation over without, as measured, else
-    as expected for all requests, and the name of the values compared; None where unknown.
+    as expected, and the name of the values compared; None where unknown. Expected is that of the
+    requests on which the draft was decoded at any load, so that the answer at one load is of the
+    same requests as that at the next; of all where it was not decoded.
     """
     measured = alternative.measured
     if measured is not None:
@@ -74,7 +76,9 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
     if promised is None or expected is None:
         return None
     without, rounds, tokens, weights = promised
-    own = tokens > 0
+    decoded = alternative.evaluator.decoded(alternative.candidate)
+    along = alternative.responses.trajectories
+    own = (tokens > 0) & [not decoded or each.key in decoded for each in along]
     if not own.any():
         return None
     ratio, compared = _tail(*(_distribution(each[own] / tokens[own]) for each in (without, rounds)))

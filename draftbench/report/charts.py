@@ -141,6 +141,7 @@ def _by_k(answer: Recommendation) -> list[Chart]:
     tokens = [(e, e.tokens_per_round) for e in evaluations if e.tokens_per_round]
     predicted = [(e, e.speedup_predicted) for e in evaluations if e.speedup_predicted]
     measured = [(e, e.speedup_measured) for e in evaluations if e.speedup_measured]
+    best = [(e, e.speedup_expected) for e in answer.by_candidate if e.speedup_expected]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
     over = f"over {counted(answer.requests, 'request')}"
     head = ("candidate", "k", "tokens per round", "predicted ×", "measured ×", "error on decoded")
@@ -152,13 +153,16 @@ def _by_k(answer: Recommendation) -> list[Chart]:
     table = Section("", (*head, "expected ×"), rows)
     count = sum(each.draft != SELF for each in answer.by_candidate)
     more = f" Drawn are the first {SERIES} of {count} candidates." if count > SERIES else ""
+    if count < len(answer.by_candidate):
+        more += " The target as its own draft (self) is in the numbers alone."
     charts = []
-    for name, title, label, lines, dots, caption in (
+    for name, title, label, lines, dots, circles, caption in (
         (
             "tokens-per-round-by-k",
             "Tokens per round by k",
             "tokens per round",
             tokens,
+            [],
             [],
             f"1: no drafted token is accepted; k + 1: all are. Bands: 95% intervals {over}.",
         ),
@@ -168,12 +172,14 @@ def _by_k(answer: Recommendation) -> list[Chart]:
             _SPEED_UP,
             predicted,
             measured,
+            best,
             f"Lines and bands: predicted, with 95% intervals {over}."
-            + (f" Points: measured, {points}." if measured else " Nothing was decoded."),
+            + (f" Filled points: measured, {points}." if measured else " Nothing was decoded.")
+            + (" Hollow points: expected, each candidate's best as in the table." if best else ""),
         ),
     ):
         if lines:
-            plot = _curves(answer, label, lines, dots)
+            plot = _curves(answer, label, lines, dots, circles)
             charts.append(Chart(name, title, f"{caption}{more}", plot, table))
     return charts
 
@@ -183,16 +189,19 @@ def _curves(
     label: str,
     lines: Sequence[tuple[Evaluation, Estimate]],
     points: Sequence[tuple[Evaluation, Estimate]],
+    circles: Sequence[tuple[Evaluation, Estimate]],
 ) -> Plot:
-    """A line for each candidate over k, and points with the choice marked; without the control, and
-    without the candidates for which there is no colour.
+    """A line for each candidate over k, filled points, and hollow ones with the choice marked;
+    without the control, and without the candidates for which there is no colour.
     """
     colours = {e.candidate: at % SERIES for at, e in enumerate(answer.by_candidate)}
     drawn = [candidate for candidate in colours if candidate.draft != SELF][:SERIES]
-    lines = [pair for pair in lines if pair[0].candidate in drawn]
-    points = [pair for pair in points if pair[0].candidate in drawn]
-    ks = counts_axis("draft length k (tokens)", [each.k for each, _ in (*lines, *points)])
-    ends = [end for _, figure in (*lines, *points) for end in (figure.low, figure.high)]
+    lines, points, circles = (
+        [pair for pair in pairs if pair[0].candidate in drawn] for pairs in (lines, points, circles)
+    )
+    every = [*lines, *points, *circles]
+    ks = counts_axis("draft length k (tokens)", [each.k for each, _ in every])
+    ends = [end for _, figure in every for end in (figure.low, figure.high)]
     plot = Plot(ks, values_axis(label, [1.0, *ends]), names=list(map(str, drawn)))
     plot.threshold(1.0)
     names = []
@@ -201,11 +210,13 @@ def _curves(
         if curve:
             plot.line(curve, colours[candidate])
             names.append((curve[-1][1].value, str(candidate), colours[candidate]))
-    for each, figure in points:
-        place = each.k + 0.08 * (drawn.index(each.candidate) - (len(drawn) - 1) / 2)
-        plot.point(place, figure, colours[each.candidate])
-        if each.configuration == answer.choice:
-            plot.ring(place, figure, "choice")
+    for hollow, figures in enumerate((points, circles)):
+        for each, figure in figures:
+            aside = 0.08 * (drawn.index(each.candidate) - (len(drawn) - 1) / 2)
+            place = each.k + aside + 0.2 * hollow
+            plot.point(place, figure, colours[each.candidate], hollow=bool(hollow))
+            if hollow and each.configuration == answer.choice:
+                plot.ring(place, figure, "choice")
     plot.names(names)
     return plot
 

@@ -77,6 +77,7 @@ def page(name: str, run: Run, answer: Recommendation) -> str:
         steps=list(_steps(name, run, answer)),
         engines=list(_engines(run, answer)),
         drafts=len(drafts),
+        checks_itself=len(drafts) < len(answer.by_candidate),
         faster=sum(decide(answer.ranked_by(each), 1.0) == "speculate" for each in drafts),
         too_few=answer.requests < MIN_REQUESTS,
         checked=answer.prediction_error and predictions_off(answer.prediction_error),

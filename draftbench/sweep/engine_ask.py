@@ -86,7 +86,6 @@ from draftbench.sweep.engine_check import (
 )
 from draftbench.sweep.engine_servers import (
     ALONE,
-    CANDIDATES_BETWEEN,
     Load,
     ServerConfig,
     arrival_times,
@@ -172,10 +171,8 @@ class EngineWorker:
                 self._hold_session(configs)
             except (EngineError, ModelError) as error:
                 failed.append(self._failure(configs, error))
-        order = list(self.serving.levels)[:: -1 if self.repeat % 2 else 1]
-        if candidate in order[CANDIDATES_BETWEEN - 1 : -1 : CANDIDATES_BETWEEN]:
-            done = order.index(candidate) // CANDIDATES_BETWEEN + 1
-            self._ask_plain(self.serving.plain_starts(self.repeat)[:done])
+        if candidate in self.serving.levels:
+            self._ask_plain(self.serving.plain_until(candidate, self.repeat))
         return failed[0] if failed else None
 
     def end_repeat(self) -> None:

@@ -160,6 +160,15 @@ class Serving:
         count = max(1, math.ceil(len(self.levels) / CANDIDATES_BETWEEN))
         return [ServerConfig(None, 0, repeat * count + at + 1) for at in range(count)]
 
+    def in_order(self, repeat: int) -> list[Candidate]:
+        """The candidates as a repeat measures them: every second one backwards."""
+        return list(self.levels)[:: -1 if repeat % 2 else 1]
+
+    def plain_until(self, candidate: Candidate, repeat: int) -> list[ServerConfig]:
+        """The servers without a draft that have had their turn once a candidate had its own."""
+        plain = self.plain_starts(repeat)[:-1]  # the last one follows all candidates
+        return plain[: (self.in_order(repeat).index(candidate) + 1) // CANDIDATES_BETWEEN]
+
 
 def arrival_times(samples: Sequence[PromptSample], options: SweepOptions) -> dict[Key, float]:
     """Seconds from the first request until each is sent.

@@ -77,6 +77,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         # All candidates once, then again in reverse order and so on: drift of the machine then
         # affects all of them alike.
         for repeat in range(repeats):
+            last = repeat + 1 == repeats
             if repeat > 0:
                 left = SweepState.read(prepared, folder).left()[:: -1 if repeat % 2 else 1]
                 what = "repeat" if prepared.serving else "process"
@@ -91,7 +92,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
                     keep([failure])
                     failed.add(candidate)
                 # Failures of earlier runs no longer hold.
-                elif repeat + 1 == repeats and candidate in state.failures.keys() - failed:
+                elif last and candidate in state.failures and candidate not in failed:
                     del state.failures[candidate]
                     gone = Failure(
                         candidate=candidate, stage="measure", reason="", hint="", resolved=True

@@ -362,12 +362,12 @@ class SweepOptions:
         return {"best": min(2, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
 
     def times(self, candidate: Candidate) -> bool:
-        """Whether a candidate is timed and decoded; the target as its own draft, which costs as
-        much as it does, only if that was asked for.
+        """Whether a candidate's steps are timed (`most_ks` says whether it is decoded): the target
+        as its own draft, which costs as much as it does, only if that was asked for.
         """
-        if self.measure in ("replay", "all"):
-            return self.measure == "all"
-        return candidate.draft != SELF or SELF in self.drafts
+        if self.measure == "replay":
+            return False
+        return self.measure == "all" or candidate.draft != SELF or SELF in self.drafts
 
     @property
     def repeats(self) -> int:

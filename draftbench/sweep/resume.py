@@ -248,8 +248,9 @@ class SweepState:
                 yield [ServerConfig(candidate, k, repeat)]
 
     def _ks_to_start(self, serving: Serving, candidate: Candidate, repeat: int) -> Iterator[int]:
-        """All k's, or those that were started so far and then, one after the other, those that are
-        worth a start: in the first repeat that the plain server has not closed, or the last.
+        """With `--measure all` all k's; else those that were started so far and then, one after the
+        other, those that are worth a start. A repeat that its last plain server has ended takes no
+        new ones, unless no other repeat follows.
         """
         options, back, ks = self.prepared.options, repeat % 2 == 1, serving.ks(candidate)
         if options.measure == "all":
@@ -258,8 +259,8 @@ class SweepState:
         asked = {config for config, _ in self.answers}
         started = {c.k for c in asked if c.candidate == candidate and c.repeat <= repeat}
         yield from sorted(started, reverse=back)
-        closed, last = serving.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
-        while ks and (last or not closed):
+        ended, last = serving.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
+        while ks and (last or not ended):
             run = run_of(self.prepared.manifest, [*self.records(), *chain(*self.facts.values())])
             wanted = (
                 next_start(run, candidate, concurrency, ks) for concurrency in options.concurrency

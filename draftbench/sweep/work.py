@@ -1,7 +1,8 @@
 """Estimates by arithmetic how long a prepared sweep will take, stage by stage.
 
-A pass reads its weights once, takes some time for every layer, and a little more for each further
-token. A serving engine is taken to read its weights as fast, and every server takes time to start.
+A pass reads its weights once and takes some time for every layer, and for each further token it
+multiplies by the weights once more, and takes a little in every layer. A serving engine is taken
+to read its weights as fast, and every server takes time to start.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
-from statistics import mean, median
+from statistics import mean
 from typing import NamedTuple
 
 import torch
@@ -28,7 +30,6 @@ from draftbench.planner.what_to_measure import SHARE_OF_DECODING
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
 from draftbench.sweep.engine_servers import (
     ALONE,
-    CANDIDATES_BETWEEN,
     ServerConfig,
     Serving,
     arrival_times,
@@ -43,8 +44,14 @@ _SERVER_START, _QUICK_SERVER_START = 30.0, 2.0
 # How many contexts steps are timed at, with one row and with several; how many prompts are timed;
 # and how many tokens a draft's steps read.
 _CONTEXTS, _CONTEXTS_OF_ROWS, _PROMPTS, _DRAFT_SIZES = 3, 2, 3, (1, 2)
-# Tokens of the pass by which it is measured how fast a CPU multiplies.
-_TIMED_ROWS = 64
+# Tokens of the pass by which it is measured how fast a CPU multiplies: a prompt's.
+_TIMED_ROWS = 256
+# Small operations of a layer: what a step of a small model takes beside reading its weights.
+_OPERATIONS = 40
+# What a further token takes of a layer's time beside multiplying.
+_TOKEN_IN_LAYER = 1 / 20
+# How long each of these is timed: what else runs on the machine slows a sweep too.
+_TIMED_SECONDS = 0.2
 # Passes of a visit, with the untimed one before it.
 _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
@@ -63,32 +70,37 @@ class DeviceSpeed:
 
     reading: float  # bytes of weights that a pass reads in a second
     layer: float  # seconds of a layer
-    token: float  # what each further token of a pass takes, in steps
+    token: float  # what multiplying by a further token takes, in readings of the weights
+    in_layer: float  # what else a further token takes in a layer, in seconds
     loading: float  # weights loaded in a second
 
 
+@cache
 def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
     """Assumed of one data-centre card, too slow for the best. Of a CPU it is measured how fast it
-    reads, on more than its caches hold, and multiplies in the type of the models: these differ most
-    (fourfold and more with instructions for 16 bits). The rest is assumed of two cores of a server,
-    which lay out all weights anew as they load them.
+    reads, on more than its caches hold, multiplies in the type of the models (fourfold and more
+    with instructions for 16 bits), and begins small operations. That all weights are laid out anew
+    as they are loaded is assumed of two cores of a server.
     """
     if device != "cpu":
-        return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 5e8)
+        return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 3e-7, 5e8)
     numbers = torch.ones(1 << 25)
     reading = numbers.nbytes / _timed(numbers.sum)
     rows, weights = torch.ones(_TIMED_ROWS, 4096, dtype=dtype), torch.ones(4096, 4096, dtype=dtype)
     token = _timed(lambda: rows @ weights) / _TIMED_ROWS * reading / weights.nbytes
-    return DeviceSpeed(reading, 1e-4, token, 1e8)
+    vector, small = torch.ones(1, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype)
+    layer = _OPERATIONS * _timed(lambda: vector @ small)
+    return DeviceSpeed(reading, layer, token, layer * _TOKEN_IN_LAYER, 1e8)
 
 
 def _timed(work: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(5):
-        begun = time.perf_counter()
+    """Seconds of a piece of work on this machine as busy as it is, after one that warms up."""
+    work()
+    begun, done = time.perf_counter(), 0
+    while (spent := time.perf_counter() - begun) < _TIMED_SECONDS:
         work()
-        seconds.append(time.perf_counter() - begun)
-    return median(seconds)
+        done += 1
+    return spent / done
 
 
 def stages_to_come(prepared: Prepared) -> list[Stage]:
@@ -132,7 +144,9 @@ def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelShe
 
 @dataclass(frozen=True)
 class _Model:
-    """Seconds of its step and of loading it; `token` as the device's. Prompt lookup takes none."""
+    """Seconds of its step, of loading it and of each further token of a pass. Prompt lookup takes
+    none.
+    """
 
     step: float = 0.0
     loading: float = 0.0
@@ -140,11 +154,11 @@ class _Model:
 
     def one_pass(self, tokens: float) -> float:
         """Seconds of a pass over a few tokens."""
-        return (1 + (tokens - 1) * self.token) * self.step
+        return self.step + (tokens - 1) * self.token
 
     def reading(self, tokens: float) -> float:
         """Seconds of long passes over so many tokens together."""
-        return tokens * self.token * self.step
+        return tokens * self.token
 
 
 def stages_of_decoder(
@@ -196,21 +210,23 @@ def stages_of_decoder(
 
 
 def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
-    step = sheet.read_at(level) / speed.reading + sheet.layers * speed.layer
-    return _Model(step, sheet.parameters / speed.loading, speed.token)
+    weights = sheet.read_at(level) / speed.reading
+    step = weights + sheet.layers * speed.layer
+    token = speed.token * weights + sheet.layers * speed.in_layer
+    return _Model(step, sheet.parameters / speed.loading, token)
 
 
 def _step_times(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> float:
     prompt = mean(tokens for tokens, _ in prepared.prompt_tokens)
     visits = LEAST_TURNS * _VISIT * (_CONTEXTS if rows == 1 else _CONTEXTS_OF_ROWS)
     prompts = PREFILL_TURNS * _PROMPT_VISIT * (_PROMPTS if rows == 1 else 0)
-    timed = {target: CostGrid((), max(prepared.options.ks), (), (), rows).verify_sizes}
-    if draft.step > 0:
-        timed.setdefault(draft, _DRAFT_SIZES)
+    timed = [(target, CostGrid((), max(prepared.options.ks), (), (), rows).verify_sizes)]
+    if draft.step > 0 and draft is not target:
+        timed.append((draft, _DRAFT_SIZES))
     return sum(
         visits * sum(model.one_pass(rows * size) for size in sizes)
         + prompts * model.reading(prompt)
-        for model, sizes in timed.items()
+        for model, sizes in timed
     )
 
 
@@ -245,17 +261,16 @@ def servers_of(prepared: Prepared, serving: Serving, *, every_k: bool) -> Iterat
                 yield ServerConfig(None, 0, repeat + 1)
                 yield serving.drafting._replace(repeat=repeat)
             continue
-        plain, back = iter(serving.plain_starts(repeat)), -1 if repeat % 2 else 1
-        order = list(serving.levels)[::back]
-        for at, candidate in enumerate(order, 1):
+        plain = 0  # servers without a draft so far
+        for candidate in serving.in_order(repeat):
             ks = serving.ks(candidate) if speculates else ()
             if options.measure == "best" and not every_k:
                 ks = tuple(sorted({*ks[:1], *ks[-1:]}))
-            for k in ks[::back]:
+            for k in ks[:: -1 if repeat % 2 else 1]:
                 yield ServerConfig(candidate, k, repeat)
-            if at % CANDIDATES_BETWEEN == 0 and at < len(order):
-                yield next(plain)
-        yield from plain
+            yield from (due := serving.plain_until(candidate, repeat))[plain:]
+            plain = len(due)
+        yield from serving.plain_starts(repeat)[plain:]
 
 
 def stages_on_engine(

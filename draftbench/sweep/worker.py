@@ -125,7 +125,9 @@ class Worker:
             self.options.responses,
             self.state.unanswered(),
         )
-        self.watcher.stage("responses of the target", sum(map(len, missing)))
+        # A response that is written still has to be scored, which can take as long.
+        units = 2 * sum(map(len, missing))
+        self.watcher.stage("responses of the target, written and scored", units)
         for group in missing:
             if origin == "log":
                 outputs = [logged(prompt) for prompt, _ in group]
@@ -137,6 +139,7 @@ class Worker:
             made = score(group, outputs, measurement.target, origin, measurement.digest)
             self._keep([r.trajectory for r in made], [r.private() for r in made])
             self.state.responses.update({response.key: response for response in made})
+            self._between(len(made))
         self.drafted = list(chain.from_iterable(self.state.drafted()))
         if origin == "log":
             refuse_foreign_log(self.drafted)

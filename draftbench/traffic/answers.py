@@ -27,12 +27,13 @@ ANSWERS = (
 )
 # Fields inside which an API's answer keeps its text.
 _INSIDE = (
-    *("body", "choices", "message", "generations", "output", "content", "parts", "text"),
-    *("generated_text", "response", "completion"),
+    *("body", "choices", "candidates", "message", "generations", "output", "content"),
+    *("parts", "text", "generated_text", "response", "completion"),
 )
 _COUNTS = (
     "usage.completion_tokens_details.reasoning_tokens",
     "usage.output_tokens_details.reasoning_tokens",
+    "usageMetadata.thoughtsTokenCount",
 )
 # How a log says that a call failed: the fields that hold a code of HTTP, and those with a word.
 _CODES = (
@@ -133,7 +134,7 @@ def message_of(turn: Mapping[str, Any]) -> Answer | None:
         (message, *_) = messages_of([turn], set()) or [{}]
     except (BadRowError, NotRepresentableError):
         return None
-    more = ("tool_calls", "reasoning_content")
+    more = ("tool_calls", "reasoning_content", "tool_plan")
     said: dict[str, Any] = {name: message[name] for name in more if name in message}
     if not said:
         return message.get("content") or None
@@ -214,6 +215,7 @@ def _is_api_answer(value: Any) -> bool:
             | {"output": [{"type": _}, *_]}  # its Responses
             | {"output": {"message": _}}  # Bedrock
             | {"content": [{"type": _}, *_]}  # Anthropic
+            | {"candidates": [{"content": _}, *_]}  # Gemini
             | {"role": "assistant"}  # a message alone
             | [{"role": "assistant"}, *_]
             | {"message": {"role": "assistant"}}  # Ollama

@@ -82,17 +82,11 @@ def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
     """The constraint of a choice that forces a tool to be called, as vLLM applies it: the arguments
     of the named tool, or a list of calls.
     """
-    functions = [
-        function
-        for tool in (tools if isinstance(tools, list) else [])
-        if isinstance(tool, Mapping)
-        and isinstance(function := tool.get("function", tool), Mapping)
-        and isinstance(function.get("name"), str)
-    ]
-    schemas = {
-        function["name"]: function.get("parameters", function.get("input_schema")) or {}
-        for function in functions
-    }
+    schemas = {}
+    for tool in tools if isinstance(tools, list) else ():
+        match tool:
+            case {"function": {"name": str(name), **function}}:
+                schemas[name] = function.get("parameters") or {}
     match choice:
         case {"function": {"name": str(name)}} | {"type": "tool" | "function", "name": str(name)}:
             return {"tool": schemas[name]} if name in schemas else None

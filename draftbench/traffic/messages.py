@@ -18,10 +18,12 @@ from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import at, decoded, parsed
 from draftbench.traffic.request_settings import MARKS, MEDIA
 
-_KEPT = ("name", "tool_call_id")
+# Cohere's templates write the last, others the reasoning that it is.
+_KEPT = ("name", "tool_call_id", "tool_plan")
 # The same reasoning under several names is read once.
 _REASONING = (
     *("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details"),
+    "tool_plan",
 )
 _READ = {
     *("role", "type", "content", "contents", "parts", "id", "status", "finish_reason", "index"),
@@ -30,11 +32,22 @@ _READ = {
 # Marks of a message that the answer continues.
 BEGUN = ("prefix", "partial")
 # Fields of a message that change its prompt and that a `Request` cannot express.
-_PARTS = (*MEDIA, *BEGUN, "tools", "functions", "system", "instructions", "context", "documents")
+_PARTS = (
+    *MEDIA,
+    "file",
+    *BEGUN,
+    "tools",
+    "functions",
+    "system",
+    "instructions",
+    "context",
+    "documents",
+)
 _ROLES = {
     "human": "user",
     "gpt": "assistant",
     "ai": "assistant",
+    "model": "assistant",
     "AIMessageChunk": "assistant",
     "HumanMessage": "user",
     "AIMessage": "assistant",
@@ -49,13 +62,21 @@ _ROLES = {
 }
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _TEXTS = ("text", "input_text", "output_text")
-_CALLS = ("tool_use", "toolUse", "tool_call", "function_call")
-_RESULTS = ("tool_result", "toolResult", "tool_call_response", "function_call_output")
+_CALLS = ("tool_use", "toolUse", "tool_call", "function_call", "functionCall")
+_RESULTS = (
+    *("tool_result", "toolResult", "tool_call_response", "function_call_output"),
+    "functionResponse",
+)
 _THOUGHTS = (
     *("thinking", "reasoning", "reasoningContent", "reasoning_text"),
     *("reasoning.text", "reasoning.summary", "reasoning.encrypted", "redacted_thinking"),
 )
-_KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *MEDIA, "input_image", "document"}
+_NO_TEXTS = (*MEDIA, "input_image", "document", "file")
+_KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *_NO_TEXTS}
+# Where a tool's result is, and what else a part that holds a text or a result may say.
+_RESULT = ("content", "output", "response", "result")
+_IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
+_OF_PART = {"type", "text", "name", "status", *_RESULT, *_IDS, *MARKS}
 
 
 def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
@@ -163,14 +184,14 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
     contents = [at(turn, name) for name in ("parts", "contents", "content")]
     given = [each for each in contents if each is not None]
     found = [
-        _content(each, role, where)
+        _content(each, role, where, unread)
         for each in [each for each in given if each not in _EMPTY] or given[:1]
     ]
     if len({"\n".join(each.texts).strip() for each in found}) > 1:
         raise NotRepresentableError("several texts of a message")
     if not found and not turn.keys() & {"content", "tool_calls"} and not at(turn, "tool_calls"):
         raise BadRowError(f"{where} has no text as `content`")
-    read = found[0] if found else _Parts(where)
+    read = found[0] if found else _Parts(where, unread)
     for call in _listed(at(turn, "tool_calls")) + _listed(turn.get("function_call")):
         read.take_call(call)
     thoughts = next((turn[name] for name in _REASONING if turn.get(name)), None)
@@ -191,9 +212,9 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
     return [*read.results, *([] if alone else [message])]
 
 
-def _content(content: Any, role: str, where: str) -> _Parts:
+def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
     """What the content of a message says, which is a text or has parts."""
-    read = _Parts(where)
+    read = _Parts(where, unread)
     match content:
         case list():
             parts = content
@@ -228,8 +249,8 @@ def _listed(value: Any) -> list[Any]:
 class _Parts:
     """What the parts of a message say."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, where: str, unread: set[str]) -> None:
+        self.where, self.unread = where, unread
         self.texts: list[str] = []
         self.thoughts: list[str] = []
         self.calls: list[dict[str, Any]] = []
@@ -243,9 +264,12 @@ class _Parts:
         if not isinstance(part, Mapping):
             raise BadRowError(f"{self.where} has a part without text")
         part = at(part, "message_content") or part  # OpenInference's
+        if part.get("thought") is True:  # Gemini's
+            self.take_thought(part)
+            return
         fields = [name for name in part if part[name] is not None and name not in MARKS]
         if kind := part.get("type"):
-            fields = [kind, *(name for name in MEDIA if name in fields and name != kind)]
+            fields = [kind, *(name for name in _NO_TEXTS if name in fields and name != kind)]
         if not fields and not any(name in part for name in MARKS):
             raise BadRowError(f"{self.where} has a part without text")
         for name in fields:
@@ -264,7 +288,13 @@ class _Parts:
         elif kind not in MARKS:
             raise NotRepresentableError(f"message content of type {readable(kind)}")
 
+    def _name_unread(self, part: Mapping[str, Any]) -> None:
+        """Name what a part that has a type says beside its text or its result."""
+        left = part.keys() - _OF_PART if "type" in part else ()
+        self.unread |= {f"messages.content.{name}" for name in left if part[name]}
+
     def _text(self, part: Mapping[str, Any]) -> str:
+        self._name_unread(part)
         match part:
             case {"text": str(text)} | {"content": str(text)}:  # OpenTelemetry says `content`
                 return text
@@ -292,9 +322,9 @@ class _Parts:
 
     def _take_result(self, part: Mapping[str, Any]) -> None:
         """A tool's result is a message of its own; an object is given to the model as JSON."""
-        names = ("content", "output", "response", "result")
-        result = next((part[name] for name in names if name in part), "")
-        inner = _Parts(self.where)
+        self._name_unread(part)
+        result = next((part[name] for name in _RESULT if part.get(name) is not None), "")
+        inner = _Parts(self.where, self.unread)
         for each in _listed(result):
             match each:
                 case {"json": value}:
@@ -304,6 +334,8 @@ class _Parts:
                 case value:
                     inner.texts.append(_json(value))
         message = {"role": "tool", "content": "\n".join(inner.texts)}
+        if isinstance(function := part.get("name"), str):  # Gemini's
+            message["name"] = function
         if isinstance(name := _identifier(part), str):
             message["tool_call_id"] = name
         self.results.append(message)
@@ -315,7 +347,9 @@ class _Parts:
                 self.thoughts.append(text)
             case {"thinking": str(text)} | {"text": str(text)} | {"content": str(text)} if text:
                 self.thoughts.append(text)
-            case {"content": [{"text": str()}, *_] as thoughts}:
+            case {"content": [{"text": _}, *_] as thoughts} | {
+                "thinking": [{"text": _}, *_] as thoughts
+            }:
                 self.thoughts += [self._text(thought) for thought in thoughts]
             case {"thinking": ""} | {"text": ""} if not part.get("signature"):
                 pass
@@ -324,8 +358,7 @@ class _Parts:
 
 
 def _identifier(part: Mapping[str, Any]) -> Any:
-    names = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
-    return next((part[name] for name in names if part.get(name)), None)
+    return next((part[name] for name in _IDS if part.get(name)), None)
 
 
 def _json(value: Any) -> str:

@@ -44,7 +44,7 @@ PARTS = ("input", "attributes", "inputs", "prompt")
 BLOCKS = (
     *("options", "parameters", "sampling_params", "model_parameters", "modelParameters"),
     *("extra_body", "gen_ai.request", "llm.invocation_parameters", "extra.invocation_params"),
-    *("inferenceConfig", "additionalModelRequestFields"),
+    *("inferenceConfig", "additionalModelRequestFields", "generationConfig"),
 )
 # Fields beside a prompt or a conversation that hold its system text.
 SYSTEMS = (
@@ -108,9 +108,11 @@ def _with_system(
         content = [_user(content)]
     if not isinstance(content, list):
         return request, []
-    said = [_text(turn) for turn in content if _is_system(turn)]
-    texts = dict.fromkeys(_text(turn) for turns in found.values() for turn in turns)
-    others = [{"role": "system", "content": text} for text in texts if text not in said]
+    said = {_text(turn).strip() for turn in content if _is_system(turn)}
+    texts: dict[str, str] = {}
+    for text in (_text(turn) for turns in found.values() for turn in turns):
+        texts.setdefault(text.strip(), text)
+    others = [{"role": "system", "content": texts[it]} for it in texts if it not in said]
     if others and len(others) + len(said) > 1:
         raise NotRepresentableError("several system texts")
     return replace(request, content=[*others, *content]), list(found)
@@ -135,8 +137,8 @@ def _is_system(turn: Any) -> bool:
     return speaker_of(turn) == "system"
 
 
-def _text(turn: Any) -> Any:
-    return messages_of([turn], set())[0]["content"]
+def _text(turn: Any) -> str:
+    return messages_of([turn], set())[0]["content"] or ""
 
 
 def _turns_in(value: Any) -> LoggedRequest | None:
@@ -181,6 +183,17 @@ def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
         case str(text), _ if _block(call, "options") and not raw:
             return LoggedRequest([_user(text)], read)
     return LoggedRequest(prompt, read)
+
+
+def _gemini(call: Mapping[str, Any]) -> LoggedRequest | None:
+    match decoded(call.get("contents")):
+        case [{"parts": _}, *_] as turns if all(isinstance(turn, Mapping) for turn in turns):
+            choice = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
+            mode = at(call, place := "toolConfig.functionCallingConfig.mode")
+            settings = {"tool_choice": choice.get(str(mode))}
+            said = [{"role": "user", **turn} for turn in turns]
+            return LoggedRequest(said, ("contents", place), settings=settings)
+    return None
 
 
 def _ollama(call: Mapping[str, Any]) -> LoggedRequest | None:
@@ -376,6 +389,8 @@ FORMS = (
          _conversations, ("conversations",), logged=True),
     Form("Bedrock", '{"messages": […], "inferenceConfig": {"temperature": 0.7}}',
          _bedrock, ("messages",), server=True),
+    Form("Gemini", '{"contents": [{"role": "user", "parts": [{"text": "…"}]}], …}',
+         _gemini, ("contents",), server=None, logged=True),
     Form("Ollama", '{"messages": […], "options": {"temperature": 0.7}}, or with a `prompt`',
          _ollama, ("messages", "prompt"), server=True),
     Form("messages", '{"messages": [{"role": "user", "content": "…"}]}, also with a `system`',
@@ -405,7 +420,7 @@ PROMPTS = frozenset(name for form in FORMS for name in form.prompts)
 # Fields that are a part of a prompt wherever they stand; tools and what is no text are settings.
 _OF_PROMPTS = PROMPTS | {
     *SYSTEMS, "instructions", "context", "documents", "choices", "chat_history", "preamble",
-    "promptVariables",
+    "promptVariables", "cachedContent",
 }  # fmt: skip
 _AT_FIELD = "--prompt-field"
 
@@ -525,6 +540,8 @@ def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
         case [*_, {"role": "assistant"}]:
             known = {"anthropic_version", "stop_sequences", "inferenceConfig"} & call.keys()
             return bool(known) or "claude" in str(call.get("model"))
+        case [*_, {"role": "model"}]:  # Gemini's
+            return True
     return False
 
 

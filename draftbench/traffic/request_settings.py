@@ -43,7 +43,10 @@ HARMLESS = frozenset({
     "num_thread", "num_batch", "main_gpu", "low_vram", "use_mmap", "use_mlock", "numa",
     "litellm_metadata", "litellm_trace_id", "litellm_session_id", "num_retries", "max_retries",
     "fallbacks", "extra_headers", "extra_query", "request_timeout", "streaming", "model_name",
-    "_type", "encoding_formats",
+    "_type", "encoding_formats", "drop_params", "allowed_openai_params", "caching", "cache",
+    "api_base", "api_version", "base_url", "custom_llm_provider",
+    # OpenRouter (whose `transforms` and `plugins` do change a prompt), Gemini
+    "usage", "provider", "models", "route", "safetySettings", "labels", "responseLogprobs",
     # Anthropic, Bedrock (whose schemas and guards are of the answer)
     "anthropic_version", "anthropic_beta", "betas", "container", "schemaVersion",
     "performanceConfig", "requestMetadata", "additionalModelResponseFieldPaths",
@@ -64,9 +67,11 @@ _ALIASES = {
     "min_new_tokens": "min_tokens", "repeat_penalty": "repetition_penalty",
     "max_gen_len": "max_tokens", "max_tokens_to_sample": "max_tokens",
     "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
+    "candidateCount": "n",
 }
-# Marks of where a provider may cache.
-MARKS = ("cachePoint", "cache_control")
+# Marks that no model reads: where a provider may cache, where an agent's step begins, and what
+# only a provider reads.
+MARKS = ("cachePoint", "cache_control", "step-start", "thoughtSignature")
 # Parts of a prompt that are no text.
 MEDIA = (
     *("image", "images", "audio", "audios", "video", "videos"),
@@ -83,7 +88,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "vllm_xargs": ({},), "lora_path": (), "modalities": (["text"],), "history": ([],),
     **dict.fromkeys(MEDIA, ([], {}, 0)), "tool_choice": ("auto", {"type": "auto"}, {"auto": {}}),
     "parallel_tool_calls": (True,), "functions": ([],), "thinking": ({"type": "disabled"},),
-    "guardrailConfig": (),
+    "guardrailConfig": (), "responseMimeType": ("text/plain",),
     "thinking_token_budget": (-1,),
     "add_generation_prompt": (True,), "continue_final_message": (False,), "chat_template": (),
     "template": (), "suffix": (),
@@ -155,6 +160,9 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
         NotRepresentableError: the request sets a field that a `Request` cannot express.
     """
     given: dict[str, Any] = {}
+    if isinstance(tools := setting_value("tools", settings.get("tools")), list):
+        tools = [function for tool in tools for function in _functions(tool)]
+        settings = {**settings, "tools": tools}
     constraint, forced = constraint_of(
         {
             name: setting_value(name, settings[name])
@@ -169,7 +177,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
             name = "enable_thinking" if isinstance(value, bool) else "reasoning_effort"
         if value is None:
             continue
-        if name == "tool_choice" and (forced or not setting_value("tools", settings.get("tools"))):
+        if name == "tool_choice" and (forced or not tools):
             continue
         # Tables turn a column of whole numbers with gaps into floats.
         whole = isinstance(value, float) and value.is_integer()
@@ -199,7 +207,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
         "max_tokens": asked.max_completion_tokens or asked.max_tokens,
         "stop": (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
         "weight": float(asked.n),
-        "tools": tuple(filter(None, map(_function, asked.tools))) or None,
+        "tools": tuple(asked.tools) or None,
         "template": asked.chat_template_kwargs | switches,
         "constraint": constraint,
     }
@@ -229,18 +237,42 @@ def _untyped(name: str, value: Any) -> Any:
     return value if text else content
 
 
-def _function(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as chat templates expect it; others than OpenAI's chat API write it flat."""
+def _functions(tool: Any) -> list[dict[str, Any]]:
+    """The functions of a tool as chat templates expect them; others than OpenAI's chat API write
+    them flat, Gemini's several in one.
+    """
+    if not isinstance(tool, Mapping):
+        raise BadRowError("a function of `tools` is not an object")
     tool = {name: tool[name] for name in tool if name not in MARKS}
     flat = tool.get("toolSpec", tool)
     match flat:
+        case {"functionDeclarations": list(inner), **rest} if all(v is None for v in rest.values()):
+            return [each for tool in inner for each in _functions(_in_lower_case(tool))]
+        case {"function": _}:
+            return [tool]
         case {"inputSchema": {"json": schema}} | {"input_schema": schema}:
-            pass
-        case {"type": "function", "parameters": schema}:
-            pass
+            parameters = {"parameters": schema}
         case {"type": str(kind)} if kind != "function":  # a tool of the server, or a grammar
             raise NotRepresentableError("tools other than functions")
+        case {"parameters": schema} | {"parametersJsonSchema": schema}:
+            parameters = {"parameters": schema}
+        case {"name": _}:
+            parameters = {}
+        case _ if tool:
+            raise NotRepresentableError("tools other than functions")
         case _:
-            return tool
+            return []
     named = {name: flat[name] for name in ("name", "description") if name in flat}
-    return {"type": "function", "function": {**named, "parameters": schema}}
+    return [{"type": "function", "function": {**named, **parameters}}]
+
+
+def _in_lower_case(schema: Any) -> Any:
+    """A schema with its types as JSON Schema has them: Gemini's are in capitals."""
+    match schema:
+        case {"type": str(kind), **rest}:
+            return {"type": kind.lower(), **_in_lower_case(rest)}
+        case Mapping():
+            return {name: _in_lower_case(schema[name]) for name in schema}
+        case list():
+            return list(map(_in_lower_case, schema))
+    return schema

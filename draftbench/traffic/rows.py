@@ -36,6 +36,7 @@ _MAX_LABEL = 200
 # steps omitted)" is none.
 _OF = r"((content|text|prompt|input|output|message|value|body|request|response) )?"
 _SIZE = r"[\d,.]{1,12} ?\w{0,12}"
+_LANGFUSE_MEDIA = "@@@langfuseMedia:type="
 _LITELLM_CUT = re.compile(r"\(litellm_truncated ")
 _LITELLM_REDACTED = re.compile(r"(\A|\n)[ \t]*redacted-by-litellm[ \t]*(\n|\Z)")
 _WHOLE_CUT = re.compile(
@@ -53,6 +54,7 @@ _CUT_AT_END = re.compile(
     rf"|(\.\.\.|…)(truncated| ?\(truncated( {_SIZE})?\)))\s*\Z",
     re.IGNORECASE,
 )
+_LONGEST_MARK = 200
 # How a text begins that looks like messages or their parts.
 _LIKE_MESSAGES = re.compile(
     r"""\s{0,9}(array\(\s?)?[\[(]*\s?(
@@ -168,8 +170,10 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
     messages = tuple(messages_of(content, unread))
     if not any((message["content"] or "").strip() for message in messages):
         raise BadRowError("the messages are empty")
-    for message in messages:
-        text, tool = message["content"] or "", message["role"] == "tool"
+    said = [message["content"] or "" for message in messages]
+    longest = max((len(text) for text in said if not _ends_cut(text)), default=0)
+    for message, text in zip(messages, said, strict=True):
+        tool = message["role"] == "tool"
         # A user may send a conversation as JSON, to be judged.
         json = text.lstrip().startswith(('[{"', '{"'))
         if not tool and not json and _LIKE_MESSAGES.match(text):
@@ -179,19 +183,29 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
             message.get("reasoning_content", ""),
             *_texts(message.get("tool_calls")),
         ):
-            _refuse_mark(each, tool=tool)
+            _refuse_mark(each, cut_before=tool or len(each) < longest)
     return {"messages": messages}
 
 
-def _refuse_mark(text: str, *, tool: bool = False) -> None:
-    """Raise a NoTrafficError for a text in which the logger speaks. What a tool wrote may end with
-    such a mark: the program that asked has cut it, and the model read no more.
+def _refuse_mark(text: str, *, cut_before: bool = False) -> None:
+    """Raise a NoTrafficError for a text in which the logger speaks.
+
+    Args:
+        cut_before: whether the text may have been cut before it was asked, so that the model read
+            the mark: what a tool wrote, or what is shorter than a whole text of the same request,
+            since loggers cut what is longest.
     """
-    cut = _CUT_AT_END.match(text) if tool else _CUT_AT_END.search(text)
+    cut = _CUT_AT_END.match(text) if cut_before else _ends_cut(text)
+    if _LANGFUSE_MEDIA in text:
+        raise NoTrafficError("kept elsewhere by the logger")
     if cut or _WHOLE_CUT.match(text) or _LITELLM_CUT.search(text):
         raise NoTrafficError("cut by the logger")
     if _WHOLE_REDACTED.match(text) or _LITELLM_REDACTED.search(text):
         raise NoTrafficError("redacted by the logger")
+
+
+def _ends_cut(text: str) -> bool:
+    return bool(_CUT_AT_END.search(text.rstrip()[-_LONGEST_MARK:]))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -212,9 +226,9 @@ def _texts(value: Any) -> Iterator[str]:
 def _new_parts(
     request: LoggedRequest, content: Mapping[str, Any], answer: Answer | None
 ) -> dict[str, Any]:
-    """Those parts of a prompt that were not read but are a number, or hold all of it and the answer
-    as they were rendered; what only repeats whole turns, or whole lines of a plain prompt, is no
-    part of its own.
+    """Those parts of a prompt that were not read but are a number, labels, or hold all of it and
+    the answer as they were rendered; what only repeats whole turns, or whole lines of a plain
+    prompt, is no part of its own.
 
     Raises:
         NotRepresentableError: a part holds anything else.
@@ -230,7 +244,13 @@ def _new_parts(
         texts = {text.strip() for text in _texts(part)} - {""}
         rendered = answer and isinstance(part, str) and all(line in part for line in lines)
         number = _NUMBER.fullmatch(part) if isinstance(part, str) else isinstance(part, int | float)
-        if rendered or number or not texts:
+        # A context of single words labels the call, as a span's does; a text is the model's.
+        labels = (
+            path.endswith("context")
+            and isinstance(part, Mapping)
+            and not any(len(text.split()) > 1 for text in texts)
+        )
+        if rendered or number or labels or not texts:
             left[path] = value
         elif any(f"\n{text}\n" not in plain for text in texts - known):
             raise NotRepresentableError(path)

@@ -226,7 +226,12 @@ def load(query: TrafficQuery) -> Traffic:
     # Duplicates logged under several segments, or a great many segments, can make the choice fall
     # on a request that was dropped. Only then is the source read again.
     if missing := weights.keys() - texts.keys():
-        _read(source, fields, query, lambda r: r.id in missing and texts.update({r.id: r}))
+
+        def keep(request: Request) -> None:
+            if request.id in missing:
+                texts[request.id] = request
+
+        _read(source, fields, query, keep)
         if missing - texts.keys():
             raise TrafficError(f"`{source.name}` changed while it was read", hint="run again")
     requests = tuple(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from scenes import Outcome, stranger
+from scenes import Outcome, stranger, with_fields
 
 from draftbench.cli import main
 
@@ -46,15 +45,25 @@ def sweep_words(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def swept(sweep_words, tmp_path_factory):
+def once():
+    """A command line that several tests look at, run for the first of them."""
+
+    def run(*words) -> Outcome:
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DRAFTBENCH_KEY", "the key of the tests")
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = main([str(word) for word in words])
+        return Outcome(code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def swept(sweep_words, once, tmp_path_factory):
     """The run folder of that sweep and what the command left behind."""
     folder = tmp_path_factory.mktemp("swept") / "run"
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DRAFTBENCH_KEY", "the key of the tests")
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([*map(str, sweep_words), "--out", str(folder)])
-    return folder, Outcome(code, out.getvalue(), err.getvalue())
+    return folder, once(*sweep_words, "--out", folder)
 
 
 @pytest.fixture
@@ -66,9 +75,7 @@ def pinned(command, swept, tmp_path):
     outcome = command("gate", "--save", file, swept[0], "--candidate", "draft", "--k", 2)
     assert (outcome.code, outcome.out) == (0, "")
     assert "saved draft at k = 2 on 6 requests" in outcome.err
-    document = json.loads(file.read_text())
-    file.write_text(json.dumps(document | {"run": "the one before"}))
-    return file
+    return with_fields(file, run="the one before")
 
 
 @pytest.fixture

@@ -51,6 +51,21 @@ def test_a_draft_of_half_the_words_works_and_its_bound_is_said(command, embedded
     assert "at most" not in plain.out
 
 
+def test_configurations_alone_are_answered(command, embedded, tmp_path):
+    for name in ("target", "draft"):
+        (tmp_path / name).mkdir()
+        shutil.copy(embedded / name / "config.json", tmp_path / name)
+    words = ["check", "--target", tmp_path / "target", "--drafts", tmp_path / "draft"]
+    outcome = command(*words)
+    assert (outcome.code, outcome.err) == (0, "")
+    said = " ".join(outcome.out.split())
+    assert said.startswith("draft as the draft of target: may work target and draft have no tok")
+    assert "target has no weights here" in said
+    assert "weights read a step" in said
+    outcome = command(*words, "--drafts", embedded / "draft", "--all")
+    assert "Memory: " in outcome.out
+
+
 def test_json_holds_every_fact(command, words):
     answer = json.loads(command(*words, "--format", "json", "--memory", "1.5 TiB").out)
     assert answer["memory_bytes"] == 3 << 39

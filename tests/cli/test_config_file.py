@@ -105,18 +105,13 @@ def test_files_that_are_refused(failing, file, text, words):
     assert [word for word in words if word not in said] == []
 
 
-def test_a_file_that_is_not_there(failing, tmp_path):
-    assert "No such file" in failing(2, "sweep", tmp_path / "none.yaml")
-
-
-def test_a_folder_is_no_file(failing, tmp_path):
-    assert "is a folder" in failing(2, "sweep", tmp_path)
-
-
-def test_a_file_that_is_no_text(failing, tmp_path):
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"\xff\xfe\x00\x80")
-    assert "is not YAML" in failing(2, "sweep", path)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("none.yaml", "No such file"), (".", "is a folder"), ("model.gguf", "is not YAML")],
+)
+def test_what_is_no_text_file_is_refused(failing, tmp_path, name, said):
+    (tmp_path / "model.gguf").write_bytes(b"\xff\xfe\x00\x80")
+    assert said in failing(2, "sweep", tmp_path / name)
 
 
 def test_values_are_checked_like_flags(failing, file):

@@ -19,7 +19,7 @@ from draftbench.sweep.work import DeviceSpeed
 SMALL, NGRAM, SELF = Candidate("small"), Candidate("ngram"), Candidate("self")
 INT4 = Candidate("small", "int4")
 EVERY = [SMALL, INT4, NGRAM, SELF]
-CORES = DeviceSpeed(reading=20e9, layer=1e-4, token=1 / 10, loading=45e6)
+CORES = DeviceSpeed(reading=20e9, layer=1e-4, token=1 / 10, in_layer=0.0, loading=45e6)
 
 
 def counted(name, size):

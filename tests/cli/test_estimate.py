@@ -59,6 +59,14 @@ def test_one_verify_ratio_for_every_k_is_said_to_be_one(command):
     assert "→  2     1.3          2.31        1.65" in by_k
 
 
+def test_a_verify_ratio_that_falls_with_k_is_said_to(command):
+    words = ["estimate", *FORMULA, "--k", "1-4", "--verify-ratio"]
+    falls = " ".join(command(*words, "1.1,1.4,1.2,1.1").out.split())
+    assert "v falls from 1.4 at k = 2 to 1.2 at k = 3, though" in falls
+    assert falls.count("v falls") == 1
+    assert "v falls" not in command(*words, "1.1,1.2,1.2,1.3").out
+
+
 def test_every_format_says_that_nothing_was_measured(command):
     for style in ("table", "json", "markdown"):
         outcome = command("estimate", *FORMULA, "--format", style)
@@ -74,6 +82,7 @@ def test_every_format_says_that_nothing_was_measured(command):
         (["--alpha", "nan", "--draft-cost", "0.1"], "expected a number"),
         (["--alpha", "0.7", "--draft-cost", "-1"], "draft cost ratio"),
         ([*FORMULA, "--verify-ratio", "0"], "verify ratio"),
+        ([*FORMULA, "--verify-ratio", ".2"], "takes less time than one over a single token"),
         ([*FORMULA, "--verify-ratio", "1.1,x"], "not numbers between commas"),
         ([*FORMULA, "--verify-ratio", "1.1,1.2"], "`--k 1-2`"),
         ([*FORMULA, "--k", "0-4"], "--k"),

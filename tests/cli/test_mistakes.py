@@ -77,9 +77,12 @@ def test_where_no_run_can_be_is_refused_before_traffic_is_read(
     assert sweep("--out", out, traffic="none.jsonl").startswith(said)
 
 
-@pytest.mark.parametrize("drafts", [("./nowhere",), ("ngram", "./nowhere")])
-def test_a_model_that_is_not_there_is_refused_before_traffic_is_read(sweep, drafts):
-    said = sweep(drafts=drafts, traffic="none.jsonl")
+@pytest.mark.parametrize(
+    "models",
+    [{"target": "./nowhere"}, {"drafts": ("./nowhere",)}, {"drafts": ("ngram", "./nowhere")}],
+)
+def test_a_model_that_is_not_there_is_refused_before_traffic_is_read(sweep, models):
+    said = sweep(**models, traffic="none.jsonl")
     assert "error: no model at `./nowhere`\nhint: give a directory with config.json" in said
     assert "reading traffic" not in said
 
@@ -127,10 +130,6 @@ def test_a_chat_for_a_target_without_a_template(sweep):
     assert "has no chat template" in sweep(traffic="suite:chat")
 
 
-def test_no_model(sweep):
-    assert "no model at `./nowhere`" in sweep(target="./nowhere")
-
-
 def test_a_dry_run_has_no_csv(sweep):
     assert "--format of a --dry-run cannot be `csv`" in sweep("--dry-run", "--format", "csv")
 
@@ -145,13 +144,6 @@ def test_an_empty_name_among_drafts(sweep, failing, embedded):
 def test_a_draft_that_has_not_half_of_the_traffics_tokens(sweep, tmp_path):
     said = sweep(drafts=(stranger(tmp_path),))
     assert "`stranger` cannot draft for `target`: it has only 0% of the traffic's tokens" in said
-
-
-def test_an_out_folder_that_holds_something_else(failing, embedded, tmp_path):
-    (tmp_path / "notes.txt").touch()
-    words = ["--target", embedded / "target", "--traffic", "suite:completion", "--drafts", "ngram"]
-    said = failing(2, "sweep", *words, "--out", tmp_path)
-    assert "is not a run folder" in said
 
 
 RUN_COMMANDS = [

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from scenes import with_fields
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RUN, ONE_ROW = REFERENCE / "qwen2.5-coder", REFERENCE / "tinyllama-stories"
@@ -167,9 +168,7 @@ def test_words_that_cannot_be_used(failing, tmp_path, monkeypatch, words, meant)
 def test_a_run_whose_sweep_did_not_end_says_so_first(command, tmp_path):
     copy = Path(shutil.copytree(ONE_ROW, tmp_path / "run"))
     assert "not finished" not in command("recommend", copy, "--all").out
-    manifest = json.loads((copy / "run.json").read_text())
-    manifest["under_way"] = [{"draft": "stories15M"}, {"draft": "ngram"}]
-    (copy / "run.json").write_text(json.dumps(manifest))
+    with_fields(copy / "run.json", under_way=[{"draft": "stories15M"}, {"draft": "ngram"}])
     found = " ".join(command("recommend", copy, "--all").out.split())
     assert (
         "this run is not finished (cut off at candidate 1 of 2, with 12 of 12 responses)" in found
@@ -178,17 +177,20 @@ def test_a_run_whose_sweep_did_not_end_says_so_first(command, tmp_path):
     assert answer["caveats"][0]["kind"] == "unfinished"
 
 
-@pytest.mark.parametrize("limits", ["300ms", "ttft=300", "ttft=1s,ttft=2s", "wait=3s"])
-def test_limits_that_are_no_limits_are_refused(command, limits):
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ("300ms", "--slo 300ms: expected limits"),
+        ("ttft=300", "--slo ttft=300: expected limits"),
+        ("ttft=1s,ttft=2s", "--slo ttft=1s,ttft=2s: expected limits"),
+        ("wait=3s", "--slo wait=3s: expected limits"),
+        ("ttft=300ms", "the built-in decoder knows no queueing"),
+    ],
+)
+def test_limits_that_are_none_or_have_no_engine_are_refused(command, limits, said):
     outcome = command("recommend", RUN, "--slo", limits)
     assert (outcome.code, outcome.out) == (2, "")
-    assert f"--slo {limits}: expected limits" in outcome.err
-
-
-def test_limits_need_a_serving_engine(command):
-    outcome = command("recommend", RUN, "--slo", "ttft=300ms")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "the built-in decoder knows no queueing" in outcome.err
+    assert said in outcome.err
 
 
 def test_the_commands_that_come_next_ask_the_same_question(command, engine):

@@ -65,7 +65,9 @@ def test_without_a_run_the_newest_is_taken_and_named(runs, command, failing, mon
 def test_a_table_has_a_line_for_every_run_and_names_a_broken_one_with_its_problem(runs, capsys):
     assert main(["runs", "list", str(runs)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[:4] == ["run", "answer", "status", "n"]
+    assert lines[1].split() == ["run", "answer", "n", "target", "traffic"]
+    assert sum(line.startswith("run ") for line in lines) == 1
+    assert any(line.startswith("  prompts and responses are kept in 1 run:") for line in lines)
     assert [line.split()[0] for line in lines[2:] if line[0] != " "] == ["new", "old"]
     assert any(line.startswith("  broken:") for line in lines)
 

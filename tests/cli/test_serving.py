@@ -323,34 +323,26 @@ def test_a_server_that_is_down_leaves_what_was_measured_and_the_command_to_resum
         assert (out / "observations" / "served.jsonl").read_bytes() == kept
 
 
-def test_a_dry_run_counts_starts_at_least_and_at_most(command, engine, embedded, tmp_path):
-    """Three drafts at k = 1 … 8: plain three times, each at two k's at least, 9; all 3 + 3 × 8."""
-    drafts = [embedded / "draft", embedded / "distilled", "ngram"]
-    words = ["--target", embedded / "target", *TRAFFIC, *ENGINE]
-    words += [word for draft in drafts for word in ("--drafts", draft)]
+@pytest.mark.parametrize(
+    ("drafts", "more", "starts"),
+    [
+        # At k = 1 … 8: plain three times, each draft at two k's at least, at all of them at most.
+        (("draft", "distilled", "ngram"), (), (3 + 3 * 2, 3 + 3 * 8)),
+        # Between plain servers three times.
+        (("ngram",), ("--restarts", 3), (4 + 3 * 2, 4 + 3 * 8)),
+        (("ngram",), ("--measure", "replay"), (1, 1)),
+    ],
+)
+def test_a_dry_run_counts_starts_at_least_and_at_most(
+    command, engine, embedded, monkeypatch, drafts, more, starts
+):
+    monkeypatch.chdir(embedded)
+    words = ["--target", "target", "--drafts", ",".join(drafts), *TRAFFIC, *ENGINE, *more]
     outcome = command("sweep", *words, "--dry-run", "--format", "json")
     assert outcome.code == 0, outcome.err
     plan = json.loads(outcome.out)
-    assert (plan["least_starts"], plan["most_starts"]) == (9, 27)
-    assert plan["least_seconds"] < plan["most_seconds"]
-    assert engine.starts == []
-
-
-@pytest.mark.parametrize(
-    ("more", "starts"),
-    [
-        # Between plain servers three times: 4 + 3 × 2 and 4 + 3 × 8.
-        (("--restarts", 3), (10, 28)),
-        (("--measure", "replay"), (1, 1)),
-    ],
-)
-def test_a_dry_run_counts_the_plain_servers_that_are_started(
-    command, engine, embedded, more, starts
-):
-    words = ["--target", embedded / "target", "--drafts", "ngram", *TRAFFIC, *ENGINE, *more]
-    outcome = command("sweep", *words, "--dry-run", "--format", "json")
-    plan = json.loads(outcome.out)
     assert (plan["least_starts"], plan["most_starts"]) == starts
+    assert engine.starts == []
 
 
 @pytest.mark.parametrize(
@@ -406,6 +398,7 @@ def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
     assert plan["least_starts"] == 0
     shown = " ".join(command("sweep", *SERVER, *words).out.split())
     assert "the time is that of the arrivals" in shown
+    assert "servers 0 started" in shown
 
 
 def test_a_dry_run_of_replay_alone_waits_for_no_arrivals(command, engine, embedded):
@@ -459,16 +452,6 @@ def test_a_dry_run_counts_the_bytes_that_the_engine_will_hold(
     assert facts.kv_bytes_per_token == 2 * 2 * 64 * bytes_each
     longest = max(t.prompt_tokens + t.limit for t in run.trajectories)
     assert draft - lookup == facts.weight_bytes + longest * facts.kv_bytes_per_token
-
-
-def test_a_dry_run_of_servers_that_run_starts_none(command, monkeypatch, embedded):
-    servers = {"http://spec": FakeServer(k=4), "http://plain": FakeServer()}
-    monkeypatch.setattr(engine_prepare, "connect", lambda url, engine, **_: servers[url])
-    monkeypatch.setattr(engine_check, "drive", fake_drive)
-    words = ["--baseline-server", "http://plain", "--tokenizer", embedded / "target"]
-    outcome = command("sweep", *SERVER, *words, *TRAFFIC, "--dry-run")
-    assert outcome.code == 0, outcome.err
-    assert "servers 0 started" in " ".join(outcome.out.split())
 
 
 @pytest.mark.parametrize("kind", ["vllm", "llama.cpp"])

@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from scenes import with_fields
 
 from draftbench.cli.sweep import describe
 from draftbench.planner.caveats import LOAD
@@ -104,9 +105,8 @@ def test_a_draft_that_is_stored_quantized_is_a_candidate_at_that_level(
     command, embedded, tmp_path, stored
 ):
     shutil.copytree(embedded / stored, tmp_path / stored)
-    config = json.loads((tmp_path / stored / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
-    (tmp_path / stored / "config.json").write_text(json.dumps(config))
+    gptq = {"quant_method": "gptq", "bits": 4}
+    with_fields(tmp_path / stored / "config.json", quantization_config=gptq)
     models = {"target": embedded / "target", "draft": embedded / "draft"}
     models[stored] = tmp_path / stored
     words = ["--target", models["target"], "--drafts", models["draft"], "--no-controls"]

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.gate.make_baseline import make_baseline, sampling_label
-from draftbench.records import Candidate, EngineFacts, Sampling
+from draftbench.records import Candidate, Sampling
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import run_of
 
@@ -236,13 +236,11 @@ def test_each_turn_of_starts_is_a_process_and_a_running_server_is_one(started, s
     if started:
         visits += [server(2, 1, 0.1, "p4"), server(0, 2, 0.1, "p5")]
     facts = [
-        EngineFacts(
-            server=row.server, process=row.process, engine="vllm", version=None, model=None,
-            candidate=row.candidate, k=row.k, started=started, command=None, settings={},
-            context_length=None, prefix_cache=None, ready_seconds=None,
+        scenes.engine_facts(
+            row.candidate, row.k, server=row.server, process=row.process, started=started
         )
         for row in visits
-    ]  # fmt: skip
+    ]
     asked = scenes.manifest(engine="vllm", ks=(2,))
     found = baseline(scenes.trajectory("a", 9), *visits, *facts, manifest=asked).processes
     assert [each.speedup for each in found] == pytest.approx(speedups)

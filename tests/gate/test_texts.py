@@ -11,7 +11,7 @@ from draftbench.gate.judge import judge
 from draftbench.gate.make_baseline import make_baseline
 from draftbench.gate.noninferiority import Verdict
 from draftbench.gate.notes import TEXTS_NOT_JUDGED
-from draftbench.records import EngineFacts, Sampling
+from draftbench.records import Sampling
 from draftbench.run_folder.run import run_of
 
 SERVER = {"engine": "vllm", "engine version": "0.1", "target": "big"}
@@ -159,21 +159,7 @@ def answer(k, repeat=0, **fields):
 def pinned(*rows, concurrency=None, asked=(1,), **question):
     records = [
         scenes.trajectory("r", 7, origin="engine", margins=(), argmax=(), digest="plain"),
-        EngineFacts(
-            server="s20",
-            process="p1",
-            engine="vllm",
-            version="0.1",
-            model="big",
-            candidate=SMALL,
-            k=2,
-            started=True,
-            command=None,
-            settings={"dtype": "float32"},
-            context_length=None,
-            prefix_cache=None,
-            ready_seconds=None,
-        ),
+        scenes.engine_facts(SMALL, 2, server="s20", settings={"dtype": "float32"}),
         *rows,
     ]
     manifest = scenes.manifest(**{"engine": "vllm", "ks": (2,), "concurrency": asked} | question)

@@ -4,13 +4,13 @@ The workshop's Llama has 73 728 weights in the linear layers of its blocks, 320 
 300 · 64 = 19 200 in the head and as many in the embedding. The formats here leave the head alone.
 """
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scenes import with_fields
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TorchAoConfig
 
 from draftbench.decoder.any_transformer import TransformersRunner
@@ -40,9 +40,7 @@ FP8 = {
 
 def described(source, quantization):
     """The same files with a quantization configuration beside the model's own."""
-    file = Path(source.spec) / "config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps({**config, "quantization_config": quantization}))
+    with_fields(Path(source.spec) / "config.json", quantization_config=quantization)
     return ModelSource(source.spec)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scenes import with_fields
 from transformers import AutoModelForCausalLM
 
 from draftbench.errors import ModelError
@@ -118,8 +119,7 @@ def test_weights_cut_short_are_refused(workshop):
 )
 def test_weights_that_do_not_fit_the_configuration_are_refused(workshop, change, words):
     source = workshop.weighted("model")
-    file = Path(source.spec) / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with_fields(Path(source.spec) / "config.json", **change)
     message = refused(source, "weights").message
     assert all(part in message for part in words)
     with pytest.raises(ModelError) as before_loading:
@@ -140,13 +140,13 @@ def test_weights_that_are_not_there_are_noticed_before_they_are_loaded(workshop)
             ModelSource(source.spec).check_weights()
 
 
+FP8_OF_3_LAYERS = {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 3}
+
+
 def test_a_quantized_checkpoint_holds_every_layer_too(workshop):
     """Its tensors have other names and shapes than the model's, so layers are counted."""
     source = workshop.weighted("model")
-    folder = Path(source.spec)
-    config = json.loads((folder / "config.json").read_text())
-    stored = {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 3}
-    (folder / "config.json").write_text(json.dumps(config | stored))
+    with_fields(Path(source.spec) / "config.json", **FP8_OF_3_LAYERS)
     with pytest.raises(ModelError, match=r"hold 2 layers, and its configuration asks for 3$"):
         ModelSource(source.spec).check_weights()
 
@@ -156,10 +156,7 @@ def test_of_layers_whose_tensors_have_other_names_or_come_later_nothing_is_said(
 ):
     """Transformers renames those of some models; a hub model without an index comes when loaded."""
     source = workshop.weighted("model")
-    folder = Path(source.spec)
-    config = json.loads((folder / "config.json").read_text())
-    stored = {"quantization_config": {"quant_method": "fp8"}, "num_hidden_layers": 3}
-    (folder / "config.json").write_text(json.dumps(config | stored))
+    with_fields(Path(source.spec) / "config.json", **FP8_OF_3_LAYERS)
     for names in ({}, {"language_model.text.layers.0.mlp.up_proj.weight": None}):
         monkeypatch.setattr("draftbench.models.source._stored_tensors", lambda *_, n=names, **__: n)
         ModelSource(source.spec).check_weights()
@@ -179,8 +176,7 @@ def test_headers_are_read_and_no_weights(workshop, monkeypatch):
 
 def with_fewer_layers(source, layers=1):
     """The same weights with a configuration that asks for fewer of their layers."""
-    file = Path(source.spec) / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "num_hidden_layers": layers}))
+    with_fields(Path(source.spec) / "config.json", num_hidden_layers=layers)
     return ModelSource(source.spec)
 
 
@@ -209,8 +205,7 @@ def test_of_files_that_are_not_here_the_index_names_the_layers(workshop, monkeyp
 
 def test_layers_that_draft_for_the_others_may_follow_them(workshop):
     source = with_fewer_layers(workshop.weighted("model"))
-    file = Path(source.spec) / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "num_nextn_predict_layers": 1}))
+    with_fields(Path(source.spec) / "config.json", num_nextn_predict_layers=1)
     source.load(torch.float32, "cpu")
     check_models(source, [], 10**9)
 

@@ -162,13 +162,13 @@ def test_what_holds_of_several_candidates_is_said_once_naming_all(scene):
     assert told == ["small, big: the chat templates differ"]
 
 
-def test_costs_that_are_interpolated_are_a_caveat(scene):
-    scene.requests(2, ALL)
+def test_what_adds_to_the_interval_between_two_timed_loads_is_said(scene):
+    scene.requests(5, ALL)
     for concurrency in (1, 4):
         scene.times(TARGET, CHEAP, concurrency=concurrency)
     found = recommend(scene.observed(1), DecisionOptions(concurrency=(2,)))
-    assert says(found, "small: its costs are interpolated between 1 and 4")
-    assert not says(recommend(scene.observed(1)), "interpolated")
+    assert says(found, "since concurrency 2 was not timed")
+    assert not says(recommend(scene.observed(1)), "was not timed")
 
 
 def test_what_speeds_of_a_batch_leave_out_is_said(scene):
@@ -350,6 +350,24 @@ def test_a_control_that_failed_makes_every_answer_provisional(scene):
     assert f"Provisional: {said}" in " ".join(render(found, "table", 100).split())
 
 
+@pytest.mark.parametrize(("disturbed", "impossible"), [(1.0, False), (2.0, True)])
+def test_a_control_that_saves_time_is_impossible(scene, disturbed, impossible):
+    """A draft step of the target is a target step: 8 tokens take 8 of them, with a draft or
+    without.
+    """
+    scene.requests(30, ALL, SMALL, SELF_DRAFT)
+    scene.times(TARGET, CHEAP)
+    scene.times(TARGET, TARGET, SELF_DRAFT)
+    for number in range(30):
+        scene.decode(f"r{number}", 0, 8 * disturbed, SELF_DRAFT)
+        scene.decode(f"r{number}", 1, 8.0, SELF_DRAFT)
+    found = caveat_of(scene.observed(1), "impossible")
+    assert (found is not None) is impossible
+    if found:
+        assert found.decisive
+        assert "is impossible for the target as its own draft" in found.text
+
+
 def test_what_puts_acceptance_in_doubt_is_said_first(scene):
     scene.requests(2, ALL)
     scene.times(TARGET, CHEAP)
@@ -520,24 +538,20 @@ def test_replay_speaks_for_the_requests_without_structured_output():
     assert caveat_of(run(*answers(0), *answers(1)), "structured-output") is None
 
 
-def test_responses_and_candidates_are_counted(scene):
+@pytest.mark.parametrize(
+    ("under_way", "said"),
+    [
+        ((SMALL, INT4, SELF_DRAFT), "cut off at candidate 2 of 3, with 2 of 5 responses"),
+        ((BIG,), "cut off at candidate 1 of 1, with"),  # it failed, and is not waited for
+        ((SELF_DRAFT,), "cut off before the first candidate, with"),
+    ],
+)
+def test_responses_and_candidates_under_way_are_counted(scene, under_way, said):
     scene.requests(2, ALL)
     scene.replay("r0", ALL, INT4)
-    run = scene.observed(1, requests=5, under_way=(SMALL, INT4, BIG))
-    assert "not finished (cut off at candidate 2 of 3, with 2 of 5 responses)" in unfinished(run)
-
-
-def test_what_failed_is_not_waited_for_and_what_is_not_under_way_does_not_count(scene):
-    scene.requests(3, ALL, SMALL)
     scene.failure("big", "another vocabulary")
-    run = scene.observed(1, requests=3, under_way=(BIG,))
-    assert "cut off at candidate 1 of 1, with 3 of 3 responses" in unfinished(run)
-
-
-def test_a_sweep_may_end_while_it_writes_responses(scene):
-    scene.requests(2, ALL)
-    run = scene.observed(1, requests=5, under_way=(BIG,))
-    assert "(cut off before the first candidate, with 2 of 5 responses)" in unfinished(run)
+    run = scene.observed(1, requests=5, under_way=under_way)
+    assert f"not finished ({said}" in unfinished(run)
 
 
 def test_it_is_a_caveat_of_the_answer(scene):

@@ -61,27 +61,52 @@ def spread(effects, k):
 TWO = {0: 1.0, 2: 1.4, 6: 2.2}
 
 
-def test_two_started_ks_take_what_was_measured():
-    assert [seconds(started(TWO), k) for k in (0, 2, 6)] == pytest.approx([1.0, 1.4, 2.2], rel=1e-3)
+@pytest.mark.parametrize(
+    ("started_ks", "expected"),
+    [
+        (TWO, TWO),
+        (TWO, {1: 1.2, 4: 1.8, 8: 2.6}),
+        ({0: 1.0, 4: 1.4}, {2: 1.2}),
+        # 1.6 + (k - 2) · .1, where a line from the target step would say 1.3 at k = 1.
+        ({0: 1.0, 2: 1.6, 6: 2.0}, {1: 1.5, 4: 1.8}),
+        ({0: 1.0, 4: 1.1, 8: 2.1}, {1: 1.0}),
+        ({0: 1.0, 1: 1.3, 8: 1.2}, {1: 1.56**0.5, 4: 1.56**0.5, 8: 1.56**0.5}),
+        # The line from the target step would fall: .95, .9, .85 s.
+        ({0: 1.0, 4: 0.8}, {1: 0.8, 4: 0.8, 8: 1.0}),
+    ],
+    ids=[
+        "as measured", "others on the line through two", "through the target step where one is",
+        "the first token may cost more than each further one", "never under a target step",
+        "rounds that got quicker with k are equal", "what was not started moves nothing",
+    ],
+)  # fmt: skip
+def test_rounds_take_what_was_measured_and_others_lie_on_a_rising_line(started_ks, expected):
+    effects = started(started_ks)
+    assert {k: seconds(effects, k) for k in expected} == pytest.approx(expected, rel=2e-3)
 
 
-@pytest.mark.parametrize(("k", "expected"), [(1, 1.2), (4, 1.8), (8, 2.6)])
-def test_others_lie_on_the_line_through_two_started_ones(k, expected):
-    assert seconds(started(TWO), k) == pytest.approx(expected, rel=1e-3)
+def test_the_level_of_another_drafts_line_counts_for_a_single_started_k():
+    # 1.4 + .15 k, where a line from the target step would say 1.5 at k = 2.
+    other = {1: 1.6, 2: 1.8, 4: 2.2, 8: 3.0}
+    assert seconds(started({0: 1.0, 4: 2.0}, other), 2) == pytest.approx(1.7, rel=0.02)
 
 
-def test_the_first_drafted_token_may_cost_more_than_each_further_one():
-    # 1.6 + (k - 2) · .1, where a line from the target step would say 1.3 at k = 1.
-    effects = started({0: 1.0, 2: 1.6, 6: 2.0})
-    assert [seconds(effects, k) for k in (1, 4)] == pytest.approx([1.5, 1.8], rel=1e-3)
+def test_a_draft_that_tells_no_rounds_shows_no_level():
+    # The line from the target step through 1.4 at k = 4, whatever a token of the other takes.
+    cells = [cell(0, 1.0), cell(4, 1.4, place=1)]
+    cells += [cell(k, 0.7, BIG, k, promise="tokens") for k in (2, 8)]
+    known = [Configuration("small", "none", k) for k in KS]
+    effects = Effects(cells, EngineDesign(cells, KS), known)
+    assert seconds(effects, 2) == pytest.approx(1.2, rel=1e-3)
 
 
-def test_no_round_takes_less_than_a_target_step():
-    assert seconds(started({0: 1.0, 4: 1.1, 8: 2.1}), 1) == pytest.approx(1.0, rel=1e-3)
-
-
-def test_a_single_started_k_is_on_a_line_from_the_target_step():
-    assert seconds(started({0: 1.0, 4: 1.4}), 2) == pytest.approx(1.2, rel=1e-3)
+def test_a_bend_that_another_draft_shows_is_that_of_the_target():
+    # The other's rounds are flat up to k = 4, and .3 longer with each token from there on.
+    other = {1: 1.2, 2: 1.2, 3: 1.2, 4: 1.2, 6: 1.8, 8: 2.4}
+    alone, beside = (
+        seconds(started({0: 1.0, 1: 1.3, 8: 3.2}, *more), 4) for more in ((), (other,))
+    )
+    assert beside < 1.85 < 2.1 < alone
 
 
 def test_a_started_k_is_predicted_without_itself():
@@ -100,18 +125,6 @@ def test_a_start_off_the_line_is_believed_the_more_the_oftener_it_was_repeated()
         for often in (1, 3)
     )
     assert 1.5 < thrice < alone < 1.7
-
-
-def test_rounds_that_got_quicker_with_k_are_taken_to_be_equal():
-    effects = started({0: 1.0, 1: 1.3, 8: 1.2})
-    found = [seconds(effects, k) for k in (1, 4, 8)]
-    assert found == pytest.approx([1.56**0.5] * 3, rel=0.01)
-
-
-def test_a_k_that_was_not_started_moves_none_that_was():
-    # The line from the target step would fall: .95, .9, .85 s.
-    effects = started({0: 1.0, 4: 0.8})
-    assert [seconds(effects, k) for k in (1, 4, 8)] == pytest.approx([0.8, 0.8, 1.0], rel=1e-3)
 
 
 @settings(deadline=None, max_examples=20)

@@ -269,17 +269,9 @@ def test_between_two_batch_sizes_more_rows_never_cost_less(fewer, more):
             assert (np.diff(seconds, axis=0) > -1e-9).all()
 
 
-def test_between_two_batch_sizes_only_the_contexts_of_both_count():
-    timed = {
-        2: passes((1, 2), (0, 100), [[1.0] * 2] * 2),
-        9: passes((1, 2), (50, 200), [[2.0] * 2] * 2),
-    }
-    assert target_between(timed, 4).contexts.tolist() == [50, 100]
-
-
-def test_passes_without_a_common_context_have_nothing_between_them():
-    timed = {
-        1: passes((1, 2), (0, 10), [[1.0] * 2] * 2),
-        4: passes((1, 2), (20, 30), [[1.0] * 2] * 2),
-    }
-    assert target_between(timed, 2) is None
+@pytest.mark.parametrize(("larger", "common"), [((50, 200), [50, 100]), ((120, 130), None)])
+def test_between_two_batch_sizes_only_the_contexts_of_both_count(larger, common):
+    contexts = {2: (0, 100), 9: larger}
+    timed = {rows: passes((1, 2), each, [[1.0] * 2] * 2) for rows, each in contexts.items()}
+    found = target_between(timed, 4)
+    assert (found and found.contexts.tolist()) == common

@@ -73,6 +73,19 @@ def test_the_choice_alone_is_marked(reference, charts):
     assert {row[0] for row in undecided["speedup-by-candidate"].table.rows} == {""}
 
 
+def test_over_k_what_is_expected_stands_beside_what_is_measured(reference, charts):
+    answer = recommend(reference)
+    drafts = [each for each in answer.by_candidate if each.draft != "self"]
+    measured = [each for each in answer.evaluations if each.speedup_measured]
+    dots = [line for line in charts["speedup-by-k"].plot.axes.lines if line.get_marker() == "o"]
+    dots = [line for line in dots if line.get_markersize() == 7]
+    hollow = [line for line in dots if line.get_markerfacecolor() != line.get_color()]
+    assert [line.get_ydata()[0] for line in hollow] == [e.speedup_expected.value for e in drafts]
+    assert len(dots) - len(hollow) == len(measured)
+    for name in ("tokens-per-round-by-k", "speedup-by-k"):
+        assert "its own draft (self) is in the numbers alone." in charts[name].caption
+
+
 def test_the_control_is_a_candidate_to_compare_with_and_drawn_nowhere_else(charts):
     with_control = [name for name, chart in charts.items() if "self" in " ".join(words(chart))]
     assert with_control == ["speedup-by-candidate"]

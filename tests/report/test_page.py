@@ -103,6 +103,20 @@ def test_the_decision_stands_first_and_then_its_one_figure(run, read):
     assert exact == [speed.value, speed.low, speed.high]
 
 
+def test_a_target_that_is_called_target_is_named_once(hand):
+    named = page_of(hand.run(hand.perfect(), target="/models/target"))
+    assert "draftbench · target · traffic" in " ".join(Read(named).text.split())
+    other = page_of(hand.run(hand.perfect(), target="/models/big"))
+    assert "draftbench · target big · traffic" in " ".join(Read(other).text.split())
+
+
+def test_the_row_of_the_control_is_no_candidate_that_is_counted(read, whole):
+    found = " ".join(Read(section(whole, "candidates")).text.split())
+    assert "4 of 4 candidates are clearly faster" in found
+    assert "The row of self is a check: the target as its own draft." in found
+    assert "The row of self" not in read.text
+
+
 def test_every_drawing_has_words_for_who_cannot_see_it(whole):
     drawings = [found for tag, found in Read(whole).tags if tag == "svg"]
     assert len(drawings) == 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 import weakref
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scenes import with_fields
 
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
@@ -43,9 +43,7 @@ def poison(model):
 
 
 def from_the_future(model):
-    config = json.loads((model / "config.json").read_text())
-    changed = {**config, "model_type": "mindreader", "architectures": ["MindReader"]}
-    (model / "config.json").write_text(json.dumps(changed))
+    with_fields(model / "config.json", model_type="mindreader", architectures=["MindReader"])
 
 
 def without_tokenizer(model):

@@ -5,11 +5,11 @@ Only the hardest case: every child imports torch anew. `scripts/hostile_drafts.p
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
 import pytest
+from scenes import with_fields
 
 from draftbench.hub import Trust
 from draftbench.records import Candidate
@@ -30,9 +30,7 @@ time.sleep(3600)
 def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, small, monkeypatch):
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     killer = small.copy("draft", "killer")
-    config = json.loads((killer / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "modeling_killer.Model"}
-    (killer / "config.json").write_text(json.dumps(config))
+    with_fields(killer / "config.json", auto_map={"AutoModelForCausalLM": "modeling_killer.Model"})
     (killer / "modeling_killer.py").write_text(KILLS_ITSELF.format(file=str(tmp_path / "left")))
     trust = Trust(remote_code=True)
     found = small.found(killer, "ngram", trust=trust, isolate=True, measure="none")

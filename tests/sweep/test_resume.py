@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 
 import msgspec
 import pytest
+from scenes import with_fields
 
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
@@ -307,8 +308,7 @@ def test_a_text_without_its_record_is_made_again(tmp_path, small, cut):
 def test_a_model_that_changed_since_it_was_measured_is_refused(small):
     draft = small.copy("draft", "draft")
     small.sweep(draft)
-    config = json.loads((draft / "config.json").read_text())
-    (draft / "config.json").write_text(json.dumps({**config, "rope_theta": 1.0}))
+    with_fields(draft / "config.json", rope_theta=1.0)
     with pytest.raises(RunFolderError, match="the draft `draft` changed"):
         small.sweep(draft)
 
@@ -326,12 +326,15 @@ def test_a_replay_of_another_length_than_its_response_is_refused(small):
         small.sweep(measure="replay")
 
 
-def test_a_timed_model_that_now_runs_in_another_way_is_refused(small, monkeypatch):
-    """With another kernel, say: the times of both would mix."""
-    small.sweep()
+@pytest.mark.parametrize("measured", [{}, {"measure": "replay"}])
+def test_a_model_that_now_runs_in_another_way_is_refused(small, monkeypatch, measured):
+    """With another kernel, say: times of both would mix, and what rounds otherwise accepts
+    otherwise.
+    """
+    small.sweep(**measured)
     monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
-    with pytest.raises(ModelError, match="the target runs as `by another kernel` now"):
-        small.sweep(controls=True)
+    with pytest.raises(ModelError, match="runs as `by another kernel` now and was measured as"):
+        small.sweep(controls=True, **measured)
 
 
 def test_to_how_many_rows_products_are_padded_is_decided_once_in_a_run(small, monkeypatch):
@@ -341,14 +344,6 @@ def test_to_how_many_rows_products_are_padded_is_decided_once_in_a_run(small, mo
     monkeypatch.setattr(quantize, "least_rows", lambda matrices: 8)
     found = small.found(measure="replay", controls=True)
     assert {facts.least_rows for facts in found.facts} == {4}
-
-
-def test_a_model_that_was_replayed_and_now_runs_in_another_way_is_refused(small, monkeypatch):
-    """What rounds otherwise accepts otherwise."""
-    small.sweep(measure="replay")
-    monkeypatch.setattr(LlamaRunner, "name", "by another kernel")
-    with pytest.raises(ModelError, match="runs as `by another kernel` now and was measured as"):
-        small.sweep(measure="replay", controls=True)
 
 
 def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, unloadable):

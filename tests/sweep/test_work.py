@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from scenes import query, sheet
 
+from draftbench.measure.trajectories import score
 from draftbench.records import Candidate
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.work import (
@@ -20,26 +22,26 @@ from draftbench.sweep.work import (
 
 SMALL, NGRAM, SELF = Candidate(draft="small"), Candidate(draft="ngram"), Candidate(draft="self")
 
-CORES = DeviceSpeed(reading=20e9, layer=1e-4, token=1 / 10, loading=45e6)
+CORES = DeviceSpeed(reading=20e9, layer=0.0, token=1 / 10, in_layer=0.0, loading=45e6)
 
 
 @pytest.fixture
 def work(tmp_path):
     """work(**options): ten requests of 60 tokens and at most 40 to write. The target's step takes
-    1 ms of 10 layers and 99 ms of 1.98 GB at 20 GB/s, the draft's a tenth of it; 90 million
-    weights are loaded in two seconds.
+    100 ms of 2 GB at 20 GB/s, the draft's a tenth of it; 90 million weights are loaded in two
+    seconds.
     """
-    target = sheet("big", 1_980_000_000, layers=10, parameters=450_000_000)
-    draft = sheet("small", 198_000_000, layers=1, parameters=45_000_000)
+    target = sheet("big", 2_000_000_000, layers=10, parameters=450_000_000)
+    draft = sheet("small", 200_000_000, layers=1, parameters=45_000_000)
 
-    def planned(candidates=(SMALL, NGRAM, SELF), **options):
+    def planned(candidates=(SMALL, NGRAM, SELF), speed=CORES, **options):
         asked = {"drafts": ("small",), "ks": (1, 2, 3), "measure_requests": 5} | options
         prepared = SimpleNamespace(
             options=SweepOptions("big", traffic=query(tmp_path), **asked),
             candidates=candidates,
             prompt_tokens=[(60, 40)] * 10,
         )
-        stages = stages_of_decoder(prepared, target, {"small": draft}, CORES)
+        stages = stages_of_decoder(prepared, target, {"small": draft}, speed)
         return pytest.approx(START_SECONDS + sum(stage.seconds for stage in stages))
 
     return planned
@@ -70,8 +72,18 @@ def timed(cells, steps=STEPS, of_self=0.0):
     return (steps + most) / 2
 
 
-def test_time_follows_from_sizes_layers_and_tokens(work):
+def test_time_follows_from_sizes_and_tokens(work):
     assert work() == LOADING + WRITING + READING + timed(2) + DECODING
+
+
+def test_layers_take_their_time_once_a_pass_and_a_little_for_each_further_token(work):
+    """10 layers of 1 ms in each of the 50 passes that write responses, and 0.1 ms for 7 rows of
+    them, the 600 tokens of prompts, and the 1000 that target and self read; 1 layer of the draft.
+    """
+    replays = LOADING + WRITING + READING
+    assert work(measure="replay", speed=replace(CORES, layer=1e-3)) == replays + 50 * 0.01
+    tokens = 0.001 * (50 * 7 + 600 + 1000 + 1000) + 0.0001 * 1000
+    assert work(measure="replay", speed=replace(CORES, in_layer=1e-4)) == replays + tokens
 
 
 def test_what_is_not_measured_takes_no_time(work):
@@ -156,6 +168,26 @@ def test_a_sweep_with_the_decoder_tells_of_the_stages_that_were_planned(small, t
     for stage, (candidate, what) in zip(planned, told, strict=True):
         assert stage.candidate == candidate
         assert what.startswith(stage.what)
+
+
+def test_the_responses_are_not_done_before_they_are_scored(small, monkeypatch):
+    """Known fault: the time left followed from a stage that was said to be done and went on."""
+    done, left_at_score = [], []
+    monkeypatch.setattr(
+        type(small.notes), "stage", lambda self, what, total, candidate=None: done.append(total)
+    )
+    monkeypatch.setattr(
+        type(small.notes), "advance", lambda self, units=1: done.append(done.pop() - units)
+    )
+
+    def scored(*arguments):
+        left_at_score.append(done[0])
+        return score(*arguments)
+
+    monkeypatch.setattr("draftbench.sweep.worker.score", scored)
+    small.sweep()
+    assert all(left_at_score)
+    assert done[0] == 0
 
 
 @pytest.mark.parametrize("restarts", [1, 2])

@@ -37,6 +37,7 @@ def test_an_answer_that_is_json_stays_an_answer(text):
         {"generated_text": "Hi"},
         [{"generated_text": "Hi"}],
         {"text": "Hi", "meta_info": {}},
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}}]},
         {"status_code": 200, "body": {"choices": [{"message": ANSWER}]}},
         [{"role": "assistant", "parts": [{"type": "text", "content": "Hi"}]}],
     ],

@@ -5,12 +5,13 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from log_shapes import CALL, CALLED, USER
+from log_shapes import CALL, CALLED, CHAT, USER
 from scenes import query
 from traffic.asked import asked
 
 from draftbench.traffic import load
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
+from draftbench.traffic.rows import Fields, read_request
 
 
 @pytest.mark.parametrize("text", ["[{'role': 'user'}\n {'role': 'user'}]", "hello", "{'a': 1}"])
@@ -104,6 +105,11 @@ def test_a_null_turn_is_an_empty_one():
             {"type": "human", "content": USER["content"]},
             {"type": "ai", "content": None, "tool_calls": [{"name": "ls", "args": {}, "id": "c"}]},
             {"type": "tool", "content": "a.txt", "tool_call_id": "c"}]},
+        {"contents": [
+            {"parts": [{"text": USER["content"]}]},
+            {"role": "model", "parts": [{"functionCall": {"id": "c", "name": "ls", "args": {}},
+                                         "thoughtSignature": "x"}]},
+            {"role": "user", "parts": [{"functionResponse": {"id": "c", "response": "a.txt"}}]}]},
         {"llm.input_messages": [
             {"message.role": "user", "message.content": USER["content"]},
             {"message.role": "assistant",
@@ -162,9 +168,43 @@ def test_a_text_part_is_read_whatever_stands_beside_it(mark):
     content = [{"text": "A long document", mark: {"type": "default"}}, {"text": "Summarise it"}]
     found = asked({"messages": [{"role": "user", "content": [*content, {mark: {}}]}]})
     assert found.messages[0]["content"] == "A long document\nSummarise it"
-    for part in ({"text": "What?", "image": {}}, {"type": "text", "text": "What?", "image": {}}):
-        with pytest.raises(NotRepresentableError, match=r"^message content of type image$"):
-            asked({"messages": [{"role": "user", "content": [part]}]})
+    for name in ("image", "file", "document"):
+        for kind in ({}, {"type": "text"}):
+            part = kind | {"text": "What?", name: {"id": "x"}}
+            with pytest.raises(NotRepresentableError, match=rf"^message content of type {name}$"):
+                asked({"messages": [{"role": "user", "content": [part]}]})
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ({"type": "text", "text": "a.txt", "annotations": ["x"], "logprobs": []}, "annotations"),
+        ({"type": "tool_result", "content": "a.txt", "is_error": True}, "is_error"),
+        ({"type": "tool_result", "content": "a.txt", "is_error": False}, None),
+    ],
+)
+def test_what_a_part_says_beside_its_text_is_named(part, named):
+    row = {"messages": [{"role": "user", "content": [part]}]}
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert read.request.messages[0]["content"] == "a.txt"
+    assert [*read.unread] == [f"messages.content.{named}"] * (named is not None)
+
+
+def test_the_result_of_a_tool_is_what_is_not_null():
+    part = {"type": "tool_result", "tool_use_id": "c", "content": None}
+    for given, text in (({}, ""), ({"output": "a.txt"}, "a.txt")):
+        said = {"role": "user", "content": [part | given]}
+        assert asked({"messages": [*CALLED[:2], said]}).messages[2]["content"] == text
+
+
+def test_gemini_ties_a_result_to_its_call_by_the_name_of_the_function():
+    part = {"functionResponse": {"name": "ls", "response": {"files": ["a.txt"]}}}
+    turns = [{"role": "user", "parts": [{"text": "Hello"}]}, {"role": "user", "parts": [part]}]
+    assert asked({"contents": turns}).messages[1] == {
+        "role": "tool",
+        "content": '{"files":["a.txt"]}',
+        "name": "ls",
+    }
 
 
 @pytest.mark.parametrize(
@@ -178,8 +218,13 @@ def test_a_text_part_is_read_whatever_stands_beside_it(mark):
         {"reasoning": "hm", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]},
         {"additional_kwargs": {"reasoning_content": "hm"}},
         {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Hi"}]},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                     {"type": "text", "text": "Hi"}]},
+        {"content": "", "parts": [{"text": "hm", "thought": True}, {"text": "Hi"}]},
+        {"content": "", "parts": [{"type": "step-start"}, {"type": "reasoning", "text": "hm"},
+                                  {"type": "step-start"}, {"type": "text", "text": "Hi"}]},
     ],
-)
+)  # fmt: skip
 def test_reasoning_is_read_wherever_a_message_keeps_it(field):
     said = [USER, {"role": "assistant", "content": "Hi"} | field, USER]
     assert asked({"messages": said}).messages[1] == {
@@ -204,6 +249,20 @@ def test_reasoning_whose_text_is_not_logged_leaves_its_row_out(field):
         said[1] = field
     with pytest.raises(NotRepresentableError, match=r"^reasoning that is not in the log$"):
         asked({"model": "m", "input": said})
+
+
+def test_a_plan_before_calls_of_tools_is_the_reasoning_before_them():
+    plan = {"role": "assistant", "tool_plan": "hm", "tool_calls": [CALL]}
+    read = read_request({"messages": [USER, plan, CALLED[2]]}, "log:1", Fields(), b"key")
+    thought = {"content": None, "reasoning_content": "hm"}  # as most templates call it
+    assert read.request.messages[1] == plan | thought
+    assert read.unread == {}
+    assert asked(CHAT | {"response": {"message": plan}}).response == plan | thought
+
+
+def test_gemini_calls_the_assistant_a_model():
+    said = [USER, {"role": "model", "content": "Hi"}, USER]
+    assert asked({"messages": said}).messages[1] == {"role": "assistant", "content": "Hi"}
 
 
 def test_langchain_keeps_calls_apart():

@@ -18,6 +18,7 @@ from draftbench.traffic.errors import (
     UnknownFormError,
 )
 from draftbench.traffic.request_formats import BLOCKS
+from draftbench.traffic.request_settings import PADDING
 from draftbench.traffic.rows import Fields, read_request
 
 
@@ -114,6 +115,21 @@ def test_what_a_user_or_a_system_says_may_be_json(text):
         assert asked(row).messages == ({"role": "system", "content": text}, USER)
 
 
+TURNS = [{"role": "user", "parts": [{"text": "Hello"}]}]
+
+
+@pytest.mark.parametrize(("mode", "forced"), [("AUTO", False), ("ANY", True)])
+def test_gemini_says_elsewhere_whether_a_tool_must_be_called(mode, forced):
+    tools = [{"functionDeclarations": [{"name": "ls", "parameters": {"type": "OBJECT"}}]}]
+    config = {"functionCallingConfig": {"mode": mode}}
+    request = asked({"request": {"contents": TURNS, "tools": tools, "toolConfig": config}})
+    function = {"name": "ls", "parameters": {"type": "object"}}
+    plain = {"messages": [USER], "tools": [{"type": "function", "function": function}]}
+    plain |= {"tool_choice": "required" if forced else "auto"}
+    assert request.constraint == asked({"body": plain}).constraint
+    assert (request.constraint is not None) is forced
+
+
 @pytest.mark.parametrize(("raw", "prompt"), [("True", "Once"), ("true", "Once"), ("False", None)])
 def test_a_table_says_in_text_that_ollama_applies_no_template(raw, prompt):
     row = {"model": "m", "prompt": "Once", "system": "Be brief", "raw": raw, "options": "{}"}
@@ -174,6 +190,12 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
         ({"conversations": [{"from": "somebody", "value": "a"}]}, "conversations.from"),
         ({"body": CHAT | {"parameters": {"odd": 1}}}, "parameters"),
         ({"body": CHAT | {"conversation": "c"}}, "conversation"),
+        ({"request": {"contents": TURNS, "cachedContent": "c"}}, "cachedContent"),
+        ({"contents": TURNS, "cachedContent": "c"}, "cachedContent"),
+        (
+            {"request": {"contents": [*TURNS, {"role": "model", "parts": [{"text": "Hi"}]}]}},
+            "an answer that the request begins",
+        ),
     ],
 )
 def test_what_cannot_be_applied_is_named_wherever_it_stands(row, field):
@@ -188,6 +210,7 @@ NAMES = st.sampled_from(
         *("turns", "instruction", "output", "options", "parameters", "sampling_params", "request"),
         *("attributes", "gen_ai.input.messages", "parts", "role", "content", "type", "model"),
         *("tools", "system", "response", "choices", "temperature", "num_predict", "output_tokens"),
+        *("contents", "functionDeclarations", "functionResponse", "thought", "toolConfig"),
     ]
 )
 VALUES = st.recursive(
@@ -258,7 +281,7 @@ SAID = SYSTEM["content"]
         {"system": [{"type": "text", "text": SAID}]},
         {"system_instruction": {"parts": [{"text": SAID}]}},
         {"systemInstruction": {"text": SAID}},
-        {"system": SAID, "system_prompt": [SAID]},
+        {"system": SAID, "system_prompt": [f"{SAID}\n"]},
     ],
 )
 @pytest.mark.parametrize(
@@ -360,6 +383,19 @@ def openllmetry(said, settings):
     return {"attributes": flat}
 
 
+def gemini(said, settings):
+    messages, system = with_system(said, lambda text: {"parts": [{"text": text}]})
+    roles = {"assistant": "model"}
+    turns = [
+        {"role": roles.get(each["role"], each["role"]), "parts": [{"text": each["content"]}]}
+        for each in messages
+    ]
+    names = {"max_tokens": "maxOutputTokens", "top_p": "topP", "stop": "stopSequences"}
+    config = {names.get(name, name): settings[name] for name in settings}
+    told = {"systemInstruction": system.get("system")}
+    return {"key": "a", "request": {"contents": turns, **told, "generationConfig": config}}
+
+
 CLASSES = {"user": "HumanMessage", "assistant": "AIMessage", "system": "SystemMessage"}
 
 
@@ -392,6 +428,7 @@ FORMS = {
     "Anthropic": anthropic,
     "Anthropic batch": lambda *asked: {"custom_id": "a", "params": anthropic(*asked)},
     "Bedrock": bedrock,
+    "Gemini": gemini,
     "Ollama": ollama,
     "Responses": responses,
     "OpenTelemetry": telemetry,
@@ -403,10 +440,15 @@ FORMS = {
 }
 
 
-# Half a character is no text, a text that is only blanks is no message, and one in which a logger
-# speaks (Hypothesis knows the words of the source) is no traffic.
+# Half a character is no text, a text that is only blanks is no message, one with which a table pads
+# no system text, and one in which a logger speaks (Hypothesis knows the words of the source) is no
+# traffic.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
-    lambda text: text.strip() and not re.search("litellm|truncated|redacted", text, re.IGNORECASE)
+    lambda text: (
+        text.strip()
+        and text not in PADDING
+        and not re.search("litellm|langfuse|truncated|redacted", text, re.IGNORECASE)
+    )
 )
 
 

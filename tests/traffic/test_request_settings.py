@@ -153,14 +153,47 @@ def test_options_of_a_quiz_and_a_schema_are_no_sampling_parameters(row, column):
         FUNCTION,
         {**TOOL, "input_schema": {"type": "object"}},
         {"type": "function", **TOOL, "parameters": {"type": "object"}},
+        {**TOOL, "parameters": {"type": "object"}},
+        {"functionDeclarations": [{**TOOL, "parameters": {"type": "OBJECT"}}]},
+        {"functionDeclarations": [{**TOOL, "parametersJsonSchema": {"type": "object"}}]},
     ],
 )
 def test_tools_of_every_api_reach_the_template_alike(tool):
     assert asked({"messages": [USER], "tools": [tool]}).tools == (FUNCTION,)
 
 
+@pytest.mark.parametrize("inner", ["f", 5, None])
+def test_a_declared_function_that_is_no_object_is_a_bad_row(inner):
+    with pytest.raises(BadRowError, match="a function of `tools` is not an object"):
+        asked({"messages": [USER], "tools": [{"functionDeclarations": [inner]}]})
+
+
+def test_a_tool_of_several_functions_is_as_many_tools_and_its_types_are_json_schema_s():
+    inner = {"type": "OBJECT", "properties": {"type": {"type": "STRING", "enum": ["A"]}}}
+    tools = asked(
+        {
+            "messages": [USER],
+            "tools": [
+                {"functionDeclarations": [{"name": "f", "parameters": inner}, {"name": "g"}]}
+            ],
+        }
+    ).tools
+    schema = {"type": "object", "properties": {"type": {"type": "string", "enum": ["A"]}}}
+    assert tools == (
+        {"type": "function", "function": {"name": "f", "parameters": schema}},
+        {"type": "function", "function": {"name": "g"}},
+    )
+
+
 @pytest.mark.parametrize(
-    "tool", [{"type": "web_search"}, {"type": "custom", "name": "f"}, {"type": "computer_20241022"}]
+    "tool",
+    [
+        {"type": "web_search"},
+        {"type": "custom", "name": "f"},
+        {"type": "computer_20241022"},
+        {"googleSearch": {}},
+        {"functionDeclarations": [TOOL], "codeExecution": {}},
+    ],
 )
 def test_a_tool_that_is_no_function_leaves_its_request_out(tool):
     """Known fault: what the server ran itself reached the template as a function."""
@@ -208,6 +241,8 @@ HARMLESS = (
     "return_meta_info", "return_cached_tokens_details", "return_spec_tokens_details",
     "no_stop_trim", "top_logprobs_num", "truncation", "background", "max_tool_calls",
     "token_ids_logprob", "dry_base", "min_keep",
+    # of gateways
+    "usage", "provider", "models", "route", "drop_params", "allowed_openai_params", "api_base",
 )
 # fmt: on
 

@@ -184,6 +184,18 @@ def test_what_a_tool_wrote_may_be_cut_by_the_program_that_asked():
         asked({"messages": [*CALLED[:2], result | {"content": "[truncated]"}]})
 
 
+def test_a_text_that_is_shorter_than_a_whole_one_was_not_cut_by_the_logger():
+    """Agents cut what a program wrote before they say it as the user."""
+    said = USER | {"content": "a.txt\nb.txt\n[truncated]"}
+    longer, shorter = ({"role": "system", "content": "x" * size} for size in (40, 10))
+    assert asked({"messages": [longer, USER, said]}).messages[2] == said
+    with pytest.raises(NoTrafficError):
+        asked({"messages": [shorter, USER, said]})
+    cut = said | {"content": "x" * 40 + "[truncated]"}  # itself cut, and so no measure
+    with pytest.raises(NoTrafficError):
+        asked({"messages": [cut, USER, said]})
+
+
 @pytest.mark.parametrize(
     ("part", "text"),
     [
@@ -224,6 +236,22 @@ def test_what_a_server_keeps_of_a_prompt_leaves_the_row_out(row):
     name = [*row][2]
     with pytest.raises(NotRepresentableError, match=f"^{name}$"):
         asked({"body": row} if "options" not in row else row)
+
+
+def test_a_context_of_ids_labels_the_call_and_one_of_texts_is_read_by_the_model():
+    row = {"messages": [USER], "context": {"trace_id": "0x1", "attempt": 2, "tags": ["a", "b"]}}
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert (read.request, [*read.unread]) == (asked({"messages": [USER]}), ["context"])
+    for context in ({"sentences": ["Bob did it."]}, ["Paris"], "Paris"):
+        with pytest.raises(NotRepresentableError, match=r"^context$"):
+            asked({"messages": [USER], "context": context})
+
+
+@pytest.mark.parametrize("mark", ["@@@langfuseMedia:type=image/jpeg|id=a-1|source=bytes@@@"])
+def test_a_text_that_holds_only_the_mark_of_an_image_is_no_traffic(mark):
+    for text in (mark, f"What is {mark}?"):
+        with pytest.raises(NoTrafficError, match="kept elsewhere by the logger"):
+            asked({"messages": [USER | {"content": text}]})
 
 
 @pytest.mark.parametrize("word", ["nan", "NaN", "None", "null"])

@@ -13,6 +13,7 @@ from draftbench.models.check_result import (
     ModelSheet,
     Overlap,
     OwnDraft,
+    PairFacts,
     PairSheet,
     Works,
 )
@@ -78,13 +79,13 @@ def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
     notes = [f"Same in both: {', '.join(same)}."] if same else []
     notes += _tokens(answer, pair)
     verdict = _verdict(shortened(pair.draft.name, 30), shortened(answer.target.name, 24), pair)
+    differences = Section("Differences", ["", "target", "draft"], differing, notes)
+    if pair.facts is None:
+        return [verdict, differences]
     if not pair.engines:
         return [verdict]
-    return [
-        verdict,
-        Section("Differences", ["", "target", "draft"], differing, notes),
-        Section("Engines, by their own rules", notes=[*_engines(pair.engines), _MORE]),
-    ]
+    engines = [*_engines(pair.engines), _MORE]
+    return [verdict, differences, Section("Engines, by their own rules", notes=engines)]
 
 
 def _several(answer: CheckResult) -> Section:
@@ -99,8 +100,8 @@ def _several(answer: CheckResult) -> Section:
                 name,
                 pair.works,
                 _size(pair.draft),
-                _share(pair.facts.vocabulary.all_tokens.same_id),
-                "all" if every else ", ".join(starred) or "none",
+                _share(pair.facts.vocabulary.all_tokens.same_id) if pair.facts else "unknown",
+                "all" if every else ", ".join(starred) or ("none" if pair.facts else "unknown"),
             ]
         )
         # A text that begins with a model's name needs no other.
@@ -122,7 +123,7 @@ def _several(answer: CheckResult) -> Section:
 
 
 def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
-    diff, notes = pair.facts.template_difference, _tokens(answer, pair)
+    diff, notes = pair.facts.template_difference if pair.facts else (), _tokens(answer, pair)
     notes += ["The chat templates differ:"] if diff else []
     code = [f"{line[:_DIFF_COLUMNS]}{'…' * (len(line) > _DIFF_COLUMNS)}" for line in diff]
     if len(diff) > _DIFF_LINES:
@@ -163,13 +164,24 @@ def _verdict(draft: str, target: str, pair: PairSheet) -> Section:
 
 
 def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
-    facts, sizes = pair.facts, pair.facts.vocabulary
     models = (answer.target, pair.draft)
-    tokenizers = target, draft = facts.target_tokenizer, facts.draft_tokenizer
     contexts = [
-        "no limit" if tokens is None else f"{tokens:,} tokens"
-        for tokens in (facts.target_context, facts.draft_context)
+        "no limit" if model.context is None else f"{model.context:,} tokens" for model in models
     ]
+    rows = [
+        ["family", *(model.family for model in models)],
+        ["layers × width", *(f"{model.layers} × {model.width}" for model in models)],
+        ["context", *contexts],
+        ["weights read a step", *(format_size(model.read_at("none")) for model in models)],
+    ]
+    if any(model.mixture for model in models):
+        rows.append(["experts of a token", *map(_experts, models)])
+    return rows + (_of_tokenizers(pair.facts) if pair.facts else [])
+
+
+def _of_tokenizers(facts: PairFacts) -> list[list[str]]:
+    sizes = facts.vocabulary
+    tokenizers = target, draft = facts.target_tokenizer, facts.draft_tokenizer
     special = [
         [
             role.replace("_", " "),
@@ -181,15 +193,6 @@ def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
         for role in dict.fromkeys((*target.special, *draft.special))
     ]
     return [
-        ["family", *(model.family for model in models)],
-        ["layers × width", *(f"{model.layers} × {model.width}" for model in models)],
-        ["context", *contexts],
-        ["weights read a step", *(format_size(model.read_at("none")) for model in models)],
-        *(
-            [["experts of a token", *map(_experts, models)]]
-            if any(m.mixture for m in models)
-            else []
-        ),
         ["rows of vocabulary", f"{sizes.target_rows:,}", f"{sizes.draft_rows:,}"],
         ["tokens of vocabulary", f"{sizes.target_tokens:,}", f"{sizes.draft_tokens:,}"],
         ["kind of tokenizer", target.kind, draft.kind],
@@ -210,6 +213,8 @@ def _size(model: ModelSheet) -> str:
 
 
 def _tokens(answer: CheckResult, pair: PairSheet) -> list[str]:
+    if pair.facts is None:
+        return []
     vocabulary = pair.facts.vocabulary
     all_tokens = _overlap(vocabulary.all_tokens, "the target's tokens")
     notes = [f"The draft has {all_tokens}."]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 
 from draftbench.planner.formula import FormulaTable
@@ -55,6 +57,13 @@ def render(table: FormulaTable, style: str, width: int) -> str:
             "experts, so that long drafts look better than they are: give it for each, "
             "--verify-ratio V,…"
         )
+    notes += [
+        f"v falls from {short.verify_ratio:g} at k = {short.k} to {long.verify_ratio:g} at k = "
+        f"{long.k}, though the longer pass does more: see whether the shortest k comes first, or "
+        "whether timing was disturbed."
+        for short, long in pairwise(table.rows)
+        if long.verify_ratio < short.verify_ratio
+    ][:1]
     v = [] if table.verify_ratio else ["v(k+1)"]
     head = ["", "k", *v, "tokens/round", "speed-up ×", "break-even α"]
     section = Section(title, head, rows, notes)
