@@ -50,7 +50,7 @@ class ServerStart:
     context_length: int | None = None  # tokens of prompt and response; None: the model's
     threads: int | None = None  # of the server, on a CPU; None: as many as it takes
     ready_timeout: float = 900.0  # seconds until it answers
-    version: str | None = None  # as servers of this run told it; None: the first is yet to start
+    version: str | None = None  # that servers of this run named; None: the first is yet to start
 
 
 @dataclass(frozen=True)
