@@ -55,7 +55,8 @@ echo "on $DEVICE, models of size $SIZE; output in $OUT"
 
 step selfcheck 60 "${DRAFTBENCH[@]}" selfcheck --device "$DEVICE"
 if [ "$DEVICE" = cuda ]; then
-    step tests-cuda 120 "$PYTHON" -m pytest -n 0 -q tests/cuda
+    step tests-cuda 120 "$PYTHON" -m pytest -n 0 -q -m "slow or not slow" tests/cuda \
+        tests/decoder/test_fused.py
 else
     missing tests-cuda "PyTorch finds no GPU here"
 fi

