@@ -356,8 +356,8 @@ def cells_of(
 
 
 def _of_missing(plain: Sequence[tuple[Floats, Floats]], answered: npt.NDArray[np.bool_]) -> float:
-    """How much longer steps without a draft took over all requests than over those `answered` with
-    one, as a logarithm; rounds are taken to be longer by as much.
+    """How many times as long steps without a draft took over all requests as over those `answered`
+    with one, as a logarithm: what a draft's rounds lack for the requests that it did not answer.
     """
     if not plain:
         return 0.0

@@ -115,10 +115,11 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
     high = min((n for n in by_concurrency if n >= concurrency), default=None)
     if low is None or high is None:
         return None
-    step, above = (
-        max(geometric_mean(steps) for n, steps in by_concurrency.items() if n <= end)
-        for end in (low, high)
-    )
+
+    def slowest_up_to(rows: int) -> float:  # more rows never take less time
+        return max(geometric_mean(steps) for n, steps in by_concurrency.items() if n <= rows)
+
+    step, above = slowest_up_to(low), slowest_up_to(high)
     if low < high:
         known = [_passes(evaluator, n) for n in (low, concurrency, high)]
         common = [each for each in known[0] if all(each in steps for steps in known)]
@@ -152,7 +153,8 @@ def _steps(evaluator: Evaluator, concurrency: int) -> tuple[float, ...]:
     decoded = {c.candidate for c in cells if c.concurrency == concurrency}
     if evaluator.on_engine:  # one server for all
         return tuple(dict.fromkeys(steps.values()))
-    return tuple((({c: s for c, s in steps.items() if c in decoded}) or steps).values())
+    with_decoding = [seconds for candidate, seconds in steps.items() if candidate in decoded]
+    return tuple(with_decoding or steps.values())
 
 
 def _token(evaluator: Evaluator, concurrency: int, step: float) -> float | None:

@@ -3,7 +3,7 @@
 Every figure is read from the same draws of log speed-ups (`effects`): intervals, probability,
 expected loss, and what would settle an open answer. The configuration of least expected loss leads;
 where others lose hardly more, the smallest draft among them. Speculate where the whole interval of
-the leader's speed-up lies above the asked one, do not where it lies at or below.
+the leader's speed-up lies above the asked one and timing noise, do not where it lies at or below.
 
 The best of several drafts is the luckiest of them, so the true speed-ups of drafts are taken to be
 normal around their mean, with an unknown spread: estimates that differ by no more than their errors
@@ -74,9 +74,10 @@ OVER_TOKENS = 1.25
 # No sweep of more than so many times the requests is advised; where none can be, so many times as
 # many are tried next.
 _MOST_TIMES, _NEXT_TIMES = 50, 10
-# More requests are advised as long as twice as many settle it so much more often. Nine of ten is an
-# average over what the truth may be, and the least requests for it leave out the truths nearest to
-# the asked speed-up: at 4 % from it 68 % of such advice settled it (simulated), with this 90 %.
+# A sweep that settles it in nine of ten cases is enlarged while doubling it adds more than this to
+# its chance. Nine of ten is an average over what the truth may be, and the fewest requests that
+# reach it fail where the truth is near the asked speed-up: 4 % from it 68 % of such advice settled
+# it (simulated), with this rule 90 %.
 _HARDLY_MORE = 0.01
 _NORMAL = NormalDist()
 _REACH = _NORMAL.inv_cdf(0.975)
@@ -91,7 +92,8 @@ Parts = tuple[float, float, float]
 @dataclass(frozen=True, eq=False)
 class Alternative:
     """One configuration that may be chosen, and what is known of it. `note` says why its costs are
-    unknown or between which loads they lie, `equal` as how many equal requests its own count.
+    unknown or between which loads they lie; `equal` requests of one length would say as much as its
+    own do.
     """
 
     evaluator: Evaluator
@@ -352,18 +354,19 @@ class Evaluator:
     @remembered
     def promised(self, concurrency: int) -> Promised:
         """What every candidate promises at a load."""
-        every = {}
-        for candidate in self._candidates(concurrency):
-            block = self._block(candidate, concurrency)
-            if block or concurrency in self.source.served.get(candidate, ()):
-                every[candidate] = block
         tokens = {c for c, own in self.cells.items() if c.k and own[0].promise == "tokens"}
         alone = {
             c: self.measured(concurrency)[c.candidate, c.k].runs
             for c in tokens
             if c.concurrency == concurrency and (c.candidate, c.k) in self.measured(concurrency)
         }
-        every = {of: b for of, b in every.items() if b or all(c.candidate != of for c in alone)}
+        by_tokens_alone = {c.candidate for c in alone}
+        every = {}
+        for candidate in self._candidates(concurrency):
+            block = self._block(candidate, concurrency)
+            served = concurrency in self.source.served.get(candidate, ())
+            if block or (served and candidate not in by_tokens_alone):
+                every[candidate] = block
         return promised(
             self.run, every, concurrency, self.ks, alone, self.drawn, foreign=self.foreign
         )

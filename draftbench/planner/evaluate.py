@@ -209,8 +209,8 @@ def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:
 def _tie(
     alternative: Alternative, leader: Alternative, speeds: tuple[float, float], more: float
 ) -> str:
-    """What decided between an alternative and the leader, which is expected to lose hardly less, or
-    by so much less than 0 `more`.
+    """What decided between the leader and an alternative that is expected to lose hardly `more`, or
+    less (below 0).
     """
     this, best = (f"{speed:.2f}×" for speed in speeds)
     both = this if this == best else f"{this} against {best}"

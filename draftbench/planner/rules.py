@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
+from draftbench.planner.decide import decide
 from draftbench.planner.formula import speedup
 from draftbench.planner.recommendation import Advice, Evaluation, Recommendation
 from draftbench.records import LOOKUP, SELF
@@ -37,7 +38,7 @@ def _of_slow_drafts(
     def pays(draft: Evaluation) -> bool:
         latency = answer.objective == "latency"
         speed = draft.speedup_end_to_end_expected if latency else draft.speedup_expected
-        return speed is not None and speed.low > answer.min_speedup
+        return decide(speed, answer.min_speedup) == "speculate"
 
     if not models or pays(models[0]):
         return

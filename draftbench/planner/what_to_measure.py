@@ -53,9 +53,9 @@ def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int
 def _worth_timing(
     here: DecisionAt, some: Sequence[Alternative], timed: Sequence[Alternative] = ()
 ) -> Alternative | None:
-    """The one of some that is worth its time most, besides those that will be `timed`. None where
-    none is: where the choice is expected to lose hardly less for it, if it took as long as decoding
-    without a draft.
+    """The one of some whose decoding improves the choice most for its time, besides those that will
+    be `timed`; None where no one's does by enough. Time is counted in that of decoding without a
+    draft.
     """
     gain = here.gain(timed)
     worth = {
@@ -84,9 +84,9 @@ def next_start(
     ]
     started = {row.k for row in rows}
     is_replayed = any(replay.candidate == candidate for replay in run.replays)
-    for k in (ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0]):
-        if len(started) < 2 and k not in started:
-            return k
+    ends = (ks[0], ks[-1]) if is_replayed else (ks[-1], ks[0])
+    if len(started) < 2 and (not_started := [k for k in ends if k not in started]):
+        return not_started[0]
     here = Evaluator(run, DecisionOptions()).at(concurrency)
     own = [each for each in here.competing if each.candidate == candidate and each.k in ks]
     best = here.best_of(own)

@@ -537,12 +537,12 @@ def loads(answer: Recommendation) -> Section:
         if at.costs:
             unknown = "unknown; " if at.decision is None else "costs "
             notes.append(f"Concurrency {at.concurrency}: {unknown}{at.costs}.")
-    spread = [
-        f"{rounded(slow)} to {rounded(fast)} tokens/s at concurrency {at.concurrency}"
-        for at in answer.levels
-        if (ends := at.plain_range)
-        if (slow := ends[0]) * (1 + TIMING_NOISE) < (fast := ends[1])
-    ]
+    spread = []
+    for at in answer.levels:
+        slow, fast = at.plain_range or (1.0, 1.0)
+        if fast > slow * (1 + TIMING_NOISE):
+            measured = f"{rounded(slow)} to {rounded(fast)}"
+            spread.append(f"{measured} tokens/s at concurrency {at.concurrency}")
     if spread:
         notes.append(
             "Decoding without speculation was timed next to each draft and varied: "

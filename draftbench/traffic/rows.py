@@ -1,8 +1,8 @@
 """Turns a raw row of a log into a `Request`, whatever form the row has.
 
-Each row's form is recognised (`forms`). A conversation that ends with the assistant's answer is
-read as a request for that answer, which becomes the logged response. Messages keep the OpenAI
-shape, with their text as one string and the arguments of tool calls as objects.
+Each row's form is recognised (`request_formats`). A conversation that ends with the assistant's
+answer is read as a request for that answer, which becomes the logged response. Messages keep the
+OpenAI shape, with their text as one string and the arguments of tool calls as objects.
 """
 
 from __future__ import annotations
