@@ -120,7 +120,8 @@ class ManyRows:
         query = _store(qkv, slab, self.row, self.place, self.rotary)
         padded = query.new_zeros(self.rows, self.width, *query.shape[1:])
         padded[self.row, self.slot] = query
-        mixed = _mixed(padded, slab, self.mask)[self.row, self.slot]
+        grouped = _grouped(padded, slab.shape[2])
+        mixed = _mixed(grouped, slab, self.mask, self.width)[self.row, self.slot]
         return mixed.reshape(len(self.row), -1)
 
 
@@ -139,25 +140,33 @@ class EvenRows:
     def __init__(
         self, slabs: Tensor, starts: Tensor, width: int, reach: int, rotary: Rotary, group: int
     ) -> None:
-        self.slabs = slabs
+        self.slabs, self.starts = slabs, starts
         self.rows, self.width = len(starts), width
         device = starts.device
         places = starts.unsqueeze(1) + torch.arange(width, device=device)
-        self.place = places.flatten()
-        position = self.place.clamp(max=len(rotary.cos) - 1)
-        self.rotary = Rotary(*(table.index_select(0, position) for table in rotary))
-        rows = torch.arange(self.rows, device=device)
-        self.row = rows.unsqueeze(1).expand(-1, width).reshape(-1)
         self.mask = _mask(torch.arange(reach, device=device), places, group, slabs)
         self.mixed = _mixed
         if _splits(slabs, reach):
             self.mask, self.mixed = _by_chunk(self.mask, slabs.shape[3]), _mixed_by_chunk
+        self._find_places(places, rotary)
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         slab = self.slabs.select(0, layer)
+        mixed = self.mixed(self._store(qkv, slab), slab, self.mask, self.width)
+        return mixed.reshape(len(qkv), -1)
+
+    def _find_places(self, places: Tensor, rotary: Rotary) -> None:
+        """What `_store` needs of the `places` [rows, width] of all tokens."""
+        self.place = places.flatten()
+        position = self.place.clamp(max=len(rotary.cos) - 1)
+        self.rotary = Rotary(*(table.index_select(0, position) for table in rotary))
+        rows = torch.arange(self.rows, device=places.device)
+        self.row = rows.unsqueeze(1).expand(-1, self.width).reshape(-1)
+
+    def _store(self, qkv: Tensor, slab: Tensor) -> Tensor:
+        """Rotate, write keys and values, and return the queries by key head."""
         query = _store(qkv, slab, self.row, self.place, self.rotary)
-        padded = query.view(self.rows, self.width, *query.shape[1:])
-        return self.mixed(padded, slab, self.mask).reshape(len(self.row), -1)
+        return _grouped(query.view(self.rows, self.width, *query.shape[1:]), slab.shape[2])
 
 
 class LaterDepths:
@@ -222,14 +231,20 @@ def _mask(seen: Tensor, last: Tensor, group: int, like: Tensor) -> Tensor:
     return mask.unsqueeze(1).repeat(1, 1, group, 1)
 
 
-def _mixed(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
-    """Attention of queries [rows, width, heads, head], in the same shape."""
-    rows, width, _, head = query.shape
+def _grouped(query: Tensor, kv_heads: int) -> Tensor:
+    """Queries [rows, width, heads, head] by key head [rows, key heads, group · width, head]."""
+    return query.transpose(1, 2).reshape(len(query), kv_heads, -1, query.shape[3])
+
+
+def _mixed(grouped: Tensor, slab: Tensor, mask: Tensor, width: int) -> Tensor:
+    """Attention of `_grouped` queries, by token [rows, width, key heads, group, head]."""
     keys, values = slab.narrow(3, 0, mask.shape[3]).unbind()
-    grouped = query.transpose(1, 2).reshape(rows, slab.shape[2], -1, head)
-    # `reshape`, since some of a GPU's kernels return [rows, n, heads, head] in memory.
-    mixed = _attention(grouped, keys, values, mask).reshape(rows, -1, width, head)
-    return mixed.transpose(1, 2)
+    return _by_token(_attention(grouped, keys, values, mask), width)
+
+
+def _by_token(mixed: Tensor, width: int) -> Tensor:
+    # However a GPU's kernel lays its results out, these are views.
+    return mixed.unflatten(2, (-1, width)).permute(0, 3, 1, 2, 4)
 
 
 def _splits(slabs: Tensor, reach: int) -> bool:
@@ -249,16 +264,15 @@ def _by_chunk(mask: Tensor, kv_heads: int) -> Tensor:
     return heads.unflatten(2, (-1, CHUNK)).permute(2, 0, 1, 3)
 
 
-def _mixed_by_chunk(query: Tensor, slab: Tensor, mask: Tensor) -> Tensor:
+def _mixed_by_chunk(grouped: Tensor, slab: Tensor, mask: Tensor, width: int) -> Tensor:
     """`_mixed` with a mask by chunk. A chunk's share is its part of the sum of exponentials."""
-    rows, width, _, head = query.shape
-    chunks, heads = mask.shape[:2]
-    grouped = query.transpose(1, 2).reshape(1, heads, -1, head).expand(chunks, -1, -1, -1)
+    chunks = len(mask)
+    by_chunk = grouped.flatten(0, 1).expand(chunks, -1, -1, -1)
     seen = slab.narrow(3, 0, chunks * CHUNK).flatten(1, 2).unflatten(2, (chunks, CHUNK))
     keys, values = seen.transpose(1, 2).unbind()
-    mixed, log_sums = _attention_with_log_sums(grouped, keys, values, mask)
-    mixed = (mixed * log_sums.softmax(0).unsqueeze(3)).sum(0).to(query.dtype)
-    return mixed.reshape(rows, -1, width, head).transpose(1, 2)
+    mixed, log_sums = _attention_with_log_sums(by_chunk, keys, values, mask)
+    mixed = (mixed * log_sums.softmax(0).unsqueeze(3)).sum(0).to(grouped.dtype)
+    return _by_token(mixed.unflatten(0, (len(grouped), -1)), width)
 
 
 def _attention_with_log_sums(

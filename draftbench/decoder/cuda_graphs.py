@@ -103,9 +103,9 @@ class RecordedPasses:
         return max(self._tokens, default=0)
 
     @torch.inference_mode()
-    def record(self, widths: Collection[int], append: Append) -> None:
-        """Record the passes of these widths that are missing, and compare each with the same pass
-        launched call by call.
+    def record(self, widths: Collection[int], append: Append, plain: Append) -> None:
+        """Record the passes of these widths that are missing, and compare each with the `plain`
+        pass launched call by call.
 
         Raises:
             RecordingError: they differ.
@@ -116,15 +116,15 @@ class RecordedPasses:
                 if reach >= width:
                     self._starts.zero_()  # another cache's may lie too far for these
                     tokens.zero_()
-                    work = partial(append, reach, tokens, self._starts, self.slabs)
-                    launch = self._passes[width, reach] = self._recorder(work)
-                    cosine = self._cosine(launch, work, tokens, reach - width)
+                    inputs = (reach, tokens, self._starts, self.slabs)
+                    launch = self._passes[width, reach] = self._recorder(partial(append, *inputs))
+                    cosine = self._cosine(launch, partial(plain, *inputs), tokens, reach - width)
                     if not cosine >= LEAST_COSINE:
                         raise RecordingError(f"its passes differ then (cosine {cosine:.3f})")
                     self.cosines[width, reach] = cosine
             self._tokens[width] = tokens
 
-    def _cosine(self, launch: Pass, work: Pass, tokens: Tensor, farthest: int) -> float:
+    def _cosine(self, launch: Pass, plain: Pass, tokens: Tensor, farthest: int) -> float:
         """Launch a recorded pass over other tokens, starts, keys and values than it was recorded
         with, and compare. This also makes sure that its first timed launch is not its first.
         """
@@ -133,7 +133,7 @@ class RecordedPasses:
         # The first 16 tokens, which every vocabulary has.
         tokens.copy_(steps.narrow(0, 0, len(tokens)).remainder(16))
         self.slabs.normal_()
-        expected = work().float()
+        expected = plain().float()
         return float(functional.cosine_similarity(expected, launch().float(), dim=-1).min())
 
     def append(
@@ -166,12 +166,15 @@ class Lender:
     slabs that are too small, or have another number of rows than wanted, are freed.
 
     Args:
+        append: what is recorded.
+        plain: what computes the same by PyTorch's operations, with which recordings are compared.
         longest: tokens a row for which slabs have room at least, so that the first ones will do for
             longer caches too, and nothing has to be recorded again.
     """
 
     make_slabs: Callable[[int, int], Tensor]
     append: Append
+    plain: Append
     make_recorder: Callable[[], Recorder]
     longest: int = 0
     idle: list[RecordedPasses] = field(default_factory=list)
@@ -192,7 +195,7 @@ class Lender:
             room = max(capacity + max(widths), self.longest)
             slabs = self.make_slabs(-(-room // STRIDE) * STRIDE, rows)
             passes = RecordedPasses(slabs, self.make_recorder())
-        passes.record(widths, self.append)
+        passes.record(widths, self.append, self.plain)
         passes.slabs.zero_()
         return passes
 

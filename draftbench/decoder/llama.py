@@ -4,7 +4,8 @@ transformers spends about 0.17 ms of Python on a layer, which is most of a small
 runner takes the weights and rotary tables of a model, layer by layer so that memory never holds
 them twice, and makes fewer kernel calls: query, key and value are one product, gate and up another,
 keys and values are written in place. Its logits are compared with transformers' before it is used
-(`models.quantize`). On a GPU passes of a few tokens are recorded as CUDA graphs.
+(`models.quantize`). On a GPU passes of a few tokens are recorded as CUDA graphs, with kernels of
+their own where there is Triton.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -55,6 +57,11 @@ def llama_obstacle(model: Any) -> str | None:
     if len({p.device for p in model.parameters()}) > 1:
         return "weights on several devices"
     return None
+
+
+def has_fused_kernels(device: str) -> bool:
+    """Whether recorded passes have kernels of their own there: on a GPU, with Triton."""
+    return device != "cpu" and find_spec("triton") is not None
 
 
 def _reason(error: Exception) -> str:
@@ -104,13 +111,12 @@ class LlamaRunner:
         like = self._model.like
         self.dtype, self.device = like.dtype, str(like.device)
         self._future = like.new_full((PIECE, PIECE), float("-inf")).triu_(1)
-        self._longest, self._unrecorded = min(longest, self.context_length), False
+        self._longest, self._kernels = min(longest, self.context_length), ""
         self._lender: Lender | None = None
 
     @property
     def name(self) -> str:
-        how = layouts_of(self.modules()) + attention_words(self.device)
-        how += ", call by call" * self._unrecorded
+        how = layouts_of(self.modules()) + attention_words(self.device) + self._kernels
         return f"draftbench ({self.dtype}, {self.device}{how})".replace("torch.", "")
 
     def modules(self) -> Iterator[nn.Module]:
@@ -134,20 +140,33 @@ class LlamaRunner:
 
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
         """`record_short_passes` with any recorder."""
-        model = self._model
-        lender = partial(Lender, model.new_slabs, model.continue_evenly, make_recorder)
+        obstacle = ""
+        if has_fused_kernels(self.device):
+            obstacle = self._record_with(make_recorder, fused=True)
+            if not obstacle:
+                self._kernels = ", fused kernels"
+                return None
+            obstacle = f"its passes take more launches than they could: {obstacle}"
+        if unrecorded := self._record_with(make_recorder, fused=False):
+            self._kernels = ", call by call"
+            obstacle = f"launches its steps call by call, not as CUDA graphs: {unrecorded}"
+        return obstacle or None
+
+    def _record_with(self, make_recorder: Callable[[], Recorder], *, fused: bool) -> str:
+        """Try it on short caches; returns why passes cannot be recorded, empty if they can."""
+        plain = self._model.continue_evenly
+        append = partial(plain, fused=fused)
+        lender = partial(Lender, self._model.new_slabs, append, plain, make_recorder)
         try:
             for rows in (1, 2):
                 lender().lend(1, rows, (1, 2))
             self._lender = lender(self._longest)
-            return None
+            return ""
         except RecordingError as error:
-            obstacle = str(error)
+            return str(error)
         # A library that cannot record raises an exception of any class.
         except Exception as error:
-            obstacle = _reason(error)
-        self._unrecorded = True
-        return f"launches its steps call by call, not as CUDA graphs: {obstacle}"
+            return _reason(error)
 
     def forget_caches(self) -> None:
         """Free the slabs that are not lent, with their recordings."""
@@ -245,6 +264,12 @@ class RootMeanSquare:
         self.twice = torch.cat([self.weight, self.weight])
 
 
+def swiglu(gate_up: Tensor) -> Tensor:
+    """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner] (Shazeer 2020, eq. 6)."""
+    gate, up = gate_up.split(gate_up.shape[1] // 2, 1)
+    return functional.silu(gate).mul_(up)
+
+
 class PlainStream:
     """The residual stream [n, hidden] on a GPU, which has one kernel for the norm."""
 
@@ -255,11 +280,15 @@ class PlainStream:
     def sum(self) -> Tensor:
         return self._sum
 
-    def add(self, out: Tensor) -> None:
-        self._sum.add_(out)
-
     def normed(self, norm: RootMeanSquare) -> Tensor:
         return functional.rms_norm(self._sum, norm.shape, norm.weight, norm.eps)
+
+    def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
+        """Add to the sum, and norm it."""
+        self._sum.add_(out)
+        return self.normed(norm)
+
+    gated = staticmethod(swiglu)
 
     def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
         """Norm each of [n, heads, head] in place."""
@@ -283,15 +312,23 @@ class MirroredStream:
     def sum(self) -> Tensor:
         return self._pairs.select(1, 0)
 
-    def add(self, out: Tensor) -> None:
-        self._pairs.addcmul_(out.unsqueeze(1), self._signs)
-
     def normed(self, norm: RootMeanSquare) -> Tensor:
         return _half_of_layer_norm(self._flat, norm)
+
+    def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
+        """Add to the sum, and norm it."""
+        self._pairs.addcmul_(out.unsqueeze(1), self._signs)
+        return self.normed(norm)
+
+    gated = staticmethod(swiglu)
 
     def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
         """Norm each of [n, heads, head] in place."""
         heads.copy_(_half_of_layer_norm(torch.cat([heads, -heads], dim=2), norm))
+
+
+# An embedded token → its residual stream.
+Stream = Callable[[Tensor], MirroredStream | PlainStream]
 
 
 def _half_of_layer_norm(mirrored: Tensor, norm: RootMeanSquare) -> Tensor:
@@ -331,8 +368,7 @@ class LlamaModel:
         norm = layers[0].input_layernorm.weight.detach()
         rotary = rotary_tables(model.model.rotary_emb, norm, config.max_position_embeddings)
         self.like, self.rotary = norm.to(device), Rotary(*(table.to(device) for table in rotary))
-        self._inner = config.intermediate_size
-        self._stream: Callable[[Tensor], MirroredStream | PlainStream] = PlainStream
+        self._stream: Stream = PlainStream
         if device.type == "cpu":
             self._stream = partial(MirroredStream, signs=self.like.new_tensor([[1.0], [-1.0]]))
         self.linears: list[nn.Module] = []
@@ -377,25 +413,38 @@ class LlamaModel:
         starts: Tensor,
         slabs: Tensor,
         heard: HiddenStates | None = None,
+        *,
+        fused: bool = False,
     ) -> Tensor:
         """Append tokens [rows · width], `width` behind the `starts` [rows] valid ones of each row,
-        by operations that are the same for all starts.
+        by operations that are the same for all starts; `fused` by fewer kernels (`fused.py`).
         """
-        width = len(tokens) // len(starts)
-        placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)
-        return self.append(tokens, placement, heard)
+        rows, stream = EvenRows, self._stream
+        if fused:
+            from draftbench.decoder.fused import FusedRows, FusedStream
 
-    def continue_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+            rows, stream = FusedRows, FusedStream
+        width = len(tokens) // len(starts)
+        placement = rows(slabs, starts, width, reach, self.rotary, self.group)
+        return self.append(tokens, placement, heard, stream)
+
+    def continue_evenly(
+        self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor, *, fused: bool = False
+    ) -> Tensor:
         """`append_evenly` with the output head: logits after every token."""
-        return self.logits(self.append_evenly(reach, tokens, starts, slabs))
+        return self.logits(self.append_evenly(reach, tokens, starts, slabs, fused=fused))
 
     def append(
-        self, tokens: Tensor, placement: Placement, heard: HiddenStates | None = None
+        self,
+        tokens: Tensor,
+        placement: Placement,
+        heard: HiddenStates | None = None,
+        stream_of: Stream | None = None,
     ) -> Tensor:
         """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
-        heads, inner = self.heads + 2 * self.kv_heads, self._inner
+        heads = self.heads + 2 * self.kv_heads
         embedded = functional.embedding(tokens, self.embedding).to(self.like.dtype)
-        stream = self._stream(embedded)
+        stream = (stream_of or self._stream)(embedded)
         x = stream.normed(self.layers[0].input_norm)
         for index, layer in enumerate(self.layers):
             if heard is not None:
@@ -404,10 +453,8 @@ class LlamaModel:
             if layer.q_norm is not None and layer.k_norm is not None:
                 stream.norm_heads(qkv.narrow(1, 0, self.heads), layer.q_norm)
                 stream.norm_heads(qkv.narrow(1, self.heads, self.kv_heads), layer.k_norm)
-            stream.add(layer.out(placement.attend(index, qkv)))
-            gate, up = layer.gate_up(stream.normed(layer.mlp_norm)).split(inner, 1)
-            stream.add(layer.down(functional.silu(gate).mul_(up)))
-            x = stream.normed(layer.next_norm)
+            x = stream.add_normed(layer.out(placement.attend(index, qkv)), layer.mlp_norm)
+            x = stream.add_normed(layer.down(stream.gated(layer.gate_up(x))), layer.next_norm)
         return x
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftbench.engines.secrets import form_of, hidden_in, values_of
+from draftbench.engines.vllm import tells_rounds
 from draftbench.errors import UsageError, did_you_mean
 from draftbench.models.drafting import (
     Speculation,
@@ -49,6 +50,7 @@ class ServerStart:
     context_length: int | None = None  # tokens of prompt and response; None: the model's
     threads: int | None = None  # of the server, on a CPU; None: as many as it takes
     ready_timeout: float = 900.0  # seconds until it answers
+    version: str | None = None  # that servers of this run named; None: the first is yet to start
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,8 @@ def _vllm(start: ServerStart) -> list[str]:
     if (drafts := start.speculation) is not None:
         fields = vllm_fields(drafts)
         words += ["--speculative-config", json.dumps(fields, separators=(",", ":"))]
-        words += ["--per-request-spec-decode-metrics", "detailed"]
+        if tells_rounds(start.version):
+            words += ["--per-request-spec-decode-metrics", "detailed"]
     return words
 
 

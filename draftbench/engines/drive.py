@@ -110,7 +110,7 @@ class _Drive:
             answer.reason = answer.reason or f"the server counts {what}"
             answer.error = answer.error or Fault.GARBAGE
         if before is not None:
-            answer.counts = _confirmed(answer, since(before, await self._count()))
+            answer.counts = self._server.counted(answer, since(before, await self._count()))
         self._answers.put(answer)
 
     async def _count(self) -> RoundCounts:
@@ -172,14 +172,3 @@ class _Drive:
     def _since(self, answer: Answer) -> float:
         """Seconds since a request was sent."""
         return self._clock() - self._begun - answer.sent
-
-
-def _confirmed(answer: Answer, around: RoundCounts) -> RoundCounts | None:
-    """The answer's counts, with rounds and positions from the server's counters `around` it, unless
-    these differ from the answer's sums: then they hold another client's requests too.
-    """
-    stated = answer.counts or RoundCounts(drafted=0, accepted=0)
-    same = (around.drafted, around.accepted) == (stated.drafted, stated.accepted)
-    if not same or around.by_position is None or sum(around.by_position) != stated.accepted:
-        return answer.counts
-    return answer.counts if around.impossible_in(answer.output_tokens) else around

@@ -132,7 +132,7 @@ class Server(ABC):
     route: ClassVar[str]  # where requests are sent
     returns_ids: bool = True  # whether token ids come back
     bytes_per_token: ClassVar[int] = 16 << 10  # more is no answer
-    # Whether positions and rounds come from the server's counters, read around each request.
+    # Whether rounds come from the server's counters, read around each request that is alone.
     counts_around: bool = False
     flush_route: ClassVar[str | None] = None  # what empties the prefix cache
     constraints: ClassVar[frozenset[str]] = frozenset()  # the kinds that it holds answers to
@@ -193,6 +193,12 @@ class Server(ABC):
     def flush(self) -> bool:
         """Empty the prefix cache; False where the server cannot."""
         return self.flush_route is not None and self.http.run(self.http.post(self.flush_route))
+
+    def counted(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
+        """The rounds of an answer that was alone, from what it states and what the counters
+        `around` it say; these may hold another client's requests too.
+        """
+        return answer.counts
 
     def counters(self) -> RoundCounts:
         return self.http.run(self.count())

@@ -174,6 +174,14 @@ class LlamaCpp(Server):
                 if event.timings.predicted_ms is not None:
                     answer.decode_seconds = event.timings.predicted_ms / 1e3
 
+    def counted(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
+        # An answer without sums drafted nothing. Other sums hold another client's requests.
+        stated = answer.counts or RoundCounts(drafted=0, accepted=0)
+        same = (around.drafted, around.accepted) == (stated.drafted, stated.accepted)
+        if not same or around.by_position is None or sum(around.by_position) != stated.accepted:
+            return answer.counts
+        return answer.counts if around.impossible_in(answer.output_tokens) else around
+
     async def settle(self, answer: Answer) -> None:
         tokens = answer.tokens
         for start, count, text in answer.gaps:

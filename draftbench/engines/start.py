@@ -48,6 +48,8 @@ _ADVICE = {
             ("sglang", "sglang.launch_server"),
         )
     },
+    "unrecognized arguments: --enable-per-request-metrics": "vLLM has this flag since 0.25: start "
+    "that or a newer one",
     "Available memory on node": "set VLLM_CPU_KVCACHE_SPACE in the environment to the GiB that its "
     'cache may take, e.g. 1, or add --engine-args "--gpu-memory-utilization 0.3"',
     "Free memory on device": 'add --engine-args "--gpu-memory-utilization 0.5", or end what else '

@@ -1,5 +1,7 @@
 """vLLM by its `/v1/completions`. It gives a request's rounds one by one if it was started with
-`--per-request-spec-decode-metrics detailed --enable-per-request-metrics`. Seen with 0.32:
+`--per-request-spec-decode-metrics detailed --enable-per-request-metrics`. Without the first flag,
+which 0.28 and older lack, its counters are read around each request that is alone in flight. Seen
+with 0.32:
 
 - The ids hold the end token, a stop token, and the tokens of a stop string up to the one that
   completed it.
@@ -41,11 +43,19 @@ _SPECULATION = re.compile(
     r"SpeculativeConfig\(method='([\w-]{1,40})'(?:, model='?([^',]{1,400})'?)?"
     r"[^)]*?num_spec_tokens=(\d{1,3})"
 )
+# The first version whose answers tell their rounds; an older one ends at the flag that asks for it.
+TELLS_ROUNDS = (0, 29)
 _CACHING = re.compile(r'enable_prefix_caching="(True|False)"')
 
 
 class Version(msgspec.Struct):
     version: str
+
+
+def tells_rounds(version: str | None) -> bool:
+    """Whether a vLLM's answers can tell their rounds; of an unknown version they are taken to."""
+    numbers = re.match(r"v?(\d{1,9})\.(\d{1,9})", version or "")
+    return numbers is None or (int(numbers[1]), int(numbers[2])) >= TELLS_ROUNDS
 
 
 class VllmServerInfo(msgspec.Struct):
@@ -97,6 +107,15 @@ class Vllm(TokenServer, OpenAi):
             else tuple(zip(drafted, accepted, strict=True)),
         )
 
+    def counted(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
+        if answer.counts or answer.error or around.rounds is None or around.accepted is None:
+            return answer.counts
+        # A round writes what it accepts and one token more. The last may go past the end, and
+        # another may have been begun; what is beyond these two is another client's.
+        past_end = 2 * (len(around.by_position or ()) + 1)
+        alone = around.rounds + around.accepted < answer.output_tokens + past_end
+        return around if alone and not around.impossible_in(answer.output_tokens) else None
+
     def facts(self) -> ServerFacts:
         page = self.http.run(self.http.page("/metrics"))
         counters = read_counters(page)
@@ -112,6 +131,7 @@ class Vllm(TokenServer, OpenAi):
                 if speculation[2]:
                     settings["speculative_model"] = speculation[2]
         version, card = self.http.json("/version", type=Version).version, self._card()
+        self.counts_around = counters.by_position is not None and not tells_rounds(version)
         if card.root:
             settings["weights"] = PurePath(card.root).name
         return ServerFacts(

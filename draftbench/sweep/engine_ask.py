@@ -271,7 +271,11 @@ class EngineWorker:
     def _start(
         self, stack: ExitStack, start: ServerStart, config: ServerConfig, process: str
     ) -> Session:
-        """Start a server, and record how it was started."""
+        """Start a server, and record how it was started. Which flags its engine knows follows from
+        the version that the servers before it named.
+        """
+        versions = (facts.version for facts in self.state.engines if facts.started)
+        start = replace(start, version=next(versions, None))
         refuse_other_files(self.state.engines, self.serving)
         self.watcher.note(f"starting {start.engine}: {config}")
         drafter = self.serving.drafters[config.candidate.draft] if config.candidate else None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -151,8 +152,8 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
         checkpoint_of(spec, options.trust)
     traffic = read_requests(options, watcher)
-    for level in (options.target_quant, *options.quants):
-        check_level(level, device, simulate=options.simulate_quant)
+    check_level(options.target_quant, device, simulate=options.simulate_quant)
+    refused = _refused_levels(options, device)
     for spec in filter(names_model, (options.target, *(parsed(spec)[1] for spec in models))):
         watcher.note(f"{spec} is fetched from the model hub unless it is cached")
     check_writes(target)
@@ -170,7 +171,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         "eagle3": partial(check_eagle, target),
         "mtp": check_mtp,
     }
-    checked = check_drafts(options, specs, checks)
+    checked = check_drafts(options, specs, checks, refused)
     if not checked.candidates:
         raise checked.no_draft
     if options.controls:
@@ -403,6 +404,7 @@ def check_drafts(
     options: SweepOptions,
     specs: Mapping[str, str],
     checks: Mapping[Method, Check],
+    refused_levels: Mapping[str, ModelError] = MappingProxyType({}),
 ) -> CheckedDrafts:
     """Which drafts can be measured at which levels, before any weights load: a checkpoint that
     is stored at a level has no other. `checks`, by the methods whose weights are measured here,
@@ -436,10 +438,31 @@ def check_drafts(
             checked.failures += [failure(candidate, error, stage) for candidate in refused]
             continue
         checked.sources[name], checked.caveats[name] = source, caveats
-        at_levels = (Candidate(draft=name, quant=level) for level in levels)
-        checked.candidates |= dict.fromkeys(at_levels)
+        for level in levels:
+            candidate, obstacle = Candidate(draft=name, quant=level), refused_levels.get(level)
+            if obstacle is None:
+                checked.candidates[candidate] = None
+            else:
+                checked.failures.append(failure(candidate, obstacle, "load"))
     checked.stack(specs)
     return checked
+
+
+def _refused_levels(options: SweepOptions, device: str) -> dict[str, ModelError]:
+    """The levels of drafts that cannot be measured on this device, and why.
+
+    Raises:
+        ModelError: none can.
+    """
+    refused: dict[str, ModelError] = {}
+    for level in options.quants:
+        try:
+            check_level(level, device, simulate=options.simulate_quant)
+        except ModelError as error:
+            refused[level] = error
+    if refused.keys() == set(options.quants):
+        raise refused[options.quants[0]]
+    return refused
 
 
 def question_of(options: SweepOptions, traffic: Traffic, build: Build) -> Question:

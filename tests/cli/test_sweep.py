@@ -118,6 +118,26 @@ def test_a_draft_that_is_stored_quantized_is_a_candidate_at_that_level(
     assert plan["candidates"] == ["draft:gptq-int4" if stored == "draft" else "draft"]
 
 
+@pytest.mark.parametrize(
+    ("quant", "candidates"), [("none,fp8", ["draft"]), ("fp8,int4", ["draft:int4"]), ("fp8", None)]
+)
+def test_a_level_without_a_kernel_here_is_refused_and_the_others_are_measured(
+    command, embedded, tmp_path, quant, candidates
+):
+    """On a CPU, which multiplies no fp8."""
+    words = ["--target", embedded / "target", "--drafts", embedded / "draft", "--no-controls"]
+    words += ["--traffic", "suite:completion", "--sample", 2, "--dry-run", "--format", "json"]
+    outcome = command("sweep", *words, "--quant", quant, "--out", tmp_path / "run")
+    reason = "quantization `fp8` has no fast kernel on this device (cpu)"
+    if candidates is None:
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.count(f"error: {reason}\nhint: ") == 1
+    else:
+        assert outcome.code == 0, outcome.err
+        assert json.loads(outcome.out)["candidates"] == candidates
+        assert f"refused draft:fp8: {reason}\n" in outcome.err
+
+
 @pytest.mark.parametrize("engine", [(), ("--engine", "vllm")])
 @pytest.mark.parametrize(
     ("draft", "quant", "noted"),

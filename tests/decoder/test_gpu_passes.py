@@ -26,11 +26,13 @@ from tests.decoder.operations import Operations
 from tests.decoder.test_runners import LLAMA, random_model
 
 # By hand: query, key and value; rotary (roll, multiply, add); store; queries by key head;
-# attention; its result by token (two shapes, of which one may be a view); out; add; norm; gate
-# and up; silu; multiply; down; add; norm.
-A_LAYER = 18
-# Qwen 3 norms queries and keys, each to a place of its own and back.
-OF_NORMED_HEADS = 4
+# attention; its result by token; out; add; norm; gate and up; silu; multiply; down; add; norm.
+A_LAYER = 17
+# By hand, of fused kernels: rotary, store and queries by key head in one, add and norm in one, silu
+# and multiply in one: six besides the four products.
+A_FUSED_LAYER = 10
+# Qwen 3 norms queries and keys: each to a place of its own and back, or fused in place.
+OF_NORMED_HEADS, OF_FUSED_NORMED_HEADS = 4, 2
 # The shares of chunks, the product with them, its sum, and back to 16 bits.
 OF_CHUNKS = 4
 
@@ -90,6 +92,7 @@ def on_gpu(monkeypatch):
     moved, copied = torch.Tensor.to, torch.ops.aten.copy_.default
     for module in (cuda_graphs, llama):  # where it would pin the host's memory
         monkeypatch.setattr(module, "on_device", on_device)
+    monkeypatch.setattr(llama, "has_fused_kernels", lambda device: False)
     # Values are what this GPU lacks.
     monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
 
@@ -123,6 +126,15 @@ def on_gpu(monkeypatch):
     return made
 
 
+@pytest.fixture(params=["PyTorch's kernels", "fused kernels"])
+def kernels(request, monkeypatch, on_gpu):
+    """Those of recorded passes; here no more than their shapes is needed of them."""
+    if request.param == "fused kernels":
+        pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
+        monkeypatch.setattr(llama, "has_fused_kernels", lambda device: True)
+    return request.param
+
+
 @pytest.mark.parametrize(
     ("name", "level", "rows"),
     [
@@ -134,7 +146,9 @@ def on_gpu(monkeypatch):
         ("llama", "int8", 4),
     ],
 )
-def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(on_gpu, name, level, rows):
+def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(
+    on_gpu, kernels, name, level, rows
+):
     runner, recordings = on_gpu(name, level, rows=rows)
     # Three widths, each with a reach of 256 and of 512 keys.
     assert len(recordings) == 6
@@ -143,15 +157,18 @@ def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(on_gpu, name, 
 
 
 @pytest.mark.parametrize("name", LLAMA)
-def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, name):
+def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, kernels, name):
     one, two = (on_gpu(name, layers=layers)[1] for layers in (1, 2))
+    most, of_heads = A_LAYER, OF_NORMED_HEADS
+    if kernels == "fused kernels":
+        most, of_heads = A_FUSED_LAYER, OF_FUSED_NORMED_HEADS
     for fewer, more in zip(one, two, strict=True):
         launches = len(more.launched) - len(fewer.launched)
-        assert launches <= A_LAYER + OF_NORMED_HEADS * (name == "qwen3")
+        assert launches <= most + of_heads * (name == "qwen3")
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_more_than_1024_keys_are_attended_to_by_chunks_and_not_copied(on_gpu, rows):
+def test_more_than_1024_keys_are_attended_to_by_chunks_and_not_copied(on_gpu, kernels, rows):
     """Reaches of 256, 512, 1024, 2048 and 2304 keys."""
     one, two = (
         on_gpu("llama", layers=layers, rows=rows, widths=(5,), capacity=2200)[1]
@@ -338,10 +355,11 @@ def test_rows_of_all_kinds_of_settings_are_drafted_and_answered_without_a_read(
     assert not [found for found in operations.illegal if "read" in found or "mask" in found]
 
 
-def test_a_runners_name_says_which_attention_it_may_use(on_gpu):
+def test_a_runners_name_says_which_attention_and_kernels_it_may_use(on_gpu, kernels):
     make_ready("cuda")
     name = on_gpu("llama")[0].name
-    assert name == "draftbench (bfloat16, cuda:0, flash or memory-efficient attention)"
+    own = ", fused kernels" if kernels == "fused kernels" else ""
+    assert name == f"draftbench (bfloat16, cuda:0, flash or memory-efficient attention{own})"
 
 
 @pytest.mark.parametrize(

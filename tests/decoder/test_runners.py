@@ -245,10 +245,11 @@ def test_a_norm_by_hand(stream):
 def test_a_stream_adds_and_norms_heads_in_place(stream):
     """By hand: (3, 0) + (0, 4), whose mean square and 3.5 are 16; so for each of two heads."""
     one = stream(torch.tensor([[3.0, 0.0]]))
-    one.add(torch.tensor([[0.0, 4.0]]))
     module = SimpleNamespace(weight=torch.tensor([1.0, 2.0]), variance_epsilon=3.5)
     norm = RootMeanSquare(module, SIGNS.device)
-    torch.testing.assert_close(one.normed(norm), torch.tensor([[0.75, 2.0]]))
+    normed = one.add_normed(torch.tensor([[0.0, 4.0]]), norm)
+    torch.testing.assert_close(normed, torch.tensor([[0.75, 2.0]]))
+    torch.testing.assert_close(one.sum, torch.tensor([[3.0, 4.0]]))
     heads = torch.tensor([[[3.0, 4.0], [4.0, 3.0], [9.0, 9.0]]])
     one.norm_heads(heads.narrow(1, 0, 2), norm)
     torch.testing.assert_close(heads, torch.tensor([[[0.75, 2.0], [1.0, 1.5], [9.0, 9.0]]]))

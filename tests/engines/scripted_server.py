@@ -45,6 +45,7 @@ class ScriptedServer:
     model: str = "org/target"
     refuses: frozenset[str] = frozenset()  # fields of a body that are refused
     counts: bool = True  # whether it shows counters
+    version: str = VERSION
     token: str | None = None  # the bearer token that it wants
     bodies: list[dict[str, Any]] = field(default_factory=list)  # of requests for text
     headers: list[dict[str, str]] = field(default_factory=list)  # of all requests
@@ -94,7 +95,7 @@ class ScriptedServer:
         if path == "/detokenize":
             return {"content": "".join(map(chr, body["tokens"]))}
         if self.engine == "vllm" and path == "/version":
-            return {"version": VERSION}
+            return {"version": self.version}
         if self.engine == "vllm" and path == "/reset_prefix_cache":
             return {}
         if self.engine == "llama.cpp" and path == "/props":
@@ -210,7 +211,7 @@ def _vllm(server: ScriptedServer, pieces, finish, rounds, read) -> Iterator[Any]
         yield {"id": "x", "model": server.model, "choices": [choice]}
     count = sum(map(len, pieces))
     final = {"choices": [], "usage": {"prompt_tokens": len(read), "completion_tokens": count}}
-    if server.k:
+    if server.k and server.version == VERSION:
         accepted = [a for _, a in rounds]
         final["metrics"] = {
             "time_to_first_token_ms": 1.0,

@@ -83,7 +83,26 @@ def test_vllm_without_speculation_asks_for_what_is_read_from_its_answers(started
 def test_vllm_is_told_the_drafter_and_its_length_in_one_object(started, draft, changes, fields):
     launched = started("vllm", draft, 3, **changes)
     assert speculative(launched) == fields | {"num_speculative_tokens": 3}
-    assert launched.words[-6:-4] == ("--per-request-spec-decode-metrics", "detailed")
+
+
+@pytest.mark.parametrize(
+    ("version", "asked"),
+    [
+        (None, True),
+        ("0.32.0", True),
+        ("0.29.0rc1+cu130", True),
+        ("1.0", True),
+        ("a build of ours", True),
+        ("0.28.1+cpu", False),
+        ("v0.26.0.dev7", False),
+    ],
+)
+def test_vllm_is_asked_for_every_round_unless_it_told_that_it_is_older_than_0_29(
+    started, version, asked
+):
+    words = started("vllm", "ngram", version=version).words
+    assert (words[-6:-4] == ("--per-request-spec-decode-metrics", "detailed")) is asked
+    assert ("--per-request-spec-decode-metrics" in words) is asked
 
 
 @pytest.mark.parametrize(

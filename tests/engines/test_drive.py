@@ -172,19 +172,44 @@ def test_a_server_that_died_is_unreachable_for_all_that_come_after(connected):
     assert {answer.error for answer in answers[1:]} == {Fault.UNREACHABLE}
 
 
-def test_positions_are_left_out_where_somebody_else_was_served_too(connected):
-    play = ScriptedServer("llama.cpp", k=2, accepts=(1,))
-    server = connected(play)
-    answer_of_another, count = play.answer, 0
+def with_another_client(play):
+    """A server that answers another client's request between its first and its second."""
+    answer, count = play.answer, 0
 
     def beside(body):
         nonlocal count
         count += 1
-        if count == 2:  # another client's request, counted between ours
-            answer_of_another({"prompt": [1], "n_predict": 5})
-        return answer_of_another(body)
+        if count == 2:
+            answer({"prompt": [1], "n_predict": 5, "max_tokens": 30})
+        return answer(body)
 
     play.answer = beside
+    return play
+
+
+def test_rounds_that_vllms_answers_do_not_tell_are_those_of_its_counters(connected):
+    """Before 0.29. Tokens 1, then rounds of 2 + 1, 0 + 1 and 4 + 1, of which the last four are past
+    the end.
+    """
+    play = ScriptedServer("vllm", k=4, accepts=(2, 0, 4), version="0.28.1")
+    server = connected(with_another_client(play))
+    assert server.facts().k == 4
+    alone, crowded = drive(server, asks(2, limit=6), concurrency=1)
+    assert alone.counts == RoundCounts(rounds=3, drafted=12, accepted=6, by_position=(2, 2, 1, 1))
+    assert (crowded.counts, crowded.error) == (None, None)
+    for answer in drive(server, asks(2, limit=6), concurrency=2):
+        assert (answer.counts, answer.error) == (None, None)
+
+
+@pytest.mark.parametrize(("k", "version"), [(4, "0.29.0"), (0, "0.28.1")])
+def test_vllms_counters_are_read_only_where_they_are_needed(connected, k, version):
+    server = connected(ScriptedServer("vllm", k=k, version=version))
+    server.facts()
+    assert not server.counts_around
+
+
+def test_positions_are_left_out_where_somebody_else_was_served_too(connected):
+    server = connected(with_another_client(ScriptedServer("llama.cpp", k=2, accepts=(1,))))
     alone, crowded = drive(server, asks(2, limit=5), concurrency=1)
     assert (alone.counts.rounds, alone.counts.by_position) == (2, (2, 0))
     assert crowded.counts == RoundCounts(drafted=4, accepted=2)

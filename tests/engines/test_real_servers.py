@@ -21,6 +21,7 @@ from draftbench.engines.counters import since
 from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
 from draftbench.engines.start import started
+from draftbench.engines.vllm import Vllm
 from draftbench.models.drafting import speculation
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
@@ -183,6 +184,24 @@ def vllm(monkeypatch):
 def test_vllm_accepts_of_a_heads_drafts_what_its_replay_says(tmp_path, vllm):
     head, (answers, _, _) = ReplayedHead(), driven(vllm(f"eagle3:{EMBEDDED}/head"), tmp_path)
     assert sum(head.check_rounds(answer, 4) for answer in answers) > 10
+
+
+@needs_vllm
+def test_vllms_counters_around_an_answer_are_the_rounds_that_it_tells(tmp_path, vllm, monkeypatch):
+    """So those of a version that tells none are read from there."""
+    pairs, counted = [], Vllm.counted
+    monkeypatch.setattr(Vllm, "counts_around", True)
+    monkeypatch.setattr(
+        Vllm, "counted", lambda server, *of: pairs.append(of) or counted(server, *of)
+    )
+    driven(vllm(str(EMBEDDED / "distilled")), tmp_path)
+    assert len(pairs) == 2
+    for answer, around in pairs:
+        told = answer.counts
+        assert (around.rounds, around.drafted) == (told.rounds, told.drafted)
+        assert (around.accepted, around.by_position) == (told.accepted, told.by_position)
+        answer.counts = None
+        assert counted(None, answer, around) == around
 
 
 @needs_vllm

@@ -39,6 +39,12 @@ def test_the_plain_server_is_started_first_and_last_and_writes_the_responses(ser
     assert len(rows_of(found.run, 0, repeat=1)) == 2
 
 
+def test_servers_are_started_by_the_version_that_the_first_one_told(served):
+    engine = FakeEngine(lambda start, number: FakeServer(version="0.26.0"))
+    starts = served("ngram", on=engine, measure="all", ks=(2,)).engine.starts
+    assert [start.version for start in starts] == [None, "0.26.0", "0.26.0"]
+
+
 def test_drafts_are_replayed_along_what_the_server_wrote(served):
     run = served(measure="none").run
     assert [replay.candidate for replay in run.replays] == [DRAFT, DRAFT, LOOKUP, LOOKUP]

@@ -1,0 +1,153 @@
+"""Times what draftbench is compared with on a card, for `on_a_card.sh`. It appends lines of JSON to
+FILE: who, how many rows at once, tokens per second, and who is the same without a draft.
+
+    python scripts/card_peers.py transformers FILE --target DIR --draft DIR --k 3 --rows 1
+    VLLM_PYTHON scripts/card_peers.py vllm FILE --target DIR [--draft DIR] --k 3 --rows 1,8,32
+
+Prompts are read, too: tokens are divided by the whole time. It imports neither draftbench nor, for
+vLLM, transformers, so that it runs in vLLM's own environment.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+SUITE = Path(__file__).parents[1] / "suites" / "completion.jsonl"
+READ_BYTES, READS = {"cuda": 4 << 30, "cpu": 256 << 20}, 10
+GENERATE, VLLM = "transformers `generate`", "vLLM, plain"
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def texts(count: int) -> list[str]:
+    rows = [json.loads(line) for line in SUITE.read_text().splitlines()]
+    return [row.get("prompt") or row["messages"][-1]["content"] for row in rows][:count]
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Seconds of the second of two runs."""
+    for _ in range(2):
+        begun = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - begun
+    return seconds
+
+
+def memory_speed() -> float:
+    """Bytes per second of a sum over a block."""
+    block = torch.ones(READ_BYTES[device()] // 4, device=device())
+    return READS * block.nbytes / seconds_of(lambda: [block.sum() for _ in range(READS)])
+
+
+def with_transformers(options: argparse.Namespace, say: Callable[..., None]) -> None:
+    """Greedy decoding one request at a time, alone and with the draft as its assistant."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    say("memory", bytes_per_second=memory_speed())
+    tokenizer = AutoTokenizer.from_pretrained(options.target)
+    target, draft = (
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device())
+        for model in (options.target, options.draft)
+    )
+    say("weights", bytes=sum(p.nbytes for p in target.parameters()))
+    asked = draft.generation_config
+    asked.num_assistant_tokens, asked.num_assistant_tokens_schedule = options.k, "constant"
+    asked.assistant_confidence_threshold = 0.0
+    prompts = [
+        tokenizer(text, return_tensors="pt").input_ids.to(device())
+        for text in texts(options.requests)
+    ]
+
+    def tokens_per_second(**assisted: object) -> float:
+        written = 0
+
+        def work() -> None:
+            nonlocal written
+            written = 0
+            for prompt in prompts:
+                out = target.generate(
+                    prompt,
+                    attention_mask=torch.ones_like(prompt),
+                    max_new_tokens=options.tokens,
+                    do_sample=False,
+                    pad_token_id=0,
+                    **assisted,
+                )
+                written += out.shape[1] - prompt.shape[1]
+
+        seconds = seconds_of(work)
+        return written / seconds
+
+    say(GENERATE, rows=1, tokens_per_second=tokens_per_second())
+    name = f"transformers, assisted by {Path(options.draft).name}, k = {options.k}"
+    speed = tokens_per_second(assistant_model=draft)
+    say(name, rows=1, tokens_per_second=speed, over=GENERATE)
+
+
+def with_vllm(options: argparse.Namespace, say: Callable[..., None]) -> None:
+    """Greedy decoding of as many requests at a time as there are rows."""
+    os.environ.update(VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1", DO_NOT_TRACK="1")
+    from vllm import LLM, SamplingParams
+
+    rows = [int(count) for count in options.rows.split(",")]
+    drafts = {"method": "draft_model", "model": options.draft, "num_speculative_tokens": options.k}
+    engine = LLM(
+        options.target,
+        dtype="bfloat16",
+        max_model_len=1024,
+        max_num_seqs=max(rows),
+        enable_prefix_caching=False,
+        enforce_eager=device() == "cpu",
+        speculative_config=drafts if options.draft else None,
+        **({"gpu_memory_utilization": 0.8} if device() == "cuda" else {}),
+    )
+    sampling, prompts = SamplingParams(temperature=0, max_tokens=options.tokens), texts(max(rows))
+    name, over = VLLM, {}
+    if options.draft:
+        name = f"vLLM, drafting with {Path(options.draft).name}, k = {options.k}"
+        over = {"over": VLLM}
+    for count in rows:
+        asked = prompts[: max(count, min(options.requests, len(prompts)))]
+        written = 0
+
+        def work(asked: list[str] = asked, count: int = count) -> None:
+            nonlocal written
+            written = 0
+            for at in range(0, len(asked), count):
+                answers = engine.generate(asked[at : at + count], sampling, use_tqdm=False)
+                written += sum(len(answer.outputs[0].token_ids) for answer in answers)
+
+        seconds = seconds_of(work)
+        say(name, rows=count, tokens_per_second=written / seconds, **over)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("peer", choices=("transformers", "vllm"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--draft")
+    parser.add_argument("--k", type=int, default=3)
+    parser.add_argument("--rows", default="1")
+    parser.add_argument("--requests", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=64)
+    options = parser.parse_args()
+
+    def say(name: str, **figures: object) -> None:
+        with options.file.open("a") as file:
+            file.write(json.dumps({"name": name, **figures}) + "\n")
+
+    {"transformers": with_transformers, "vllm": with_vllm}[options.peer](options, say)
+
+
+if __name__ == "__main__":
+    main()
