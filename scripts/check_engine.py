@@ -29,8 +29,10 @@ from draftbench.records import (
     NEAR_TIE_MARGIN,
     Candidate,
     LookupReplay,
+    Replay,
     RoundCounts,
     Served,
+    StackReplay,
     Trajectory,
 )
 from draftbench.run_folder.folder import RunFolder
@@ -71,28 +73,34 @@ class ReplayedResponse:
         """The last position at which a token can be accepted."""
         return self.trajectory.output_tokens - 1
 
+    def drafting_at(self, start: int) -> Replay | LookupReplay:
+        """The replay of what drafts in a round that starts here."""
+        stack = isinstance(self.replay, StackReplay)
+        return self.replay.drafting_at(start) if stack else self.replay
+
     def proposed(self, start: int) -> int:
         """Tokens that a round from here proposes."""
-        found = self.k
-        if isinstance(self.replay, LookupReplay):
-            found = min(self.k, self.replay.proposed[start - 1])
+        found, replay = self.k, self.drafting_at(start)
+        if isinstance(replay, LookupReplay):
+            found = min(self.k, replay.proposed[start - 1])
         room = self.trajectory.limit - start - 1
         return max(0, min(found, room)) if self.keeps_to_limit else found
 
     def accepted(self, start: int, proposed: int) -> int:
         """Tokens of the response that a round from here accepts."""
-        most = min(proposed, self.last - start + 1)
-        if isinstance(self.replay, LookupReplay):
-            return min(self.replay.matched[start - 1], most)
-        run = self.replay.accept[start - 1 : start - 1 + most]
+        most, replay = min(proposed, self.last - start + 1), self.drafting_at(start)
+        if isinstance(replay, LookupReplay):
+            return min(replay.matched[start - 1], most)
+        run = replay.accept[start - 1 : start - 1 + most]
         return next((n for n, a in enumerate(run) if a < 0.5), len(run))
 
     def near_tie(self, position: int) -> bool:
         """Whether the draft could as well have proposed the response's token here, or not."""
-        if isinstance(self.replay, LookupReplay) or not self.replay.margin:
+        replay = self.replay.draft if isinstance(self.replay, StackReplay) else self.replay
+        if isinstance(replay, LookupReplay) or not replay.margin:
             return False
         at = position - 1
-        return self.replay.margin[at] <= self.tie_margin and self.replay.rank[at] <= 1
+        return replay.margin[at] <= self.tie_margin and replay.rank[at] <= 1
 
 
 def compare_rounds(answer: Served, response: ReplayedResponse, tally: Tally) -> None:
@@ -206,11 +214,7 @@ def expectations(run: Run, candidate: Candidate, k: int, greedy: bool) -> str | 
     one, at temperature 0 or above it, with a paired interval of the difference.
     """
     replays = {r.key: r for r in run.replays if r.candidate == candidate}
-    rows = {
-        s.key: s
-        for s in _answers(run, candidate, k)
-        if s.accepted is not None or s.kept is not None
-    }
+    rows = {s.key: s for s in _answers(run, candidate, k) if s.counts is not None}
     pairs = [
         (t, replays[key], rows[key])
         for t in run.trajectories

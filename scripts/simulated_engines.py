@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from simulated_runs import DRAFT_PREFILL, PREFILL, Scenario, World, manifest, replay, rounds_of
 
 from draftbench.planner.what_to_measure import next_start
-from draftbench.records import AnyObservation, DraftingMode, Served, Trajectory
+from draftbench.records import AnyObservation, DraftingMode, RoundCounts, Served, Trajectory
 from draftbench.run_folder.run import Run, run_of, to_decode
 from draftbench.sweep.engine_servers import CANDIDATES_BETWEEN
 
@@ -102,10 +102,11 @@ class EngineWorld(World):
             one = self.target(rows) if draft is None else self.round_seconds(draft, k, rows)
             factors = self.factors(self.scenario.answer, len(responses))
             for response, factor in zip(responses, factors, strict=True):
-                tokens, rounds = response.output_tokens - 1, None
+                tokens, counts = response.output_tokens - 1, None
                 pieces = [1] * tokens
                 if accepted is not None:
-                    rounds = tuple(rounds_of(accepted[response.request], k))
+                    rounds = rounds_of(accepted[response.request], k)
+                    counts = RoundCounts(by_round=tuple((k, count) for count in rounds))
                     pieces = [count + 1 for count in rounds]
                     pieces[-1] = tokens - sum(pieces[:-1])
                 seconds = one * start * factor * (self.longer[response.request] if k else 1.0)
@@ -129,8 +130,7 @@ class EngineWorld(World):
                         output_tokens=response.output_tokens,
                         finish=response.finish,
                         digest="",
-                        proposed=rounds and (k,) * len(rounds),
-                        accepted=rounds,
+                        counts=counts,
                     )
                 )
         return answers

@@ -162,7 +162,7 @@ def test_verbose_says_a_line_for_every_response(command, embedded, tmp_path):
     outcome = command(
         "sweep", *words, "--measure", "none", "--verbose", "--out", tmp_path / "run", "-o", "-"
     )
-    assert ": 8 of 8" in outcome.err
+    assert ": 16 of 16" in outcome.err  # each is written and then scored
     assert "τ" in outcome.err
 
 
