@@ -11,6 +11,7 @@ from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, PairError
 from draftbench.memory import kv_bytes_per_token
 from draftbench.models.own_draft import own_draft_of
+from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level, counted, covered
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, ModelFacts
@@ -39,6 +40,9 @@ def mtp_obstacles(target: ModelSource) -> Iterator[str]:
 
     if own_draft_of(target.raw_config) is None:
         yield f"`{target.name}` carries no layers that draft for it"
+        return
+    if level := stored_level(target):
+        yield f"it is stored as {level}, and transformers would load these layers without scales"
         return
     unknown = f"transformers does not run those of {target.config.model_type}"
     try:

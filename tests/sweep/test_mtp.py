@@ -1,5 +1,6 @@
 """Sweeps of the layers that a target carries to draft for itself."""
 
+import json
 import shutil
 
 import pytest
@@ -57,6 +58,15 @@ def test_a_targets_own_layers_are_replayed_and_decoded_through_the_same_rounds(
 def test_a_target_without_such_layers_is_refused(small):
     with pytest.raises(PairError, match="`target` carries no layers that draft for it"):
         small.prepared("mtp")
+
+
+def test_layers_that_are_stored_quantized_are_left_to_engines(small, target):
+    config = target(1) / "config.json"
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": fp8}))
+    with pytest.raises(PairError, match="it is stored as fp8") as it:
+        small.prepared("mtp", target=str(config.parent))
+    assert "vLLM" in it.value.hint
 
 
 def test_layers_that_transformers_cannot_load_are_left_to_engines(small, target, monkeypatch):
