@@ -69,12 +69,17 @@ def test_layers_that_are_stored_quantized_are_left_to_engines(small, target):
     assert "vLLM" in it.value.hint
 
 
-def test_layers_that_transformers_cannot_load_are_left_to_engines(small, target, monkeypatch):
-    folder = target(1)
-    monkeypatch.undo()
-    with pytest.raises(PairError, match="cannot draft by `mtp`: the files hold none") as it:
+@pytest.mark.parametrize(("layers", "named", "known"), [(1, [], 0), (2, random_mtp.LEFT_OUT[:1], 1)])
+def test_layers_that_transformers_does_not_know_are_left_to_engines(
+    small, target, monkeypatch, layers, named, known
+):
+    folder = target(layers)
+    names = [r"model\.layers\.92.*", *named]
+    monkeypatch.setattr(Glm4MoeForCausalLM, "_keys_to_ignore_on_load_unexpected", names)
+    why = f"transformers knows {known} of {layers} such layers"
+    with pytest.raises(PairError, match=f"cannot draft by `mtp`: .*{why}") as it:
         small.prepared("mtp", target=str(folder))
     assert "vLLM" in it.value.hint
     (sheet,) = check_models(ModelSource(str(folder)), [], 1 << 40, heads=["mtp"]).heads
-    assert any("the built-in decoder refuses it" in caveat for caveat in sheet.caveats)
+    assert any(why in caveat for caveat in sheet.caveats)
     assert sheet.obstacles == ()
