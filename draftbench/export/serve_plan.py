@@ -18,7 +18,14 @@ from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.models.drafting import Speculation, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, STACK, Candidate, DraftingMode, NGramSizes, Sampling
+from draftbench.records import (
+    LOOKUP,
+    Candidate,
+    DraftingMode,
+    NGramSizes,
+    Sampling,
+    draft_of_stack,
+)
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -248,7 +255,8 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    beneath, stacked = spec.removeprefix(STACK), spec.startswith(STACK)
+    stacked = draft_of_stack(spec) is not None
+    beneath = draft_of_stack(spec) or spec
     is_model = beneath not in (LOOKUP, "mtp") and not beneath.startswith("eagle3:")
     if question.engine is None and is_model:  # a folder, even one that is called dflash:x
         return Speculation(

@@ -69,7 +69,9 @@ def test_layers_that_are_stored_quantized_are_left_to_engines(small, target):
     assert "vLLM" in it.value.hint
 
 
-@pytest.mark.parametrize(("layers", "named", "known"), [(1, [], 0), (2, random_mtp.LEFT_OUT[:1], 1)])
+@pytest.mark.parametrize(
+    ("layers", "named", "known"), [(1, [], 0), (2, random_mtp.LEFT_OUT[:1], 1)]
+)
 def test_layers_that_transformers_does_not_know_are_left_to_engines(
     small, target, monkeypatch, layers, named, known
 ):
