@@ -170,10 +170,13 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
             f"spec:FILE.json is written for {measured_on}: it cannot be exported for {rules.name}",
             hint=f"use --engine {measured_on}, or sweep on {rules.name}",
         )
+    if (drafts.method, engine, measured_on) == ("mtp", "transformers", None):
+        return  # it was transformers that ran these layers
     if engine not in METHODS:
+        able = ", ".join(name for name, methods in METHODS.items() if drafts.method in methods)
         raise UsageError(
             f"{rules.name} is not known to draft by `{drafts.method}`",
-            hint=f"the run measured it on {measured_on}: use --engine {measured_on}",
+            hint=f"these are: --engine {able}",
         )
     check_method(engine, drafts)
 

@@ -125,15 +125,27 @@ def test_other_engines_are_given_the_flags_and_fields_that_start_them(plan, draf
     ("draft", "engine", "message", "hint"),
     [
         ("suffix", "llama.cpp", "llama.cpp is not known to draft by `suffix`", "it drafts by"),
-        ("mtp", "transformers", "transformers is not known to draft by `mtp`", "--engine vllm"),
+        ("eagle3:h", "transformers", "transformers is not known to draft by", "--engine vllm, "),
     ],
 )
-def test_an_engine_that_cannot_draft_so_is_one_error(plan, draft, engine, message, hint):
-    asked = plan(draft, vocabularies=None, engine="vllm")
+@pytest.mark.parametrize("measured_on", ["vllm", None])
+def test_an_engine_that_cannot_draft_so_is_one_error(
+    plan, draft, engine, message, hint, measured_on
+):
+    asked = plan(draft, vocabularies=None, engine=measured_on)
     with pytest.raises(UsageError) as caught:
         configure(asked, engine)
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_a_targets_own_layers_go_to_transformers_where_it_ran_them(plan):
+    own = plan("mtp", vocabularies=None)
+    assert configure(own, "transformers").text.endswith("**settings, use_mtp=True)")
+    assert "one token a round by each of the target's own layers" in notes(own, "transformers")
+    served = plan("mtp", vocabularies=None, engine="vllm")
+    with pytest.raises(UsageError, match="transformers is not known to draft by `mtp`"):
+        configure(served, "transformers")
 
 
 def test_vllm_drafts_in_the_mode_that_was_measured(plan):
