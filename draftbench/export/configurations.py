@@ -98,7 +98,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     name = rules.name
     if version is not None and version not in for_llama_cpp.RENAMING:
         name += f" {version}"
-    differences = list(plan.differences)
+    differences = [*plan.differences, *written.differences]
     made = plan.quant == "none" or made_by(engine, plan.quant)
     if plan.draft is not None and not rules.converts and not made:
         form = level_facts(plan.quant).checkpoint or plan.quant

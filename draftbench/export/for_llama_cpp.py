@@ -53,7 +53,10 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     """
     build, _ = version
     renamed = build >= _NEW_BUILD
-    to_do: list[str] = []
+    differences, to_do = list[str](), list[str]()
+    if plan.drafting.stacked and plan.k < plan.lookup.shortest:
+        differences.append(f"the draft alone, as {too_short(plan.lookup.shortest)}")
+        plan = replace(plan, drafting=replace(plan.drafting, stacked=False))
     words = ["llama-server", "-m", _file(plan.target, plan.target_quant, "target")]
     more = ["-np", str(plan.concurrency), "--metrics"]  # 4 without -np
     if plan.survival:
@@ -68,6 +71,10 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     if plan.on_gpu and plan.method != "ngram":
         more += ["-ngl", "99", "-ngld", "99"]
     drafting, mode = plan.drafting, None
+    if plan.drafting.stacked and plan.method != "draft-model" and plan.engine != "llama.cpp":
+        differences.append(
+            "behind prompt lookup llama.cpp accepts a little less of a head than the run says"
+        )
     if plan.drafting.stacked and not renamed:
         raise too_old("llama.cpp", f"b{_NEW_BUILD}", "prompt lookup before a draft")
     if plan.method == "ngram" or plan.drafting.stacked:
@@ -88,7 +95,9 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     flags = llama_cpp_flags(drafting)
     if not renamed:
         flags = _as_before_renaming(flags, plan)
-    return WriterResult(shlex.join([*words, *flags, *more]), mode, to_do=to_do)
+    return WriterResult(
+        shlex.join([*words, *flags, *more]), mode, differences=differences, to_do=to_do
+    )
 
 
 def _of_lookup(plan: ServePlan, to_do: list[str]) -> None:

@@ -275,6 +275,21 @@ def test_llama_server_looks_up_before_a_draft_and_no_other_engine_does(plan):
             configure(stack, engine)
 
 
+def test_what_llama_cpp_does_otherwise_with_a_stack_stands_on_the_first_line(plan):
+    lines = configure(plan("ngram+eagle3:h.gguf", target="t.gguf"), "llama.cpp").text.splitlines()
+    assert lines[0].startswith("# behind prompt lookup llama.cpp accepts a little less of a head")
+    measured = plan("ngram+eagle3:h.gguf", target="t.gguf", engine="llama.cpp")
+    assert configure(measured, "llama.cpp").text.startswith("llama-server ")
+
+
+@pytest.mark.parametrize("draft", ["d.gguf", "eagle3:h.gguf"])
+def test_llama_server_is_given_the_draft_alone_where_it_would_look_up_in_vain(plan, draft):
+    stack, alone = (plan(each, target="t.gguf", k=1) for each in (f"ngram+{draft}", draft))
+    lines = configure(stack, "llama.cpp").text.splitlines()
+    assert lines[0].startswith("# the draft alone, as llama.cpp's prompt lookup proposes no fewer")
+    assert lines[-1] == configure(alone, "llama.cpp").text
+
+
 def test_a_folder_without_a_name_is_called_by_its_part_in_a_llama_cpp_command(plan):
     """Known fault: `-BF16.gguf`, which reads as a flag."""
     found = flags(plan(".", target=".."), "llamacpp")
