@@ -94,7 +94,8 @@ def parsed(draft: str) -> tuple[Method, str]:
         method, model = ("raw", "") if beneath in ("", SELF) else parsed(beneath)
         if method not in STACKABLE or draft_of_stack(beneath) is not None:
             raise UsageError(
-                f"`{draft}`: prompt lookup goes before a draft model or a head",
+                f"`{draft}`: prompt lookup goes before a draft model or an EAGLE-3 head; before "
+                "another way to draft it was not tried",
                 hint=f"write {STACK}MODEL or {STACK}eagle3:MODEL",
             )
         return method, model

@@ -55,6 +55,11 @@ def test_a_targets_own_layers_are_replayed_and_decoded_through_the_same_rounds(
             at += accepted + 1
 
 
+def test_check_says_that_no_engine_is_needed_where_the_built_in_decoder_drafts_so(target):
+    (sheet,) = check_models(ModelSource(str(target(1))), [], 1 << 40, heads=["mtp"]).heads
+    assert sheet.caveats == ("the built-in decoder drafts with it, without an engine",)
+
+
 def test_a_target_without_such_layers_is_refused(small):
     with pytest.raises(PairError, match="`target` carries no layers that draft for it"):
         small.prepared("mtp")
