@@ -21,7 +21,7 @@ class Trust:
 def names_model(spec: str) -> bool:
     """Whether this is `org/name` or `org/name@revision` and not a path."""
     path_like = spec.startswith((".", "/", "~")) or spec.endswith(".gguf")
-    if path_like or spec.partition("@")[0].count("/") > 1:
+    if not spec or path_like or spec.partition("@")[0].count("/") > 1:
         return False
     return not os.path.exists(spec)  # noqa: PTH110 (Path.exists raises for a name that is too long)
 

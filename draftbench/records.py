@@ -36,6 +36,11 @@ LOOKUP, SELF = "ngram", "self"
 STACK = f"{LOOKUP}+"
 
 
+def draft_of_stack(name: str) -> str | None:
+    """What drafts in a stack of this name where prompt lookup finds nothing; None: no stack."""
+    return name.removeprefix(STACK) if name.startswith(STACK) else None
+
+
 class NGramSizes(NamedTuple):
     """Tokens of the n-grams that prompt lookup tries, the longest first."""
 
@@ -115,9 +120,8 @@ class Candidate(Record, frozen=True):
     @property
     def beneath(self) -> Candidate | None:
         """The draft of a stack, which drafts where prompt lookup finds nothing."""
-        if not self.draft.startswith(STACK):
-            return None
-        return Candidate(draft=self.draft.removeprefix(STACK), quant=self.quant)
+        draft = draft_of_stack(self.draft)
+        return None if draft is None else Candidate(draft=draft, quant=self.quant)
 
     @property
     def looks_up(self) -> bool:
@@ -329,7 +333,7 @@ def stacked(
         by_draft[replay.candidate.draft].append(replay)
     looked_up = {r.key: r for r in by_draft[LOOKUP] if isinstance(r, LookupReplay)}
     for name in names:
-        for replay in by_draft[name.removeprefix(STACK)] if name.startswith(STACK) else ():
+        for replay in by_draft.get(draft_of_stack(name) or "", ()):
             if lookup := looked_up.get(replay.key):
                 yield StackReplay(
                     request=replay.request,

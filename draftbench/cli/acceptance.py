@@ -16,7 +16,7 @@ from draftbench.cli.output import Output
 from draftbench.cli.output import width as columns
 from draftbench.errors import UsageError
 from draftbench.flags import draft_lengths, flag
-from draftbench.records import LOOKUP, SELF, STACK, to_json
+from draftbench.records import LOOKUP, SELF, draft_of_stack, to_json
 from draftbench.report.terminal.text import (
     Cell,
     Section,
@@ -271,7 +271,7 @@ def _faults(c: CandidateAcceptance) -> list[str]:
 def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
     """Every table of a candidate, some of them empty."""
     by_start = "prompt lookup" if c.candidate == LOOKUP else "a head"
-    if c.candidate.startswith(STACK):
+    if draft_of_stack(c.candidate):
         by_start = "a stack"
     drafting = f"{c.mode} drafting" if c.mode else by_start
     unknown = f"No α: what {by_start} proposes depends on where a round starts."

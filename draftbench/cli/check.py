@@ -11,7 +11,7 @@ from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.flags import drafts_flag, flag, size_of, target_flag, trust_flag
 from draftbench.models.drafting import parsed
-from draftbench.records import SELF, STACK
+from draftbench.records import SELF, draft_of_stack
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
@@ -57,9 +57,9 @@ def check(
     draftbench check --target ./big --drafts ./small --memory 24GB
     """
     for name in drafts:
-        if parsed(name) and name.startswith(STACK):
+        if parsed(name) and draft_of_stack(name):
             note(f"note: `{name}` is checked as its draft: {_STACKED}")
-    methods = {n: parsed(n)[0] for n in dict.fromkeys(d.removeprefix(STACK) for d in drafts)}
+    methods = {n: parsed(n)[0] for n in dict.fromkeys(draft_of_stack(d) or d for d in drafts)}
     for name, method in list(methods.items()):
         if name == SELF or method in _UNCHECKED:
             note(f"note: `{name}` is not a model: {_UNCHECKED.get(method, _EVERY_TARGET)}")

@@ -98,7 +98,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
     name = rules.name
     if version is not None and version not in for_llama_cpp.RENAMING:
         name += f" {version}"
-    differences = list(plan.differences)
+    differences = [*plan.differences, *written.differences]
     made = plan.quant == "none" or made_by(engine, plan.quant)
     if plan.draft is not None and not rules.converts and not made:
         form = level_facts(plan.quant).checkpoint or plan.quant
@@ -170,10 +170,13 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
             f"spec:FILE.json is written for {measured_on}: it cannot be exported for {rules.name}",
             hint=f"use --engine {measured_on}, or sweep on {rules.name}",
         )
+    if (drafts.method, engine, measured_on) == ("mtp", "transformers", None):
+        return  # it was transformers that ran these layers
     if engine not in METHODS:
+        able = ", ".join(name for name, methods in METHODS.items() if drafts.method in methods)
         raise UsageError(
             f"{rules.name} is not known to draft by `{drafts.method}`",
-            hint=f"the run measured it on {measured_on}: use --engine {measured_on}",
+            hint=f"these are: --engine {able}",
         )
     check_method(engine, drafts)
 

@@ -53,7 +53,9 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     """
     build, _ = version
     renamed = build >= _NEW_BUILD
-    to_do: list[str] = []
+    differences, to_do = list[str](), list[str]()
+    if plan.drafting.stacked:
+        plan = _of_stack(plan, build, differences)
     words = ["llama-server", "-m", _file(plan.target, plan.target_quant, "target")]
     more = ["-np", str(plan.concurrency), "--metrics"]  # 4 without -np
     if plan.survival:
@@ -68,8 +70,6 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     if plan.on_gpu and plan.method != "ngram":
         more += ["-ngl", "99", "-ngld", "99"]
     drafting, mode = plan.drafting, None
-    if plan.drafting.stacked and not renamed:
-        raise too_old("llama.cpp", f"b{_NEW_BUILD}", "prompt lookup before a draft")
     if plan.method == "ngram" or plan.drafting.stacked:
         _of_lookup(plan, to_do)
     if plan.method == "ngram":
@@ -88,7 +88,23 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     flags = llama_cpp_flags(drafting)
     if not renamed:
         flags = _as_before_renaming(flags, plan)
-    return WriterResult(shlex.join([*words, *flags, *more]), mode, to_do=to_do)
+    return WriterResult(
+        shlex.join([*words, *flags, *more]), mode, differences=differences, to_do=to_do
+    )
+
+
+def _of_stack(plan: ServePlan, build: int, differences: list[str]) -> ServePlan:
+    """A stack as llama.cpp drafts by it; the draft alone where it would look up in vain."""
+    if plan.k < plan.lookup.shortest:
+        differences.append(f"the draft alone, as {too_short(plan.lookup.shortest)}")
+        return replace(plan, drafting=replace(plan.drafting, stacked=False))
+    if build < _NEW_BUILD:
+        raise too_old("llama.cpp", f"b{_NEW_BUILD}", "prompt lookup before a draft")
+    if plan.method != "draft-model" and plan.engine != "llama.cpp":
+        differences.append(
+            "behind prompt lookup llama.cpp accepts a little less of a head than the run says"
+        )
+    return plan
 
 
 def _of_lookup(plan: ServePlan, to_do: list[str]) -> None:

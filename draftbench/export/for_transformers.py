@@ -21,7 +21,14 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         f"tokenizer = AutoTokenizer.from_pretrained({target})",
         f"target = AutoModelForCausalLM.from_pretrained({target}, {loading})",
     ]
-    if plan.draft is None:
+    if plan.method == "mtp":
+        mode = None
+        arguments = "use_mtp=True"
+        to_do.append(
+            "transformers drafts one token a round by each of the target's own layers, whatever k: "
+            "measure it there"
+        )
+    elif plan.draft is None:
         mode = None
         longest = plan.lookup.longest
         arguments = f"prompt_lookup_num_tokens={plan.k}, max_matching_ngram_size={longest}"

@@ -18,7 +18,14 @@ from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
 from draftbench.models.drafting import Speculation, speculation
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
-from draftbench.records import LOOKUP, STACK, Candidate, DraftingMode, NGramSizes, Sampling
+from draftbench.records import (
+    LOOKUP,
+    Candidate,
+    DraftingMode,
+    NGramSizes,
+    Sampling,
+    draft_of_stack,
+)
 from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import Run
 
@@ -44,7 +51,7 @@ class ServePlan:
     target_quant: str
     drafting: Speculation  # the draft by the name that the engine will find
     sampled: bool  # whether any request is above temperature 0, where the drafting mode matters
-    vocabularies: tuple[int, int] | None  # sizes of the target's and the draft's
+    vocabularies: tuple[int, int] | None  # sizes of the target's and a draft model's
     on_gpu: bool
     other_ids: bool = False  # whether the draft has other ids than the target, or lacks tokens
     target_revision: str | None = None
@@ -149,6 +156,8 @@ def serve_plan(
         schedule, undecided = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
+    # A head writes ids of the target, of which it may know only some.
+    pair = both if drafting.method == "draft-model" else None
     samplings = Counter(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
@@ -158,9 +167,9 @@ def serve_plan(
         target_quant=question.target_quant,
         drafting=drafting,
         sampled=any(t.sampling.temperature > 0 for t in run.trajectories),
-        vocabularies=both and (both[0].vocab_size, both[1].vocab_size),
+        vocabularies=pair and (pair[0].vocab_size, pair[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
-        other_ids=both is not None and both[1].translated,
+        other_ids=pair is not None and pair[1].translated,
         target_revision=served_revision,
         sampling=samplings.most_common(1)[0][0] if samplings else Sampling(),
         mixed=len(samplings) > 1,
@@ -248,7 +257,8 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    beneath, stacked = spec.removeprefix(STACK), spec.startswith(STACK)
+    stacked = draft_of_stack(spec) is not None
+    beneath = draft_of_stack(spec) or spec
     is_model = beneath not in (LOOKUP, "mtp") and not beneath.startswith("eagle3:")
     if question.engine is None and is_model:  # a folder, even one that is called dflash:x
         return Speculation(

@@ -23,6 +23,7 @@ class WriterResult:
     scheduled: bool = False  # whether the text has the draft lengths by load
     command: str | None = None  # starts the engine with the text in FILE; None: the text does
     to_do: Sequence[str] = ()
+    differences: Sequence[str] = ()  # from what the run measured
 
 
 def version_of(text: str | None) -> Version:

@@ -133,7 +133,9 @@ def check_models(
     total = None if traffic is None else round(sum(traffic.values()))
     levels = level_table(device_of(None))
     own_draft = own_draft_of(target.raw_config)
-    sheets = tuple(_of_files(target, check_head(target, own_draft, head)) for head in heads)
+    runs = not (our_obstacles or target.multimodal)
+    checked = (check_head(target, own_draft, head) for head in heads)
+    sheets = tuple(_of_files(target, sheet, runs=runs) for sheet in checked)
     return CheckResult(ours, memory_bytes, total, tuple(pairs), levels, own_draft, sheets)
 
 
@@ -145,14 +147,18 @@ def _without_tokenizer(names: Sequence[str]) -> str:
     )
 
 
-def _of_files(target: ModelSource, sheet: HeadSheet) -> HeadSheet:
-    """A head's sheet, with why `sweep` refuses what the files of an EAGLE-3 head here hold."""
+def _of_files(target: ModelSource, sheet: HeadSheet, *, runs: bool) -> HeadSheet:
+    """A head's sheet, with whether the built-in decoder, if it `runs` the target, takes what the
+    files here hold.
+    """
     head = ModelSource(parsed(sheet.name)[1] or target.spec, target.trust)
     if sheet.method not in ("eagle3", "mtp") or sheet.obstacles or not head.local:
         return sheet
     found = mtp_obstacles(target) if sheet.method == "mtp" else misfits(target, head)
-    refused = (f"the built-in decoder refuses it: {why}" for why in found)
-    return msgspec.structs.replace(sheet, caveats=(*sheet.caveats, *refused))
+    said = [f"the built-in decoder refuses it: {why}" for why in found]
+    if runs and not said:
+        said = ["the built-in decoder drafts with it, without an engine"]
+    return msgspec.structs.replace(sheet, caveats=(*sheet.caveats, *said))
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:

@@ -15,7 +15,16 @@ import msgspec
 from draftbench.errors import EngineError, UsageError, did_you_mean
 from draftbench.hub import short_name, split_revision
 from draftbench.models.levels import made_by
-from draftbench.records import LOOKUP, NGRAMS, SELF, STACK, DraftingMode, NGramSizes
+from draftbench.records import (
+    LOOKUP,
+    NGRAMS,
+    SELF,
+    STACK,
+    Candidate,
+    DraftingMode,
+    NGramSizes,
+    draft_of_stack,
+)
 from draftbench.safe_files import UnreadableError, read_limited
 
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
@@ -81,12 +90,12 @@ def parsed(draft: str) -> tuple[Method, str]:
     Raises:
         UsageError: the model is missing, or the draft of a stack is none that can be stacked.
     """
-    if draft.startswith(STACK):
-        beneath = draft.removeprefix(STACK)
+    if (beneath := draft_of_stack(draft)) is not None:
         method, model = ("raw", "") if beneath in ("", SELF) else parsed(beneath)
-        if method not in STACKABLE or beneath.startswith(STACK):
+        if method not in STACKABLE or draft_of_stack(beneath) is not None:
             raise UsageError(
-                f"`{draft}`: prompt lookup goes before a draft model or a head",
+                f"`{draft}`: prompt lookup goes before a draft model or an EAGLE-3 head; before "
+                "another way to draft it was not tried",
                 hint=f"write {STACK}MODEL or {STACK}eagle3:MODEL",
             )
         return method, model
@@ -102,8 +111,8 @@ def parsed(draft: str) -> tuple[Method, str]:
 
 def draft_name(draft: str) -> str:
     """What a run calls an entry of `--drafts`: the short name of its model, after its method."""
-    if draft.startswith(STACK):
-        return STACK + draft_name(draft.removeprefix(STACK))
+    if beneath := draft_of_stack(draft):
+        return STACK + draft_name(beneath)
     method, model = parsed(draft)
     kind = "" if method == "draft-model" else f"{draft.partition(':')[0]}:"
     return f"{kind}{short_name(model)}" if model else draft
@@ -126,7 +135,7 @@ def speculation(
     method, rest = parsed(draft)
     if method == "raw":
         return Speculation("raw", None, k, raw=_raw(rest, held))
-    stacked = draft.startswith(STACK)
+    stacked = draft_of_stack(draft) is not None
     if method == "draft-model":
         return Speculation(method, rest, k, lookup, quant=quant, mode=mode, stacked=stacked)
     return Speculation(method, rest or None, k, lookup, stacked=stacked)
@@ -298,7 +307,7 @@ def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
     """The smallest k at which an engine looks up and drafts: prompt lookup of llama.cpp proposes no
     fewer tokens than its n-gram has.
     """
-    looks_up = draft == LOOKUP or draft.startswith(STACK)
+    looks_up = Candidate(draft=draft).looks_up
     return shortest if engine == "llama.cpp" and looks_up else 1
 
 

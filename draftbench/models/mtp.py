@@ -11,6 +11,7 @@ from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, PairError
 from draftbench.memory import kv_bytes_per_token
 from draftbench.models.own_draft import own_draft_of
+from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, check_level, counted, covered
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, ModelFacts
@@ -40,9 +41,13 @@ def mtp_obstacles(target: ModelSource) -> Iterator[str]:
     if own_draft_of(target.raw_config) is None:
         yield f"`{target.name}` carries no layers that draft for it"
         return
+    if level := stored_level(target):
+        yield f"it is stored as {level}, and transformers would load these layers without scales"
+        return
     unknown = f"transformers does not run those of {target.config.model_type}"
     try:
-        if not getattr(target.config.get_text_config(), "num_mtp_layers", None):
+        layers = getattr(target.config.get_text_config(), "num_mtp_layers", None)
+        if not layers:
             raise ValueError(unknown)
         kinds = set(getattr(target.config.get_mtp_config(), "layer_types", None) or ())
         names = MtpModel.get_mtp_weights_regex(target.skeleton)
@@ -52,8 +57,9 @@ def mtp_obstacles(target: ModelSource) -> Iterator[str]:
     if kinds - {"full_attention"}:
         yield f"its layers are of kind {', '.join(sorted(kinds))}"
     stored = target.stored_tensors()
-    if None not in stored.values() and not any(map(names.search, stored)):
-        yield "the files hold none of their tensors by the names that transformers knows"
+    known = {name.split(".layers.")[-1].split(".")[0] for name in filter(names.search, stored)}
+    if None not in stored.values() and len(known) < layers:
+        yield f"by the names in its files transformers knows {len(known)} of {layers} such layers"
 
 
 def build_mtp(

@@ -20,7 +20,12 @@ from draftbench.models.check_result import OwnDraft, Works
 Kinship = Literal["same family and generation", "another generation", "another family"]
 
 # What follows a model's name where its weights are stored otherwise; a head fits those too.
-_STORED = r"(?:[-_.](?:fp8|bf16|nvfp4|mxfp4|awq|gptq|int\d|w\d+a\d+|\dbit|quantized|dynamic|gguf))*"
+_STORED = (
+    r"(?:[-_.](?:fp8|bf16|(?:nv|mx)?fp4|awq|gptq|mlx|int\d|w\d+a\d+|\dbit|i?q\d\w*|quantized|dynamic"
+    r"|gguf))*"
+)
+# How some name Meta's models before the family.
+_MAKER = "(?:meta-)?"
 _SIZE = re.compile(r"(?:^|[-_])\d+(?:\.\d+)?[bm](?:$|[-_.@])")
 
 
@@ -129,7 +134,7 @@ def heads_of(target: str) -> tuple[KnownHead, ...]:
     return tuple(
         head
         for head in known
-        if re.fullmatch(re.escape(_short(head.target)) + _STORED, _short(target))
+        if re.fullmatch(_MAKER + re.escape(_short(head.target)) + _STORED, _short(target))
     )
 
 

@@ -460,7 +460,11 @@ def better_draft(answer: Recommendation) -> str | None:
     able = [each for each in answer.headroom if each.to_win]
     if not able:
         most = max(each.most.speedup for each in answer.headroom)
-        return f"No training helps: a perfect draft of these costs would reach {most:.2f}×."
+        alone = " alone" * any(each.candidate.beneath for each in answer.evaluations)
+        return (
+            f"No training helps{alone and ' a draft alone'}: a perfect draft of these costs would "
+            f"reach {most:.2f}×{alone and ', behind prompt lookup perhaps more'}."
+        )
     nearest = min(able, key=lambda each: each.best_of_others / each.speedup)
     if nearest.speedup >= nearest.best_of_others:  # as fast already; something else led
         return None

@@ -56,6 +56,7 @@ from draftbench.records import (
     DraftingMode,
     Failure,
     Request,
+    draft_of_stack,
 )
 from draftbench.run_folder.key import key_id, keyed_hash
 from draftbench.run_folder.manifest import (
@@ -135,7 +136,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     target = ModelSource(options.target, options.trust)
     specs = specs_of(options)
     drafting = [spec for spec in specs.values() if spec not in (LOOKUP, SELF)]
-    models = [spec for spec in drafting if not spec.startswith(STACK)]
+    models = [spec for spec in drafting if draft_of_stack(spec) is None]
     for spec in drafting:
         method = parsed(spec)[0]
         kind = "stack" if spec not in models else "head" if method in ("eagle3", "mtp") else ""
@@ -232,13 +233,15 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     unless it is taken. A stack stands behind its parts, which are measured too, as `ngram+NAME`.
     """
     specs: dict[str, str] = {}
-    stacks = {d: d.removeprefix(STACK) for d in options.drafts if d.startswith(STACK)}
+    stacks = {d: beneath for d in options.drafts if (beneath := draft_of_stack(d))}
     alone = (draft for draft in options.drafts if draft not in stacks)
     for spec in dict.fromkeys((*alone, *stacks.values(), *[LOOKUP] * bool(stacks))):
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
-        # A folder may have the name of a method that only engines have.
-        reserved = is_model and (name == SELF or parsed(name)[0] != "draft-model")
+        # A folder may have the name of another way to draft.
+        reserved = is_model and (
+            name == SELF or draft_of_stack(name) is not None or parsed(name)[0] != "draft-model"
+        )
         taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
     names = {spec: name for name, spec in specs.items()}
@@ -377,8 +380,7 @@ class CheckedDrafts:
         """Add the stacks, each with what holds of its draft."""
         drafts, refused = tuple(self.candidates), tuple(self.failures)
         for name in specs:
-            beneath = name.removeprefix(STACK)
-            if not name.startswith(STACK):
+            if (beneath := draft_of_stack(name)) is None:
                 continue
             if beneath in self.sources:
                 self.sources[name], self.caveats[name] = (
@@ -412,7 +414,7 @@ def check_drafts(
     """
     checked = CheckedDrafts()
     for name, spec in specs.items():
-        if spec.startswith(STACK):
+        if draft_of_stack(name) is not None:
             continue
         method, model = parsed(spec)
         if spec == SELF or method not in checks:

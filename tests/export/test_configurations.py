@@ -125,15 +125,27 @@ def test_other_engines_are_given_the_flags_and_fields_that_start_them(plan, draf
     ("draft", "engine", "message", "hint"),
     [
         ("suffix", "llama.cpp", "llama.cpp is not known to draft by `suffix`", "it drafts by"),
-        ("mtp", "transformers", "transformers is not known to draft by `mtp`", "--engine vllm"),
+        ("eagle3:h", "transformers", "transformers is not known to draft by", "--engine vllm, "),
     ],
 )
-def test_an_engine_that_cannot_draft_so_is_one_error(plan, draft, engine, message, hint):
-    asked = plan(draft, vocabularies=None, engine="vllm")
+@pytest.mark.parametrize("measured_on", ["vllm", None])
+def test_an_engine_that_cannot_draft_so_is_one_error(
+    plan, draft, engine, message, hint, measured_on
+):
+    asked = plan(draft, vocabularies=None, engine=measured_on)
     with pytest.raises(UsageError) as caught:
         configure(asked, engine)
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_a_targets_own_layers_go_to_transformers_where_it_ran_them(plan):
+    own = plan("mtp", vocabularies=None)
+    assert configure(own, "transformers").text.endswith("**settings, use_mtp=True)")
+    assert "one token a round by each of the target's own layers" in notes(own, "transformers")
+    served = plan("mtp", vocabularies=None, engine="vllm")
+    with pytest.raises(UsageError, match="transformers is not known to draft by `mtp`"):
+        configure(served, "transformers")
 
 
 def test_vllm_drafts_in_the_mode_that_was_measured(plan):
@@ -261,6 +273,21 @@ def test_llama_server_looks_up_before_a_draft_and_no_other_engine_does(plan):
     for engine in ENGINE_RULES.keys() - {"llama.cpp"}:
         with pytest.raises(EngineError, match="drafts by one method"):
             configure(stack, engine)
+
+
+def test_what_llama_cpp_does_otherwise_with_a_stack_stands_on_the_first_line(plan):
+    lines = configure(plan("ngram+eagle3:h.gguf", target="t.gguf"), "llama.cpp").text.splitlines()
+    assert lines[0].startswith("# behind prompt lookup llama.cpp accepts a little less of a head")
+    measured = plan("ngram+eagle3:h.gguf", target="t.gguf", engine="llama.cpp")
+    assert configure(measured, "llama.cpp").text.startswith("llama-server ")
+
+
+@pytest.mark.parametrize("draft", ["d.gguf", "eagle3:h.gguf"])
+def test_llama_server_is_given_the_draft_alone_where_it_would_look_up_in_vain(plan, draft):
+    stack, alone = (plan(each, target="t.gguf", k=1) for each in (f"ngram+{draft}", draft))
+    lines = configure(stack, "llama.cpp").text.splitlines()
+    assert lines[0].startswith("# the draft alone, as llama.cpp's prompt lookup proposes no fewer")
+    assert lines[-1] == configure(alone, "llama.cpp").text
 
 
 def test_a_folder_without_a_name_is_called_by_its_part_in_a_llama_cpp_command(plan):

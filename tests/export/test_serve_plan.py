@@ -122,6 +122,13 @@ def test_without_an_engine_mtp_is_the_targets_own_layers(make_run):
     assert drafting(path, "mtp")["method"] == "mtp"
 
 
+@pytest.mark.parametrize(("spec", "sizes"), [("org/small", (100, 90)), ("eagle3:org/small", None)])
+def test_a_heads_own_vocabulary_is_no_other_size(make_run, spec, sizes):
+    path = make_run(drafts=(spec,), specs={"small": spec}, sizes=(100, 90))
+    run = read_run(RunFolder(Path(path)))
+    assert serve_plan(recommend(run), run).vocabularies == sizes
+
+
 def test_a_file_of_fields_that_the_run_did_not_record_is_named(make_run):
     specs = {"spec:s.json": "spec:s.json"}
     path = make_run(draft="spec:s.json", drafts=("spec:s.json",), specs=specs, engine="vllm")

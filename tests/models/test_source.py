@@ -59,6 +59,10 @@ def test_a_missing_path_is_no_hub_id(spec):
     assert "hub id" in error.hint
 
 
+def test_a_draft_without_a_model_is_fetched_from_nowhere():
+    assert not ModelSource("").on_hub
+
+
 def test_a_hub_id_without_a_network_says_what_to_do():
     error = refused(ModelSource("org/never-downloaded"))
     assert "cannot load the configuration of `org/never-downloaded`" in error.message

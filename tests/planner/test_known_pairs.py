@@ -24,6 +24,9 @@ def test_every_head_is_named_by_hub_ids_and_its_source():
     [
         ("meta-llama/Llama-3.1-8B-Instruct", ["RedHatAI/Llama-3.1-8B", "z-lab/LLaMA3.1-8B"]),
         ("RedHatAI/Llama-3.1-8B-Instruct-FP8-dynamic@v1", ["RedHatAI/Llama", "z-lab/LLaMA3.1"]),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-Q4_K_M", ["RedHatAI/Llama", "z-lab/LLaMA3.1"]),
+        ("nvidia/Llama-3.1-8B-Instruct-FP4", ["RedHatAI/Llama", "z-lab/LLaMA3.1"]),
+        ("mlx-community/Llama-3.1-8B-Instruct-MLX-4bit", ["RedHatAI/Llama", "z-lab/LLaMA3.1"]),
         ("openai/gpt-oss-120b", ["nvidia/gpt-oss-120b-Eagle3-v3", "z-lab/gpt-oss-120b-DFlash"]),
         ("google/gemma-4-31B-it", ["google/gemma-4-31B-it-assistant"]),
         # Heads of other weights: the base model's, and another size.

@@ -1,5 +1,6 @@
 """Sweeps of the layers that a target carries to draft for itself."""
 
+import json
 import shutil
 
 import pytest
@@ -54,17 +55,38 @@ def test_a_targets_own_layers_are_replayed_and_decoded_through_the_same_rounds(
             at += accepted + 1
 
 
+def test_check_says_that_no_engine_is_needed_where_the_built_in_decoder_drafts_so(target):
+    (sheet,) = check_models(ModelSource(str(target(1))), [], 1 << 40, heads=["mtp"]).heads
+    assert sheet.caveats == ("the built-in decoder drafts with it, without an engine",)
+
+
 def test_a_target_without_such_layers_is_refused(small):
     with pytest.raises(PairError, match="`target` carries no layers that draft for it"):
         small.prepared("mtp")
 
 
-def test_layers_that_transformers_cannot_load_are_left_to_engines(small, target, monkeypatch):
-    folder = target(1)
-    monkeypatch.undo()
-    with pytest.raises(PairError, match="cannot draft by `mtp`: the files hold none") as it:
+def test_layers_that_are_stored_quantized_are_left_to_engines(small, target):
+    config = target(1) / "config.json"
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": fp8}))
+    with pytest.raises(PairError, match="it is stored as fp8") as it:
+        small.prepared("mtp", target=str(config.parent))
+    assert "vLLM" in it.value.hint
+
+
+@pytest.mark.parametrize(
+    ("layers", "named", "known"), [(1, [], 0), (2, random_mtp.LEFT_OUT[:1], 1)]
+)
+def test_layers_that_transformers_does_not_know_are_left_to_engines(
+    small, target, monkeypatch, layers, named, known
+):
+    folder = target(layers)
+    names = [r"model\.layers\.92.*", *named]
+    monkeypatch.setattr(Glm4MoeForCausalLM, "_keys_to_ignore_on_load_unexpected", names)
+    why = f"transformers knows {known} of {layers} such layers"
+    with pytest.raises(PairError, match=f"cannot draft by `mtp`: .*{why}") as it:
         small.prepared("mtp", target=str(folder))
     assert "vLLM" in it.value.hint
     (sheet,) = check_models(ModelSource(str(folder)), [], 1 << 40, heads=["mtp"]).heads
-    assert any("the built-in decoder refuses it" in caveat for caveat in sheet.caveats)
+    assert any(why in caveat for caveat in sheet.caveats)
     assert sheet.obstacles == ()

@@ -262,6 +262,14 @@ def test_a_folder_called_as_what_an_engine_drafts_by_has_its_path_for_a_name(
         assert specs_of(options) == {f"./{name}": f"./{name}", name: name}
 
 
+def test_a_folder_called_as_a_stack_has_its_path_for_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ngram+mtp").mkdir()
+    options = SweepOptions("t", ("./ngram+mtp", "ngram+./ngram+mtp"), query("suite:completion"))
+    names = "./ngram+mtp", "ngram", "ngram+./ngram+mtp"
+    assert specs_of(options) == {name: name for name in names}
+
+
 def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small):
     with pytest.raises(UsageError, match="`dflash:org/head`: only a serving engine drafts by"):
         small.prepared("ngram", "dflash:org/head")

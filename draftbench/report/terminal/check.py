@@ -52,7 +52,8 @@ def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
         return []
     note = (
         f"It needs no draft model ({carried.why}): try its layers first, where the engine knows "
-        "them. `draftbench sweep --engine vllm --drafts mtp` measures them."
+        "them. `draftbench sweep --drafts mtp` measures them where transformers loads them, with "
+        "`--engine vllm` on vLLM."
     )
     if carried.unused:
         note += f" Not used in such a model by {', '.join(carried.unused)}."

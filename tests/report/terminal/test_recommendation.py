@@ -354,6 +354,16 @@ def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_a
     assert (says or "None") in str(better_draft(answer))
 
 
+def test_what_training_a_draft_alone_cannot_bring_is_not_said_of_it_behind_prompt_lookup(answers):
+    answer = answers["qwen2.5-coder"]
+    stack = msgspec.structs.replace(answer.evaluations[0], draft="ngram+small")
+    answer = msgspec.structs.replace(
+        answer, headroom=(better(to_win=None),), evaluations=(*answer.evaluations, stack)
+    )
+    said = "No training helps a draft alone: a perfect draft of these costs would reach 2.40×, "
+    assert better_draft(answer) == said + "behind prompt lookup perhaps more."
+
+
 def test_where_a_draft_that_could_be_trained_is_the_answer_already_nothing_is_said(answers):
     assert answers["qwen2.5-coder"].choice.draft == "qwen0.5"
     assert better_draft(answers["qwen2.5-coder"]) is None
