@@ -36,7 +36,9 @@ def train(
     run: RunArgument = None,
     draft: str = flag(..., "The draft to train: a name of the run, a folder or a model.", "MODEL"),
     out: Path | None = flag(None, "The folder to write the trained draft to.", "FOLDER"),
-    forecast: bool = flag(False, "Only forecast what training would gain: a tenth of its time."),
+    forecast: bool = flag(
+        False, "Only forecast what training would gain: a tenth of its time if requests are many."
+    ),
     anyway: bool = flag(False, "Train even if the forecast says that it is not worth it."),
     other: Path | None = flag(
         None, "Prove it on the traffic of this run of the same target, too.", "RUN"
