@@ -107,12 +107,11 @@ def train(
         other=prove(plan, trained, other) if other else None,
         packages={name: metadata.version(name) for name in ("torch", "transformers")},
     )
-    better = max(rate for _, rate in looked.looks) > made.rate
-    if better:
+    if training.proof.better:
         write_whole(trained / REPORT, to_json(training).encode())
         trained.rename(out)
     shutil.rmtree(work)
-    return training, better
+    return training, training.proof.better
 
 
 class _Looked(Record, frozen=True):
