@@ -50,12 +50,12 @@ def trained(
     plan = plan_training(run, examples, draft, replace(settings, seed=seed), "cpu")
     with tempfile.TemporaryDirectory() as place:
         work, begun = Path(place) / "work", time.process_time()
-        course.begin(plan, work, key)
-        made = course.forecast_once(plan, work, Silent())
-        forecast_seconds = time.process_time() - begun
-        begun = time.process_time()
-        training, kept = course.train(plan, made, work, Path(place) / "out", key, Silent())
-        seconds = time.process_time() - begun
+        with course.begun(plan, work, key):
+            made = course.forecast_once(plan, work, Silent())
+            forecast_seconds = time.process_time() - begun
+            begun = time.process_time()
+            training, kept = course.train(plan, made, work, Path(place) / "out", key, Silent())
+            seconds = time.process_time() - begun
     gain = training.proof.rate.difference
     return {
         "draft": Path(draft).name,

@@ -83,12 +83,14 @@ def train(
         )
         elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
-        course.begin(plan, work, key)
-        answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
-        if not forecast and out is not None and (anyway or answer.forecast.worth_it):
-            watcher.note(_forecast(draft, answer.forecast).title)
-            training, kept = course.train(plan, answer.forecast, work, out, key, watcher, elsewhere)
-            answer = TrainingAnswer(forecast=answer.forecast, training=training, kept=kept)
+        with course.begun(plan, work, key):
+            answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
+            if not forecast and out is not None and (anyway or answer.forecast.worth_it):
+                watcher.note(_forecast(draft, answer.forecast).title)
+                training, kept = course.train(
+                    plan, answer.forecast, work, out, key, watcher, elsewhere
+                )
+                answer = TrainingAnswer(forecast=answer.forecast, training=training, kept=kept)
     output.write(render(answer, draft, out, output.style, width()))
     done = answer.kept if answer.training else answer.forecast.worth_it
     return 0 if done else 1

@@ -17,6 +17,7 @@ from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, fit
 from draftbench.training.learning_curve import gain_draws, interval
 from draftbench.training.outcome import Forecast, Part, Reached
 from draftbench.training.plan import Plan
+from draftbench.training.writing import writing
 
 # The shares of the data that are trained on, the smallest first: of much data less than a tenth.
 # Of little they are larger, since parts teach something only by how many steps they are apart.
@@ -43,7 +44,8 @@ def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
         draft, begun = plan.in_training(), time.monotonic()
         fit(draft, train[:size], settings, work, progress)
         seconds = time.monotonic() - begun
-        draft.save(work / "part")
+        with writing(work):
+            draft.save(work / "part")
         del draft
         gc.collect()
         saved = time.monotonic()

@@ -9,7 +9,7 @@ from draftbench.models.source import ModelSource
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
 from draftbench.run_folder.run import read_run
-from draftbench.training import course, forecast
+from draftbench.training import course
 from draftbench.training.examples import examples_of
 from draftbench.training.held_out import Replayer
 
@@ -108,7 +108,7 @@ def test_a_training_that_was_begun_otherwise_is_not_resumed(train, tmp_path, mon
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(forecast, "fit", interrupted)
+    monkeypatch.setattr(course, "prove", interrupted)
     assert train("--out", tmp_path / "out").code == 130
     outcome = train("--out", tmp_path / "out", "--seed", 1)
     assert outcome.code == 2
