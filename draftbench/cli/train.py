@@ -83,6 +83,8 @@ def train(
         )
         elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
+        if out is not None:
+            course.check_apart(plan, out)
         with course.begun(plan, work, key):
             answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
             if not forecast and out is not None and (anyway or answer.forecast.worth_it):

@@ -51,6 +51,16 @@ def check_place(out: Path) -> None:
         )
 
 
+def check_apart(plan: Plan, out: Path) -> None:
+    """Raise a UsageError where a checkpoint would be a part of a model that it is made of."""
+    for model in (plan.draft, plan.target):
+        if model.local and out.resolve().is_relative_to(Path(model.spec).expanduser().resolve()):
+            raise UsageError(
+                f"`{out}` is in the folder of `{model.name}`, which is never changed",
+                hint="take a folder beside it for --out",
+            )
+
+
 @contextlib.contextmanager
 def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
     """The work folder of a training, where no other process writes meanwhile. What was begun with
