@@ -122,6 +122,7 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
         if training.other is not None:
             sections.insert(1, _proof(draft, training.other, "requests of the other traffic"))
         named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
+        sections[-1] = replace(sections[-1], title=f"Forecast: {sections[-1].title}")
         notes = list(_outcome(answer.forecast, training.proof, named))
         sections[0] = replace(sections[0], notes=notes)
     return render_sections(sections, style, min(width, SCREEN_COLUMNS))

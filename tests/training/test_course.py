@@ -59,7 +59,7 @@ def test_the_result_in_a_file_has_the_proof_and_the_forecast(train, tmp_path):
     assert train("--out", tmp_path / "out", "-q", "-o", tmp_path / "result.txt").code == 0
     result = (tmp_path / "result.txt").read_text()
     assert result.startswith("The trained draft is accepted more often")
-    assert "orth training: " in result
+    assert "\nForecast: " in result
 
 
 def test_trained_twice_it_has_the_same_weights(train, tmp_path):
