@@ -4,8 +4,8 @@
 
 Every seed splits the run's responses anew, draws so many of them, forecasts, trains, and proves
 each draft (as `draftbench train --draft` names it) on the requests kept for that. A line for each
-training, and for each draft how many forecasts held the gain, how many promised one for certain,
-and the forecasts' share of the time.
+training, and for each draft how many forecasts held a gain above 0, how many promised one for
+certain, how many promised one that did not come, and the forecasts' share of the time.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ def trained(
     plan = plan_training(run, examples, draft, replace(settings, seed=seed), "cpu")
     with tempfile.TemporaryDirectory() as place:
         work, begun = Path(place) / "work", time.process_time()
-        course.begin(plan, work, key)
-        made = course.forecast_once(plan, work, Silent())
-        forecast_seconds = time.process_time() - begun
-        begun = time.process_time()
-        training, kept = course.train(plan, made, work, Path(place) / "out", key, Silent())
-        seconds = time.process_time() - begun
+        with course.begun(plan, work, key):
+            made = course.forecast_once(plan, work, Silent())
+            forecast_seconds = time.process_time() - begun
+            begun = time.process_time()
+            training, kept = course.train(plan, made, work, Path(place) / "out", key, Silent())
+            seconds = time.process_time() - begun
     gain = training.proof.rate.difference
     return {
         "draft": Path(draft).name,
@@ -72,9 +72,14 @@ def trained(
 
 
 def holds(row: dict[str, object]) -> bool:
-    """Whether the interval has the gain; nobody takes a draft that became worse."""
+    """Whether the interval has the gain."""
     _, low, high = row["forecast"]
-    return low <= max(0.0, row["gain"][0]) <= high
+    return low <= row["gain"][0] <= high
+
+
+def promised(row: dict[str, object]) -> bool:
+    """Whether a gain was promised for certain."""
+    return row["forecast"][1] > 0
 
 
 def main() -> None:
@@ -104,10 +109,13 @@ def main() -> None:
         of = [row for row in rows if row["draft"] == draft]
         gains = [row["gain"][0] for row in of]
         share = sum(r["forecast_seconds"] for r in of) / sum(r["seconds"] for r in of)
+        gained = [row for row in of if row["gain"][0] > 0]
+        lost = [row for row in of if row["gain"][0] <= 0]
         print(
             f"{draft}: gains {min(gains):+.3f} to {max(gains):+.3f}; the interval holds "
-            f"{sum(map(holds, of))} of {len(of)}; a gain promised for certain in "
-            f"{sum(row['forecast'][1] > 0 for row in of)}; {share:.0%} of the training's time"
+            f"{sum(map(holds, gained))} of {len(gained)} above 0, {sum(map(promised, gained))} of "
+            f"them promised for certain; of {len(lost)} others a gain was promised for certain in "
+            f"{sum(map(promised, lost))}; {share:.0%} of the training's time"
         )
 
 

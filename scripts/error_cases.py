@@ -483,6 +483,8 @@ TRAINING: list[Case] = [
         nothing, "train", "run", "--draft", "draft")),
     ("A folder that is there", lambda: kept(
         lambda _: Path("mine").mkdir(), "train", "run", "--draft", "draft", "--out", "mine")),
+    ("A learning rate that trains nothing", lambda: kept(
+        nothing, "train", "run", "--draft", "draft", "--forecast", "--learning-rate", "0")),
     ("A run without texts", lambda: kept(
         nothing, "train", "run", "--draft", "draft", "--forecast")),
     ("A run with too few requests", lambda: (

@@ -27,7 +27,7 @@ from draftbench.report.terminal.text import (
     with_ends,
 )
 from draftbench.run_folder.key import request_key
-from draftbench.training.outcome import Forecast, Proof, TrainingAnswer
+from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, faster_than
 from draftbench.training.settings import TrainingSettings
 
 
@@ -36,7 +36,9 @@ def train(
     run: RunArgument = None,
     draft: str = flag(..., "The draft to train: a name of the run, a folder or a model.", "MODEL"),
     out: Path | None = flag(None, "The folder to write the trained draft to.", "FOLDER"),
-    forecast: bool = flag(False, "Only forecast what training would gain: a tenth of its time."),
+    forecast: bool = flag(
+        False, "Only forecast what training would gain: a tenth of its time if requests are many."
+    ),
     anyway: bool = flag(False, "Train even if the forecast says that it is not worth it."),
     other: Path | None = flag(
         None, "Prove it on the traffic of this run of the same target, too.", "RUN"
@@ -81,12 +83,16 @@ def train(
         )
         elsewhere = () if other is None else other_traffic(read(other), observed, examples)
         plan = plan_training(observed, examples, draft, settings, device)
-        course.begin(plan, work, key)
-        answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
-        if not forecast and out is not None and (anyway or answer.forecast.worth_it):
-            watcher.note(_forecast(draft, answer.forecast).text(SCREEN_COLUMNS))
-            training, kept = course.train(plan, answer.forecast, work, out, key, watcher, elsewhere)
-            answer = TrainingAnswer(forecast=answer.forecast, training=training, kept=kept)
+        if out is not None:
+            course.check_apart(plan, out)
+        with course.begun(plan, work, key):
+            answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
+            if not forecast and out is not None and (anyway or answer.forecast.worth_it):
+                watcher.note(_forecast(draft, answer.forecast).title)
+                training, kept = course.train(
+                    plan, answer.forecast, work, out, key, watcher, elsewhere
+                )
+                answer = TrainingAnswer(forecast=answer.forecast, training=training, kept=kept)
     output.write(render(answer, draft, out, output.style, width()))
     done = answer.kept if answer.training else answer.forecast.worth_it
     return 0 if done else 1
@@ -110,13 +116,15 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
     """As table, json or markdown."""
     if style == "json":
         return to_json(answer)
-    sections = [_forecast(draft, answer.forecast)]  # which was printed before the training
+    sections = [_forecast(draft, answer.forecast)]
     if (training := answer.training) is not None:
-        sections = [_proof(draft, training.proof, "requests that it never saw")]
+        sections.insert(0, _proof(draft, training.proof, "requests that it never saw"))
         if training.other is not None:
-            sections.append(_proof(draft, training.other, "requests of the other traffic"))
+            sections.insert(1, _proof(draft, training.other, "requests of the other traffic"))
         named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
-        sections[-1] = replace(sections[-1], notes=list(_outcome(answer, training.proof, named)))
+        sections[-1] = replace(sections[-1], title=f"Forecast: {sections[-1].title}")
+        notes = list(_outcome(answer.forecast, training.proof, named))
+        sections[0] = replace(sections[0], notes=notes)
     return render_sections(sections, style, min(width, SCREEN_COLUMNS))
 
 
@@ -126,7 +134,8 @@ def _rate(draft: str) -> str:
 
 
 def _forecast(draft: str, found: Forecast) -> Section:
-    verdict = "Worth training" if found.worth_it else "Not worth training"
+    worth = "Worth" if found.surely else "May be worth" if found.worth_it else "Not worth"
+    verdict = f"{worth} training"
     value, low, high = (found.rate + each for each in _values(found.gain))
     if found.before and found.after and found.fastest:
         becomes = f"{found.before.speedup.value:.2f}× → {with_ends(found.after.speedup, '×')}"
@@ -150,28 +159,37 @@ def _forecast(draft: str, found: Forecast) -> Section:
 
 
 def _proof(draft: str, proof: Proof, where: str) -> Section:
-    shown = "is" if proof.rate.difference.low > 0 else "is not shown to be"
-    title = f"The trained draft {shown} accepted more often on {proof.requests} {where}"
+    apart = proof.rate.difference
+    is_so = "is" if apart.low > 0 or apart.high < 0 else "is not surely"
+    than = "less" if apart.high < 0 else "more"
+    title = f"The trained draft {is_so} accepted {than} often on {proof.requests} {where}"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
         [name, each.original, each.trained, _signed(each.difference)]
         for name, each in ((_rate(draft), proof.rate), (of_round, proof.tokens_per_round))
     ]
-    if proof.before and proof.after:
-        before, after = proof.before.speedup, proof.after.speedup
-        rows.append(["speed-up", before, after, f"{after.value / before.value - 1:+.0%}"])
+    if proof.before and proof.after and proof.faster:
+        value, low, high = (f"{each - 1:+.0%}" for each in _values(proof.faster))
+        speeds = proof.before.speedup, proof.after.speedup
+        rows.append(["speed-up", *speeds, f"{value} ({low} to {high})"])
     return Section(title, ["", "original", "trained", "difference"], rows)
 
 
-def _outcome(answer: TrainingAnswer, proof: Proof, out: str) -> Iterator[str]:
-    gain = answer.forecast.gain
-    held = "held" if gain.low <= proof.brought <= gain.high else "did not hold"
-    yield f"the forecast of {_signed(gain)} {held}"
-    if answer.kept:
-        again = command("sweep", "--target", "TARGET", "--drafts", out)
+def _outcome(forecast: Forecast, proof: Proof, out: str) -> Iterator[str]:
+    if proof.after and forecast.fastest:
+        reached = proof.after.speedup.value
+        beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
+        yield f"with {reached:.2f}× it {beats} the fastest of the run, {forecast.fastest:.2f}×"
+    held = forecast.held(proof.rate.difference.value)
+    came = {True: "held", False: "did not hold", None: "promised nothing for certain"}[held]
+    yield f"the forecast of {_signed(forecast.gain)} {came}"
+    again = command("sweep", "--target", "TARGET", "--drafts", out)
+    if proof.rate.difference.low > 0:
         yield f"a draft like any other: {again} …"
+    elif proof.better:
+        yield f"it may be better: compare both on newer requests before you serve it: {again} …"
     else:
-        yield "while it was trained no weights were better than the original's: none were kept"
+        yield "it is not accepted more often than the original, and was not kept"
 
 
 def _signed(figure: Estimate) -> str:

@@ -64,7 +64,7 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
         raw: Mapping[str, Any] = {}
         with suppress(ModelError):  # what cannot be read is refused where it is needed
             raw = source.raw_config if source.local else {}
-        if meant := next(_methods_of(raw), None):
+        if meant := next(methods_of(raw), None):
             raise ModelError(f"`{draft}` is a head", hint=f"name it `{meant}:{draft}`")
     elif not (source.local or source.on_hub):
         raise ModelError(f"no head at `{draft}`", hint=WHERE_HEADS_ARE)
@@ -123,7 +123,7 @@ def _stated_kind(raw: Mapping[str, Any]) -> str:
     return " ".join(str(name).lower() for name in named if name)
 
 
-def _methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
+def methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
     """The methods that drafts with this config.json are heads for."""
     words = _stated_kind(raw)
     heads: tuple[Method, ...] = ("eagle3", "dflash")
@@ -132,7 +132,7 @@ def _methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
 
 def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
     """Why a head with this config.json cannot read the target's states or write its tokens."""
-    if method not in _methods_of(raw):
+    if method not in methods_of(raw):
         named = f" (it says {words})" if (words := _stated_kind(raw)) else ""
         yield f"its config.json is not that of a head for {method}{named}"
         return

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Self, TypeVar, get_args
 
 import msgspec
 
@@ -207,8 +207,8 @@ class RunFolder:
                 raise cannot_write(self.path / PRIVATE, error) from error
 
 
-class RunWriter:
-    """Appends to a run folder; one process at a time. A context manager that releases the lock."""
+class FolderLock:
+    """Lets one process at a time write to a folder. A context manager that releases the lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -227,11 +227,15 @@ class RunWriter:
                 f"another draftbench writes to `{path}`", hint="wait for it, or take another --out"
             ) from error
 
-    def __enter__(self) -> RunWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
+
+
+class RunWriter(FolderLock):
+    """Appends to a run folder; one process at a time."""
 
     def append(self, records: Iterable[Record]) -> None:
         """Append records and sync them to disk; those of one kind in one call are kept all or none,

@@ -3,6 +3,7 @@
 examples        a run's responses, split by a keyed hash of their prompts
 plan            the draft, the device, the memory: checked before anything is computed
 draft_model     a draft model in training: batches, loss, checkpoint
+writing         a disk that is full is an error to resume from
 fit             the training itself, by transformers' Trainer
 held_out        how a checkpoint is accepted along held-out responses, by replay
 learning_curve  gains on small parts of the data → the gain on all of it

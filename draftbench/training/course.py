@@ -7,9 +7,10 @@ until it is proven and renamed.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 from draftbench.errors import UsageError
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Record, to_json
+from draftbench.run_folder.folder import FolderLock
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
 from draftbench.safe_files import write_whole
@@ -28,9 +30,10 @@ from draftbench.training.forecast import forecast
 from draftbench.training.outcome import Forecast, Split, Training
 from draftbench.training.plan import Plan
 from draftbench.training.proof import prove
+from draftbench.training.writing import writing
 
 REPORT = "training.json"
-QUESTION = "question"
+QUESTION, FORECAST, CHECKPOINTS = "question", "forecast.json", "checkpoints"
 
 
 def work_folder(out: Path) -> Path:
@@ -48,30 +51,50 @@ def check_place(out: Path) -> None:
         )
 
 
-def begin(plan: Plan, work: Path, key: bytes) -> None:
-    """Open the work folder of a training.
+def check_apart(plan: Plan, out: Path) -> None:
+    """Raise a UsageError where a checkpoint would be a part of a model that it is made of."""
+    for model in (plan.draft, plan.target):
+        if model.local and out.resolve().is_relative_to(Path(model.spec).expanduser().resolve()):
+            raise UsageError(
+                f"`{out}` is in the folder of `{model.name}`, which is never changed",
+                hint="take a folder beside it for --out",
+            )
+
+
+@contextlib.contextmanager
+def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
+    """The work folder of a training, where no other process writes meanwhile. What was begun with
+    other data or settings goes, unless weights were trained.
 
     Raises:
-        UsageError: one with other data or settings was begun there.
+        UsageError: they were.
+        RunFolderError: it cannot be written, or another process writes to it.
     """
     asked = keyed_hash(key, repr(_question(plan, key)).encode()).encode()
-    work.mkdir(exist_ok=True)
-    begun = work / QUESTION
-    if begun.exists() and begun.read_bytes() != asked:
-        raise UsageError(
-            f"`{work}` holds a training with other data, settings or another draft",
-            hint="take another --out, or delete that folder",
-        )
-    write_whole(begun, asked)
+    question = work / QUESTION
+    with writing(work):
+        work.mkdir(exist_ok=True)
+    with FolderLock(work):
+        if question.exists() and question.read_bytes() != asked:
+            if any(work.glob(f"{CHECKPOINTS}/*")):
+                raise UsageError(
+                    f"`{work}` holds a training with other data, settings or another draft",
+                    hint="take another --out, or delete that folder",
+                )
+            (work / FORECAST).unlink(missing_ok=True)
+        with writing(work):
+            write_whole(question, asked)
+        yield
 
 
 def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
     """The forecast, made or kept from an earlier start."""
-    kept = work / "forecast.json"
+    kept = work / FORECAST
     if kept.exists():
         return msgspec.json.decode(kept.read_bytes(), type=Forecast)
     made = forecast(plan, work, progress)
-    write_whole(kept, to_json(made).encode())
+    with writing(work):
+        write_whole(kept, to_json(made).encode())
     return made
 
 
@@ -107,12 +130,23 @@ def train(
         other=prove(plan, trained, other) if other else None,
         packages={name: metadata.version(name) for name in ("torch", "transformers")},
     )
-    better = max(rate for _, rate in looked.looks) > made.rate
-    if better:
-        write_whole(trained / REPORT, to_json(training).encode())
-        trained.rename(out)
+    if training.proof.better:
+        with writing(work):
+            write_whole(trained / REPORT, to_json(training).encode())
+        _move(trained, out)
     shutil.rmtree(work)
-    return training, better
+    return training, training.proof.better
+
+
+def _move(trained: Path, out: Path) -> None:
+    """Put the trained draft where it was asked for, and never over anything."""
+    if out.exists():
+        raise UsageError(
+            f"`{out}` came to exist while the draft was trained, which is kept in `{trained}`",
+            hint=f"move `{out}` away, and repeat the command: nothing is trained again",
+        )
+    with writing(out):
+        trained.rename(out)
 
 
 class _Looked(Record, frozen=True):
@@ -128,20 +162,22 @@ def _trained_once(plan: Plan, work: Path, trained: Path, progress: Progress) -> 
     done = work / "looked.json"
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=_Looked)
-    draft, looked, begun = plan.in_training(), work / "look", time.monotonic()
+    draft, looked, start = plan.in_training(), work / "look", time.monotonic()
 
     def look() -> float:
-        draft.save(looked)
+        with writing(work):
+            draft.save(looked)
         rate = plan.replayer.along(looked, plan.examples.stop).rate.value or 0.0
         shutil.rmtree(looked)
         return rate
 
-    train, checkpoints = plan.examples.train, work / "checkpoints"
+    train, checkpoints = plan.examples.train, work / CHECKPOINTS
     looks = fit(draft, train, plan.settings, checkpoints, progress, look)
-    draft.save(trained)
     rate = plan.settings.rate_for(draft.width)
-    found = _Looked(rate, tuple(looks), time.monotonic() - begun)
-    write_whole(done, to_json(found).encode())
+    found = _Looked(rate, tuple(looks), time.monotonic() - start)
+    with writing(work):
+        draft.save(trained)
+        write_whole(done, to_json(found).encode())
     return found
 
 

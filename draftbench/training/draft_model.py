@@ -8,6 +8,7 @@ the same place as KL(target || draft).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,20 @@ class ModelInTraining:
 
     def save(self, folder: Path) -> None:
         """Write an ordinary checkpoint in the numbers of the original, with its tokenizer."""
-        stored = self.source.config.dtype or torch.float32
-        weights = {name: w.to(stored) for name, w in self.module.state_dict().items()}
-        self.module.save_pretrained(folder, state_dict=weights)
+        weights, dtype = self.module.state_dict(), self._stored_dtype
+        # Of two names for the same weights, as of tied embeddings, one is written.
+        cast = {w.data_ptr(): w.to(dtype) for w in weights.values()}
+        written = {name: cast[w.data_ptr()] for name, w in weights.items()}
+        self.module.save_pretrained(folder, state_dict=written)
         self.source.config.save_pretrained(folder)  # a trainer changes the module's
         self.source.tokenizer.save_pretrained(folder)
+
+    @property
+    def _stored_dtype(self) -> torch.dtype:
+        """What the configuration names, else what most of the tensors are."""
+        if self.source.config.dtype is not None:
+            named: torch.dtype = self.source.config.dtype
+            return named
+        stored = self.source.stored_tensors().values()
+        kinds = Counter(t.dtype for t in stored if t is not None and t.is_floating_point())
+        return kinds.most_common(1)[0][0] if kinds else torch.float32

@@ -23,6 +23,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.training.batches import Batch
 from draftbench.training.settings import TrainingSettings
+from draftbench.training.writing import writing
 
 # Acceptance is looked at twice an epoch; after so many looks without a better one training ends.
 LOOKS_AN_EPOCH, PATIENCE = 2, 3
@@ -149,6 +150,10 @@ class _Trainer(Trainer):  # type: ignore[misc]
 
     def compute_loss(self, model: nn.Module, inputs: Batch, *_: Any, **__: Any) -> Tensor:
         return self.draft.loss(inputs)
+
+    def _save_checkpoint(self, *given: Any, **more: Any) -> None:
+        with writing(Path(self.args.output_dir)):
+            super()._save_checkpoint(*given, **more)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         assert self.look is not None

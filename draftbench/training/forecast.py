@@ -11,14 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from draftbench.decoder.device import device_words
+from draftbench.errors import UsageError
 from draftbench.training.examples import tokens_of
 from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, fit
 from draftbench.training.learning_curve import gain_draws, interval
 from draftbench.training.outcome import Forecast, Part, Reached
 from draftbench.training.plan import Plan
+from draftbench.training.writing import writing
 
-# The shares of the data that are trained on, the smallest first; together less than a tenth.
+# The shares of the data that are trained on, the smallest first: of much data less than a tenth.
+# Of little they are larger, since parts teach something only by how many steps they are apart.
 PARTS = (0.005, 0.01, 0.02, 0.04)
+LEAST_STEPS = (1, 2, 4, 8)
+# The largest that a part may be, and how few parts show a curve.
+LARGEST, LEAST_PARTS = 0.5, 3
 
 
 def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
@@ -26,16 +32,20 @@ def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
 
     Args:
         work: a folder for what is trained meanwhile.
+
+    Raises:
+        UsageError: there is too little data for parts.
     """
     train, settings = plan.examples.train, plan.settings
-    sizes = sorted({max(at, round(share * len(train))) for at, share in enumerate(PARTS, 1)})
+    sizes = part_sizes(len(train), settings.batch)
     parts, accepted, look = list[Part](), [plan.original], 0.0
     for number, size in enumerate(sizes, 1):
         progress.note(f"forecast: part {number} of {len(sizes)}")
         draft, begun = plan.in_training(), time.monotonic()
         fit(draft, train[:size], settings, work, progress)
         seconds = time.monotonic() - begun
-        draft.save(work / "part")
+        with writing(work):
+            draft.save(work / "part")
         del draft
         gc.collect()
         saved = time.monotonic()
@@ -59,6 +69,22 @@ def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
         tokens=plan.examples.tokens,
         seconds=_seconds_of_all(parts) + LOOKS_AN_EPOCH * settings.epochs * look,
         device=device_words(plan.device),
+    )
+
+
+def part_sizes(responses: int, batch: int) -> list[int]:
+    """How many responses each part has."""
+    wanted = (
+        max(round(share * responses), steps * batch)
+        for share, steps in zip(PARTS, LEAST_STEPS, strict=True)
+    )
+    sizes = [size for size in wanted if size <= LARGEST * responses]
+    if len(sizes) >= LEAST_PARTS:
+        return sizes
+    fits = int(LARGEST * responses / LEAST_STEPS[LEAST_PARTS - 1])
+    raise UsageError(
+        f"{responses} responses to train on, {batch} a step, are too few to forecast from",
+        hint=f"`--batch {fits}` is enough steps; better sweep more of the traffic",
     )
 
 

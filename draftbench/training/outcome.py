@@ -9,6 +9,11 @@ from draftbench.records import Record
 LEAST_FASTER, LEAST_GAIN = 0.02, 0.01
 
 
+def faster_than(speedup: float) -> float:
+    """The least speed-up that is no tie."""
+    return speedup * (1 + LEAST_FASTER)
+
+
 class Part(Record, frozen=True):
     """One training on a part of the data."""
 
@@ -44,9 +49,29 @@ class Forecast(Record, frozen=True):
         """Whether the trained draft is expected to be faster than anything that the run has; where
         speed is unknown, whether it is expected to be accepted more often.
         """
+        figure, least = self._decisive
+        return figure.value >= least
+
+    @property
+    def surely(self) -> bool:
+        """Whether the low end of the interval says so, too."""
+        figure, least = self._decisive
+        return figure.low >= least
+
+    @property
+    def _decisive(self) -> tuple[Estimate, float]:
+        """The figure that a training is worth it by, and the least that it must be."""
         if self.after is None or self.fastest is None:
-            return self.gain.value >= LEAST_GAIN
-        return self.after.speedup.value >= self.fastest * (1 + LEAST_FASTER)
+            return self.gain, LEAST_GAIN
+        return self.after.speedup, faster_than(self.fastest)
+
+    def held(self, gained: float) -> bool | None:
+        """Whether its interval has what was gained; None where it promised no gain for certain, so
+        that neither a small one nor a loss says anything of it.
+        """
+        if self.gain.low <= 0 and gained <= self.gain.high:
+            return None
+        return self.gain.low <= gained <= self.gain.high
 
 
 class Compared(Record, frozen=True):
@@ -66,13 +91,14 @@ class Proof(Record, frozen=True):
     tokens_per_round: Compared  # what speed depends on
     before: Reached | None  # None: the run did not time the draft
     after: Reached | None  # by the tokens that its rounds yield
+    faster: Estimate | None  # speed-up after over that before
 
     @property
-    def brought(self) -> float:
-        """What the better of both is accepted more often than the original: what a forecast is of,
-        since nobody takes a draft that became worse.
+    def better(self) -> bool:
+        """Whether the trained draft is expected to be accepted more often; none that is shown to
+        lose is.
         """
-        return max(0.0, self.rate.difference.value)
+        return self.rate.difference.value > 0
 
 
 class Split(Record, frozen=True):
@@ -112,4 +138,4 @@ class TrainingAnswer(Record, frozen=True):
 
     forecast: Forecast  # what training would gain
     training: Training | None = None  # and what it gained
-    kept: bool = False  # whether the trained draft was better, and written
+    kept: bool = False  # whether the trained draft was better in the proof, and written

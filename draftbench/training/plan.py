@@ -16,13 +16,14 @@ from draftbench.memory import LOGIT_BYTES, format_size, memory_left, training_by
 from draftbench.models.compatibility import check_pair, context_length_of
 from draftbench.models.drafting import parsed
 from draftbench.models.eagle import check_eagle, shape_of
+from draftbench.models.heads import methods_of
 from draftbench.models.prequantized import stored_level
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import Candidate
+from draftbench.records import SELF, Candidate
 from draftbench.run_folder.manifest import portable
 from draftbench.run_folder.run import Run
 from draftbench.training.draft_model import ModelInTraining
@@ -121,15 +122,17 @@ def plan_training(
             f"the run's target, `{question.target}`, is not here",
             hint="train where it was swept: a training reads the target's tokenizer, or all of it",
         )
-    if method == "draft-model":
-        _check_model(target, source)
-    elif method == "eagle3":
-        check_eagle(target, source)
-    else:
+    if spec == SELF or method not in ("draft-model", "eagle3"):
         raise UsageError(
             f"`{spec}` has no weights that are trained here",
             hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",
         )
+    if method == "eagle3":
+        check_eagle(target, source)
+    elif "eagle3" in methods_of(source.raw_config):
+        raise UsageError(f"`{spec}` is an EAGLE-3 head", hint=f"write `--draft eagle3:{spec}`")
+    else:
+        _check_model(target, source)
     where = device_of(device)
     if where not in ("cpu", "cuda", "cuda:0"):
         raise UsageError(

@@ -16,14 +16,14 @@ def prove(plan: Plan, trained: Path, responses: Sequence[ScoredResponse]) -> Pro
     """Compare both along some responses."""
     original, better = (plan.replayer.along(each, responses) for each in (plan.draft.spec, trained))
     speeds, ks = plan.speeds, plan.replayer.ks
-    after, k = None, max(ks)
+    after, faster, k = None, None, max(ks)
     if speeds is not None:
         ratios = {
             at: _known(paired_ratio(better.tokens_per_round(at), original.tokens_per_round(at)))
             for at in speeds.by_k
         }
         k, speedup = speeds.with_tokens(ratios)
-        after = Reached(k, speedup)
+        after, faster = Reached(k, speedup), speeds.change(k, ratios[k])
     return Proof(
         requests=len(original.rate.requests),
         rate=_compared(original.rate, better.rate),
@@ -31,6 +31,7 @@ def prove(plan: Plan, trained: Path, responses: Sequence[ScoredResponse]) -> Pro
         tokens_per_round=_compared(original.tokens_per_round(k), better.tokens_per_round(k)),
         before=Reached(*speeds.now) if speeds else None,
         after=after,
+        faster=faster,
     )
 
 

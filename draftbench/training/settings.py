@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
+from draftbench.errors import UsageError
 from draftbench.flags import flag
 
 in_training = partial(flag, panel="Training")
@@ -16,14 +18,26 @@ RATE_TIMES_WIDTH = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """The recipe, the same for the parts of a forecast and for all of the data."""
+    """The recipe, the same for the parts of a forecast and for all of the data.
+
+    Raises:
+        UsageError: the learning rate is none.
+    """
 
     epochs: int = in_training(4, "Read the responses at most this often.", min=1)
     learning_rate: float | None = in_training(
-        None, "The largest step of AdamW (default: 0.02 / width of the draft).", min=0
+        None, "The largest step of AdamW (default: 0.02 / width of the draft)."
     )
     batch: int = in_training(8, "Train on this many responses a step.", min=1)
     seed: int = in_training(0, "Order the responses by this seed.", min=0)
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        if rate is not None and not 0 < rate < math.inf:
+            raise UsageError(
+                f"--learning-rate {rate:g} trains nothing",
+                hint="for example `--learning-rate 1e-4`, or leave it out",
+            )
 
     def rate_for(self, width: int) -> float:
         """The learning rate of a draft with states of this width."""

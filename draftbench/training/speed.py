@@ -73,6 +73,16 @@ class Speeds:
         every = {k: _product(speed, ratios[k]) for k, speed in self.by_k.items()}
         return max(every.items(), key=lambda item: item[1].value)
 
+    def change(self, k: int, ratio: Estimate) -> Estimate:
+        """The speed-up at a k whose rounds yield so many times the tokens, over that of now; at the
+        k of now both are of the same timings, whose doubt is in neither.
+        """
+        now, speed = self.now
+        if k == now:
+            return ratio
+        over = Estimate(1 / speed.value, 1 / speed.high, 1 / speed.low)
+        return _product(_product(self.by_k[k], over), ratio)
+
 
 def _log_error(estimate: Estimate) -> float:
     """The standard error of a figure's logarithm, from its interval."""

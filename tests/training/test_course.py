@@ -9,7 +9,7 @@ from draftbench.models.source import ModelSource
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
 from draftbench.run_folder.run import read_run
-from draftbench.training import course, forecast
+from draftbench.training import course
 from draftbench.training.examples import examples_of
 from draftbench.training.held_out import Replayer
 
@@ -53,6 +53,13 @@ def test_nothing_that_is_kept_holds_a_text(train, tmp_path):
     report = (tmp_path / "out" / "training.json").read_text()
     assert "import" not in report
     assert "def " not in report
+
+
+def test_the_result_in_a_file_has_the_proof_and_the_forecast(train, tmp_path):
+    assert train("--out", tmp_path / "out", "-q", "-o", tmp_path / "result.txt").code == 0
+    result = (tmp_path / "result.txt").read_text()
+    assert result.startswith("The trained draft is accepted more often")
+    assert "\nForecast: " in result
 
 
 def test_trained_twice_it_has_the_same_weights(train, tmp_path):
@@ -108,7 +115,7 @@ def test_a_training_that_was_begun_otherwise_is_not_resumed(train, tmp_path, mon
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(forecast, "fit", interrupted)
+    monkeypatch.setattr(course, "prove", interrupted)
     assert train("--out", tmp_path / "out").code == 130
     outcome = train("--out", tmp_path / "out", "--seed", 1)
     assert outcome.code == 2

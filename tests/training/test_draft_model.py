@@ -1,11 +1,16 @@
 """What a draft model learns."""
 
+import json
 import math
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from draftbench.models.source import ModelSource
 from draftbench.training.batches import IGNORED
 from draftbench.training.draft_model import ModelInTraining
 
@@ -61,3 +66,46 @@ def test_of_greedy_responses_among_sampled_ones_the_tokens_are_learned():
 def test_a_teacher_with_more_or_fewer_rows_of_padding_teaches_the_same():
     for teacher in (Fixed(math.log(3), 0.0), Fixed(math.log(3), 0.0, -100.0, -100.0)):
         assert loss(QUARTERS, [0, 2], 1.0, teacher) == pytest.approx(math.log(4))
+
+
+def stored(folder):
+    """The tensors of a checkpoint by name, with their dtypes."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
+
+
+@pytest.fixture
+def original(tmp_path, embedded):
+    """A draft to change: its folder, and how to change its configuration."""
+    shutil.copytree(embedded / "draft", tmp_path / "draft")
+    path = tmp_path / "draft" / "config.json"
+
+    def configure(**changes):
+        config = json.loads(path.read_text()) | changes
+        path.write_text(json.dumps({name: v for name, v in config.items() if v is not None}))
+
+    return tmp_path / "draft", configure
+
+
+def saved(folder):
+    ModelInTraining(ModelSource(str(folder)), "cpu", None).save(folder.parent / "saved")
+    return stored(folder.parent / "saved")
+
+
+def test_tied_embeddings_are_written_once(original):
+    folder, configure = original
+    configure(tie_word_embeddings=True, dtype="bfloat16", torch_dtype=None)
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("lm_head.weight", None)
+    narrow = {name: weight.bfloat16() for name, weight in weights.items()}
+    save_file(narrow, folder / "model.safetensors", {"format": "pt"})
+    assert saved(folder) == stored(folder)
+
+
+def test_where_the_configuration_names_no_dtype_it_is_that_of_the_tensors(original):
+    folder, configure = original
+    configure(dtype=None, torch_dtype=None)
+    weights = load_file(folder / "model.safetensors")
+    narrow = {name: weight.bfloat16() for name, weight in weights.items()}
+    save_file(narrow, folder / "model.safetensors", {"format": "pt"})
+    assert set(saved(folder).values()) == {torch.bfloat16}

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from draftbench.errors import RunFolderError
 from draftbench.training import fit as fits
 from draftbench.training.fit import PATIENCE, fit
 from draftbench.training.settings import TrainingSettings
@@ -92,6 +93,19 @@ def test_a_checkpoint_that_was_cut_is_not_resumed_from(trained, tmp_path):
     (tmp_path / "checkpoints" / "checkpoint-9").mkdir()
     _, looks, _ = trained(0.3, *[0.2] * PATIENCE)
     assert looks[:3] == [(1, 0.1), (2, 0.2), (3, 0.3)]
+
+
+def test_a_full_disk_is_an_error_to_resume_from(trained, monkeypatch):
+    def full(*_):
+        raise RuntimeError("PyTorchStreamWriter failed writing file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fits.Trainer, "_save_optimizer_and_scheduler", full)
+        with pytest.raises(RunFolderError, match="failed writing") as seen:
+            trained(0.1, 0.2)
+    assert isinstance(seen.value.__cause__, OSError)
+    _, looks, _ = trained(0.3, *[0.2] * PATIENCE)
+    assert looks[0] == (1, 0.3)
 
 
 def test_without_a_look_it_trains_to_the_end_and_keeps_no_checkpoint(tmp_path):

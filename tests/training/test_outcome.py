@@ -1,19 +1,20 @@
-"""When a training is worth it."""
+"""When a training is worth it, and what is said of what came of it."""
 
 import pytest
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.training.outcome import Forecast, Reached
+from draftbench.cli.train import _forecast, _outcome, _proof
+from draftbench.training.outcome import Compared, Forecast, Proof, Reached
 
 
-def forecast(gain, before=None, after=None, fastest=None):
+def forecast(gain, before=None, after=None, fastest=None, low=0.0):
     def reached(speed):
         return None if speed is None else Reached(k=2, speedup=Estimate(speed, speed, speed))
 
     return Forecast(
         rate=0.6,
         parts=(),
-        gain=Estimate(gain, 0.0, 2 * gain),
+        gain=Estimate(gain, low, 2 * gain),
         before=reached(before),
         after=reached(after),
         fastest=fastest,
@@ -36,3 +37,79 @@ def test_it_is_worth_it_if_the_trained_draft_becomes_the_fastest_of_the_run(afte
 @pytest.mark.parametrize(("gain", "worth"), [(0.02, True), (0.005, False)])
 def test_where_no_speed_is_known_a_gain_that_counts_is_worth_it(gain, worth):
     assert forecast(gain).worth_it is worth
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (forecast(0.02, low=0.015), "Worth training"),
+        (forecast(0.02, low=0.005), "May be worth training"),
+        (forecast(0.005, low=0.001), "Not worth training"),
+        (forecast(0.05, 1.0, 1.5, 1.2), "Worth training"),
+    ],
+)
+def test_it_is_called_worth_training_only_if_the_low_end_is_so_too(found, verdict):
+    assert _forecast("draft", found).title.startswith(f"{verdict}: ")
+
+
+def proof(value, low, high, after=None):
+    even = Estimate(0.6, 0.5, 0.7)
+    reached = None if after is None else Reached(2, Estimate(after, after - 0.1, after + 0.1))
+    compared = Compared(even, even, Estimate(value, low, high))
+    faster = Estimate(1.05, 1.02, 1.08)
+    return Proof(20, compared, 2, compared, reached, reached, faster)
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "better"),
+    [
+        (proof(0.02, 0.01, 0.03), "draft is accepted more often", True),
+        (proof(0.02, -0.01, 0.05), "not surely accepted more often", True),
+        (proof(-0.007, -0.02, 0.01), "not surely accepted more often", False),
+        (proof(-0.02, -0.03, -0.01), "accepted less often", False),
+    ],
+    ids=["more", "expected more", "expected less", "less"],
+)
+def test_the_proof_says_which_draft_is_better_whatever_was_seen_while_training(
+    found, words, better
+):
+    assert words in _proof("draft", found, "requests").title
+    assert found.better is better
+
+
+def test_only_a_draft_that_is_shown_better_is_one_like_any_other():
+    def last(found):
+        *_, last = _outcome(forecast(0.02), found, "./out")
+        return last
+
+    assert last(proof(0.02, 0.01, 0.03)).startswith("a draft like any other")
+    assert "before you serve it" in last(proof(0.02, -0.01, 0.05))
+    assert "not kept" in last(proof(-0.007, -0.02, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("low", "gained", "held"),
+    [
+        (0.01, 0.02, True),
+        (0.01, 0.005, False),
+        (0.01, -0.02, False),
+        (0.0, 0.05, False),
+        (0.0, 0.01, None),
+        (0.0, -0.02, None),
+    ],
+)
+def test_a_forecast_held_if_it_promised_something_and_the_gain_itself_is_in_it(low, gained, held):
+    assert forecast(0.02, low=low).held(gained) is held
+
+
+def test_the_outcome_says_whether_the_trained_draft_beats_the_fastest_of_the_run():
+    def first(after):
+        return next(_outcome(forecast(0.02, 1.0, 1.2, 1.25), proof(0.1, 0.1, 0.1, after), "./out"))
+
+    assert first(1.28) == "with 1.28× it beats the fastest of the run, 1.25×"
+    assert first(1.26) == "with 1.26× it does not beat the fastest of the run, 1.25×"
+
+
+def test_how_much_faster_it_is_has_an_interval():
+    rows = _proof("draft", proof(0.1, 0.1, 0.1, 1.2), "requests").rows
+    assert rows[-1][-1] == "+5% (+2% to +8%)"

@@ -67,3 +67,12 @@ def test_a_product_of_two_figures_has_the_doubts_of_both():
     tokens = Estimate(1.0, float(np.exp(-0.24)), float(np.exp(0.24)))
     _, speed = Speeds({1: timed}, 1.0).with_tokens({1: tokens})
     assert np.log([speed.low, speed.high]) == pytest.approx([-0.26, 0.26])
+
+
+def test_at_one_k_the_timings_are_the_same_before_and_after_and_doubt_nothing():
+    speeds = Speeds({1: Estimate(1.2, 0.9, 1.5), 2: exactly(1.0)}, 1.2)
+    ratio = Estimate(1.1, 1.05, 1.15)
+    assert speeds.change(1, ratio) == ratio
+    other = speeds.change(2, ratio)
+    assert other.value == pytest.approx(1.1 * 1.0 / 1.2)
+    assert other.high / other.low > 1.5 / 0.9
