@@ -17,17 +17,15 @@ from torch import Tensor, nn
 from draftbench.decoder.eagle import EagleHead, EagleShape
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import Runner
-from draftbench.memory import kv_bytes_per_token
 from draftbench.models.heads import check_fit, layer_ids, layer_of, silent_flags, unfit
 from draftbench.models.quantize import (
     Build,
     check_level,
     check_level_goes_with,
-    counted,
-    covered,
+    facts_of_head,
 )
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, ModelFacts
+from draftbench.records import ModelFacts
 
 # Families whose layer is the one below.
 _FAMILIES = ("llama", "qwen3")
@@ -134,28 +132,18 @@ def build_head(
         target.device,
         target.context_length,
     )
-    weight_bytes, second_layout_bytes, share = counted(head)
-    facts = ModelFacts(
-        candidate=Candidate(draft=draft, quant=build.level),
-        quant=build.level,
-        dtype=str(build.dtype).removeprefix("torch."),
-        parameters=sum(t.numel() for name, t in tensors.items() if t.is_floating_point()),
-        mixture=None,
-        weight_bytes=weight_bytes,
-        second_layout_bytes=second_layout_bytes,
-        least_rows=1,
-        quantized_share=share,
-        kv_bytes_per_token=kv_bytes_per_token(shape.layer, build.dtype.itemsize),
-        context_length=target.context_length,
+    parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
+    return head, facts_of_head(
+        head,
+        source,
+        build,
+        draft,
+        target,
+        parameters=parameters,
+        layer=shape.layer,
         vocab_size=shape.drafted,
-        runner=head.name,
-        fingerprint=source.fingerprint(),
-        parts={},
-        caveats=() if build.level == "none" else tuple(covered(source, build.level, share)),
         has_kernel=has_kernel,
-        replay_disagreement=None,
     )
-    return head, facts
 
 
 def rotary_of(shape: EagleShape) -> nn.Module:

@@ -9,12 +9,11 @@ from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.mtp import MtpHead
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, PairError
-from draftbench.memory import kv_bytes_per_token
 from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import stored_level
-from draftbench.models.quantize import Build, check_level, counted, covered
+from draftbench.models.quantize import Build, check_level, facts_of_head
 from draftbench.models.source import ModelSource
-from draftbench.records import Candidate, ModelFacts
+from draftbench.records import ModelFacts
 
 
 def check_mtp(target: ModelSource) -> tuple[str, ...]:
@@ -85,25 +84,14 @@ def build_mtp(
     states = source.config.get_text_config().num_hidden_layers
     layouts = {"two_layouts": build.two_layouts}
     head = MtpHead(model, states, build.level, target.context_length, **layouts)
-    weight_bytes, second_layout_bytes, share = counted(head)
-    facts = ModelFacts(
-        candidate=Candidate(draft=draft, quant=build.level),
-        quant=build.level,
-        dtype=str(build.dtype).removeprefix("torch."),
+    return head, facts_of_head(
+        head,
+        source,
+        build,
+        draft,
+        target,
         parameters=parameters,
-        mixture=None,
-        weight_bytes=weight_bytes,
-        second_layout_bytes=second_layout_bytes,
-        least_rows=1,
-        quantized_share=share,
-        kv_bytes_per_token=kv_bytes_per_token(model.config, build.dtype.itemsize),
-        context_length=target.context_length,
+        layer=model.config,
         vocab_size=target.vocab_size,
-        runner=head.name,
-        fingerprint=source.fingerprint(),
-        parts={},
-        caveats=() if build.level == "none" else tuple(covered(source, build.level, share)),
         has_kernel=has_kernel,
-        replay_disagreement=None,
     )
-    return head, facts

@@ -370,6 +370,44 @@ def layer_bytes(layer: Any) -> int:
     return count
 
 
+def facts_of_head(
+    head: Head,
+    source: ModelSource,
+    build: Build,
+    draft: str,
+    target: Runner,
+    *,
+    parameters: int,
+    layer: Any,
+    vocab_size: int,
+    has_kernel: bool,
+) -> ModelFacts:
+    """What there is to know of a loaded head that drafts for a target.
+
+    Args:
+        draft: the name that the run gives it.
+        layer: the configuration of its layers.
+    """
+    weight_bytes, second_layout_bytes, share = counted(head)
+    return ModelFacts(
+        candidate=Candidate(draft=draft, quant=build.level),
+        quant=build.level,
+        dtype=str(build.dtype).removeprefix("torch."),
+        parameters=parameters,
+        weight_bytes=weight_bytes,
+        second_layout_bytes=second_layout_bytes,
+        quantized_share=share,
+        kv_bytes_per_token=kv_bytes_per_token(layer, build.dtype.itemsize),
+        context_length=target.context_length,
+        vocab_size=vocab_size,
+        runner=head.name,
+        fingerprint=source.fingerprint(),
+        caveats=() if build.level == "none" else tuple(covered(source, build.level, share)),
+        has_kernel=has_kernel,
+        replay_disagreement=None,
+    )
+
+
 def counted(runner: Runner | Head) -> tuple[int, int, float]:
     """Bytes of all weights, bytes of their second layouts, and the share of multiplied weights that
     are of a quantized type or were rounded to one.
