@@ -26,7 +26,7 @@ GATED = 1024
 
 
 class FusedStream(PlainStream):
-    """The residual stream by kernels of its own."""
+    """The residual stream, by fused kernels."""
 
     def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
         return add_norm(self._sum, out, norm.weight, norm.eps)

@@ -22,9 +22,9 @@ and b rows, which go through a round together,
 
     rounds · [P(some k' ≥ 1) · d(w) + Σ_{j=2..k} P(some k' ≥ j) · d(1) + t(1 + E k')]
 
-In a stack the draft makes no passes in rounds that prompt lookup drafts, and its first pass in
-another reads what all of those since its last brought: its widths and numbers of passes are those
-of its own rounds alone, and w is the mean over the rounds in which some row's draft drafts.
+In a stack the draft makes no passes in rounds that prompt lookup drafts; its next first pass reads
+the tokens of all of them. Its widths and passes are counted over the rounds that it drafts, and w
+is the mean over the rounds in which it drafts for some row.
 
 Their tokens stand ragged side by side, so that the linear layers, which are most of a pass, see the
 mean width over rows: of the verify pass 1 + E k', of the first draft pass w = 1 + P(the row's round

@@ -226,9 +226,9 @@ def _texts(value: Any) -> Iterator[str]:
 def _new_parts(
     request: LoggedRequest, content: Mapping[str, Any], answer: Answer | None
 ) -> dict[str, Any]:
-    """Those parts of a prompt that were not read but are a number, labels, or hold all of it and
-    the answer as they were rendered; what only repeats whole turns, or whole lines of a plain
-    prompt, is no part of its own.
+    """The unread parts of a prompt that change nothing: a number, labels, or all of the prompt and
+    the answer as they were rendered. What only repeats whole turns, or whole lines of a plain
+    prompt, does not count as a part.
 
     Raises:
         NotRepresentableError: a part holds anything else.
