@@ -171,7 +171,7 @@ def _of_heads(target: str, found: Sequence[KnownHead]) -> list[Section]:
     rows, sources = [], dict[str, None]()
     for head in sorted(found, key=lambda head: head.method != "eagle3"):
         named = head.method in get_args(Method)
-        how = "without an engine if `check` agrees" if head.method == "eagle3" else "on an engine"
+        how = "on an engine or none*" if head.method == "eagle3" else "on an engine"
         rows.append(
             [
                 f"{head.method}:{head.head}" if named else head.head,
@@ -182,7 +182,8 @@ def _of_heads(target: str, found: Sequence[KnownHead]) -> list[Section]:
         sources[head.source + (f", {head.date}" if head.date else "")] = None
     notes = [
         f"Published for a target of this name, looked up by {checked}. Those with METHOD: before "
-        "them are written as --drafts takes them; `sweep` shows if one pays."
+        "them are written as --drafts takes them; `sweep` shows if one pays. * The built-in decoder "
+        "drafts with it if `check` agrees."
     ]
     title = f"Heads for {target}"
     return [Section(title, ["head", "measured", "k there"], rows, [*sources, *notes])]

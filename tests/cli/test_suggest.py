@@ -104,7 +104,7 @@ def test_heads_come_before_draft_models_and_those_that_are_measured_here_first(c
     eagle, dflash, drafts = (
         outcome.out.index(words)
         for words in (
-            "eagle3:RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3  without an engine if `check`",
+            "eagle3:RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3  on an engine or none*",
             "dflash:z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat",
             "Drafts used with",
         )
