@@ -182,8 +182,8 @@ def _of_heads(target: str, found: Sequence[KnownHead]) -> list[Section]:
         sources[head.source + (f", {head.date}" if head.date else "")] = None
     notes = [
         f"Published for a target of this name, looked up by {checked}. Those with METHOD: before "
-        "them are written as --drafts takes them; `sweep` shows if one pays. * The built-in decoder "
-        "drafts with it if `check` agrees."
+        "them are written as --drafts takes them; `sweep` shows if one pays. * The built-in "
+        "decoder drafts with it if `check` agrees."
     ]
     title = f"Heads for {target}"
     return [Section(title, ["head", "measured", "k there"], rows, [*sources, *notes])]
