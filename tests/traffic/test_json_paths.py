@@ -5,7 +5,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_shapes import ANSWER, CHAT, COMPLETION, SAMPLED, SPAN, SPAN_MESSAGES, SPAN_SETTINGS, USER
 from scenes import query
@@ -124,6 +124,8 @@ def outcome(row, **fields):
         return "refused"
 
 
+# A busy machine takes seconds to draw a body.
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(body=BODY, content=CONTENT, wrapper=st.sampled_from(sorted(WRAPPERS)))
 def test_a_request_means_the_same_whatever_wraps_it(body, content, wrapper):
     bare = body | content
