@@ -292,12 +292,10 @@ def cells_of(
     """Every cell of candidates with at least `FEW_DECODED` requests, next to as many without a
     draft. Processes that timed fewer of a configuration count as one.
     """
-    of_engine, running = run.manifest.question.engine is not None, frozenset[str]()
-    if of_engine:
-        running = frozenset(facts.process for facts in run.engines if not facts.started)
-    places = {name: at for at, name in enumerate(dict.fromkeys(row.process for row in run.decodes))}
-    if of_engine:
-        places = {n: at for at, n in enumerate(dict.fromkeys(row.process for row in run.served))}
+    of_engine = run.manifest.question.engine is not None
+    running = {facts.process for facts in run.engines if not facts.started}
+    in_order = dict.fromkeys(row.process for row in (run.served if of_engine else run.decodes))
+    places = {name: at for at, name in enumerate(in_order)}
     groups: dict[tuple[str, int], dict[tuple[int, str], list[TimedRun]]]
     groups = defaultdict(lambda: defaultdict(list))
     for each in timed_runs(run, (row for row in run.decodes if row.output_tokens > 1)):
