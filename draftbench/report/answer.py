@@ -101,7 +101,7 @@ def reasons(answer: Recommendation) -> list[str]:
 
 class _Sweep(NamedTuple):
     """A sweep to run next: a sentence, and its flags that differ from those of the last one; None
-    where it takes another server, or as much more traffic as nobody knows.
+    where these are not known, since it takes another server or more traffic.
     """
 
     sentence: str
@@ -110,7 +110,7 @@ class _Sweep(NamedTuple):
 
 def _next_sweep(answer: Recommendation, run: str) -> _Sweep | None:
     """The sweep that would settle the decision, or is worth trying; None if it is settled, or none
-    is known to settle it. `run` is the folder that one which resumes goes on with.
+    is known to settle it. `run` is the folder of the last one, which some resume.
     """
     kinds, settled_by = {caveat.kind for caveat in answer.caveats}, answer.settled_by
     if "unfinished" in kinds:
