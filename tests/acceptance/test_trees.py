@@ -96,6 +96,12 @@ def test_by_hand_a_second_branch_saves_a_round() -> None:
     assert tokens_per_round([made], chain).value == 2.0
 
 
+def test_no_tree_follows_one_response_into_the_next() -> None:
+    walked = Walked([ranked([1, 0], "a"), ranked([0, 0, 0], "b")], 3)
+    laws = walked.by(((0,), (0, 0), (0, 0, 0)))
+    assert [law.matched.tolist() for law in laws] == [[0, 1], [3, 2, 1]]
+
+
 def test_a_path_that_ends_early_is_rejected_there_not_cut() -> None:
     # Half of the rounds take the short branch: 1 + 1 + 1/2, not 1 + 1 + 1.
     made, along = ranked([0, 0, 9, 1, 9], limit=20, draftable=20)
