@@ -37,6 +37,7 @@ from draftbench.planner.cells import (
     DrawnRequests,
     Measurement,
     Promised,
+    TimedRun,
     cells_of,
     in_seconds,
     ks_of,
@@ -339,12 +340,11 @@ class Evaluator:
     @remembered
     def promised(self, concurrency: int) -> Promised:
         """What every candidate promises at a load."""
-        alone = {
-            configuration: measurement.runs
-            for (of, k), measurement in self.measured(concurrency).items()
-            for configuration in [Configuration(of.draft, of.quant, k, concurrency)]
-            if any(cell.promise == "tokens" for cell in self.cells.get(configuration, ()))
-        }
+        cells, alone = self.cells, dict[Configuration, Sequence[TimedRun]]()
+        for (of, k), measurement in self.measured(concurrency).items():
+            configuration = Configuration(of.draft, of.quant, k, concurrency)
+            if any(cell.promise == "tokens" for cell in cells.get(configuration, ())):
+                alone[configuration] = measurement.runs
         by_tokens_alone, every = {c.candidate for c in alone}, {}
         for candidate in self._candidates(concurrency):
             block = self._block(candidate, concurrency)
