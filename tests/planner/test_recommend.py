@@ -407,7 +407,7 @@ def test_four_requests_have_a_speedup_without_an_interval(scene):
     scene.times(TARGET, CHEAP)
     found = recommend(scene.observed(2))
     assert found.speedup_without_interval == pytest.approx(8 / 4.1)
-    assert (found.speedup_deciding, found.probability_best, found.break_even) == (None,) * 3
+    assert (found.speedup_deciding, found.probability_best) == (None,) * 2
     assert found.evaluations[0].probability_best is None
     scene.requests(5, ALL)
     assert recommend(scene.observed(2)).speedup_without_interval is None
