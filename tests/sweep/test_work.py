@@ -42,7 +42,7 @@ def work(tmp_path):
             prompt_tokens=[(60, 40)] * 10,
         )
         stages = stages_of_decoder(prepared, target, {"small": draft}, speed)
-        return pytest.approx(START_SECONDS + sum(stage.seconds for stage in stages))
+        return pytest.approx(START_SECONDS + sum(stage.start + stage.seconds for stage in stages))
 
     return planned
 

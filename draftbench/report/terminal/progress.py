@@ -25,8 +25,13 @@ _SECONDS_BETWEEN_LINES = 60.0
 # Drawing may cost this share of the time, however many requests the running figures cover.
 _SHARE_OF_TIME = 0.02
 
-# A candidate or (None) the target, how the words of one of its stages begin, and planned seconds.
-PlannedStage = tuple[Candidate | None, str, float]
+# How much of a plan counts as done in the time planned for it, before anything is: a sweep's first
+# stage alone says little of the others.
+_BELIEVED = 0.2
+
+# A candidate or (None) the target, how the words of one of its stages begin, and planned seconds:
+# until it begins, and its own.
+PlannedStage = tuple[Candidate | None, str, float, float]
 
 
 class TerminalWatcher:
@@ -54,6 +59,7 @@ class TerminalWatcher:
         # the first began.
         self._to_come: list[PlannedStage] = []
         self._planned, self._planned_before, self._all_begun = 0.0, 0.0, 0.0
+        self._believed = 0.0
         self._moved = 0.0  # when the last unit was done
         self._shown_before: list[str] = []
 
@@ -68,13 +74,19 @@ class TerminalWatcher:
             self._view.stop()
 
     def expect(
-        self, candidates: Sequence[str], ks: Sequence[int], stages: Sequence[PlannedStage] = ()
+        self,
+        candidates: Sequence[str],
+        ks: Sequence[int],
+        stages: Sequence[PlannedStage] = (),
+        *,
+        in_seconds: bool = True,
     ) -> None:
         """Name the candidates and draft lengths of the sweep, and its stages as far as they are
-        known, for its overall progress.
+        known, for its overall progress; their planned times may be mere proportions.
         """
         self._candidates, self._figures = tuple(candidates), RunningFigures(ks)
         self._to_come, self._all_begun = list(stages), time.monotonic()
+        self._believed = _BELIEVED * self._seconds_to_come() if in_seconds else 0.0
 
     def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
         """Begin a stage of `total` units or more, of a candidate or (None) of the target."""
@@ -83,10 +95,11 @@ class TerminalWatcher:
             return
         now, name = time.monotonic(), str(candidate or "")
         self._candidate, self._stage = name, f"{name}: {what}" if name else what
-        for at, (of, words, seconds) in enumerate(self._to_come):
+        for at, (of, words, start, seconds) in enumerate(self._to_come):
             if of == candidate and what.startswith(words):
                 # What an earlier run has done lies between.
                 self._planned, self._to_come = seconds, self._to_come[at + 1 :]
+                self._planned_before += start
                 break
         self._begun, self._units, self._done = now, total, 0
         self._moved = now
@@ -191,17 +204,21 @@ class TerminalWatcher:
         return ", ".join(words if left is None else [*words, f"about {duration(left)} left in all"])
 
     def _left_in_all(self) -> float | None:
-        """Seconds until the sweep is done; None while nothing is done.
+        """Seconds until the sweep is done; None while nothing is known of how long it takes.
 
-        What is planned takes as many times its seconds as what is done took. The stage at work is
-        taken to be as long as it took so far and what is left of its plan, since its units may end
-        early. All this is judged when a unit is done; from then on the clock counts.
+        What is planned takes as many times its seconds as what is done took, and what is believed.
+        The stage at work is taken to be as long as it took so far and what is left of its plan,
+        since its units may end early. All this is judged when a unit is done; from then on the
+        clock counts.
         """
         now, share = self._moved, self._done / self._units
-        done = self._planned_before + share * self._planned
+        done = self._believed + self._planned_before + share * self._planned
         if not done:
             return None
-        slowness = (now - self._all_begun) / done
+        slowness = (self._believed + now - self._all_begun) / done
         stage = now - self._begun + (1 - share) * self._planned * slowness
-        left = (1 - share) * stage + slowness * sum(seconds for _, _, seconds in self._to_come)
+        left = (1 - share) * stage + slowness * self._seconds_to_come()
         return max(0.0, left - (time.monotonic() - now))
+
+    def _seconds_to_come(self) -> float:
+        return sum(start + seconds for _, _, start, seconds in self._to_come)
