@@ -109,13 +109,15 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """The candidates' figures, and how the first candidate differs from each of the others.
 
     `width` is the relative half width that `requests_needed` aims at. `near_tie_share` is the share
-    of output positions whose two best target tokens are within numeric noise.
+    of output positions whose two best target tokens are within numeric noise. Of the requests,
+    `constrained` have structured output, and were replayed without its grammar.
     """
 
     width: float
     candidates: tuple[CandidateAcceptance, ...]
     differences: tuple[FigureDifference, ...]
     near_tie_share: float | None = None
+    constrained: int = 0
 
 
 def acceptance_report(
@@ -175,6 +177,7 @@ def acceptance_report(
             )
         ),
         near_tie_share=near_tie_share(run),
+        constrained=run.manifest.traffic.constrained,
     )
 
 

@@ -123,6 +123,7 @@ def render(report: AcceptanceReport, style: str, width: int, *, everything: bool
     if everything:
         trees = any(c.trees for c in report.candidates if c.candidate != SELF)
         notes = [_LEGEND, *([_TREES] if trees else []), *_definitions(report.width)]
+        notes = [*_of_grammars(report), *notes]
         sections.append(Section("Definitions", notes=notes))
     return render_sections(sections, style, width)
 
@@ -224,10 +225,23 @@ def _findings(report: AcceptanceReport) -> list[str]:
     for finding, candidate in findings:
         candidates.setdefault(finding, []).append(candidate)
     lines = [f"{', '.join(names)}: {finding}" for finding, names in candidates.items()]
+    lines += _of_grammars(report)
     if report.near_tie_share:
         share = f"{report.near_tie_share:.1%} of the target's tokens are near ties"
         lines.append(f"{share}, where decoding may write another token")
     return lines
+
+
+def _of_grammars(report: AcceptanceReport) -> list[str]:
+    """For which requests replay speaks."""
+    replayed = [c.candidate for c in report.candidates if c.requests and not c.counted]
+    if not (report.constrained and replayed):
+        return []
+    held = counted(report.constrained, "request")
+    return [
+        f"{', '.join(replayed)}: {held} with structured output counted here as if without, since "
+        "replay knows no grammar; the figures hold for the others"
+    ]
 
 
 def _counted(c: CandidateAcceptance) -> str:

@@ -230,8 +230,8 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         yield Caveat(
             "structured-output",
             f"{traffic.constrained} of {traffic.requests} requests have structured output: what "
-            "the engine measured includes its grammar; drafts are replayed without it, so replay "
-            f"speaks for the other {share:.0%}",
+            "the engine measured includes its grammar; drafts are replayed without it, so α, which "
+            f"counts all, holds for the other {share:.0%}",
         )
     # A sample of the log, sent at the log's times, is a lighter load than the log.
     answers, rows, scale = len(run.trajectories), traffic.rows, question.time_scale or 1.0

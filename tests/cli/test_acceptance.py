@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import structs
 from scenes import manifest
 
 from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory
@@ -27,8 +28,10 @@ def along(request, draft, accept):
 def make_run(tmp_path):
     """Six requests of four tokens, two drafts; `small` is wrong at the second position."""
 
-    def make():
-        folder = RunFolder.create(tmp_path / "run", manifest())
+    def make(constrained=0):
+        head = manifest()
+        traffic = structs.replace(head.traffic, constrained=constrained)
+        folder = RunFolder.create(tmp_path / "run", structs.replace(head, traffic=traffic))
         with folder.writer() as writer:
             for request in "abcdef":
                 fields = {"segment": None, "weight": 1.0, "sampling": Sampling(), "digest": ""}
@@ -65,6 +68,17 @@ def test_candidates_lengths_and_width_are_chosen_by_flags(command, make_run, tmp
     assert [each["candidate"] for each in found["candidates"]] == ["big"]
     assert found["width"] == 0.1
     assert {reading["k"] for reading in found["candidates"][0]["at_each_k"]} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("words", [[], ["--all"]])
+def test_where_alpha_stands_it_is_said_which_requests_had_a_grammar(command, make_run, words):
+    outcome = command("acceptance", make_run(constrained=2), *words)
+    said = " ".join(outcome.out.split())
+    assert "small, big: 2 requests with structured output counted here as if without" in said
+
+
+def test_without_structured_output_nothing_is_said_of_it(command, make_run):
+    assert "structured" not in command("acceptance", make_run()).out
 
 
 @pytest.mark.parametrize(

@@ -528,13 +528,13 @@ def test_with_costs_from_elsewhere_nothing_is_said_of_this_runs_load_and_times(t
     assert one.speedup_measured is None
 
 
-def test_replay_speaks_for_the_requests_without_structured_output():
+def test_alpha_holds_for_the_requests_without_structured_output():
     made = run(*answers(0), *answers(1))
     traffic = structs.replace(made.manifest.traffic, requests=5, constrained=1)
     made = replace(made, manifest=structs.replace(made.manifest, traffic=traffic))
     said = caveat_of(made, "structured-output").text
     assert said.startswith("1 of 5 requests have structured output")
-    assert said.endswith("replay speaks for the other 80%")
+    assert said.endswith("so α, which counts all, holds for the other 80%")
     assert caveat_of(run(*answers(0), *answers(1)), "structured-output") is None
 
 
