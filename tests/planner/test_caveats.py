@@ -13,11 +13,11 @@ from planner.engine_run import answers, run
 from scenes import ALL, BIG, CHEAP, INT4, SELF_DRAFT, SMALL, TARGET, evaluation, says
 
 from draftbench.cli.recommend import render
-from draftbench.planner.caveats import checks, unfinished
+from draftbench.planner.caveats import checks, predictions_off, unfinished
 from draftbench.planner.cost_sources import costs_in, read_engine_costs
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Audit
+from draftbench.planner.recommendation import Audit, PredictionError
 from draftbench.records import MachineState
 
 
@@ -526,6 +526,36 @@ def test_with_costs_from_elsewhere_nothing_is_said_of_this_runs_load_and_times(t
     (one,) = [each for each in answer.evaluations if each.k == 1]
     assert one.speedup_predicted.value == pytest.approx(0.8 / 0.52, rel=0.02)
     assert one.speedup_measured is None
+
+
+@pytest.mark.parametrize(
+    ("configurations", "without_decoding", "said"),
+    [
+        (1, None, "The prediction for the measured configuration is off by 3.0%."),
+        (
+            1,
+            (0.05, 0.05),
+            "The prediction for the measured configuration is off by 3.0% (without decoding 5.0%).",
+        ),
+        (
+            2,
+            (0.05, 0.06),
+            "Over 2 measured configurations, predictions are off by 3.0% in the median and at most "
+            "4.0%. Without decoding they are off by 5.0% and at most 6.0%.",
+        ),
+    ],
+)
+def test_the_prediction_of_one_configuration_has_no_median(configurations, without_decoding, said):
+    median, worst = without_decoding or (None, None)
+    error = PredictionError(
+        configurations=configurations,
+        median=0.03,
+        worst=0.04,
+        passes_only_median=median,
+        passes_only_worst=worst,
+        by_configuration=(),
+    )
+    assert predictions_off(error) == said
 
 
 def test_alpha_holds_for_the_requests_without_structured_output():
