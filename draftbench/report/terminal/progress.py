@@ -119,8 +119,8 @@ class TerminalWatcher:
         late = not self._quiet and time.monotonic() > self._next_line
         if self._stage and not self._live and (self._verbose or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
-            if late and 0 < self._done < self._units:
-                words[0] += f", about {duration(self._left())} left"
+            if late and self._done < self._units and (left := self._left()) is not None:
+                words[0] += f", about {duration(left)} left"
             if late and (overall := self._overall()):
                 words.append(overall)
             self._print("   ".join(words))
@@ -174,14 +174,10 @@ class TerminalWatcher:
         speed = f"tokens/s{rows}: {rates}" if rates else ""
         return [line for line in ("   ".join(acceptance), speed) if line]
 
-    def _left(self) -> float:
-        """Seconds until the stage is done, if its units to come take as long as those done."""
-        return (time.monotonic() - self._begun) / self._done * (self._units - self._done)
-
     def _drawing(self) -> RenderableType:
         if not self._stage:
             return Text("")
-        left = self._left() if self._done else None
+        left = self._left()
         row = Table.grid(padding=(0, 2, 0, 0))
         row.add_row(
             Text(printable(self._stage), no_wrap=True, overflow="ellipsis"),
@@ -204,21 +200,34 @@ class TerminalWatcher:
         return ", ".join(words if left is None else [*words, f"about {duration(left)} left in all"])
 
     def _left_in_all(self) -> float | None:
-        """Seconds until the sweep is done; None while nothing is known of how long it takes.
+        """Seconds until the sweep is done; None while nothing is known of how long it takes."""
+        return None if self._slowness() is None else self._left(self._seconds_to_come())
 
-        What is planned takes as many times its seconds as what is done took, and what is believed.
-        The stage at work is taken to be as long as it took so far and what is left of its plan,
-        since its units may end early. All this is judged when a unit is done; from then on the
-        clock counts.
+    def _left(self, to_come: float = 0.0) -> float | None:
+        """Seconds until the stage at work is done, and what is `to_come` by the plan.
+
+        The stage is taken to be as long as it took so far and what is left of its plan, since its
+        units may end early; without a plan its units to come take as long as those done. All this
+        is judged when a unit is done; from then on the clock counts.
         """
-        now, share = self._moved, self._done / self._units
-        done = self._believed + self._planned_before + share * self._planned
-        if not done:
+        share, took, slowness = (
+            self._done / self._units,
+            self._moved - self._begun,
+            self._slowness(),
+        )
+        if self._planned and slowness is not None:
+            left = (1 - share) * (took + (1 - share) * self._planned * slowness)
+        elif share:
+            left = (1 - share) * took / share
+        else:
             return None
-        slowness = (self._believed + now - self._all_begun) / done
-        stage = now - self._begun + (1 - share) * self._planned * slowness
-        left = (1 - share) * stage + slowness * self._seconds_to_come()
-        return max(0.0, left - (time.monotonic() - now))
+        left += (slowness or 0.0) * to_come
+        return max(0.0, left - (time.monotonic() - self._moved))
+
+    def _slowness(self) -> float | None:
+        """How many times its planned seconds all that is done took, and what is believed."""
+        done = self._believed + self._planned_before + self._done / self._units * self._planned
+        return (self._believed + self._moved - self._all_begun) / done if done else None
 
     def _seconds_to_come(self) -> float:
         return sum(start + seconds for _, _, start, seconds in self._to_come)
