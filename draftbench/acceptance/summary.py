@@ -53,15 +53,16 @@ AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
 class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of one candidate: pooled over all tokens, and as the mean over requests.
 
-    `k` is None for α. `per_request` is None where the figure was predicted from hazards that all
-    requests share. `requests_needed` is how many requests like these give the pooled figure the
-    wanted width.
+    `k` is None for α. Of too few requests for an interval there is only `without_interval`.
+    `per_request` is None where the figure was predicted from hazards that all requests share.
+    `requests_needed` is how many requests like these give the pooled figure the wanted width.
     """
 
     figure: str
     symbol: str
     k: int | None
     pooled: Estimate | None  # over all tokens
+    without_interval: float | None  # the value alone, where there is no interval
     per_request: Estimate | None  # mean over requests
     requests_needed: int | None
 
@@ -276,6 +277,7 @@ def _described(
             symbol=sample.figure.symbol,
             k=k,
             pooled=of_tokens,
+            without_interval=None if of_tokens else sample.value,
             per_request=of_requests,
             requests_needed=requests_needed(sample, width),
         )

@@ -462,10 +462,11 @@ def _interval_parts(answer: Recommendation) -> Section:
 
 def better_draft(answer: Recommendation) -> str | None:
     """What a trained draft must reach to become the answer, or that none can; None where a draft
-    that could be trained is the answer already.
+    that could be trained is the answer already, or requests are too few to say.
     """
     trainable = {each.candidate for each in answer.headroom}
-    if not trainable or (answer.choice and answer.choice.candidate in trainable):
+    led = answer.choice is not None and answer.choice.candidate in trainable
+    if not trainable or led or answer.requests < MIN_REQUESTS:
         return None
     able = [each for each in answer.headroom if each.to_win]
     if not able:
