@@ -7,7 +7,6 @@ it then never proposes, as long as it has most of what the target writes.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
@@ -107,10 +106,10 @@ def caveats_of(facts: PairFacts) -> tuple[str, ...]:
         if covers(facts) is None:
             bound = ": `draftbench check --traffic` shows how much of your text it covers"
         elif words.traffic is not None:
-            # Rounded down: 100% would say that none is lacking.
-            share = math.floor(1000 * words.traffic.same_text) / 10
-            bound = f": at most {share:.1f}% of the traffic's tokens can be accepted"
-            if share == 100:
+            share = words.traffic.same_text
+            # 100% would say that none is lacking.
+            bound = f": at most {min(share, 0.999):.1%} of the traffic's tokens can be accepted"
+            if share == 1:
                 bound = ", none of which the traffic uses"
         caveats.append(
             f"the draft lacks {lacking} of the target's tokens and never proposes them{bound}"
