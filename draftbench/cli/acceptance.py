@@ -249,7 +249,7 @@ def _findings(report: AcceptanceReport) -> list[str]:
 
 
 def _of_grammars(report: AcceptanceReport) -> list[str]:
-    """For which requests replay speaks."""
+    """For which requests the figures of replay hold."""
     replayed = [c.candidate for c in report.candidates if c.requests and not c.counted]
     if not (report.constrained and replayed):
         return []

@@ -225,7 +225,7 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if question.engine is None or evaluator.foreign:
         return
     yield from _of_two_servers(run)
-    if traffic.constrained:
+    if traffic.constrained and run.replays:
         share = 1 - traffic.constrained / traffic.requests
         yield Caveat(
             "structured-output",

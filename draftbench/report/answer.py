@@ -309,8 +309,9 @@ def candidates(
         without,
     )
     alone = any(e.tokens_per_round_without_interval is not None for e in answer.by_candidate)
+    grammars = any(caveat.kind == "structured-output" for caveat in answer.caveats)
     meanings = {
-        "α": "α acceptance rate",
+        "α": "α acceptance rate" + ", replayed without grammars" * grammars,
         "tok/round": "tok/round over all rounds",
         "c": "c draft step / target step",
     }

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import structs
 from planner.engine_run import answers, run
-from scenes import ALL, BIG, CHEAP, INT4, SELF_DRAFT, SMALL, TARGET, evaluation, says
+from scenes import ALL, BIG, CHEAP, INT4, SELF_DRAFT, SMALL, TARGET, evaluation, replay, says
 
 from draftbench.cli.recommend import render
 from draftbench.planner.caveats import checks, predictions_off, unfinished
@@ -559,13 +559,18 @@ def test_the_prediction_of_one_configuration_has_no_median(configurations, witho
 
 
 def test_alpha_holds_for_the_requests_without_structured_output():
-    made = run(*answers(0), *answers(1))
-    traffic = structs.replace(made.manifest.traffic, requests=5, constrained=1)
-    made = replace(made, manifest=structs.replace(made.manifest, traffic=traffic))
-    said = caveat_of(made, "structured-output").text
+    replays = [replay([1.0] * 8, request=request) for request in "abcde"]
+    served, replayed = run(*answers(0), *answers(1)), run(*replays, *answers(0), *answers(1))
+
+    def constrained(made, count):
+        traffic = structs.replace(made.manifest.traffic, requests=5, constrained=count)
+        return replace(made, manifest=structs.replace(made.manifest, traffic=traffic))
+
+    said = caveat_of(constrained(replayed, 1), "structured-output").text
     assert said.startswith("1 of 5 requests have structured output")
     assert said.endswith("so α, which counts all, holds for the other 80%")
-    assert caveat_of(run(*answers(0), *answers(1)), "structured-output") is None
+    assert caveat_of(constrained(replayed, 0), "structured-output") is None
+    assert caveat_of(constrained(served, 1), "structured-output") is None  # its grammar was counted
 
 
 @pytest.mark.parametrize(
