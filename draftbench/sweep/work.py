@@ -243,7 +243,7 @@ def _decoding(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> f
     # The first batch once more, to warm up.
     seconds = (responses * limit + rows * warm) / rows * target.one_pass(rows)
     seconds += (responses + rows) * (target.reading(prompt) + draft.reading(prompt))
-    return (1 + (options.most_ks if options.measure == "all" else 1)) * seconds
+    return (1 + options.expected_ks) * seconds
 
 
 def step_on_engine(target: ModelSheet | None, speed: DeviceSpeed) -> float | None:

@@ -88,8 +88,12 @@ class TerminalWatcher:
         self._to_come, self._all_begun = list(stages), time.monotonic()
         self._believed = _BELIEVED * self._seconds_to_come() if in_seconds else 0.0
 
-    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
-        """Begin a stage of `total` units or more, of a candidate or (None) of the target."""
+    def stage(
+        self, what: str, total: int, candidate: Candidate | None = None, longer: float = 1.0
+    ) -> None:
+        """Begin a stage of `total` units or more, of a candidate or (None) of the target; it is
+        `longer` than planned by that factor.
+        """
         self._finish_stage()
         if total == 0:
             return
@@ -98,7 +102,7 @@ class TerminalWatcher:
         for at, (of, words, start, seconds) in enumerate(self._to_come):
             if of == candidate and what.startswith(words):
                 # What an earlier run has done lies between.
-                self._planned, self._to_come = seconds, self._to_come[at + 1 :]
+                self._planned, self._to_come = longer * seconds, self._to_come[at + 1 :]
                 self._planned_before += start
                 break
         self._begun, self._units, self._done = now, total, 0

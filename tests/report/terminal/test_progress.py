@@ -198,6 +198,13 @@ def test_the_time_left_moves_within_a_stage(planned, clock):
     assert left() == "2.3 min"
 
 
+def test_a_stage_that_is_longer_than_planned_has_that_much_more_left(planned, clock):
+    """Decoding at two k's and without a draft takes 1.5 times what one k was planned at: 52.5 s."""
+    watcher, left = planned
+    watcher.stage("decoding at k = 2, 3", 10, A, 1.5)
+    assert left() == "2.3 min"  # 52.5 + 50 s, times 20 + 20 over 10 + 20
+
+
 def test_between_two_units_the_time_left_is_counted_down(planned, clock):
     watcher, left = planned
     watcher.stage("replay", 1, A)
