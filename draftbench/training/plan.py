@@ -23,7 +23,7 @@ from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import SELF, Candidate
+from draftbench.records import SELF, STACK, Candidate, draft_of_stack
 from draftbench.run_folder.manifest import portable
 from draftbench.run_folder.run import Run
 from draftbench.training.draft_model import ModelInTraining
@@ -121,6 +121,11 @@ def plan_training(
         raise UsageError(
             f"the run's target, `{question.target}`, is not here",
             hint="train where it was swept: a training reads the target's tokenizer, or all of it",
+        )
+    if (beneath := draft_of_stack(spec)) is not None:
+        raise UsageError(
+            f"`{draft}` is prompt lookup before `{beneath}`, which alone has weights to train",
+            hint=f"train that, `--draft {beneath}`, then sweep what comes out as `{STACK}FOLDER`",
         )
     if spec == SELF or method not in ("draft-model", "eagle3"):
         raise UsageError(

@@ -58,7 +58,7 @@ def test_nothing_that_is_kept_holds_a_text(train, tmp_path):
 def test_the_result_in_a_file_has_the_proof_and_the_forecast(train, tmp_path):
     assert train("--out", tmp_path / "out", "-q", "-o", tmp_path / "result.txt").code == 0
     result = (tmp_path / "result.txt").read_text()
-    assert result.startswith("The trained draft is accepted more often")
+    assert result.startswith("The trained draft is faster")
     assert "\nForecast: " in result
 
 

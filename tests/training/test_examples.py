@@ -8,7 +8,13 @@ from scenes import manifest, trajectory
 from draftbench.errors import UsageError
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.training.examples import examples_of, first_of_near, other_traffic, place_of, prompt_of
+from draftbench.training.examples import (
+    examples_of,
+    first_of_near,
+    other_traffic,
+    place_of,
+    prompt_of,
+)
 
 KEY = b"k" * 32
 
@@ -99,7 +105,9 @@ def test_near_prompts_have_one_place_and_prove_nothing_on_other_traffic(recorded
     turns = [(prompt[:end], (1, 2)) for prompt in prompts_of(100) for end in (20, 30, 40)]
     run = recorded(turns)
     found = examples_of(run, KEY)
-    beginnings = [{prompt_of(r)[:20] for r in each} for each in (found.train, found.stop, found.prove)]
+    beginnings = [
+        {prompt_of(r)[:20] for r in each} for each in (found.train, found.stop, found.prove)
+    ]
     assert sum(map(len, beginnings)) == 100
     other = recorded([((*prompt, 5), (1, 2)) for prompt in prompts_of(200)], "other")
     proving = {prompt_of(r)[:20] for r in other_traffic(other, run, found)}

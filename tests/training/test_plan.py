@@ -45,6 +45,13 @@ def test_what_has_no_weights_is_not_trained(planned, draft):
         planned(draft)
 
 
+@pytest.mark.parametrize("draft", ["ngram+spoiled", "ngram+eagle3:head"])
+def test_of_a_stack_the_draft_is_trained_by_its_own_name(planned, draft):
+    with pytest.raises(UsageError, match="prompt lookup before") as refused:
+        planned(draft)
+    assert f"`--draft {draft.removeprefix('ngram+')}`" in refused.value.hint
+
+
 def test_a_head_that_is_named_as_a_model_is_refused_with_its_name(planned, embedded):
     with pytest.raises(UsageError, match="EAGLE-3 head") as refused:
         planned(str(embedded / "head"))
