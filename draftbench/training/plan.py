@@ -30,9 +30,8 @@ from draftbench.training.draft_model import ModelInTraining
 from draftbench.training.examples import Examples
 from draftbench.training.fit import InTraining
 from draftbench.training.head import DEPTHS, HeadInTraining
-from draftbench.training.held_out import Acceptance, Replayer
+from draftbench.training.held_out import Acceptance, Replayer, Speeds
 from draftbench.training.settings import TrainingSettings
-from draftbench.training.speed import Speeds
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from draftbench.models.source import ModelSource
-from draftbench.training.batches import IGNORED
-from draftbench.training.draft_model import ModelInTraining
+from draftbench.training.draft_model import IGNORED, ModelInTraining
 
 
 class Fixed:

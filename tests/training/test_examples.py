@@ -69,7 +69,7 @@ def prompts_of(count, length=40):
 
 
 def test_the_turns_of_a_conversation_and_a_prompt_with_another_word_are_near():
-    """By hand: of the 33 pieces of 40 tokens, the word in the middle is in 8; 25 of 33 are shared."""
+    """By hand: of 33 pieces of 40 tokens, the word in the middle is in 8; 25 are shared."""
     short, *others = prompts_of(100)
     turn, longer = (*short, *range(50)), (*short, *range(90))
     word = (*short[:20], 7, *short[21:])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftbench.acceptance.definitions import ALPHA_EMITTED, Sample, quotient
-from draftbench.training.learning_curve import gain_draws, interval
+from draftbench.training.forecast import gain_draws, interval
 
 PARTS = (0.005, 0.01, 0.02, 0.04)
 
