@@ -124,6 +124,7 @@ def train(
         target=plan.run.manifest.question.target,
         run=plan.run.manifest.run,
         **_splits(plan, key),
+        lora=settings.lora,
         epochs=settings.epochs,
         learning_rate=looked.learning_rate,
         batch=settings.batch,

@@ -43,11 +43,21 @@ def side_by_side(responses: Sequence[ScoredResponse], context: int) -> Batch:
 
 
 class ModelInTraining:
-    """A draft model; `teacher` is the target where it samples."""
+    """A draft model; `teacher` is the target where it samples. With a `rank`, adapters of it around
+    the linear layers are trained, and nothing else.
+    """
 
-    def __init__(self, source: ModelSource, device: str, teacher: nn.Module | None) -> None:
+    def __init__(
+        self, source: ModelSource, device: str, teacher: nn.Module | None, rank: int | None = None
+    ) -> None:
         self.source, self.teacher = source, teacher
         self.module: Any = source.load(torch.float32, device).train().requires_grad_(True)
+        if rank is not None:
+            from peft import LoraConfig, inject_adapter_in_model
+
+            torch.manual_seed(0)  # adapters begin with random numbers
+            adapters = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+            inject_adapter_in_model(adapters, self.module)
 
     @property
     def width(self) -> int:
@@ -84,13 +94,22 @@ class ModelInTraining:
 
     def save(self, folder: Path) -> None:
         """Write an ordinary checkpoint in the numbers of the original, with its tokenizer."""
-        weights, dtype = self.module.state_dict(), self._stored_dtype
+        weights, dtype = self._weights(), self._stored_dtype
         # Of two names for the same weights, as of tied embeddings, one is written.
         cast = {w.data_ptr(): w.to(dtype) for w in weights.values()}
         written = {name: cast[w.data_ptr()] for name, w in weights.items()}
         self.module.save_pretrained(folder, state_dict=written)
         self.source.config.save_pretrained(folder)  # a trainer changes the module's
         self.source.tokenizer.save_pretrained(folder)
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Those of the checkpoint, with what adapters add to them."""
+        held = self.module.state_dict().items()
+        weights = {n.replace(".base_layer.", "."): w for n, w in held if ".lora_" not in n}
+        for name, layer in self.module.named_modules():
+            if hasattr(layer, "get_delta_weight"):
+                weights[f"{name}.weight"] = layer.weight + layer.get_delta_weight("default")
+        return weights
 
     @property
     def _stored_dtype(self) -> torch.dtype:

@@ -126,6 +126,7 @@ class Training(Record, frozen=True):
     train: Split  # what it was trained on
     stop: Split  # what said when to stop
     prove: Split  # what proved it
+    lora: int | None  # rank of the adapters that were trained, and added to the weights
     epochs: int  # how often the responses were read at most
     learning_rate: float  # the largest
     batch: int  # responses a step

@@ -148,6 +148,15 @@ def test_the_original_is_accepted_in_the_proof_as_the_sweep_found(train, tmp_pat
     assert proof["rate"]["original"]["value"] == pytest.approx(rate)
 
 
+def test_adapters_are_trained_into_an_ordinary_checkpoint(train, tmp_path, spoiled):
+    pytest.importorskip("peft")
+    outcome = train("--out", tmp_path / "out", "--format", "json", "--lora", 4)
+    assert outcome.code == 0
+    training = json.loads(outcome.out)["training"]
+    assert (training["lora"], training["proof"]["rate"]["difference"]["low"] > 0) == (4, True)
+    assert weights(tmp_path / "out").keys() == weights(spoiled).keys()
+
+
 def test_a_head_is_trained(train, tmp_path, embedded):
     outcome = train("--out", tmp_path / "out", "--format", "json", draft="eagle3:head")
     answer = json.loads(outcome.out)
