@@ -96,11 +96,11 @@ class MtpHead:
         padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
         rows, last = len(tokens) - 1, len(tokens) - 2
         cache = self.new_cache(rows + depths * CHUNK)
-        left = self.layer(0, padded[1 : rows + 1], states, cache)
+        left = self._through(0, padded[1 : rows + 1], states, cache)
         if self.depths > 1:
             drafted = [self.best(left[first:last])]
             for depth in range(1, min(depths, self.depths)):
-                left = self.layer(depth, padded[depth + 1 : depth + 1 + rows], left, cache)
+                left = self._through(depth, padded[depth + 1 : depth + 1 + rows], left, cache)
                 drafted.append(self.best(left[first:last]))
             yield torch.stack(drafted, dim=1)
             return
@@ -116,6 +116,19 @@ class MtpHead:
                 drafted.append(self.best(part))
             cache.lengths[0] = 0
             yield torch.stack(drafted, dim=1)
+
+    def _through(
+        self, depth: int, tokens: Tensor, entering: Tensor, cache: SlabTransformersCache
+    ) -> Tensor:
+        """What a layer leaves at all rows of a text, some at a time: its mask is as large as these
+        times the text.
+        """
+        left = []
+        for part, states in zip(tokens.split(CHUNK), entering.split(CHUNK), strict=True):
+            left.append(self.layer(depth, part, states, cache))
+            cache.lengths[0] += len(part)
+        cache.lengths[0] = 0
+        return torch.cat(left)
 
     def layer(
         self,

@@ -98,6 +98,23 @@ def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, 
 
 
 @pytest.mark.parametrize("layers", [1, 3])
+def test_a_long_text_is_read_some_rows_at_a_time(layers, monkeypatch):
+    """A mask of all rows over all of them would be as large as the text's length squared."""
+    runner, head = runners(layers)
+    text = sum(PROMPTS, [])
+    whole = passes_along(runner, head, text, 3, 2)
+    masks = []
+    for layer in head.model.layers:
+        layer.register_forward_pre_hook(
+            lambda layer, args, given: masks.append(given["attention_mask"].shape[-2]),
+            with_kwargs=True,
+        )
+    monkeypatch.setattr("draftbench.decoder.mtp.CHUNK", 5)
+    assert passes_along(runner, head, text, 3, 2) == whole
+    assert max(masks) == 5
+
+
+@pytest.mark.parametrize("layers", [1, 3])
 def test_rows_side_by_side_take_the_rounds_that_they_take_alone(layers):
     runner, head = runners(layers)
     tasks = [task(prompt) for prompt in PROMPTS]
