@@ -101,7 +101,7 @@ def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, 
 def test_a_long_text_is_read_some_rows_at_a_time(layers, monkeypatch):
     """A mask of all rows over all of them would be as large as the text's length squared."""
     runner, head = runners(layers)
-    text = sum(PROMPTS, [])
+    text = [token for prompt in PROMPTS for token in prompt]
     whole = passes_along(runner, head, text, 3, 2)
     masks = []
     for layer in head.model.layers:
