@@ -22,6 +22,7 @@ import gc
 import shutil
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -46,8 +47,10 @@ LARGEST, LEAST_PARTS = 0.5, 3
 _BETAS = np.linspace(-1.0, 1.5, 26)
 # How much two trainings on as much data differ (sd), on a grid.
 _NOISES = np.geomspace(0.003, 0.03, 8)
-# What an e-fold more data adds (sd), before anything was trained, and what the largest part does.
-_SLOPE, _LEVEL = 0.01, 0.3
+# What an e-fold more data adds (sd), on a grid: from drafts that are fitted to halves of drafts.
+_SLOPES = np.geomspace(0.003, 0.1, 8)
+# What the largest part adds (sd), before anything was trained.
+_LEVEL = 0.3
 
 
 def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
@@ -129,19 +132,16 @@ def gain_draws(parts: Sequence[float], accepted: Sequence[Sample], most: float =
     """
     original, covariance = _rates(accepted)
     gains = original[1:] - original[0]
-    x, unit = np.log(np.array([*parts, 1.0]) / parts[-1]), np.array([_LEVEL, _SLOPE])
-    chances, options = [], []
-    for beta in _BETAS.tolist():
-        slope = x if abs(beta) < 1e-9 else -np.expm1(-beta * x) / beta
-        design = np.stack([np.ones_like(x), slope], axis=1) * unit
+    x, chances, options = np.log(np.array([*parts, 1.0]) / parts[-1]), [], []
+    for beta, noise, slope in product(_BETAS.tolist(), _NOISES.tolist(), _SLOPES.tolist()):
+        more = x if abs(beta) < 1e-9 else -np.expm1(-beta * x) / beta
+        design = np.stack([np.full_like(x, _LEVEL), slope * more], axis=1)
         known, wanted = design[:-1], design[-1]
-        for noise in _NOISES.tolist():
-            error = covariance + noise**2 * np.eye(len(parts))
-            inverse = np.linalg.inv(known @ known.T + error)
-            chances.append((np.linalg.slogdet(inverse)[1] - gains @ inverse @ gains) / 2)
-            pull = wanted @ known.T @ inverse
-            left = wanted @ wanted - pull @ known @ wanted + noise**2 + covariance[-1, -1]
-            options.append((float(pull @ gains), float(np.sqrt(left))))
+        inverse = np.linalg.inv(known @ known.T + covariance + noise**2 * np.eye(len(parts)))
+        chances.append((np.linalg.slogdet(inverse)[1] - gains @ inverse @ gains) / 2)
+        pull = wanted @ known.T @ inverse
+        left = wanted @ wanted - pull @ known @ wanted + noise**2 + covariance[-1, -1]
+        options.append((float(pull @ gains), float(np.sqrt(left))))
     likely = np.exp(np.array(chances) - max(chances))
     generator = generator_of("learning curve")
     chosen = generator.choice(len(options), p=likely / likely.sum(), size=RESAMPLES)
