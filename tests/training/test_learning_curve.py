@@ -38,7 +38,7 @@ def test_a_gain_that_grows_by_the_same_with_every_doubling_is_held():
 
 
 def test_a_gain_that_more_than_doubles_with_every_part_is_held():
-    """Half of a draft's layers after 1, 2, 4 and 8 of 57 steps, and after all of them: as trained."""
+    """Half of a draft's layers after 1, 2, 4 and 8 of 57 steps and after all: as trained."""
     parts = [steps / 57 for steps in (1, 2, 4, 8)]
     rates = (0.009 + gain for gain in (0.0, 0.0017, 0.0051, 0.0098, 0.0286))
     found = interval(gain_draws(parts, accepted(*rates, requests=60, tokens=40)))
