@@ -112,6 +112,7 @@ def train(
     settings, trained = plan.settings, work / "trained"
     looked = _trained_once(plan, work, trained, progress)
     progress.note("proving it on requests that it never saw")
+    packages = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
 
     def proof(responses: Sequence[ScoredResponse]) -> Proof:
         along, speeds = plan.replayer.along, plan.speeds
@@ -134,7 +135,7 @@ def train(
         forecast=made,
         proof=proof(plan.examples.prove),
         other=proof(other) if other else None,
-        packages={name: metadata.version(name) for name in ("torch", "transformers")},
+        packages={name: metadata.version(name) for name in packages},
     )
     if training.proof.better:
         with writing(work):

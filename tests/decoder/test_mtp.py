@@ -45,7 +45,7 @@ def passes_along(runner, head, text, first, depths):
     cache = runner.new_cache(len(text))
     runner.forward(torch.tensor(text[:-1]), cache, every=False, heard=heard)
     parts = head.along(text, heard.joined(), first, depths)
-    return [proposal for part in parts for proposal in part.tolist()]
+    return [proposal for part in parts for proposal in part.tokens.tolist()]
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
