@@ -63,7 +63,7 @@ def test_the_result_in_a_file_has_the_proof_and_the_forecast(train, tmp_path):
 
 
 @pytest.fixture(params=[None, 4])
-def adapters(request):
+def lora(request):
     """All weights, or adapters of rank 4."""
     if request.param is None:
         return ()
@@ -71,14 +71,14 @@ def adapters(request):
     return "--lora", request.param
 
 
-def test_trained_twice_it_has_the_same_weights(train, adapters, tmp_path):
+def test_trained_twice_it_has_the_same_weights(train, lora, tmp_path):
     for name in ("one", "two"):
-        assert train("--out", tmp_path / name, *adapters).code == 0
+        assert train("--out", tmp_path / name, *lora).code == 0
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
 
 
-def test_an_interrupted_training_resumes_to_the_same_weights(train, adapters, tmp_path, monkeypatch):
-    assert train("--out", tmp_path / "whole", *adapters).code == 0
+def test_an_interrupted_training_resumes_to_the_same_weights(train, lora, tmp_path, monkeypatch):
+    assert train("--out", tmp_path / "whole", *lora).code == 0
     looks, along = [], Replayer.along
 
     def interrupted(self, checkpoint, responses):
@@ -89,7 +89,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(train, adapters, tm
 
     with monkeypatch.context() as patch:
         patch.setattr(Replayer, "along", interrupted)
-        outcome = train("--out", tmp_path / "out", *adapters)
+        outcome = train("--out", tmp_path / "out", *lora)
     assert outcome.code == 130
     assert f"--out {tmp_path / 'out'}" in outcome.err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
@@ -98,7 +98,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(train, adapters, tm
         raise AssertionError("the forecast was made again")
 
     monkeypatch.setattr(course, "forecast", made_again)
-    assert train("--out", tmp_path / "out", *adapters).code == 0
+    assert train("--out", tmp_path / "out", *lora).code == 0
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
 
 
