@@ -116,17 +116,6 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=decide(less, decided.min_speedup) != decide(found, decided.min_speedup),
             short=f"a step without a draft is slower than a pass over {tokens} tokens: {speed}",
         )
-    if better := [each.name for each in decided.preferred_over]:
-        *some, last = better
-        names = f"{', '.join(some)} and {last} are" if some else f"{last} is"
-        other = [e.memory_bytes != leader.memory_bytes for e in decided.preferred_over]
-        why = "needs less memory" if any(other) else "drafts fewer tokens"
-        if any(other) and not all(other):
-            why = "needs less memory or drafts fewer tokens"
-        yield Caveat(
-            "tie",
-            f"{names} expected to be hardly better than {leader.name}, which leads since it {why}",
-        )
     if leader.interval_from is not None:
         short = ""
         if not leader.decoded:

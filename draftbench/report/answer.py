@@ -242,7 +242,7 @@ def lead(answer: Recommendation) -> str:
 
 
 def certainty(answer: Recommendation) -> list[str]:
-    """How likely the choice is the best, and how far acceptance could fall before it loses."""
+    """How likely the choice is the best, what ranks, and which limits are kept."""
     notes = []
     if answer.probability_best is not None and answer.expected_regret is not None:
         sure = answer.probability_best
@@ -251,10 +251,6 @@ def certainty(answer: Recommendation) -> list[str]:
             f"{likely} likely to be the best choice; expected loss {answer.expected_regret:.1%} of "
             "the best speed."
         )
-    # Of an open answer it is not known that speculation pays at all.
-    if answer.break_even and answer.choice:
-        margin = answer.break_even.margin
-        notes.append(f"Acceptance could fall by {margin:.0%} before speculation stops paying.")
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
     return [*notes, *limits_kept(answer)]
@@ -372,7 +368,6 @@ def every_section(answer: Recommendation) -> list[Section]:
         headroom(answer),
         latency(answer.latency, answer.engine, answer.arrivals) if answer.latency else Section(""),
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
-        Section("Rules of thumb", notes=advice(answer)),
     )
     return filled(sections)
 
@@ -633,11 +628,6 @@ def losers(answer: Recommendation) -> list[str]:
 def failures(answer: Recommendation) -> list[str]:
     """What could not be measured."""
     return [f"{failure.candidate or 'target'}: {failure.reason}" for failure in answer.failures]
-
-
-def advice(answer: Recommendation) -> list[str]:
-    """The rules of thumb that fit this run, with their sources."""
-    return [f"{one.sentence}. Source: {one.source}." for one in answer.advice]
 
 
 # The fields of `Side`.

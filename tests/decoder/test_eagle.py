@@ -128,7 +128,7 @@ def test_a_runner_tells_what_enters_its_layers(kind):
         torch.testing.assert_close(torch.cat(states[row]), every, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("k", [3, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 5))])
 def test_decoding_goes_through_the_rounds_that_replay_predicts(variant, k):
     config, weights = variant
     target = runner()

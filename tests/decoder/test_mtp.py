@@ -48,7 +48,7 @@ def passes_along(runner, head, text, first, depths):
     return [proposal for part in parts for proposal in part.tokens.tolist()]
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("layers", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_every_round_is_that_of_transformers_use_of_the_same_layers(monkeypatch, layers):
     """transformers drafts one token by each layer, from the second token on."""
     model, drafting = random_mtp.target(layers, VOCABULARY)
@@ -77,7 +77,10 @@ def test_every_round_is_that_of_transformers_use_of_the_same_layers(monkeypatch,
     assert rounds > 60 / layers
 
 
-@pytest.mark.parametrize(("layers", "ks"), [(1, (1, 2, 4)), (3, (1, 2, 3, 5))])
+@pytest.mark.parametrize(
+    ("layers", "ks"),
+    [(1, (1, 4)), (2, (3,)), pytest.param(3, (1, 2, 3, 5), marks=pytest.mark.slow)],
+)
 def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, ks):
     """A single layer is used again; several draft no more tokens than they are."""
     runner, head = runners(layers)
