@@ -322,7 +322,10 @@ def _change(
     elif not obstacle:
         shared = sorted({*a.requests} & {*b.requests})
         if len(shared) >= MIN_REQUESTS:
-            before, after = samples = _only(a, shared), _only(b, shared)
+            before, after = _only(a, shared), _only(b, shared)
+            # Each run's log may repeat a request: it counts as often in both.
+            after = replace(after, weights=before.weights)
+            samples = before, after
             difference = gain_of(before, after, relative=False).interval
             gain = gain_of(before, after, relative=True).interval
         if difference is None or gain is None:

@@ -2,7 +2,7 @@
 
 Acceptance is a property of models and traffic, cost of hardware and runner: a source answers for
 each candidate at each concurrency that was timed there, and names its runner. Between two timed
-concurrencies costs are interpolated linearly, beyond them they are unknown.
+concurrencies they follow the tokens of a pass (`passes.between`), beyond them they are unknown.
 
     engine: llama.cpp b4000, 4-bit GGUF           # named in every answer
     concurrency:

@@ -190,9 +190,7 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
     replays = {(r.key, r.candidate): r for r in records if isinstance(r, (Replay, LookupReplay))}
     # An answer is recorded again once it is known whether it differs at a near tie.
     answers = {
-        (r.server, r.key, r.load == "open" or r.concurrency): r
-        for r in records
-        if isinstance(r, Served)
+        (r.server, r.key, r.load, r.asked_concurrency): r for r in records if isinstance(r, Served)
     }
     served = tuple(answers_that_count(answers.values(), trajectories.keys()))
     counted = {row.server for row in served}

@@ -56,7 +56,7 @@ SYSTEMS = (
 # Where a row keeps what is read of it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
 _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
-_PLAIN = str | int | float
+_TEXT = str | int | float
 _BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
 # Fields that may be beside a bare text that was sent to SGLang, TGI or AIPerf.
@@ -351,7 +351,7 @@ def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
             "response": _,
         }:
             # Dolly calls the input `context`; a structure is left.
-            names = (name for name in ("input", "context") if isinstance(call.get(name), _PLAIN))
+            names = (name for name in ("input", "context") if isinstance(call.get(name), _TEXT))
             beside = [name for name in names if call[name] not in _EMPTY][:1]
             text = "\n".join([instruction, *(str(call[name]) for name in beside)])
             turns = [*_history(call.get("history")), _user(text)]

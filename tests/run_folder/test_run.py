@@ -54,6 +54,13 @@ def test_the_last_of_two_trajectories_of_a_request_holds():
     assert [t.digest for t in run_of(manifest(), both).trajectories] == ["new"]
 
 
+def test_answers_to_single_requests_are_not_those_of_the_same_server_at_times_of_arrival():
+    alone = scenes.served(None, 0, 0.5, 1.0)
+    together = scenes.served(None, 0, 0.9, 2.0, load="open", concurrency=3)
+    writes = trajectory("r", 2, origin="engine", margins=(), argmax=())
+    assert run_of(manifest(engine="vllm"), [writes, alone, together]).served == (alone, together)
+
+
 def decode(process, k, **changes):
     return scenes.decode(DRAFT, k, 1.0, **{"process": process, "concurrency": 4} | changes)
 

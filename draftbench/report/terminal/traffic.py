@@ -10,7 +10,7 @@ from draftbench.traffic.summary import ORDINARY, RequestFigures, TrafficSummary
 # Fields that are named; the others are counted.
 _NAMED = 8
 # Forms of plain prompts that other benchmarks put through the chat template.
-_PLAIN = {"vLLM custom", "text"}
+_AS_CHAT_ELSEWHERE = {"vLLM custom", "text"}
 
 
 def traffic_lines(summary: TrafficSummary) -> list[str]:
@@ -59,7 +59,7 @@ def _lines(summary: TrafficSummary) -> Iterator[str]:
     for bad in summary.bad_rows:
         others = f" ({bad.rows} such rows)" if bad.rows > 1 else ""
         yield f"bad row {bad.first}: {bad.reason}{others}"
-    if _PLAIN & summary.forms.keys():
+    if _AS_CHAT_ELSEWHERE & summary.forms.keys():
         yield (
             "prompts are used as they are; vLLM and AIPerf would put them through the chat "
             "template (--as-chat)"

@@ -19,7 +19,7 @@ from draftbench.gate.compare import CandidateChange, FigureChange, compare_runs
 from draftbench.gate.judge import judge
 from draftbench.gate.limits import Limit
 from draftbench.gate.make_baseline import make_baseline
-from draftbench.records import Candidate, DraftingMode, Sampling
+from draftbench.records import Candidate, DraftingMode, Sampling, Trajectory
 from draftbench.run_folder.run import run_of
 
 SIX = 6
@@ -272,6 +272,27 @@ def test_an_interval_that_leans_shows_both_ends(run_a, low, high, word):
 def test_tokens_per_round_at_two_ks_are_neither_higher_nor_lower(run_a):
     less = Estimate(-0.5, -0.6, -0.4), Estimate(0.8, 0.7, 0.9)
     assert list(words(shown(run_a, "tokens per round", (3, 2), *less)).values()) == ["another k"]
+
+
+def test_a_request_counts_as_often_in_both_runs(hand, made):
+    """In B, a sample of the log, each request stands for one row; in A the bad ones for two."""
+    rates = (1.0, 0.0) * 3
+
+    def weighed(weights):
+        records = made(accept=rates)
+        return hand.run(
+            [
+                msgspec.structs.replace(r, weight=weights[int(r.request[1])])
+                if isinstance(r, Trajectory)
+                else r
+                for r in records
+            ]
+        )
+
+    row = figures(weighed((1.0, 2.0) * 3), weighed((1.0,) * 6))[ALPHA]
+    # Of 9 rows 3 are accepted.
+    assert (row.a.value, row.b.value) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert row.difference.value == 0
 
 
 def test_four_common_requests_are_too_few_to_tell(hand, made):
