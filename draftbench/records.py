@@ -199,7 +199,7 @@ class Numbers(array):  # type: ignore[type-arg]
 
 
 def numbers(typecode: str, values: Sequence[float]) -> Numbers:
-    """Them, packed: by way of bytes, which takes half as long as one by one."""
+    """Pack numbers; through bytes, which takes half as long as one by one."""
     return Numbers(typecode, pack(f"{len(values)}{typecode}", *values))
 
 

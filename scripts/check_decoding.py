@@ -57,7 +57,9 @@ def main() -> None:
         run = read_run(RunFolder(Path(name)))
         print(run.path.name)
         now = as_now(run)
-        for before, after in zip(recommend(run).levels, recommend(now).levels, strict=True):
+        for before, after in zip(
+            recommend(run).by_concurrency, recommend(now).by_concurrency, strict=True
+        ):
             concurrency = before.concurrency
             spent, less = (seconds(each.decodes_by_concurrency[concurrency]) for each in (run, now))
             shares = (f"{spent:.0f} s", f"{less:.0f} s, {less / spent - 1:+.0%}")

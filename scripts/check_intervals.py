@@ -258,7 +258,7 @@ def simulate(name: str, number: int) -> Trial:
     if cell.figures:
         return Trial(cell=name, number=number, intervals=tuple(figures(world, found)))
     intervals, decisions = [], []
-    for level in found.levels:
+    for level in found.by_concurrency:
         if level.leader is not None and level.decision is not None:
             of = f"S at {level.concurrency}"
             true, best = world.speedup_of(level.leader), world.best(level.concurrency)

@@ -102,7 +102,10 @@ class Population:
                 for length, rate in zip(self.lengths.tolist(), self.rates[draft], strict=True)
             ]
             expected = expected_rounds(laws, k)
-            self._rounds[draft, k] = float(expected.rounds.sum()), float(expected.accepted.sum())
+            self._rounds[draft, k] = (
+                float(expected.with_draft.sum()),
+                float(expected.accepted.sum()),
+            )
         return self._rounds[draft, k]
 
     @property

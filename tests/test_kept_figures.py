@@ -27,7 +27,7 @@ ENGINES = ("vllm", "sglang", "llamacpp", "tensorrt-llm", "transformers")
 
 # Old path → new path, as regular expressions over "a.b[0].c".
 RENAMED: dict[str, list[tuple[str, str]]] = {
-    "recommend": [],
+    "recommend": [(r"levels\[(.*)", r"by_concurrency[\1")],
     # A card is called a candidate.
     "acceptance": [(r"cards\[(\d+)\]\.(.*)", r"candidates[\1].\2")],
     "compare": [],

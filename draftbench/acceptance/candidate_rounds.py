@@ -118,11 +118,11 @@ def _same_hazard(rounds: Rounds) -> Rounds:
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        few = rounds.rounds.sum() * (middle**positions).sum() < rounds.accepted.sum()
+        few = rounds.with_draft.sum() * (middle**positions).sum() < rounds.accepted.sum()
         low, high = (middle, high) if few else (low, middle)
     shares = high**positions
     survived = np.multiply.outer(rounds.accepted, shares / shares.sum())
-    reached = np.column_stack([rounds.rounds, survived[:, :-1]])
+    reached = np.column_stack([rounds.with_draft, survived[:, :-1]])
     return replace(rounds, reached=reached, survived=survived)
 
 

@@ -196,13 +196,13 @@ def mean_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> 
     """The engines' τ, which counts one token of the target for every round, also for a round that
     was cut by the end of the response.
     """
-    emitted = rounds.rounds + rounds.accepted
-    return ratio(MEAN_ACCEPTED_LENGTH, trajectories, emitted, rounds.rounds)
+    emitted = rounds.with_draft + rounds.accepted
+    return ratio(MEAN_ACCEPTED_LENGTH, trajectories, emitted, rounds.with_draft)
 
 
 def accepted_without_bonus(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
     """τ - 1, the draft tokens alone."""
-    return ratio(ACCEPTED_WITHOUT_BONUS, trajectories, rounds.accepted, rounds.rounds)
+    return ratio(ACCEPTED_WITHOUT_BONUS, trajectories, rounds.accepted, rounds.with_draft)
 
 
 def uncut_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
@@ -221,7 +221,7 @@ def hazard(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) ->
 def survival(trajectories: Sequence[Trajectory], rounds: Rounds, position: int) -> Sample:
     """P(the first `position` draft tokens all accepted), position 1 … k, in rounds that drafted."""
     accepted = rounds.survived[:, position - 1]
-    return ratio(_at(SURVIVAL, position), trajectories, accepted, rounds.rounds)
+    return ratio(_at(SURVIVAL, position), trajectories, accepted, rounds.with_draft)
 
 
 def by_tokens(trajectories: Sequence[Trajectory]) -> Sample:

@@ -80,7 +80,7 @@ def suspected_faults(
     replays = [replay for _, replay in model_pairs(pairs)]
     positions = sum(min(len(replay.accept), replay.draftable) for replay in replays)
     # NaN where an engine did not report its rounds.
-    rounds = [at_k for at_k in rounds if np.isfinite(at_k.rounds).all()]
+    rounds = [at_k for at_k in rounds if np.isfinite(at_k.with_draft).all()]
     fruitless = [poor for at_k in rounds if (poor := _almost_none(at_k)) is not None]
     longest = max(rounds, key=lambda at_k: at_k.k, default=None)
     perfect = longest and _almost_all(longest)
@@ -100,7 +100,7 @@ def suspected_faults(
 
 def _almost_none(rounds: Rounds) -> str | None:
     """That hardly any round accepted a token."""
-    drafted, fruitful = float(rounds.rounds.sum()), float(rounds.survived[:, 0].sum())
+    drafted, fruitful = float(rounds.with_draft.sum()), float(rounds.survived[:, 0].sum())
     if np.isnan(fruitful):  # the engine reported sums; no more rounds than tokens were accepted
         fruitful = float(rounds.accepted.sum())
     if drafted < _MIN_TRIED or fruitful >= _ALMOST_NONE * drafted:

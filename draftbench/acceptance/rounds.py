@@ -103,8 +103,8 @@ class Rounds:
 
     k: int
     tokens: Floats  # tokens of the response after the first [responses]
-    rounds: Floats  # rounds that drafted [responses]
-    undrafted: Floats  # rounds with nothing to draft, k' = 0 [responses]
+    with_draft: Floats  # rounds that drafted [responses]
+    without_draft: Floats  # rounds with nothing to draft, k' = 0 [responses]
     proposed: Floats  # draft tokens proposed [responses]
     accepted: Floats  # draft tokens accepted [responses]
     cut: Floats  # draft tokens proposed past an accepted end of the response [responses]
@@ -124,7 +124,7 @@ class Rounds:
     @property
     def target_passes(self) -> Floats:
         """All rounds: each is one target pass [responses]."""
-        return self.rounds + self.undrafted
+        return self.with_draft + self.without_draft
 
     @property
     def counts(self) -> dict[str, Floats]:
@@ -231,8 +231,8 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
     return Rounds(
         k=k,
         tokens=np.array([decode.output_tokens - 1.0 for decode in decodes]),
-        rounds=total(drafted),
-        undrafted=total(~drafted),
+        with_draft=total(drafted),
+        without_draft=total(~drafted),
         proposed=total(proposed),
         accepted=total(accepted),
         cut=total(cut),
@@ -286,9 +286,9 @@ def _position_counts(
 ) -> dict[int, dict[str, Floats]]:
     """The arrays of `Rounds`, by k.
 
-    Far from the end every round drafts k tokens and another follows. How many start up to each
-    position near the end, and how many of those accept all k, says what is otherwise there; and
-    there a round stops untried once it has accepted all that can be drafted.
+    Far from the end every round drafts k tokens and another follows. Near it, rounds are sorted by
+    how many tokens are left, from sums of their starts; and there a round stops untried once it has
+    accepted all that can be drafted.
     """
     along = _Positions.of(laws, max(ks) + 1)
     length, last, reach = along.length, along.last, along.reach
@@ -323,8 +323,8 @@ def _position_counts(
         past_end = np.clip(last - length + 1, 0, k - tokens[:k])
         found[k] = {
             "tokens": np.maximum(length - 1, 0).astype(np.float64),
-            "rounds": drafted,
-            "undrafted": by_draft_length[0],
+            "with_draft": drafted,
+            "without_draft": by_draft_length[0],
             "proposed": np.arange(k + 1) @ by_draft_length,
             "accepted": survived.sum(axis=0),
             "cut": (untried * past_end).sum(axis=0),
@@ -424,8 +424,8 @@ def _counts(chain: _Chain, k: int) -> dict[str, Floats]:
     survived = np.einsum("rp,trp->rt", starts, reach[1:])
     return {
         "tokens": np.maximum(length[:, 0] - 1, 0).astype(np.float64),
-        "rounds": by_draft_length[:, 1:].sum(1),
-        "undrafted": by_draft_length[:, 0],
+        "with_draft": by_draft_length[:, 1:].sum(1),
+        "without_draft": by_draft_length[:, 0],
         "proposed": by_draft_length @ np.arange(k + 1),
         "accepted": survived.sum(1),
         "cut": (accepts_inside * (drafted - inside)).sum(1),

@@ -125,7 +125,6 @@ def render(report: AcceptanceReport, style: str, width: int, *, everything: bool
     if everything:
         parts = [part for each in report.candidates for part in _of_candidate(each, report.width)]
         sections = filled([*parts, _differences(report)])
-    if everything:
         trees = any(c.trees for c in report.candidates if c.candidate != SELF)
         notes = [_LEGEND, *([_TREES] if trees else []), *_definitions(report.width)]
         notes = [*_of_grammars(report), *notes]

@@ -45,8 +45,8 @@ class ProposalRequest(NamedTuple):
 
 
 class Drafter(Protocol):
-    """Proposes along responses, a row each. What reads the target's states (`reads` names the
-    layers that they enter) is given those of every token that the target reads.
+    """Proposes along responses, a row each. One that `reads` is given the target's hidden states
+    before those layers, of every token that the target reads.
     """
 
     reads: Sequence[int]

@@ -189,8 +189,8 @@ def head_drafter(head: Head) -> HeadDrafter:
 
 
 class ModulesDrafter(HeadDrafter):
-    """Several layers that propose their argmax. What a layer read of a round's own drafts is read
-    again in the next: a row is done once the tokens that all layers read there are known.
+    """Several layers that propose their argmax. What they read of drafts is read again in the next
+    round: a row is done once the tokens that all layers read there are known.
     """
 
     def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:

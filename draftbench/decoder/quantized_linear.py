@@ -166,7 +166,8 @@ class Int8Linear(ProductLinear):
             rows = x.float()
             largest = rows.abs().amax(1, True)
             # The kernels take one scale for all tokens, so each token's is applied before and after
-            # the product. A row of zeros is divided by 0; the result is multiplied by 0.
+            # the product. Of a row of zeros, which is divided by 0, any integers will do:
+            # their product is multiplied by 0.
             out = multiply(rows, largest).mul_(largest).to(x.dtype)
             return out if bias is None else out.add_(bias)
 

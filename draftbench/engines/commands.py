@@ -104,17 +104,11 @@ def launch(start: ServerStart, host: str, port: int) -> Launch:
                 hint="leave it out; drafts and draft lengths are --drafts and --k",
             )
     values = {"model": start.target, "host": host, "port": str(port), "python": sys.executable}
-    command, form = (
-        _filled("--engine-command", text or engine.command, values, [*own, *more])
-        for text, own, more in (
-            (given, words, added),
-            (
-                given and " ".join(form_of(_split("--engine-command", given))),
-                map(hidden_in, words),
-                form_of(added),
-            ),
-        )
-    )
+    command = _filled("--engine-command", given or engine.command, values, [*words, *added])
+    # What the run folder keeps of it.
+    shape = given and " ".join(form_of(_split("--engine-command", given)))
+    hidden = [*map(hidden_in, words), *form_of(added)]
+    form = _filled("--engine-command", shape or engine.command, values, hidden)
     stop = _filled("--engine-stop-command", start.stop_command or "", values, None)
     environment = {"VLLM_NO_USAGE_STATS": "1"}
     if start.threads is not None:

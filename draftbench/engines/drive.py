@@ -110,12 +110,12 @@ class _Drive:
             answer.reason = answer.reason or f"the server counts {what}"
             answer.error = answer.error or Fault.GARBAGE
         if before is not None:
-            answer.counts = self._server.counted(answer, since(before, await self._count()))
+            answer.counts = self._server.rounds_of(answer, since(before, await self._count()))
         self._answers.put(answer)
 
     async def _count(self) -> RoundCounts:
         try:
-            return await self._server.count()
+            return await self._server.count_now()
         except AnswerError:
             return RoundCounts()
 

@@ -194,16 +194,16 @@ class Server(ABC):
         """Empty the prefix cache; False where the server cannot."""
         return self.flush_route is not None and self.http.run(self.http.post(self.flush_route))
 
-    def counted(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
+    def rounds_of(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
         """The rounds of an answer that was alone, from what it states and what the counters
         `around` it say; these may hold another client's requests too.
         """
         return answer.counts
 
     def counters(self) -> RoundCounts:
-        return self.http.run(self.count())
+        return self.http.run(self.count_now())
 
-    async def count(self) -> RoundCounts:
+    async def count_now(self) -> RoundCounts:
         """`counters` for the event loop; all None where the server shows none."""
         with unless_refused():
             return read_counters(await self.http.page("/metrics"))

@@ -174,7 +174,7 @@ class LlamaCpp(Server):
                 if event.timings.predicted_ms is not None:
                     answer.decode_seconds = event.timings.predicted_ms / 1e3
 
-    def counted(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
+    def rounds_of(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
         # An answer without sums drafted nothing. Other sums hold another client's requests.
         stated = answer.counts or RoundCounts(drafted=0, accepted=0)
         same = (around.drafted, around.accepted) == (stated.drafted, stated.accepted)

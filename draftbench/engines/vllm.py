@@ -107,7 +107,7 @@ class Vllm(TokenServer, OpenAi):
             else tuple(zip(drafted, accepted, strict=True)),
         )
 
-    def counted(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
+    def rounds_of(self, answer: Answer, around: RoundCounts) -> RoundCounts | None:
         if answer.counts or answer.error or around.rounds is None or around.accepted is None:
             return answer.counts
         # A round writes what it accepts and one token more. The last may go past the end, and

@@ -440,14 +440,14 @@ def why_unpaired(a: Run, b: Run) -> str | None:
 
 def _answers(name: str, run: Run) -> Iterator[RunAnswer]:
     first = recommend(run)
-    for level in first.levels:
-        options = DecisionOptions(concurrency=(level.concurrency,))
-        answer = first if level.concurrency == first.concurrency else recommend(run, options)
+    for at in first.by_concurrency:
+        options = DecisionOptions(concurrency=(at.concurrency,))
+        answer = first if at.concurrency == first.concurrency else recommend(run, options)
         leader = answer.leading_evaluation
         yield RunAnswer(
             run=name,
             runner=answer.engine or BUILT_IN,
-            load=_load(run, level.concurrency),
+            load=_load(run, at.concurrency),
             requests=answer.requests,
             decision=answer.decision,
             draft=str(leader.candidate) if leader else None,

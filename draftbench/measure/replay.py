@@ -88,7 +88,7 @@ def replay_model(
             q = distribution(logits, sampling if filtered else temperature_only(sampling))
             if of_target is not None:
                 p = distribution(of_target[2].to(q.device), sampling)
-                of_chosen = p.gather(1, chosen[:, None])[:, 0].double()
+                of_chosen = p.gather(1, index)[:, 0].double()
                 overlap = torch.minimum(p, q).sum(dim=-1)
             else:
                 log_p = group[row].log_p[start : start + len(logits)]

@@ -35,7 +35,7 @@ WIDEST_MARGIN = 1.0
 # Stands for log 0, of a token that the request's filters exclude: JSON has no infinity.
 EXCLUDED = -1e9
 # Tokens of the longest passage whose repetition is noticed, and how often it must be repeated.
-LONGEST_LOOP, LEAST_TURNS = 32, 3
+LONGEST_LOOP, LEAST_REPETITIONS = 32, 3
 # A log was written by this target only if this share of its tokens is the argmax at temperature 0,
 LEAST_ARGMAX = 0.95
 # at most this share of its tokens above temperature 0 has probability 0 under the target, and they
@@ -207,7 +207,7 @@ def looping(tokens: Sequence[int]) -> int:
         same = 0
         while same + period < len(tokens) and tokens[-1 - same] == tokens[-1 - same - period]:
             same += 1
-        if same >= (LEAST_TURNS - 1) * period:
+        if same >= (LEAST_REPETITIONS - 1) * period:
             longest = max(longest, same + period)
     return longest
 

@@ -126,14 +126,20 @@ def refusal_of(engine: EngineRules, target: int, draft: int, *, translated: bool
 
 def drafting_option(engine: str, drafts: Speculation) -> str:
     """What to pass to an engine that is started, so that it drafts in this way."""
-    if engine == "vllm":
-        fields = vllm_fields(drafts)
-        return f"--speculative-config '{json.dumps(fields, separators=(',', ':'))}'"
-    if engine == "tensorrt-llm":
-        fields = tensorrt_llm_fields(drafts)
-        words = ", ".join(f"{name}: {value}" for name, value in fields.items())
-        return f"speculative_config: {{{words}}}"
-    return shlex.join(llama_cpp_flags(drafts) if engine == "llama.cpp" else sglang_flags(drafts))
+    match engine:
+        case "vllm":
+            fields = json.dumps(vllm_fields(drafts), separators=(",", ":"))
+            return f"--speculative-config '{fields}'"
+        case "sglang":
+            return shlex.join(sglang_flags(drafts))
+        case "llama.cpp":
+            return shlex.join(llama_cpp_flags(drafts))
+        case "tensorrt-llm":
+            named = tensorrt_llm_fields(drafts).items()
+            return (
+                f"speculative_config: {{{', '.join(f'{name}: {value}' for name, value in named)}}}"
+            )
+    raise KeyError(engine)
 
 
 def _llama_cpp_option(facts: PairFacts, special: bool) -> str:

@@ -489,7 +489,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
         one = at_every_k[0]
-        costs[candidate] = one.block.draft_cost_ratio(one.responses.context) if one.block else None
+        costs[candidate] = one.block.draft_cost_ratio(one.along.context) if one.block else None
         for caveat in dict.fromkeys(_of_candidate(evaluator, at_every_k, costs[candidate])):
             names[caveat].append(candidate)
     for caveat, candidates in names.items():
@@ -500,7 +500,7 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
     contradicted = {
         each.candidate: fault
         for each in decided.alternatives
-        if (fault := each.responses.contradiction)
+        if (fault := each.along.contradiction)
     }
     for candidate, fault in contradicted.items():
         yield Caveat(
@@ -526,7 +526,7 @@ def _of_candidate(
 ) -> Iterator[Caveat]:
     """Caveats of one candidate, whose c is known or not, without its name."""
     run, one = evaluator.run, alternatives[0]
-    candidate, responses = one.candidate, one.responses
+    candidate, along = one.candidate, one.along
     facts = run.facts_of(candidate)
     if facts is not None:
         for text in facts.caveats:
@@ -543,7 +543,7 @@ def _of_candidate(
                 short=short if decisive else "",
             )
     replayable = sum(t.output_tokens > 1 for t in run.trajectories)
-    replays = responses.replays
+    replays = along.replays
     if replays and len(replays) < replayable:
         short = f"replayed on only {len(replays)} of {replayable} responses"
         text = f"{short}, so that its figures are not of the same requests as the others'"
@@ -567,9 +567,9 @@ def _of_candidate(
             short=short,
         )
     largest = max(each.k for each in alternatives)
-    for text in beyond_timed(responses, one.block, largest) if one.block else ():
+    for text in beyond_timed(along, one.block, largest) if one.block else ():
         yield Caveat("outside-timed-range", text)
-    rounds = [responses.at(each.k) for each in alternatives]
+    rounds = [along.at(each.k) for each in alternatives]
     for fault in suspected_faults(candidate, replays, rounds, near_tie(run)):
         failed = fault.kind == CONTROL_FAILED
         yield Caveat(
@@ -619,7 +619,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             "Output check at temperature 0, over every decoded draft and k: "
             f"{same} identical to the target's{differing}."
         )
-    found += [sentence for level in answer.levels for sentence in _texts_changed(level)]
+    found += [sentence for at in answer.by_concurrency for sentence in _texts_changed(at)]
     if answer.ceiling_alpha is not None:
         found.append(
             "Upper bound: even a perfect greedy draft reaches only α = "

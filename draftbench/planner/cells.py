@@ -386,13 +386,13 @@ def _spent_and_promised(
     k: int,
     block: Block | None,
     concurrency: int,
-    responses: CandidateRounds,
+    along: CandidateRounds,
 ) -> tuple[Floats, tuple[Floats, Floats], float]:
     """Weighted seconds of every run, those promised of it with what drawn passes change their sum
     by, and the share of a target step in its rounds.
 
     Args:
-        responses: of the candidate, for what is not counted.
+        along: of the candidate, for what is not counted.
     """
     parts = [each.steady for each in runs]
     weights = np.array([each.response.weight for each in runs])
@@ -404,8 +404,8 @@ def _spent_and_promised(
     passes = steps = block.steps(np.array([float(len(p.verify_seconds)) for p in parts]), contexts)
     if k:
         rounds = counted_rounds(parts)
-        if responses.knows(k) and (expected := responses.at(k)).reads is not None:
-            rows = np.array([responses.row_of[each.row.key] for each in runs])
+        if along.knows(k) and (expected := along.at(k)).reads is not None:
+            rows = np.array([along.row_of[each.row.key] for each in runs])
             rounds = _with_parts(rounds, expected, rows)
         passes = block.rounds(rounds, contexts, concurrency, np.ones(len(parts)))
     seconds, factor = _seconds(passes, weights)
@@ -442,16 +442,16 @@ class Promised:
 
 @remembered
 def in_seconds(
-    responses: CandidateRounds, block: Block, concurrency: int, k: int | None
+    along: CandidateRounds, block: Block, concurrency: int, k: int | None
 ) -> tuple[Floats, Floats]:
     """Seconds of every response that passes promise at a k, None: without a draft, and by what
     factor drawn passes change their sum [1 + draws].
     """
-    contexts, weights = responses.contexts, responses.weights
+    contexts, weights = along.contexts, along.weights
     if k is None:
-        tokens = [max(t.output_tokens - 1.0, 0.0) for t in responses.trajectories]
+        tokens = [max(t.output_tokens - 1.0, 0.0) for t in along.trajectories]
         return _seconds(block.steps(np.array(tokens), contexts), weights)
-    return _seconds(block.rounds(responses.at(k), contexts, concurrency, weights), weights)
+    return _seconds(block.rounds(along.at(k), contexts, concurrency, weights), weights)
 
 
 def promised(
@@ -482,15 +482,15 @@ def promised(
     found, counts = list[Configuration](), list[tuple[float, ...]]()
     sides, nowhere = list[tuple[int, ...]](), add(np.full(len(drawn.names), np.nan))
     for candidate, block in every.items():
-        responses, passes = candidate_rounds(run, candidate), block or ROUND
-        weights = responses.weights
-        rows = drawn.rows(t.request for t in responses.trajectories)
+        along, passes = candidate_rounds(run, candidate), block or ROUND
+        weights = along.weights
+        rows = drawn.rows(t.request for t in along.trajectories)
         requests = len(set(rows.tolist()))
         longest = math.inf if block is None or block.longest is None else block.longest - 1
-        known = [k for k in ks if k <= longest and responses.knows(k)]
+        known = [k for k in ks if k <= longest and along.knows(k)]
         if not known:
             continue
-        prefills = block.prefills(responses.prompts) if block else None
+        prefills = block.prefills(along.prompts) if block else None
         answered: Mapping[int, int] = {}
         if prefills is not None:
             answered = {
@@ -499,11 +499,11 @@ def promised(
         elif not foreign:
             of_answers = _answered_prefills(run, candidate, concurrency, drawn)
             answered = {k: add(column) for k, column in of_answers.items()}
-        seconds, factor = in_seconds(responses, passes, concurrency, None)
+        seconds, factor = in_seconds(along, passes, concurrency, None)
         plain = add(drawn.column(rows, weights * seconds), factor)
         for k in known:
-            seconds, factor = in_seconds(responses, passes, concurrency, k)
-            column, at_k = drawn.column(rows, weights * seconds), responses.at(k)
+            seconds, factor = in_seconds(along, passes, concurrency, k)
+            column, at_k = drawn.column(rows, weights * seconds), along.at(k)
             nearest = min(
                 filter(None, answered), key=lambda other: (abs(other - k), other), default=0
             )
@@ -559,9 +559,9 @@ def ks_of(run: Run) -> tuple[int, ...]:
     return tuple(sorted(set(run.manifest.question.ks)))
 
 
-def beyond_timed(responses: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
+def beyond_timed(along: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
     """In words, the costs that predictions take from outside of what was timed."""
-    contexts, prompts = responses.contexts, responses.prompts
+    contexts, prompts = along.contexts, along.prompts
     longest = min(largest_k + 1, block.longest or largest_k + 1)
     used = (
         ("target passes", block.target, longest, contexts),

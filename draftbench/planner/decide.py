@@ -99,7 +99,7 @@ class Alternative:
 
     evaluator: Evaluator
     configuration: Configuration
-    responses: CandidateRounds
+    along: CandidateRounds  # its rounds along its responses
     block: Block | None
     measured: Measurement | None
     cells: tuple[Cell, ...]
@@ -170,15 +170,15 @@ class Alternative:
     @cached_property
     def tokens_per_round(self) -> float | None:
         """Over all requests, as replayed; None where rounds are unknown."""
-        along = self.responses
-        if not self.responses.knows(self.k):
+        along = self.along
+        if not along.knows(self.k):
             return None
         return tokens_per_round(along.trajectories, along.at(self.k)).value
 
     @cached_property
     def measured_rows(self) -> list[int]:
         """Where its decoded responses are among all."""
-        at = self.responses.row_of
+        at = self.along.row_of
         return sorted(at[key] for key in self.measured.keys if key in at) if self.measured else []
 
     @property
@@ -186,17 +186,17 @@ class Alternative:
         """Of every response the seconds that passes promise, without a draft and with it, its
         tokens and its weight; None where rounds or costs are unknown.
         """
-        if self.log() is None or not self.responses.knows(self.k):
+        if self.log() is None or not self.along.knows(self.k):
             return None
-        at = self.responses, self.block or ROUND, self.configuration.concurrency
+        at = self.along, self.block or ROUND, self.configuration.concurrency
         (plain, _), (rounds, _) = (in_seconds(*at, k) for k in (None, self.k))
-        return plain, rounds, self.responses.at(self.k).tokens, self.responses.weights
+        return plain, rounds, self.along.at(self.k).tokens, self.along.weights
 
     @property
     def timing(self) -> Floats:
         """What resampled passes change the promised logarithm of its speed-up to [draws]."""
         assert self.block is not None
-        at = self.responses, self.block, self.configuration.concurrency
+        at = self.along, self.block, self.configuration.concurrency
         (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, self.k))
         return np.asarray(np.log(plain / rounds)[1:], np.float64)
 
@@ -251,7 +251,7 @@ class Alternative:
 
         Not 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
-        along, measured = self.responses, self.measured
+        along, measured = self.along, self.measured
         if measured is None or not along.replays:
             return None
         (_, rounds), replayed = measured.counted, along.at(self.k)
@@ -371,7 +371,7 @@ class Evaluator:
                     Alternative(
                         evaluator=self,
                         configuration=configuration,
-                        responses=candidate_rounds(self.run, candidate),
+                        along=candidate_rounds(self.run, candidate),
                         block=self._block(candidate, concurrency),
                         measured=self.measured(concurrency).get((candidate, k)),
                         cells=self.cells.get(configuration, ()),
@@ -412,8 +412,8 @@ class Evaluator:
         return _drawn_logs(here, self._longer(concurrency), prefills=by == "end_to_end")
 
     def shown(self, timed: Sequence[Alternative]) -> Floats:
-        """What timing each of some alternatives once more would show of its log speed-up, without
-        the part of requests [draws, alternatives].
+        """Log speed-ups that one more timing of each would show, requests apart [draws,
+        alternatives].
         """
         found, noises = [], np.array([each.noise for each in self.effects.grid])
         normal, noise = generator_of("cells").standard_normal, noises[self.effects.given]
@@ -432,8 +432,8 @@ class Evaluator:
         return between(self.source.blocks.get(candidate, {}), concurrency)
 
     def _parts(self, concurrency: int) -> list[Parts | None]:
-        """The parts of every configuration's variance, by column; a cell of an undecoded one would
-        take away the part of its not having been decoded.
+        """The variance of every log speed-up in its parts, by column; one more cell would take the
+        last away.
         """
         here, logs = self.promised(concurrency), self.log_parts(concurrency, self.by)
         chances, grid = self.effects.chances, self.effects.grid
@@ -709,7 +709,7 @@ class DecisionAt:
             return "sample"
         if leader.note:
             return "load"
-        enough = len(to_decode(leader.responses.trajectories, FEW_DECODED)) >= FEW_DECODED
+        enough = len(to_decode(leader.along.trajectories, FEW_DECODED)) >= FEW_DECODED
         return "decoding" if enough else "sample"
 
     @cached_property

@@ -48,7 +48,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
         if best is None or best.candidate != candidate:
             best = decided.evaluator.at(decided.concurrency, candidate).best_of_draft
         best_of_each.append(best)
-        rate = alpha(at_every_k[0].responses.replays)
+        rate = alpha(at_every_k[0].along.replays)
         samples |= {each: {"alpha": rate} | _samples(each, run) for each in at_every_k}
     # All at once, since requests are drawn once for all figures that are asked for together.
     intervals = iter(estimates([each for of in samples.values() for each in of.values()]))
@@ -68,7 +68,7 @@ def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decod
 
 def _samples(alternative: Alternative, run: Run) -> dict[str, Sample | None]:
     """The figures of one configuration whose intervals come from drawn requests."""
-    measured, along = alternative.measured, alternative.responses
+    measured, along = alternative.measured, alternative.along
     counted = None
     if measured:
         counted = measured.counted
@@ -103,10 +103,10 @@ def _evaluation(
         alone: likewise, values that have no interval.
         best: whether this is the candidate's best k.
     """
-    responses, block, k = alternative.responses, alternative.block, alternative.k
+    along, block, k = alternative.along, alternative.block, alternative.k
     measured, configuration = alternative.measured, alternative.configuration
-    ratio = block.draft_cost_ratio(responses.context) if block else None
-    verify = block.verify_ratio(k + 1, responses.context) if block else None
+    ratio = block.draft_cost_ratio(along.context) if block else None
+    verify = block.verify_ratio(k + 1, along.context) if block else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
     beside = evaluator.cells.get(at_k(configuration, 0), ())
     counted, most = _experts_read(alternative, evaluator.source.run)

@@ -28,7 +28,7 @@ _UNTRAINED = "suffix"
 def headroom(
     decided: DecisionAt, evaluated: Sequence[Evaluation], ceiling: float | None
 ) -> tuple[Headroom, ...]:
-    """Of every draft whose speed is known and which training could improve.
+    """One for every draft that training could improve and whose speed is known.
 
     Args:
         evaluated: whose α is taken.
@@ -104,10 +104,10 @@ def _most_tokens(each: Alternative, of_self: Alternative | None) -> float | None
     """Tokens of a round if every drafted token is accepted, at the end of a response fewer than
     k + 1; or as many as of the target as its own draft. None of a stack without replays.
     """
-    along = each.responses
+    along = each.along
     tokens = np.array([max(t.output_tokens - 1.0, 0.0) for t in along.trajectories])
     if each.candidate.beneath:
-        best = {r.key: r for _, r in of_self.responses.replays} if of_self else {}
+        best = {r.key: r for _, r in of_self.along.replays} if of_self else {}
         perfect = [
             (t, structs.replace(r, draft=best.get(r.key) or _accepted(r.draft)))
             for t, r in along.replays

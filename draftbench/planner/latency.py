@@ -77,8 +77,8 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
         return None
     without, rounds, tokens, weights = promised
     decoded = alternative.evaluator.decoded(alternative.candidate)
-    along = alternative.responses.trajectories
-    own = (tokens > 0) & [not decoded or each.key in decoded for each in along]
+    trajectories = alternative.along.trajectories
+    own = (tokens > 0) & [not decoded or each.key in decoded for each in trajectories]
     if not own.any():
         return None
     ratio, compared = _tail(*(_distribution(each[own] / tokens[own]) for each in (without, rounds)))

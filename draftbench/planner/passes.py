@@ -276,7 +276,7 @@ class Block:
             read, unread = 1 + widths, rounds.survived
         if concurrency == 1:
             spent.add(self.target, 1 + widths, rounds.by_draft_length)
-            reaching = np.concatenate([rounds.rounds[:, None], unread], axis=1)
+            reaching = np.concatenate([rounds.with_draft[:, None], unread], axis=1)
             first = reaching - np.pad(reaching[:, 1:], ((0, 0), (0, 1)))
             if rounds.reads is not None:
                 read, first = 1 + np.arange(rounds.reads.shape[1]), rounds.reads

@@ -309,8 +309,8 @@ class Recommendation(Record, frozen=True):
     their errors reach. The decision is to speculate where its whole interval lies above
     `min_speedup` and 2% more, and not to where it lies below: interleaved runs of one process
     differ by 2%. `schedule` gives k by concurrency for the leader's draft, since an engine
-    loads one draft: the k of `levels` where it leads, elsewhere that of a decision on it alone, but
-    never to speculate where `levels` say not to.
+    loads one draft: the k of `by_concurrency` where it leads, elsewhere that of a decision on it
+    alone, but never to speculate where `by_concurrency` says not to.
     """
 
     decision: Decision  # speculate, do_not_speculate or inconclusive
@@ -333,7 +333,7 @@ class Recommendation(Record, frozen=True):
     drafting_mode: DraftingMode  # greedy, sampled or sampled-temperature-only
     concurrency: int
     objective: Objective  # what candidates were ranked by
-    levels: tuple[AtConcurrency, ...]  # every concurrency that was asked for
+    by_concurrency: tuple[AtConcurrency, ...]  # every concurrency that was asked for
     schedule: tuple[ScheduleEntry, ...]
     crossover: int | None  # largest concurrency that clearly pays; 0: none, None: the largest timed
     latency: Latency | None  # the leader's

@@ -114,17 +114,17 @@ def timed_enough(
             among them.
     """
     tokens = sum(t.output_tokens for t in decoded)
-    responses = candidate_rounds(run, candidate)
+    along = candidate_rounds(run, candidate)
 
     def enough(points: Sequence[CostPoint]) -> bool:
         evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
-        best = evaluator.at(concurrency, candidate).best_of_draft if responses.laws else None
+        best = evaluator.at(concurrency, candidate).best_of_draft if along.laws else None
         if best is None or best.block is None or best.parts is None:
             return True
         if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
             return False
         speed = best.value("expected") or 1.0
-        step = float(best.block.target.at(1, responses.context)[0, 0])
+        step = float(best.block.target.at(1, along.context)[0, 0])
         decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
         if _spent_with_next_visit(points) > SHARE_OF_DECODING * decoding:
             return True

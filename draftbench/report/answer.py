@@ -72,7 +72,7 @@ def headline(answer: Recommendation) -> str:
     decision = DECISIONS[answer.decision]
     if answer.arrivals:
         decision += f" at {answer.arrivals}"
-    elif len(answer.levels) > 1 or answer.concurrency != 1:
+    elif len(answer.by_concurrency) > 1 or answer.concurrency != 1:
         decision += f" at concurrency {answer.concurrency}"
     if answer.decision != "inconclusive" and provisional(answer):
         decision += " (provisional)"
@@ -521,17 +521,17 @@ def headroom(answer: Recommendation) -> Section:
 def loads(answer: Recommendation) -> Section:
     """The answer at each concurrency; empty if only one request at a time was asked about."""
     title = "By concurrency"
-    one_row = answer.objective == "speedup" and [at.concurrency for at in answer.levels] == [1]
-    if answer.arrivals or one_row:
+    only_alone = [at.concurrency for at in answer.by_concurrency] == [1]
+    if answer.arrivals or (only_alone and answer.objective == "speedup"):
         return Section(title)
-    dollars = any(level.tokens_per_dollar_plain is not None for level in answer.levels)
+    dollars = any(at.tokens_per_dollar_plain is not None for at in answer.by_concurrency)
     rate = "tokens/$" if dollars else "tokens/s"
     notes = [
         f"Without → with speculation, by the expected speed-up. {rate}: of all requests together "
         "while they decode; ms/token: of one request, prefills included where they were timed."
     ]
     rows: list[list[Cell]] = []
-    for at in answer.levels:
+    for at in answer.by_concurrency:
         best = None if at.leader is None else named(at.choice or at.leader)
         words = "costs unknown" if at.decision is None else DECISIONS[at.decision].lower()
         if at.decision == "speculate":
@@ -550,7 +550,7 @@ def loads(answer: Recommendation) -> Section:
             unknown = "unknown; " if at.decision is None else "costs "
             notes.append(f"Concurrency {at.concurrency}: {unknown}{at.costs}.")
     spread = []
-    for at in answer.levels:
+    for at in answer.by_concurrency:
         slow, fast = at.plain_range or (1.0, 1.0)
         if fast > slow * (1 + TIMING_NOISE):
             measured = f"{rounded(slow)} to {rounded(fast)}"
@@ -582,9 +582,9 @@ def schedule(answer: Recommendation) -> str | None:
         for later, at in enumerate(firsts)
     ]
     others = [
-        f"at {level.concurrency} the answer is {named(level.choice)}"
-        for level in answer.levels
-        if level.choice and level.choice.candidate != answer.leader.candidate
+        f"at {at.concurrency} the answer is {named(at.choice)}"
+        for at in answer.by_concurrency
+        if at.choice and at.choice.candidate != answer.leader.candidate
     ]
     but = f"; {', '.join(others)}, but an engine loads only one draft" if others else ""
     return f"Best k with {name}: {', '.join(ks)}{but}"
@@ -596,7 +596,7 @@ def unmeasured(answer: Recommendation) -> str | None:
     """
     if answer.leader is None:
         return None
-    unknown = [str(level.concurrency) for level in answer.levels if level.decision is None]
+    unknown = [str(at.concurrency) for at in answer.by_concurrency if at.decision is None]
     return f"Unknown at concurrency {', '.join(unknown)}: not measured." if unknown else None
 
 

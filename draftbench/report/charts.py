@@ -223,9 +223,9 @@ def _curves(
 
 def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     """The speed-up of each concurrency's leader, where more than one is known."""
-    levels = sorted(answer.levels, key=lambda level: level.concurrency)
-    known = [(level, level.speedup_deciding or level.speedup_expected) for level in levels]
-    speeds = [(level, speed) for level, speed in known if speed is not None]
+    every = sorted(answer.by_concurrency, key=lambda at: at.concurrency)
+    known = [(at, at.speedup_deciding or at.speedup_expected) for at in every]
+    speeds = [(at, speed) for at, speed in known if speed is not None]
     if len(speeds) < 2:
         return None
     ends = [1.0, *(end for _, speed in speeds for end in (speed.low, speed.high))]
@@ -233,16 +233,16 @@ def _by_concurrency(run: Run, answer: Recommendation) -> Chart | None:
     ends.append(max(ends) + 0.08 * (max(ends) - min(ends)))
     load = "requests in flight" if run.manifest.question.engine else "active decoding rows"
     label = f"concurrency ({load})"
-    rows = doublings_axis(label, [level.concurrency for level, _ in speeds])
+    rows = doublings_axis(label, [at.concurrency for at, _ in speeds])
     prefills = answer.objective == "latency"
     plot = Plot(rows, values_axis("end-to-end speed-up (×)" if prefills else _SPEED_UP, ends))
     plot.threshold(1.0)
-    predicted = any(level.speedup_measured is None for level, _ in speeds)
-    plot.line([(level.concurrency, speed) for level, speed in speeds], 0)
-    for level, speed in speeds:
-        plot.point(level.concurrency, speed, 0, hollow=level.speedup_measured is None)
-        if level.leader is not None:
-            plot.words((level.concurrency, speed.high), f"k = {level.leader.k}", above=9)
+    predicted = any(at.speedup_measured is None for at, _ in speeds)
+    plot.line([(at.concurrency, speed) for at, speed in speeds], 0)
+    for at, speed in speeds:
+        plot.point(at.concurrency, speed, 0, hollow=at.speedup_measured is None)
+        if at.leader is not None:
+            plot.words((at.concurrency, speed.high), f"k = {at.leader.k}", above=9)
     return Chart(
         "speedup-by-concurrency",
         "Speed-up by concurrency",

@@ -87,7 +87,7 @@ def _end_of_lines(descriptor: int) -> int:
 
 
 def new_digest() -> hashlib.blake2b:
-    """Of a file's lines."""
+    """A fresh digest of a file's lines."""
     return hashlib.blake2b(digest_size=16)
 
 

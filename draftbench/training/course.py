@@ -66,7 +66,7 @@ def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
     other data or settings goes, unless weights were trained.
 
     Raises:
-        UsageError: they were.
+        UsageError: weights were already trained with other data or settings.
         RunFolderError: it cannot be written, or another process writes to it.
     """
     asked = keyed_hash(key, repr(_question(plan, key)).encode()).encode()

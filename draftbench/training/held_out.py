@@ -160,8 +160,8 @@ class Speeds:
         return max(every.items(), key=lambda item: item[1].value)
 
     def change(self, k: int, ratio: Estimate) -> Estimate:
-        """The speed-up at a k whose rounds yield so many times the tokens, over that of now; at the
-        k of now both are of the same timings, whose doubt is in neither.
+        """The speed-up at a k whose rounds yield so many times the tokens, over that of now. At the
+        k of now the timings cancel, so that only the doubt of the tokens is left.
         """
         now, speed = self.now
         if k == now:

@@ -101,7 +101,7 @@ def test_each_request_has_the_rounds_that_were_counted_of_it():
 def test_what_requests_shift_the_hazards_by_adds_up_to_nothing():
     responses = candidate_rounds(run(ONE_A_ROUND, 1, 401, weights=(3, 1, 1, 1, 2)), SMALL)
     by_hazards = expected_rounds(responses.laws, 1)
-    for name in ("rounds", "accepted", "survived"):
+    for name in ("with_draft", "accepted", "survived"):
         shifted, shared = (
             responses.weights @ each.counts[name] for each in (responses.at(1), by_hazards)
         )

@@ -22,8 +22,8 @@ def rounds_of(survival: Sequence[float], drafts: float = 1.0, **changes: Any) ->
     none, one = np.zeros(1), np.ones(1)
     counts: dict[str, Any] = {
         "tokens": one * drafts + survived.sum(1),
-        "rounds": one * drafts,
-        "undrafted": none,
+        "with_draft": one * drafts,
+        "without_draft": none,
         "proposed": one * drafts * k,
         "accepted": survived.sum(1),
         "cut": none,

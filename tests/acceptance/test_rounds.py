@@ -63,7 +63,7 @@ def tally(rounds: list[Round], k: int, tokens: int) -> dict[str, Floats]:
     count |= {"reached": np.zeros(k), "survived": np.zeros(k)}
     before_full = False
     for proposed, accepted, cut in rounds:
-        count["rounds" if proposed else "undrafted"] += 1
+        count["with_draft" if proposed else "without_draft"] += 1
         count["proposed"] += proposed
         count["accepted"] += accepted
         count["cut"] += cut
@@ -247,7 +247,7 @@ def test_a_running_sampler_takes_the_expected_rounds_given_its_own_response(
 def test_constant_acceptance_gives_the_tokens_of_the_closed_form() -> None:
     law = PositionLaw(4000, 8000, np.full(3999, 0.8), 7999)
     rounds = expected_rounds([law], 5)
-    assert rounds.tokens[0] / rounds.rounds[0] == pytest.approx(3.6893, rel=2e-3)
+    assert rounds.tokens[0] / rounds.with_draft[0] == pytest.approx(3.6893, rel=2e-3)
     np.testing.assert_allclose(rounds.survived / rounds.reached, 0.8)
 
 
@@ -261,7 +261,7 @@ def test_the_length_limit_shortens_the_last_rounds_and_cuts_nothing() -> None:
 
 def test_proposals_past_an_accepted_end_are_cut_not_rejected() -> None:
     rounds = expected_rounds([PositionLaw(4, 100, np.ones(3), 99)], 5)
-    assert (rounds.rounds[0], rounds.proposed[0], rounds.accepted[0]) == (1, 5, 3)
+    assert (rounds.with_draft[0], rounds.proposed[0], rounds.accepted[0]) == (1, 5, 3)
     assert (rounds.cut[0], rounds.full[0]) == (2, 0)
     assert rounds.reached[0].tolist() == [1, 1, 1, 0, 0]
 
@@ -269,7 +269,7 @@ def test_proposals_past_an_accepted_end_are_cut_not_rejected() -> None:
 def test_where_the_draft_cannot_draft_rounds_are_plain() -> None:
     rounds = expected_rounds([PositionLaw(6, 9, np.ones(5), 2)], 4)
     # Positions 1 and 2 are drafted, 3 is added, 4 and 5 are target steps.
-    assert (rounds.rounds[0], rounds.undrafted[0], rounds.full[0]) == (1, 2, 1)
+    assert (rounds.with_draft[0], rounds.without_draft[0], rounds.full[0]) == (1, 2, 1)
     assert rounds.after_full[0].tolist() == [1, 0, 0, 0, 0]
 
 
@@ -324,7 +324,7 @@ def whole(accept: list[float]) -> PositionLaw:
 def test_the_token_after_a_fully_accepted_round_is_the_targets() -> None:
     rounds = expected_rounds([whole([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])], 2)
     # Two accepted, one of the target, one accepted, one rejected, and one more.
-    assert (rounds.rounds.tolist(), rounds.accepted.tolist()) == ([3], [4])
+    assert (rounds.with_draft.tolist(), rounds.accepted.tolist()) == ([3], [4])
 
 
 def test_long_responses_do_not_change_what_short_ones_beside_them_give() -> None:
@@ -376,4 +376,4 @@ def test_one_hazard_at_every_draft_position_is_one_acceptance_everywhere(
 def test_a_round_ends_where_its_own_hazard_ends_it() -> None:
     """Two tokens after the first: the first is accepted half the time, the second then always."""
     rounds = expected_rounds([HazardLaw(3, 64, np.array([0.5, 1.0]))], 2)
-    assert rounds.rounds[0] == pytest.approx(1 + 0.5)
+    assert rounds.with_draft[0] == pytest.approx(1 + 0.5)

@@ -49,8 +49,8 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
 def test_json_has_a_level_for_each_concurrency_asked(command, engine):
     words = ("--costs", engine, "--concurrency", "9,4,64", "--format", "json")
     found = json.loads(command("recommend", RUN, *words).out)
-    assert [level["concurrency"] for level in found["levels"]] == [9, 4, 64]
-    nine, four, far = found["levels"]
+    assert [level["concurrency"] for level in found["by_concurrency"]] == [9, 4, 64]
+    nine, four, far = found["by_concurrency"]
     assert (found["decision"], found["concurrency"]) == ("do_not_speculate", 9)
     assert (nine["k"], nine["tokens_per_second_plain"]) == (0, pytest.approx(45))
     assert four["costs"] == "interpolated between 1 and 9"

@@ -263,7 +263,7 @@ def test_a_whole_sweep_on_an_engine_ends_in_a_recommendation(command, engine, em
     assert {start.args for start in engine.starts} == {"--dtype float32"}
     assert {start.concurrency for start in engine.starts} == {2}
     answer = json.loads(outcome.out)
-    assert [level["concurrency"] for level in answer["levels"]] == [1, 2]
+    assert [level["concurrency"] for level in answer["by_concurrency"]] == [1, 2]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["question"]["engine"] == "vllm"
 
 

@@ -58,7 +58,7 @@ def pool(lost):
         for side, accept in zip(laws, (old, new), strict=True):
             side.append(PositionLaw(length, length, accept.astype(np.float64), length - 1))
     rounds = [expected_rounds(side, 4) for side in laws]
-    addends = [np.stack([r.rounds + r.accepted, r.rounds], axis=1) for r in rounds]
+    addends = [np.stack([r.with_draft + r.accepted, r.with_draft], axis=1) for r in rounds]
     figures = [float(quotient(side.sum(axis=0))) for side in addends]
     return Pool(addends[0], addends[1], 1 - figures[1] / figures[0])
 

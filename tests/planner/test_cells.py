@@ -110,7 +110,7 @@ def test_without_costs_the_rounds_are_still_known(scene):
     scene.requests(2, ALL)
     found = alternative(scene, 2)
     assert (found.log(), found.log("end_to_end")) == (None, None)
-    assert found.responses.at(2).accepted.tolist() == [5, 5]
+    assert found.along.at(2).accepted.tolist() == [5, 5]
 
 
 def test_costs_asked_beyond_the_timed_points_are_named(scene):
@@ -128,7 +128,7 @@ def test_costs_asked_beyond_the_timed_points_are_named(scene):
 
 def beyond(scene, largest_k):
     found = alternative(scene, 2)
-    return beyond_timed(found.responses, found.block, largest_k)
+    return beyond_timed(found.along, found.block, largest_k)
 
 
 def test_rows_of_a_batch_go_through_rounds_of_their_mean_width(timed):

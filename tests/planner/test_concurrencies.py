@@ -18,13 +18,17 @@ pytestmark = pytest.mark.usefixtures("requests_alone")
 
 
 def at(found, concurrency):
-    return next(level for level in found.levels if level.concurrency == concurrency)
+    return next(level for level in found.by_concurrency if level.concurrency == concurrency)
 
 
 def test_speculation_pays_at_one_row_and_loses_at_many(loaded):
     # k = 1 takes four rounds of t(2) + 0.1: at 8 rows 4.4 s against 8, at 32 16.4 s against 16.
     found = recommend(loaded.observed(1, 2, concurrency=(1, 8, 32)))
-    assert [(level.concurrency, level.k) for level in found.levels] == [(1, 2), (8, 1), (32, 0)]
+    assert [(level.concurrency, level.k) for level in found.by_concurrency] == [
+        (1, 2),
+        (8, 1),
+        (32, 0),
+    ]
     # Between 8 and 32 rows a pass over two tokens each takes b / 8 s: more than 2% up to 14 rows.
     assert found.schedule == tuple(
         ScheduleEntry(concurrency=c, k=k, timed=timed)
@@ -71,7 +75,7 @@ def test_one_row_that_is_not_clear_hides_no_larger_batch_that_pays(loaded):
         loaded.decode(f"r{at}", 0, 8.0)
         loaded.decode(f"r{at}", 1, 4.0 if at % 2 else 10.0)
     found = recommend(loaded.observed(1, concurrency=(1, 8, 32)))
-    decisions = [level.decision for level in found.levels]
+    decisions = [level.decision for level in found.by_concurrency]
     assert decisions == ["inconclusive", "speculate", "do_not_speculate"]
     assert found.crossover == 9
 
@@ -103,7 +107,7 @@ def test_rates_are_those_of_all_rows_and_times_those_of_a_request(loaded):
     # Plain: 8 tokens in 8 s in each of 8 rows; the prefills take 2 s and 1 s for 9 tokens.
     loaded.prefills(2.0, 1.0)
     options = DecisionOptions(concurrency=(8,), price_per_hour=3.6)
-    (level,) = recommend(loaded.observed(1), options).levels
+    (level,) = recommend(loaded.observed(1), options).by_concurrency
     assert level.tokens_per_second_plain == pytest.approx(8.0)
     assert level.tokens_per_second == pytest.approx(8 * 8 / 4.4)
     assert level.seconds_per_token_plain == pytest.approx(10 / 9)
@@ -174,7 +178,7 @@ def test_what_was_decoded_at_both_ends_is_said_of_a_load_between(scene):
             scene.batch_run(f"r{at}", 0, (0,) * 8, (1.0,) * 8, active=(rows,) * 8, **full)
             scene.batch_run(f"r{at}", 1, (1,) * 4, (1.5,) * 4, active=(rows,) * 4, **full)
     run = scene.observed(1, concurrency=(4, 16))
-    level = recommend(run, DecisionOptions(concurrency=(8,))).levels[0]
+    level = recommend(run, DecisionOptions(concurrency=(8,))).by_concurrency[0]
     assert level.speedup_expected.value == pytest.approx(8 / 6)
     assert level.costs == ("interpolated between 4 and 16; corrected by what was decoded there")
 
@@ -210,7 +214,7 @@ def plain(scene, rows):
 def test_steps_are_the_geometric_mean_over_the_blocks_with_their_range(blocks):
     scene = blocks({SMALL: {8: 1.0}, BIG: {8: 4.0}})
     assert plain(scene, 8).step == pytest.approx(2.0)
-    (level,) = recommend(scene.observed(1), DecisionOptions(concurrency=(8,))).levels
+    (level,) = recommend(scene.observed(1), DecisionOptions(concurrency=(8,))).by_concurrency
     assert level.tokens_per_second_plain == pytest.approx(8 / 2.0)
     assert level.plain_range == pytest.approx((8 / 4.0, 8 / 1.0))
     # Big leads: four rounds of 4.1 s against eight steps of its own block.

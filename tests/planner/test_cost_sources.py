@@ -181,7 +181,7 @@ concurrency:
     assert rounds.accepted.sum() / rounds.proposed.sum() == pytest.approx(0.6)
     found = recommend(run, DecisionOptions(costs=source))
     assert found.decision == "do_not_speculate"
-    (level,) = found.levels
+    (level,) = found.by_concurrency
     assert level.tokens_per_second_plain == pytest.approx(27.5)
     assert level.tokens_per_second == pytest.approx(12.2)
     assert found.runner == "llama.cpp, 4-bit GGUF, 2 cores"

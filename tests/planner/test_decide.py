@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("requests_alone")
 
 
 def at(found, concurrency):
-    return next(level for level in found.levels if level.concurrency == concurrency)
+    return next(level for level in found.by_concurrency if level.concurrency == concurrency)
 
 
 def test_a_speed_up_beyond_the_tokens_of_a_round_decides_nothing(scene):
@@ -55,7 +55,7 @@ def test_the_headline_is_the_first_concurrency_asked(loaded):
     assert recommend(run).concurrency == 1
     found = recommend(run, DecisionOptions(concurrency=(32, 1)))
     assert (found.concurrency, found.decision) == (32, "do_not_speculate")
-    assert [level.concurrency for level in found.levels] == [32, 1]
+    assert [level.concurrency for level in found.by_concurrency] == [32, 1]
     assert evaluation(found, "small", 1).speedup_predicted.value == pytest.approx(16 / 16.4)
 
 
@@ -84,7 +84,7 @@ def test_latency_counts_what_the_drafts_prefill_takes(scene):
     assert recommend(run).choice == Configuration("small", "none", 2)
     found = recommend(run, DecisionOptions(objective="latency"))
     assert found.choice == Configuration("big", "none", 2)
-    (level,) = found.levels
+    (level,) = found.by_concurrency
     assert level.speedup_deciding.value == pytest.approx(10 / (4.6 + 2.1))
     # What is expected after the first token keeps its meaning whatever candidates are ranked by.
     assert level.speedup_expected.value == pytest.approx(8 / 4.6)
@@ -279,5 +279,5 @@ def test_a_draft_that_was_not_timed_at_a_middle_load_is_answered_there_between_t
                 scene.decode(name, 0, 8.0, draft, concurrency=rows, active=(rows,) * 8)
                 scene.decode(name, 1, 4.4, draft, concurrency=rows, active=(rows,) * 4)
     found = recommend(scene.observed(1, concurrency=(1, 8, 32)))
-    assert {level.concurrency for level in found.levels} == {1, 8, 32}
+    assert {level.concurrency for level in found.by_concurrency} == {1, 8, 32}
     assert at(found, 8).speedup_expected is not None

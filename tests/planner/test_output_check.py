@@ -159,6 +159,8 @@ def test_the_shares_stand_in_every_form_of_the_whole_answer():
     answer = recommend(made)
     text = " ".join(render(answer, "table", 88, everything=True).split())
     assert f"At temperature 0, with 4 requests in flight, {SHARES}" in text
-    (level,) = [at for at in json.loads(render(answer, "json", 80))["levels"] if at["texts"]][1:]
+    (level,) = [
+        at for at in json.loads(render(answer, "json", 80))["by_concurrency"] if at["texts"]
+    ][1:]
     assert (level["texts"]["differ"], level["texts"]["plain_differ"]) == (3, 1)
     assert SHARES in page("run", made, answer)

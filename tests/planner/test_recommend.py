@@ -358,7 +358,7 @@ def test_each_name_of_a_speedup_is_one_figure_everywhere(scene, requests_alone):
     scene.times(TARGET, CHEAP)
     scene.decodes(5, 2, 5.0)
     found = recommend(scene.observed(2))
-    small, (level,) = evaluation(found), found.levels
+    small, (level,) = evaluation(found), found.by_concurrency
     predicted, expected = 56 / 41.7, 56 / 41.7 * 4.1 / 5
     for name, value in {"predicted": predicted, "measured": 1.6, "expected": expected}.items():
         figure = getattr(small, f"speedup_{name}")
@@ -702,7 +702,7 @@ def test_a_slow_request_that_was_not_answered_with_the_draft_does_not_make_it_fa
 def test_a_load_that_was_not_served_is_unknown_in_words():
     run = replayed_run(*in_pieces(0, 0.5, 0.1, (1,) * 9), *in_pieces(1, 0.5, 0.12, (1, 2, 2, 2, 2)))
     found = recommend(run, DecisionOptions(concurrency=(4,)))
-    assert found.levels[0].costs == "concurrency 4 was not served, only 1"
+    assert found.by_concurrency[0].costs == "concurrency 4 was not served, only 1"
 
 
 def test_under_five_answered_requests_tell_no_costs():

@@ -177,6 +177,6 @@ def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_i
     assert next_start(replayed_run(*plain), eagle) == 4
     along = candidate_rounds(replayed_run(*plain, *own), eagle)
     # Everything is accepted: at k = 1 four rounds for 8 tokens.
-    assert along.at(1).rounds == pytest.approx([4.0] * 5)
+    assert along.at(1).with_draft == pytest.approx([4.0] * 5)
     assert not along.reaches(5)
     assert next_start(replayed_run(*plain, *own), eagle) == 1

@@ -81,7 +81,7 @@ def test_requests_at_their_times_are_one_load_named_by_their_arrivals(question, 
     asked = manifest(engine="vllm", ks=(2,), **question)
     answer = recommend(run_of(asked, [*responses, *replays, *rows]))
     assert headline(answer).partition(": ")[0].endswith(f" at {load} (provisional)")
-    assert [level.tokens_per_second_plain for level in answer.levels] == [None]
+    assert [level.tokens_per_second_plain for level in answer.by_concurrency] == [None]
     waits = section(answer, "Latency, measured").notes[0]
     assert f"at {load}. A chunk" in waits
 

@@ -110,7 +110,7 @@ def test_waits_are_drawn_from_the_median_to_the_longest(charts):
 
 
 def test_the_speed_ups_by_concurrency_are_those_that_decide_as_in_the_table(reference, charts):
-    deciding = [level.speedup_deciding.value for level in recommend(reference).levels]
+    deciding = [level.speedup_deciding.value for level in recommend(reference).by_concurrency]
     lines = charts["speedup-by-concurrency"].plot.axes.lines
     assert deciding in [list(line.get_ydata()) for line in lines]
 

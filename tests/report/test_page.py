@@ -379,7 +379,7 @@ def by_concurrency(known):
     )
     return [
         [str(level["concurrency"]), answer, exact(level["speedup_deciding"])]
-        for level, answer in zip(known["levels"], answers, strict=True)
+        for level, answer in zip(known["by_concurrency"], answers, strict=True)
     ]
 
 
