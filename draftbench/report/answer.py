@@ -467,7 +467,8 @@ def better_draft(answer: Recommendation) -> str | None:
     able = [each for each in answer.headroom if each.to_win]
     if not able:
         most = max(each.most.speedup for each in answer.headroom)
-        alone = " alone" * any(each.candidate.beneath for each in answer.evaluations)
+        others = (each.candidate for each in answer.evaluations)
+        alone = " alone" * any(of.beneath and of not in trainable for of in others)
         return (
             f"No training helps{alone and ' a draft alone'}: a perfect draft of these costs would "
             f"reach {most:.2f}×{alone and ', behind prompt lookup perhaps more'}."
