@@ -394,6 +394,11 @@ class ModelSource:
         except Exception as error:
             if isinstance(error, PermissionError):
                 hint = "see whether you may read it and its folder"
+            elif "does not recognize this architecture" in str(error):
+                hint = (
+                    "a newer transformers may know it, and so may a serving engine (`--engine`); "
+                    "`--trust-remote-code` runs code that the checkpoint brings"
+                )
             elif isinstance(error, UnreadableError):
                 hint = error.hint or "download the checkpoint again, or give another"
             reason = _first_sentence(error)
