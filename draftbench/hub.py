@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
-from pathlib import PurePath
+from pathlib import Path, PurePath
+
+from draftbench.errors import ModelError
 
 SECONDS_TO_ANSWER = 10.0
 
@@ -24,6 +26,25 @@ def names_model(spec: str) -> bool:
     if not spec or path_like or spec.partition("@")[0].count("/") > 1:
         return False
     return not os.path.exists(spec)  # noqa: PTH110 (Path.exists raises for a name that is too long)
+
+
+def exists(path: Path) -> bool:
+    """Whether something is at a path, which may be too long for one or lie in a closed folder."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def refuse_missing(spec: str) -> None:
+    """Raise a ModelError where there is no model of this name, or a file of another kind."""
+    if names_model(spec):
+        return
+    path, hint = Path(spec).expanduser(), "a directory with config.json, a .gguf file, or a hub id"
+    if not exists(path):
+        raise ModelError(f"no model at `{spec}`", hint=f"give {hint} like org/name")
+    if path.is_file() and path.resolve().suffix != ".gguf":
+        raise ModelError(f"`{spec}` is not a .gguf file", hint=f"give {hint} like org/name")
 
 
 def split_revision(spec: str) -> tuple[str, str | None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.flags import drafts_flag, flag, size_of, target_flag, trust_flag
+from draftbench.hub import Trust, refuse_missing
 from draftbench.models.drafting import parsed
 from draftbench.records import SELF, draft_of_stack
 
@@ -64,7 +65,8 @@ def check(
         if name == SELF or method in _UNCHECKED:
             note(f"note: `{name}` is not a model: {_UNCHECKED.get(method, _EVERY_TARGET)}")
             del methods[name]
-    from draftbench.hub import Trust
+    for spec in (target, *(name for name in methods if methods[name] == "draft-model")):
+        refuse_missing(spec)  # before libraries load
     from draftbench.models.check import check_models, memory_here
     from draftbench.models.heads import checkpoint_of
     from draftbench.models.source import ModelSource

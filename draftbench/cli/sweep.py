@@ -27,7 +27,7 @@ from draftbench.flags import (
     target_flag,
     trust_flag,
 )
-from draftbench.hub import Trust
+from draftbench.hub import Trust, refuse_missing
 from draftbench.run_folder.folder import MANIFEST, RunFolder
 from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
 from draftbench.traffic import TrafficQuery
@@ -105,6 +105,8 @@ def sweep(
         **given,
     )
     check_options(options, serving)
+    if options.serving is None:
+        refuse_missing(options.target)  # before libraries load
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
     RunFolder.check_place(out)  # before traffic is read
     from draftbench.report.answer import next_sweep

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from draftbench.errors import ModelError, PairError
-from draftbench.hub import Trust
+from draftbench.hub import Trust, refuse_missing
 from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
 from draftbench.models.drafting import CONVERT_HEAD, METHODS, Method, Speculation, parsed
 from draftbench.models.engine_rules import ENGINE_RULES, drafting_option
@@ -60,7 +60,7 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
     method, model = parsed(draft)
     source = ModelSource(model, trust)
     if method == "draft-model":
-        source.refuse_missing()
+        refuse_missing(model)
         raw: Mapping[str, Any] = {}
         with suppress(ModelError):  # what cannot be read is refused where it is needed
             raw = source.raw_config if source.local else {}

@@ -24,7 +24,15 @@ import torch
 from torch import nn
 
 from draftbench.errors import ModelError
-from draftbench.hub import Trust, hub_answers, names_model, short_name, split_revision
+from draftbench.hub import (
+    Trust,
+    exists,
+    hub_answers,
+    names_model,
+    refuse_missing,
+    short_name,
+    split_revision,
+)
 from draftbench.models.checkpoint import check_files
 from draftbench.models.head_file import head_config, head_tensors, holds_head
 from draftbench.models.own_draft import own_draft_of
@@ -50,10 +58,7 @@ class ModelSource:
     @property
     def local(self) -> bool:
         """Whether the weights are on this machine already."""
-        try:
-            return self._path.exists()
-        except OSError:  # too long for a name, or in a folder that may not be opened
-            return False
+        return exists(self._path)
 
     @property
     def on_hub(self) -> bool:
@@ -84,20 +89,10 @@ class ModelSource:
         }
         return tuple(what for what in held if not held[what])
 
-    def refuse_missing(self) -> None:
-        """Raise a ModelError where there is nothing of this name, or a file of another kind."""
-        if self.on_hub:
-            return
-        path, hint = self._path, "a directory with config.json, a .gguf file, or a hub id like"
-        if not self.local:
-            raise ModelError(f"no model at `{self.spec}`", hint=f"give {hint} org/name")
-        if path.is_file() and path.resolve().suffix != ".gguf":
-            raise ModelError(f"`{self.spec}` is not a .gguf file", hint=f"give {hint} org/name")
-
     def _arguments(self) -> tuple[str, dict[str, Any]]:
         """Where transformers loads it from, and with which keyword arguments."""
         options: dict[str, Any] = {"trust_remote_code": self.trust.remote_code}
-        self.refuse_missing()
+        refuse_missing(self.spec)
         if self.local:
             path = self._path.resolve()
             if path.suffix == ".gguf":
@@ -399,6 +394,11 @@ class ModelSource:
         except Exception as error:
             if isinstance(error, PermissionError):
                 hint = "see whether you may read it and its folder"
+            elif "does not recognize this architecture" in str(error):
+                hint = (
+                    "a newer transformers may know it, and so may a serving engine (`--engine`); "
+                    "`--trust-remote-code` runs code that the checkpoint brings"
+                )
             elif isinstance(error, UnreadableError):
                 hint = error.hint or "download the checkpoint again, or give another"
             reason = _first_sentence(error)

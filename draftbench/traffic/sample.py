@@ -51,6 +51,8 @@ _HINTS = {
     "redacted by": "set the logger to keep texts: what it redacted cannot be put back",
     "the call failed": "give rows of calls that were answered",
 }
+_NAME_A_FIELD = "name a field that the rows have, or leave {} out"
+_IN_UTF_8 = "save the file as UTF-8, or skip and count such rows with --skip-bad"
 _REASONS_NAMED = 5
 # After so many rows without a single request the rest is not read.
 _HOPELESS = 1000
@@ -220,7 +222,9 @@ def load(query: TrafficQuery) -> Traffic:
     if fields.segment and all(entry.segment is None for entry in entries.values()):
         raise TrafficError(
             f"no row has a segment under `{fields.segment}`; {seen_in(census.columns)}",
-            hint=did_you_mean(str(fields.segment), census.columns, "check --segment-by"),
+            hint=did_you_mean(
+                str(fields.segment), census.columns, _NAME_A_FIELD.format("--segment-by")
+            ),
         )
     weights = choose(entries, query.sample, query.seed)
     texts = {request.id: request for heap in shortlist.segments.values() for _, request in heap}
@@ -243,7 +247,9 @@ def load(query: TrafficQuery) -> Traffic:
         raise TrafficError(
             f"no chosen request has a response under `{query.response_field}`; "
             f"{seen_in(census.columns)}",
-            hint=did_you_mean(query.response_field, census.columns, "check --response-field"),
+            hint=did_you_mean(
+                query.response_field, census.columns, _NAME_A_FIELD.format("--response-field")
+            ),
         )
     digest = hmac.new(query.key, digestmod=hashlib.sha256)
     for name in sorted(entries):
@@ -340,6 +346,8 @@ def _unusable(census: _Census, source: _Source) -> TrafficError:
     hint = bad[0].hint
     if hint == BadRowError.hint and source.misnamed:
         hint = source.misnamed
+    elif bad[0].reason == "not UTF-8":
+        hint = _IN_UTF_8
     elif hint == BadRowError.hint and rows == read:
         hint = "docs/logs.md has a row of each kind that can be read"
         if rows == 1:

@@ -196,6 +196,23 @@ def test_values_that_cannot_be_are_refused_before_the_seconds_of_importing_torch
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"] * 4
 
 
+def test_a_model_that_is_not_there_is_refused_before_the_seconds_of_importing_torch(embedded):
+    target = str(embedded / "target")
+    commands = (
+        ["sweep", "--target", "./none", "--drafts", "ngram", "--traffic", "suite:code"],
+        ["check", "--target", "./none", "--drafts", target],
+        ["check", "--target", target, "--drafts", "ngram,./none"],
+    )
+    program = (
+        "import sys; from draftbench.cli import main\n"
+        f"for words in {commands!r}: print(main(words))\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["2"] * 3)
+    assert done.stderr.count("error: no model at `./none`\n") == 3
+
+
 @pytest.mark.parametrize(("target", "draft"), [("bert", "draft"), ("target", "bert")])
 @pytest.mark.parametrize("runner", [[], ["--engine", "vllm"]])
 def test_an_encoder_is_refused_before_anything_is_loaded(

@@ -228,7 +228,11 @@ def test_columns_of_the_same_name_are_refused(tmp_path):
         (b'[\n{"prompt": "a"},\n{"prompt": "b"}\n]', "it is one JSON list: name it log.json"),
         (b'{\r\n"prompt": "a"\r\n}', "its objects go over several lines: name it log.json"),
         (b"INFO started\nINFO ended", "docs/logs.md has a row of each kind that can be read"),
-        (b'{"prompt": "a"}\n\xff', "fix the row, or skip and count bad rows with --skip-bad"),
+        (b'{"prompt": "a"}\n{', "fix the row, or skip and count bad rows with --skip-bad"),
+        (
+            b'{"prompt": "a"}\n{"prompt": "Z\xfcrich"}',
+            "save the file as UTF-8, or skip and count such rows with --skip-bad",
+        ),
     ],
 )
 def test_the_hint_for_rows_that_are_no_json_says_what_the_file_is(tmp_path, data, hint):
