@@ -305,8 +305,9 @@ def candidates(
         without,
     )
     alone = any(e.tokens_per_round_without_interval is not None for e in answer.by_candidate)
+    grammars = any(caveat.kind == "structured-output" for caveat in answer.caveats)
     meanings = {
-        "α": "α acceptance rate",
+        "α": "α acceptance rate" + ", replayed without grammars" * grammars,
         "tok/round": "tok/round over all rounds",
         "c": "c draft step / target step",
     }
@@ -457,10 +458,11 @@ def _interval_parts(answer: Recommendation) -> Section:
 
 def better_draft(answer: Recommendation) -> str | None:
     """What a trained draft must reach to become the answer, or that none can; None where a draft
-    that could be trained is the answer already.
+    that could be trained is the answer already, or requests are too few to say.
     """
     trainable = {each.candidate for each in answer.headroom}
-    if not trainable or (answer.choice and answer.choice.candidate in trainable):
+    led = answer.choice is not None and answer.choice.candidate in trainable
+    if not trainable or led or answer.requests < MIN_REQUESTS:
         return None
     able = [each for each in answer.headroom if each.to_win]
     if not able:
