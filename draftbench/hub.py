@@ -21,7 +21,8 @@ class Trust:
 def names_model(spec: str) -> bool:
     """Whether this is `org/name` or `org/name@revision` and not a path."""
     path_like = spec.startswith((".", "/", "~")) or spec.endswith(".gguf")
-    if not spec or path_like or spec.partition("@")[0].count("/") > 1:
+    name = spec.partition("@")[0]
+    if not spec or path_like or name.count("/") > 1 or ":" in name:
         return False
     return not os.path.exists(spec)  # noqa: PTH110 (Path.exists raises for a name that is too long)
 

@@ -88,11 +88,14 @@ class ModelSource:
         """Raise a ModelError where there is nothing of this name, or a file of another kind."""
         if self.on_hub:
             return
-        path, hint = self._path, "a directory with config.json, a .gguf file, or a hub id like"
+        path = self._path
+        hint = "give a directory with config.json, a .gguf file, or a hub id like org/name"
         if not self.local:
-            raise ModelError(f"no model at `{self.spec}`", hint=f"give {hint} org/name")
+            if ":" in self.spec:
+                hint += "; an engine's way to draft is eagle3:MODEL, dflash:MODEL or spec:FILE.json"
+            raise ModelError(f"no model at `{self.spec}`", hint=hint)
         if path.is_file() and path.resolve().suffix != ".gguf":
-            raise ModelError(f"`{self.spec}` is not a .gguf file", hint=f"give {hint} org/name")
+            raise ModelError(f"`{self.spec}` is not a .gguf file", hint=hint)
 
     def _arguments(self) -> tuple[str, dict[str, Any]]:
         """Where transformers loads it from, and with which keyword arguments."""
