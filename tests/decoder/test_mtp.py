@@ -44,7 +44,8 @@ def passes_along(runner, head, text, first, depths):
     heard = HiddenStates(head.reads)
     cache = runner.new_cache(len(text))
     runner.forward(torch.tensor(text[:-1]), cache, every=False, heard=heard)
-    parts = head.along(text, heard.joined(), first, depths)
+    parts = list(head.along(text, heard.joined(), first, depths))
+    assert all((part.margins > 0).all() for part in parts)
     return [proposal for part in parts for proposal in part.tokens.tolist()]
 
 
