@@ -23,7 +23,8 @@ class Trust:
 def names_model(spec: str) -> bool:
     """Whether this is `org/name` or `org/name@revision` and not a path."""
     path_like = spec.startswith((".", "/", "~")) or spec.endswith(".gguf")
-    if not spec or path_like or spec.partition("@")[0].count("/") > 1:
+    name = spec.partition("@")[0]
+    if not spec or path_like or name.count("/") > 1 or ":" in name:
         return False
     return not os.path.exists(spec)  # noqa: PTH110 (Path.exists raises for a name that is too long)
 
@@ -40,11 +41,14 @@ def refuse_missing(spec: str) -> None:
     """Raise a ModelError where there is no model of this name, or a file of another kind."""
     if names_model(spec):
         return
-    path, hint = Path(spec).expanduser(), "a directory with config.json, a .gguf file, or a hub id"
+    path = Path(spec).expanduser()
+    hint = "give a directory with config.json, a .gguf file, or a hub id like org/name"
     if not exists(path):
-        raise ModelError(f"no model at `{spec}`", hint=f"give {hint} like org/name")
+        if ":" in spec:
+            hint += "; an engine's way to draft is eagle3:MODEL, dflash:MODEL or spec:FILE.json"
+        raise ModelError(f"no model at `{spec}`", hint=hint)
     if path.is_file() and path.resolve().suffix != ".gguf":
-        raise ModelError(f"`{spec}` is not a .gguf file", hint=f"give {hint} like org/name")
+        raise ModelError(f"`{spec}` is not a .gguf file", hint=hint)
 
 
 def split_revision(spec: str) -> tuple[str, str | None]:

@@ -14,9 +14,10 @@ LAYERS, CONTEXT = 3, 512
 LEFT_OUT = [rf"model\.layers\.{at}\..*" for at in range(LAYERS, LAYERS + 8)]
 
 
-def target(layers: int, vocabulary: int = 12) -> tuple[Any, Any]:
+def target(layers: int, vocabulary: int = 12, *, states_first: bool = False) -> tuple[Any, Any]:
     """A GLM-4-MoE with so many layers to draft with, and these. Either leans on the embedding of
-    the newest token it has read, so that a part of what the layers draft is accepted.
+    the newest token it has read, so that a part of what the layers draft is accepted. They read it
+    before the state or, as Inkling's, behind it.
     """
     torch.manual_seed(0)
     config = Glm4MoeConfig(
@@ -41,6 +42,7 @@ def target(layers: int, vocabulary: int = 12) -> tuple[Any, Any]:
         pad_token_id=0,
         bos_token_id=None,
     )
+    config.mtp_hidden_states_first = states_first
     model = Glm4MoeForCausalLM(config).eval()
     drafting = MtpModel(model, layers).eval()
     model.model.embed_tokens.weight.data.mul_(6)
@@ -48,7 +50,8 @@ def target(layers: int, vocabulary: int = 12) -> tuple[Any, Any]:
         if weight.dim() > 1:  # transformers leaves the experts as memory was
             weight.data = 0.1 * torch.randn(weight.shape)
         if name.endswith("eh_proj.weight"):
-            weight.data[:, : weight.shape[0]] += 2 * torch.eye(weight.shape[0])
+            embedding = weight.data.chunk(2, dim=1)[int(states_first)]
+            embedding += 2 * torch.eye(weight.shape[0])
     return model, drafting
 
 

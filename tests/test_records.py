@@ -58,6 +58,7 @@ def test_levels_of_one_draft_are_named_together():
         (REPLAY, {"sample": -1}, r">= 0 - at `\$\.sample`"),
         (REPLAY, {"rank": (0, 10**18)}, r"<= 1000000000000000 - at `\$\.rank\[1\]`"),
         (LOOKUP, {"matched": (1,)}, "`matched` has 1 entries, not 2"),
+        (LOOKUP, {"margin": (0.5,)}, "`margin` has 1 entries, not 2"),
         (LOOKUP, {"matched": (1, 1)}, "more than was proposed"),
         (LOOKUP, {"proposed": (3, 0)}, "more than the window"),
         (DECODE, {"cut": (0,)}, "`cut` has 1 entries, not 2"),

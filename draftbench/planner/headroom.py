@@ -127,8 +127,7 @@ def _accepted(replay: Replay | LookupReplay) -> Replay | LookupReplay:
     """A draft all of whose tokens are accepted."""
     if isinstance(replay, Replay):
         return structs.replace(replay, accept=[1.0] * len(replay.accept))
-    left = range(len(replay.proposed), 0, -1)
-    return structs.replace(replay, matched=tuple(map(min, replay.proposed, left)))
+    return structs.replace(replay, matched=replay.proposed)
 
 
 def _least(scales: Sequence[_Scale], speedup: float) -> Reach | None:

@@ -28,8 +28,8 @@ def task(prompt):
     return Task(prompt, LIMIT, Sampling(), Uniforms("r", 0, LIMIT + 1), lambda output: False)
 
 
-def runners(layers):
-    model, drafting = random_mtp.target(layers, VOCABULARY)
+def runners(layers, **order):
+    model, drafting = random_mtp.target(layers, VOCABULARY, **order)
     runner = TransformersRunner(model, "none")
     return runner, MtpHead(drafting, random_mtp.LAYERS, "none", random_mtp.CONTEXT)
 
@@ -44,14 +44,25 @@ def passes_along(runner, head, text, first, depths):
     heard = HiddenStates(head.reads)
     cache = runner.new_cache(len(text))
     runner.forward(torch.tensor(text[:-1]), cache, every=False, heard=heard)
-    parts = head.along(text, heard.joined(), first, depths)
+    parts = list(head.along(text, heard.joined(), first, depths))
+    assert all((part.margins > 0).all() for part in parts)
     return [proposal for part in parts for proposal in part.tokens.tolist()]
 
 
-@pytest.mark.parametrize("layers", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
-def test_every_round_is_that_of_transformers_use_of_the_same_layers(monkeypatch, layers):
+@pytest.mark.parametrize(
+    ("layers", "states_first"),
+    [
+        (1, False),
+        (1, True),
+        pytest.param(2, False, marks=pytest.mark.slow),
+        pytest.param(3, False, marks=pytest.mark.slow),
+    ],
+)
+def test_every_round_is_that_of_transformers_use_of_the_same_layers(
+    monkeypatch, layers, states_first
+):
     """transformers drafts one token by each layer, from the second token on."""
-    model, drafting = random_mtp.target(layers, VOCABULARY)
+    model, drafting = random_mtp.target(layers, VOCABULARY, states_first=states_first)
     accepted = []
     generator = candidate_generator.MTPCandidateGenerator
     monkeypatch.setattr(MtpModel, "from_pretrained", lambda model, **how: drafting)
@@ -65,7 +76,7 @@ def test_every_round_is_that_of_transformers_use_of_the_same_layers(monkeypatch,
         how = {"max_new_tokens": LIMIT, "do_sample": False, "pad_token_id": 0, "use_mtp": True}
         text = model.generate(ids, attention_mask=torch.ones_like(ids), **how)[0].tolist()
         theirs.append((text[len(prompt) :], accepted[1:]))
-    runner, head = runners(layers)
+    runner, head = runners(layers, states_first=states_first)
     rounds = 0
     for prompt, (text, wanted) in zip(PROMPTS, theirs, strict=True):
         found = decode(task(prompt), runner, head_drafter(head), layers, HostClock())

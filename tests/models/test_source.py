@@ -59,6 +59,13 @@ def test_a_missing_path_is_no_hub_id(spec):
     assert "hub id" in error.hint
 
 
+@pytest.mark.parametrize("spec", ["medusa:./heads", "egale3:org/head", "llama:8b"])
+def test_a_way_to_draft_that_is_not_known_is_no_hub_id(spec):
+    error = refused(ModelSource(spec))
+    assert error.message == f"no model at `{spec}`"
+    assert error.hint.endswith("is eagle3:MODEL, dflash:MODEL or spec:FILE.json")
+
+
 def test_a_draft_without_a_model_is_fetched_from_nowhere():
     assert not ModelSource("").on_hub
 
