@@ -199,7 +199,9 @@ def target_flag(default: Any = ...) -> Any:
     )
 
 
-def drafts_flag(help: str = "The draft models, separated by commas.", default: Any = ...) -> Any:
+def drafts_flag(
+    help: str = "The drafts, separated by commas: models or eagle3:HEAD.", default: Any = ...
+) -> Any:
     """A flag for names of models."""
     return flag(default, help, "MODEL,…", parse=model_names, many=True)
 

@@ -188,7 +188,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Does speculative decoding pay for your traffic, and with which draft model?
+    """Does speculative decoding pay off on your traffic, and with which draft?
 
     draftbench sweep --target ./target --drafts ./draft --traffic prod.jsonl
     """

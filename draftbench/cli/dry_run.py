@@ -72,7 +72,7 @@ def of_decoder(
         ),
         assumed=(
             "If the machine stays as busy as it is now, every response reaches its limit, each "
-            "candidate is decoded at one k, and none saves time.",
+            "candidate is decoded at one k, and no draft gives a speed-up.",
             f"Memory: weights, and a cache for the {tokens} tokens that are held at once at most; "
             "activations are not counted.",
         ),
@@ -102,7 +102,7 @@ def of_engine(
     if most is not None:
         assumed.append(
             f"Estimated without starting anything: a start takes {start_seconds(prepared):.0f} s, "
-            "weights are read as fast as this machine can, and no draft saves time."
+            "weights are read as fast as this machine can, and no draft gives a speed-up."
         )
     if span:
         assumed.append(

@@ -330,14 +330,16 @@ def render(outcome: Outcome, style: str, width: int) -> str:
 
 
 def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
+    marked = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"
+    if SAME_RUN in result.notes:  # its checks say nothing
+        yield Section(f"{marked if everything else result.verdict.upper()}: {SAME_RUN}.")
+        return
     names = f"{result.new} against the baseline {result.old}"
     basis = f"{counted(result.requests, 'paired request')}, k = {result.k}, {result.mode} drafting"
-    above = [note for note in result.notes if note == SAME_RUN]  # no check below shows it
     if everything:
-        title = f"{_MARKS[result.verdict]} draftbench gate: {result.verdict}"
-        yield Section(title, notes=[names, basis, *above])
+        yield Section(marked, notes=[names, basis])
     else:
-        yield Section(f"{result.verdict.upper()}: {names}", notes=[basis, *above])
+        yield Section(f"{result.verdict.upper()}: {names}", notes=[basis])
     others = [words for _, _, words in other_checks(result)]
     yield checked("All requests", result.pooled, others, everything=everything)
     if result.segments:
@@ -347,8 +349,8 @@ def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
         title = f"By segment: {counts}"
         shown = result.segments if everything else failing
         yield replace(checked(title, shown, everything=everything), folded=not failing)
-    if below := [note for note in result.notes if note not in above]:
-        yield Section("Notes", notes=below)
+    if result.notes:
+        yield Section("Notes", notes=result.notes)
     if result.changes:
         rows = [(change.fact, change.old, change.new) for change in result.changes]
         yield Section("Changes", ["changed", "baseline", "this run"], rows)

@@ -22,6 +22,7 @@ from draftbench.flags import (
     flag,
     in_output,
     in_safety,
+    in_traffic,
     numbers,
     one_of,
     target_flag,
@@ -48,7 +49,8 @@ def sweep(
     config: ConfigArgument = None,
     target: str | None = target_flag(None),
     drafts: tuple[str, ...] | None = drafts_flag(
-        "The draft models, separated by commas. Prompt lookup (ngram) runs, too.",
+        "The drafts, separated by commas: models, eagle3:HEAD, mtp, ngram+DRAFT. ngram (prompt "
+        "lookup) is added.",
         default=None,
     ),
     traffic: str = traffic_flag(...),
@@ -68,6 +70,7 @@ def sweep(
         None, "The run folder to write (default: results/runs/TIME).", "FOLDER"
     ),
     dry_run: bool = flag(False, "Show the grid, its time and its memory, without loading weights."),
+    seed: int = in_traffic(0, "The seed of --sample and of --arrivals poisson."),
     reading: Annotated[dict[str, Any], TrafficQuery],
     trust_remote_code: bool = trust_flag(),
     allow_pickle: bool = in_safety(False, "Load pickled weights. A malicious file can run code."),
@@ -98,7 +101,7 @@ def sweep(
     options = SweepOptions(
         target or "",
         drafts or (),
-        traffic_query(traffic, sample, **reading),
+        traffic_query(traffic, sample, seed=seed, **reading),
         concurrency=tuple(sorted(concurrency or (1,))) if serving.arrivals == "closed" else (1,),
         trust=Trust(remote_code=trust_remote_code, pickle=allow_pickle),
         serving=serving.resolved(concurrency, given["dtype"]) if serving.named else None,
@@ -218,8 +221,8 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD:  # as a caveat of the answer says
         watcher.note(
-            f"the machine is busy (load {load:.1f} per core): times will be noisy, acceptance will "
-            "not"
+            f"the machine is busy (load {load:.1f} per core): timings will be noisy; acceptance is "
+            "unaffected"
         )
     for line in traffic_lines(prepared.traffic):
         watcher.note(line)

@@ -1,4 +1,4 @@
-"""`draftbench traffic`: a log → what is read of it. No model runs here."""
+"""`draftbench traffic`: a log → how it is parsed. No model runs here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def traffic(
     show_prompt: bool = flag(False, "Show how the first request's text ends."),
     output: TextOutput,
 ) -> int:
-    """Show what is read of a log, and what is not: the first thing to try with a new one.
+    """Show how a request log is parsed, and which fields are ignored: the first thing to try with a
+    new one.
 
     draftbench traffic prod.jsonl
     draftbench traffic prod.jsonl --show-prompt

@@ -53,7 +53,7 @@ def train(
     output: TextOutput,
     quiet: bool = QUIET,
 ) -> int:
-    """Fit a draft to the traffic of a run: forecast what that gains, train, and prove it on
+    """Fine-tune a draft on the traffic of a run: forecast what that gains, train, and prove it on
     requests that the training never saw. The draft itself is never changed.
 
     draftbench train results/runs/prod --draft ./draft --forecast

@@ -39,22 +39,26 @@ def describe(check: Check) -> str:
 
 
 def describe_texts(texts: TextCheck) -> str:
-    """How many texts speculation changed, and the verdict on that, in a line."""
-    whose = "the baseline's without it" if texts.against_baseline else "those without it"
-    words = [f"{texts.differ} of {texts.requests} answers with speculation differ from {whose}"]
-    if texts.near_ties:
-        words[0] += f" ({texts.near_ties} more at a near tie)"
+    """How many texts speculation left as they were, how the others differ, and the verdict on that,
+    in a line.
+    """
+    plain = "the baseline's plain decoding" if texts.against_baseline else "plain decoding"
+    same = texts.requests - texts.differ - texts.near_ties
+    causes = {
+        "near tie": texts.near_ties,
+        "cause unknown": texts.unknown,
+        "no near tie": texts.differ - texts.unknown,
+    }
+    words = [f"{same} of {texts.requests} answers match {plain}"]
+    words += [
+        f"{count} differ{'s' * (count == 1)} ({why})" for why, count in causes.items() if count
+    ]
     if texts.differ:
-        words.append("for causes unknown" if texts.unknown else "not at a near tie")
-        if 0 < texts.unknown < texts.differ:
-            words[-1] = f"{texts.unknown} for causes unknown, the others not at a near tie"
-        plain = "it was not asked twice"
-        if texts.plain_requests:
-            plain = f"{texts.plain_differ} of {texts.plain_requests} when it was asked twice"
-        words.append(f"without speculation {plain}")
+        again = f"{texts.plain_differ} of {texts.plain_requests} differ"
+        words.append(f"plain decoding repeated: {again if texts.plain_requests else 'unknown'}")
     if texts.differ and texts.baseline_differ is not None:
-        words.append(f"{texts.baseline_differ} in the baseline")
-    return f"same text: {', '.join(words)}: {texts.verdict}"
+        words.append(f"in the baseline {texts.baseline_differ} differed")
+    return f"output check: {'; '.join(words)}: {texts.verdict}"
 
 
 def describe_answers(answers: AnswerCheck) -> str:
@@ -69,7 +73,7 @@ def other_checks(result: GateResult) -> list[tuple[str, Verdict, str]]:
     if (answers := result.answers) is not None:
         checks.append(("answered requests", answers.verdict, describe_answers(answers)))
     if (texts := result.texts) is not None:
-        checks.append(("same text", texts.verdict, describe_texts(texts)))
+        checks.append(("output check", texts.verdict, describe_texts(texts)))
     return checks
 
 

@@ -35,7 +35,7 @@ OTHER_ROOM = (
     "only one of the two runs knows how many requests its server answered at once: the fewer, the "
     "more requests wait, so times may differ for that alone"
 )
-SAME_RUN = "this is the run that the baseline was made from; nothing new was measured"
+SAME_RUN = "this is the baseline's own run; gate a new sweep"
 SPEED_ALONE = (
     "only speed was judged: prompt lookup drafts without a model, so that its acceptance and a "
     "model's do not say which of the two is better"

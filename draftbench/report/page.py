@@ -234,7 +234,7 @@ def _facts(name: str, run: Run) -> dict[str, str]:
         "draftbench": manifest.draftbench,
         "command": manifest.command,
         **models,
-        "traffic": "; ".join([f"{read}, read as {traffic.form}", *duplicates, *left_out]),
+        "traffic": "; ".join([f"{read}; format: {traffic.form}", *duplicates, *left_out]),
         "machine": ", ".join([*filter(None, hardware), f"{machine.cores} cores, {threads}"]),
         "software": ", ".join(f"{package} {version}" for package, version in software.items()),
         "options, defaults included": "; ".join(

@@ -254,7 +254,7 @@ class SweepOptions:
         needs=BUILT_IN,
         hint="the server writes the responses",
     )
-    samples: int = in_traffic(1, "How many responses the target writes to each request.", min=1)
+    samples: int = in_traffic(1, "Responses per request.", min=1)
     max_new_tokens: int | None = in_traffic(
         None, "The longest response in tokens (default: each request's limit).", min=2
     )
@@ -284,8 +284,8 @@ class SweepOptions:
 
     measure: str = in_measure(
         "best",
-        "After replay, decode for real: at the best k, at all k's or at none; replay does not even "
-        "time steps, for acceptance alone.",
+        "What to decode for real after replay: the best k, all k's, or none; replay skips timing, "
+        "too (acceptance only).",
         "HOW",
         among=("best", "all", "none", "replay"),
     )
@@ -294,7 +294,8 @@ class SweepOptions:
     )
     mode: DraftingMode = in_measure(
         "greedy",
-        "How drafts propose: greedy, sampled or sampled-temperature-only.",
+        "How drafts propose: greedy takes the likeliest token; sampled draws with each request's "
+        "settings, sampled-temperature-only with its temperature alone.",
         "MODE",
         among=tuple(DraftingMode),
         parse=DraftingMode,
@@ -327,7 +328,7 @@ class SweepOptions:
         hint="what is not served is replayed anyway",
     )
     one_layout: bool = in_built_in(
-        False, "Hold weights only once on a CPU: less memory, slower passes over several tokens."
+        False, "Keep one copy of the weights on a CPU: less memory, slower multi-token passes."
     )
     audit: bool = in_built_in(
         False,
@@ -336,7 +337,7 @@ class SweepOptions:
     )
     isolate: bool = in_built_in(
         False,
-        "Run each candidate in a separate process, so that a crash costs only that one. Slower.",
+        "Run each candidate in its own process, so a crash loses only that candidate (slower).",
         hint="an engine runs in separate processes anyway",
     )
 

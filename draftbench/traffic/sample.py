@@ -67,7 +67,7 @@ class TrafficQuery:
     source: str
     key: bytes  # of the keyed hashes: the same key gives the same ids, and so the same sample
     sample: int | None = None  # how many requests are chosen; None: all
-    seed: int = in_traffic(0, "The seed by which --sample picks requests.")
+    seed: int = 0  # of the sample
     segment_by: str | None = in_traffic(None, "The field of a row that names its segment.", "FIELD")
     prompt_field: str | None = in_traffic(
         None, "The field of a row that holds the prompt.", "FIELD"

@@ -56,15 +56,15 @@ def test_a_busy_machine_is_said_before_the_sweep(load, said):
 
 def test_what_was_left_out_refused_or_doubtful_is_said():
     assert told(None) == [
-        "2 requests in 9 rows, read as messages (3), prompt (5); duplicates merged: 1",
+        "2 requests in 9 rows; formats: messages (3), prompt (5); duplicates merged: 1",
         "the file is read as UTF-16, columns separated by tabs",
-        "fields that are not read: passage, id",
+        "ignored fields: passage, id",
         "4 left out: too long",
         "bad row prod.csv:7: not JSON (2 such rows)",
         "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
         "1 of 2 requests have structured output, which only an engine applies: draft models are\n"
         "  replayed without it, so α holds for the other 50%",
-        "the first request: turns of system, user; it ends: 'the end\\n'",
+        "first request: roles system, user; ends with 'the end\\n'",
         "refused foreign: "
         + " ".join(["its vocabulary differs"] * 3)
         + "\n  "

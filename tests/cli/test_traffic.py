@@ -24,26 +24,26 @@ def test_a_log_is_described_without_its_texts(command, log):
     outcome = command("traffic", log)
     assert outcome.code == 0
     assert outcome.out.splitlines() == [
-        "2 requests in 3 rows, read as messages (1), prompt (1)",
-        "fields that are not read: passage",
+        "2 requests in 3 rows; formats: messages (1), prompt (1)",
+        "ignored fields: passage",
         "1 left out: redacted by the logger",
         "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
         "rows without a temperature: 1; 1 is assumed, the default of servers (--temperature sets",
         "  another)",
         "1 of 2 requests have structured output, which only an engine applies: draft models are",
         "  replayed without it, so α holds for the other 50%",
-        "the first request: turns of user",
-        "temperatures: 0 (1), 1 (1); no limits of output tokens; prompts of 3 characters (median;",
+        "first request: roles user",
+        "temperatures: 0 (1), 1 (1); no limit on output tokens; prompts of 3 characters (median;",
         "  at most 5)",
     ]
 
 
 def test_the_end_of_the_first_request_is_shown_on_request_and_for_a_suite(command, log):
     assert (
-        "the first request: turns of user; it ends: 'Hello'"
+        "first request: roles user; ends with 'Hello'"
         in command("traffic", log, "--show-prompt").out
     )
-    assert "; it ends: '" in command("traffic", "suite:completion").out
+    assert "; ends with '" in command("traffic", "suite:completion").out
 
 
 def test_json_and_markdown_say_the_same(command, log):
@@ -51,7 +51,7 @@ def test_json_and_markdown_say_the_same(command, log):
     assert (told["forms"], told["unread"]) == ({"messages": 1, "prompt": 1}, {"passage": 1})
     assert told["first"] == {"roles": ["user"], "end": None}
     lines = command("traffic", log, "--format", "markdown").out.splitlines()
-    assert lines[0] == "- 2 requests in 3 rows, read as messages (1), prompt (1)"
+    assert lines[0] == "- 2 requests in 3 rows; formats: messages (1), prompt (1)"
 
 
 def test_what_requests_ask_for_is_counted(command, tmp_path):
@@ -67,8 +67,8 @@ def test_what_requests_ask_for_is_counted(command, tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert command("traffic", log).out.splitlines()[-4:] == [
-        "temperatures: 0 (1), 0.7 (2); limits of 32 to 320 output tokens; prompts of 2 characters",
-        "  (median; at most 9)",
+        "temperatures: 0 (1), 0.7 (2); max output tokens 32–320; prompts of 2 characters (median;",
+        "  at most 9)",
         "segments: code (2), chat (1)",
         "times of arrival: 1 request",
     ]

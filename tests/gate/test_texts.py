@@ -112,9 +112,8 @@ def test_nothing_is_said_of_texts_that_no_server_wrote(run):
 
 
 SENTENCE = (
-    "same text: 7 of 40 answers with speculation differ from those without it, 1 for causes "
-    "unknown, the others not at a near tie, without speculation 0 of 40 when it was asked twice, "
-    "0 in the baseline: fail"
+    "output check: 33 of 40 answers match plain decoding; 1 differs (cause unknown); 6 differ "
+    "(no near tie); plain decoding repeated: 0 of 40 differ; in the baseline 0 differed: fail"
 )
 
 
@@ -125,23 +124,26 @@ def test_the_finding_is_in_every_format_of_the_verdict(texts):
         assert SENTENCE in " ".join(render(result, style, 400).split())
     assert any(SENTENCE in line and "::error" in line for line in to_github(result))
     document = to_junit(result, "2026-01-01T00:00:00Z")
-    assert 'name="same text"' in document
+    assert 'name="output check"' in document
     assert f'<failure message="{SENTENCE}" type="regression">' in document
 
 
 @pytest.mark.parametrize(
     ("drafted", "known", "words"),
     [
-        ([], True, "0 of 40 answers with speculation differ from those without it: pass"),
+        ([], True, "output check: 40 of 40 answers match plain decoding: pass"),
         (
             ["near tie"] * 2,
             True,
-            "0 of 40 answers with speculation differ from those without it (2 "
-            "more at a near tie): pass",
+            "38 of 40 answers match plain decoding; 2 differ (near tie): pass",
         ),
-        (["unknown"], True, "for causes unknown, without speculation 0 of 40 when"),
-        (["other"], True, "not at a near tie, without speculation 0 of 40 when"),
-        (["other"], False, "not at a near tie, without speculation it was not asked twice"),
+        (
+            ["unknown"],
+            True,
+            "1 differs (cause unknown); plain decoding repeated: 0 of 40 differ",
+        ),
+        (["other"], True, "1 differs (no near tie); plain decoding repeated: 0 of 40 differ"),
+        (["other"], False, "1 differs (no near tie); plain decoding repeated: unknown"),
     ],
 )
 def test_a_line_names_the_cause_as_far_as_it_is_known(run, texts, drafted, known, words):

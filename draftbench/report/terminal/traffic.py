@@ -14,17 +14,16 @@ _AS_CHAT_ELSEWHERE = {"vLLM custom", "text"}
 
 
 def traffic_lines(summary: TrafficSummary) -> list[str]:
-    """What was read of a source, and what was not."""
+    """How a source was parsed, and what of it was ignored."""
     return [paragraph(line, SCREEN_COLUMNS) for line in _lines(summary)]
 
 
 def request_lines(figures: RequestFigures) -> list[str]:
     """What its requests ask for."""
     temperatures = ", ".join(f"{heat} ({count})" for heat, count in figures.temperatures.items())
-    limits = "no limits of output tokens"
+    limits = "no limit on output tokens"
     if figures.limits is not None:
-        least, most = figures.limits
-        limits = f"limits of {least if least == most else f'{least} to {most}'} output tokens"
+        limits = f"max output tokens {'–'.join(map(str, dict.fromkeys(figures.limits)))}"
     usual, longest = figures.characters
     lines = [
         f"temperatures: {temperatures}; {limits}; prompts of {usual:,} characters (median; at most "
@@ -46,14 +45,15 @@ def _lines(summary: TrafficSummary) -> Iterator[str]:
     )
     merged = f"; duplicates merged: {summary.merged}" if summary.merged else ""
     requests = counted(summary.requests, "request")
-    yield f"{requests} in {counted(summary.rows, 'row')}, read as {forms}{merged}"
+    form = "formats" if several else "format"
+    yield f"{requests} in {counted(summary.rows, 'row')}; {form}: {forms}{merged}"
     if summary.layout not in ((), ORDINARY):
         yield f"the file is read as {', '.join(summary.layout)}"
     if summary.unread:
         names = list(summary.unread)[:_NAMED]
         more = len(summary.unread) - len(names)
         listed = ", ".join(printable(name) for name in names)
-        yield f"fields that are not read: {listed}" + f" and {more} more" * (more > 0)
+        yield f"ignored fields: {listed}" + f" and {more} more" * (more > 0)
     for reason, rows in summary.left_out.items():
         yield f"{rows} left out: {reason}"
     for bad in summary.bad_rows:
@@ -78,6 +78,6 @@ def _lines(summary: TrafficSummary) -> Iterator[str]:
         )
     if (first := summary.first) is not None:
         roles = ", ".join(map(printable, first.roles))
-        shape = f"turns of {roles}" if roles else "a plain prompt"
-        end = "" if first.end is None else f"; it ends: {printable(repr(first.end))}"
-        yield f"the first request: {shape}{end}"
+        shape = f"roles {roles}" if roles else "a plain prompt"
+        end = "" if first.end is None else f"; ends with {printable(repr(first.end))}"
+        yield f"first request: {shape}{end}"
