@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from statistics import fmean, median
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from draftbench.acceptance.candidate_rounds import (
     Along,
@@ -238,7 +239,8 @@ class DrawnRequests:
         self._row = {name: at for at, name in enumerate(self.names)}
 
     @cached_property
-    def _weights(self) -> Floats:
+    def weights(self) -> Floats:
+        """How often every request is drawn [draws, requests]."""
         generator = generator_of("requests")
         return generator.standard_exponential((RESAMPLES, len(self.names)))
 
@@ -250,12 +252,25 @@ class DrawnRequests:
         """The sums of values by request [requests]."""
         return np.bincount(rows, values, len(self.names)).astype(np.float64)
 
-    def sums(self, columns: Sequence[Floats], factors: Sequence[Floats]) -> Floats:
-        """Columns summed over all requests, then over drawn ones [1 + draws, columns], times what
-        drawn passes change them by.
+
+class Columns:
+    """Figures by request, each in a numbered column, to be summed over drawn requests at once."""
+
+    def __init__(self, drawn: DrawnRequests) -> None:
+        self._drawn, self.values, self._factors = drawn, list[Floats](), list[Floats]()
+
+    def add(self, values: Floats, factor: Floats | None = None) -> int:
+        """The number of a new column [requests]; `factor` is what drawn passes change its sum by
+        [1 + draws].
         """
-        table, times = np.stack(columns, axis=1), np.stack(factors, axis=1)
-        drawn = (self._weights @ table).reshape(-1, *times[1:].shape) * times[1:]
+        self.values.append(values)
+        self._factors.append(np.ones(PASS_DRAWS + 1) if factor is None else factor)
+        return len(self.values) - 1
+
+    def sums(self) -> Floats:
+        """Over all requests, then over drawn ones [1 + draws, columns]."""
+        table, times = np.stack(self.values, axis=1), np.stack(self._factors, axis=1)
+        drawn = (self._drawn.weights @ table).reshape(-1, *times[1:].shape) * times[1:]
         whole = table.sum(axis=0) * times[:1]
         found: Floats = np.concatenate([whole, drawn.reshape(RESAMPLES, -1)])
         return found
@@ -280,7 +295,7 @@ class Cell(NamedTuple):
     promise: Promise
     step: float
     equal: float
-    log: Floats
+    log: Floats = np.zeros(0)
 
 
 def cells_of(
@@ -303,8 +318,8 @@ def cells_of(
         # All visits to a server that was running are of one start; else each repeat is one.
         name = "running" if row.process in running else f"{row.process} {row.repeat}"
         groups[row.block, row.concurrency][row.k, name if of_engine else row.process].append(each)
-    found, plain_known = list[Cell](), set[tuple[int, str]]()
-    columns, factors = list[Floats](), list[Floats]()
+    columns, plain_known = Columns(drawn), set[tuple[int, str]]()
+    found = list[_Timed]()
     for candidate in candidates:
         for (block_name, concurrency), by_cell in sorted(groups.items()):
             if block_name != str(candidate):
@@ -325,33 +340,46 @@ def cells_of(
                 spent, promised, step = _spent_and_promised(runs, k, block, concurrency, along)
                 if not (spent.sum() > 0 and promised[0].sum() > 0):
                     continue
-                rows, once = drawn.rows(each.row.request for each in runs), np.ones(PASS_DRAWS + 1)
-                columns += [drawn.column(rows, each) for each in (spent, promised[0])]
-                factors += [once, promised[1]]
+                rows = drawn.rows(each.row.request for each in runs)
+                by_request = drawn.column(rows, spent)
                 place = round(fmean(places[each.row.process] for each in runs))
-                equal, unknown = equal_requests(columns[-2]), np.zeros(0)
-                found.append(Cell(configuration, name, place, promise, step, equal, unknown))
+                found.append(
+                    _Timed(
+                        Cell(configuration, name, place, promise, step, equal_requests(by_request)),
+                        spent=columns.add(by_request),
+                        promised=columns.add(drawn.column(rows, promised[0]), promised[1]),
+                    )
+                )
     if not found:
         return []
-    logs = np.log(drawn.sums(columns, factors))
-    sides = list(zip(columns[::2], columns[1::2], strict=True))  # spent and promised
-    for at, cell in enumerate(found):
-        log = logs[:, 2 * at] - logs[:, 2 * at + 1]
-        if of_engine and cell.configuration.k:
-            log = log + _of_missing(found, sides, at)
-        found[at] = cell._replace(log=log)
-    return found
+    logs = np.log(columns.sums())
+    return [
+        each.cell._replace(
+            log=logs[:, each.spent]
+            - logs[:, each.promised]
+            + (_of_missing(each, found, columns) if of_engine and each.cell.configuration.k else 0)
+        )
+        for each in found
+    ]
 
 
-def _of_missing(cells: Sequence[Cell], sides: Sequence[tuple[Floats, Floats]], at: int) -> float:
+class _Timed(NamedTuple):
+    """A cell without its `log`, and the columns of its seconds: `spent`, and `promised`."""
+
+    cell: Cell
+    spent: int
+    promised: int
+
+
+def _of_missing(one: _Timed, every: Sequence[_Timed], columns: Columns) -> float:
     """How many times as long steps without a draft took over all requests as over those that one
     cell's draft answered, as a logarithm: what its rounds lack for the others.
     """
-    load, answered = cells[at].configuration.concurrency, sides[at][0] > 0
+    load, answered = one.cell.configuration.concurrency, columns.values[one.spent] > 0
     plain = [
-        of_cell
-        for cell, of_cell in zip(cells, sides, strict=True)
-        if (cell.configuration.k, cell.configuration.concurrency) == (0, load)
+        (columns.values[each.spent], columns.values[each.promised])
+        for each in every
+        if (each.cell.configuration.k, each.cell.configuration.concurrency) == (0, load)
     ]
     if not plain:
         return 0.0
@@ -471,16 +499,8 @@ def promised(
         decoded: the runs of what was decoded where neither passes nor rounds are known.
         foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
     """
-    columns, factors = list[Floats](), list[Floats]()
-    once = np.ones(PASS_DRAWS + 1)
-
-    def add(column: Floats, factor: Floats = once) -> int:
-        columns.append(column)
-        factors.append(factor)
-        return len(columns) - 1
-
-    found, counts = list[Configuration](), list[tuple[float, ...]]()
-    sides, nowhere = list[tuple[int, ...]](), add(np.full(len(drawn.names), np.nan))
+    columns, found = Columns(drawn), list[_OfOne]()
+    nowhere = columns.add(np.full(len(drawn.names), np.nan))
     for candidate, block in every.items():
         along, passes = candidate_rounds(run, candidate), block or ROUND
         weights = along.weights
@@ -493,49 +513,74 @@ def promised(
         prefills = block.prefills(along.prompts) if block else None
         answered: Mapping[int, int] = {}
         if prefills is not None:
-            answered = {
-                k: add(drawn.column(rows, weights * side)) for k, side in enumerate(prefills.T)
-            }
+            sides = enumerate(prefills.T)
+            answered = {k: columns.add(drawn.column(rows, weights * side)) for k, side in sides}
         elif not foreign:
             of_answers = _answered_prefills(run, candidate, concurrency, drawn)
-            answered = {k: add(column) for k, column in of_answers.items()}
+            answered = {k: columns.add(column) for k, column in of_answers.items()}
         seconds, factor = in_seconds(along, passes, concurrency, None)
-        plain = add(drawn.column(rows, weights * seconds), factor)
+        plain = columns.add(drawn.column(rows, weights * seconds), factor)
         for k in known:
             seconds, factor = in_seconds(along, passes, concurrency, k)
             column, at_k = drawn.column(rows, weights * seconds), along.at(k)
             nearest = min(
                 filter(None, answered), key=lambda other: (abs(other - k), other), default=0
             )
-            before = answered.get(0, nowhere), answered.get(nearest, nowhere)
-            sides.append((plain, add(column, factor), *before))
-            of_k = [float(weights @ each) for each in (at_k.tokens, at_k.target_passes)]
-            counts.append((*of_k, weights.sum(), equal_requests(column), requests))
-            found.append(Configuration(candidate.draft, candidate.quant, k, concurrency))
+            found.append(
+                _OfOne(
+                    Configuration(candidate.draft, candidate.quant, k, concurrency),
+                    plain=plain,
+                    rounds=columns.add(column, factor),
+                    prefills=(answered.get(0, nowhere), answered.get(nearest, nowhere)),
+                    tokens=float(weights @ at_k.tokens),
+                    passes=float(weights @ at_k.target_passes),
+                    responses=weights.sum(),
+                    equal=equal_requests(column),
+                    requests=requests,
+                )
+            )
     for configuration, runs in decoded.items():
         rows = drawn.rows(each.row.request for each in runs)
         spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
         # By its tokens alone: the same without a draft and with it.
-        at, total = add(column := drawn.column(rows, spent)), spent.sum()
-        sides.append((at, at, nowhere, nowhere))
-        counts.append((total, total, 0.0, equal_requests(column), len(set(rows.tolist()))))
-        found.append(configuration)
-    plain_, rounds_, *both = np.array(sides, np.int64).reshape(-1, 4).T
-    tokens, passes_, weighed, equal, requests_ = np.array(counts).reshape(-1, 5).T
-    sums = drawn.sums(columns, factors)
+        at, total = columns.add(column := drawn.column(rows, spent)), spent.sum()
+        equal, requests = equal_requests(column), len(set(rows.tolist()))
+        unknown = nowhere, nowhere
+        found.append(_OfOne(configuration, at, at, unknown, total, total, 0.0, equal, requests))
+
+    def of_all(name: str) -> npt.NDArray[Any]:
+        return np.array([getattr(each, name) for each in found])
+
+    sums = columns.sums()
+    without, rounds = (sums[:, of_all(side).astype(np.int64)] for side in ("plain", "rounds"))
+    tokens = of_all("tokens")
     with np.errstate(invalid="ignore", divide="ignore"):
-        step = (sums[0, plain_] / tokens) / (sums[0, rounds_] / passes_)
+        step = (without[0] / tokens) / (rounds[0] / of_all("passes"))
     return Promised(
-        configurations=found,
-        plain=sums[:, plain_],
-        rounds=sums[:, rounds_],
-        prefills=sums[:, np.stack(both, axis=-1)],
+        configurations=[each.configuration for each in found],
+        plain=without,
+        rounds=rounds,
+        prefills=sums[:, of_all("prefills").astype(np.int64).reshape(-1, 2)],
         step=step,
         tokens=tokens,
-        responses=weighed,
-        equal=equal,
-        requests=requests_.astype(np.int64),
+        responses=of_all("responses"),
+        equal=of_all("equal"),
+        requests=of_all("requests").astype(np.int64),
     )
+
+
+class _OfOne(NamedTuple):
+    """What is promised of one configuration: the columns of its seconds, and its counts."""
+
+    configuration: Configuration
+    plain: int
+    rounds: int
+    prefills: tuple[int, int]
+    tokens: float
+    passes: float
+    responses: float
+    equal: float
+    requests: int
 
 
 def _answered_prefills(
