@@ -216,7 +216,7 @@ def test_columns_of_the_same_name_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("data", "hint"),
     [
-        (gzip.compress(b"{}"), "it is packed with gzip: name it log.jsonl.gz"),
+        (gzip.compress(b"{}", mtime=0), "it is packed with gzip: name it log.jsonl.gz"),
         (zstd(b"{}"), "it is packed with zstd: name it log.jsonl.zst"),
         (b"PK\x03\x04...", "it is a zip archive or a spreadsheet: unpack it, or save it as .csv"),
         (b"PAR1...", "it is a Parquet file: name it log.parquet"),
