@@ -13,6 +13,7 @@ from draftbench.cli.flags import read
 from draftbench.cli.output import TextOutput, width
 from draftbench.flags import flag
 from draftbench.gate.compare import (
+    OTHER_KEYS,
     CandidateChange,
     Comparison,
     FigureChange,
@@ -30,27 +31,30 @@ from draftbench.report.terminal.text import (
     counted,
     filled,
     render_sections,
+    sentence,
     shortened,
 )
 from draftbench.run_folder.manifest import flag_of
 
 _LEGEND = (
-    "A, B and B − A: over the requests in both; B − A: a 95% interval, paired (c: over repeated "
-    "timings, not paired), as in `gate`; where it contains 0, the change is unclear. "
-    "– is unknown; two k's are each run's best."
+    "A, B and B − A: over the requests in both; B − A: with its 95% interval, paired (c: over "
+    "repeated timings, not paired), as in `gate`; where it contains 0, the change is unclear. "
+    "Speed-up: measured, prefill excluded. – is unknown; two k's are each run's best."
 )
 _SELDOM = (
-    f"Times (S, c) come from fewer than {MIN_PROCESSES} processes. Restarts can differ by more "
-    "than these intervals, so no change in them is called higher or lower."
+    f"Times (speed-up, c) come from fewer than {MIN_PROCESSES} processes. Restarts can differ by "
+    "more than these intervals, so no change in them is called higher or lower."
 )
-_SHORT_LEGEND = "All over the requests in both; B − A: 95% interval. S: speed-up while decoding."
+_SHORT_LEGEND = "All over the requests in both; B − A: with its 95% interval."
 _ANSWERS_LEGEND = (
     "Speed-up: the one that `recommend` prints first. ±: half of that run's 95% interval."
 )
 _MORE = "Every figure and every difference in the settings: the same command with --all."
+_FIGURES = {"tokens per round": "tok/round", "S measured": "speed-up"}  # as `recommend` has them
 # Most characters of the three cells of a row that fit next to each other on 80 columns.
 _WIDE = 74
-_NAME = 20
+# Most characters of a draft's name beside an answer, and beside a change.
+_NAME, _SHORT_NAME = 20, 16
 
 
 def compare(
@@ -96,17 +100,15 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
         return to_json(comparison)
     everything = everything or style == "markdown"
     a, b = comparison.requests_a, comparison.requests_b
-    title = _title(
-        (comparison.a, comparison.b), f"{_in_common(comparison.common_requests)}; A has {a}, B {b}"
-    )
-    notes = [] if comparison.candidates else ["no candidate is in both runs"]
+    title = _title((comparison.a, comparison.b), comparison.common_requests, f" (A: {a}, B: {b})")
+    notes = [] if comparison.candidates else ["No candidate is in both runs."]
     for side, only in (("A", comparison.only_a), ("B", comparison.only_b)):
-        notes += [f"only in {side}: {', '.join(only)}"] if only else []
+        notes += [f"Only in {side}: {', '.join(only)}"] if only else []
     differences = {
         "settings": [(flag_of(each.fact), each.a, each.b) for each in comparison.question],
         "models": [(each.fact, each.a, each.b) for each in comparison.models],
     }
-    caveats = Section("Caveats", notes=comparison.caveats)
+    caveats = _caveats(comparison)
     if everything:
         sections = [
             caveats,
@@ -117,29 +119,31 @@ def render(comparison: Comparison, style: str, width: int, *, everything: bool =
         ]
         return render_sections([title, *filled(sections)], style, width)
     for name, rows in differences.items():
-        notes += _different(name, [row[0] for row in rows])
-    notes += _different("environment", comparison.environment)
+        notes += _different(f"{name.capitalize()} that differ", [row[0] for row in rows])
+    notes += _different("Environment that differs", comparison.environment)
     changes = _changes(comparison, everything=False)
     legend = [_SHORT_LEGEND] if changes.rows else []
     changes = replace(changes, notes=[*legend, *changes.notes, *notes, _MORE])
     return render_sections([title, *filled([caveats, changes])], style, width, "--all")
 
 
-def _title(runs: Sequence[str], common: str) -> Section:
+def _title(runs: Sequence[str], requests: int | None, sizes: str = "") -> Section:
     lines = [f"{chr(ord('A') + at)}: {run}" for at, run in enumerate(runs)]
+    common = sentence(OTHER_KEYS)
+    if requests is not None:
+        common = f"{counted(requests, 'request')} in common{sizes}"
     return Section("\n".join([*lines, common]))
 
 
-def _in_common(requests: int | None) -> str:
-    if requests is not None:
-        return counted(requests, "common request")
-    return "common requests: unknown, the runs hashed theirs with different keys"
+def _caveats(comparison: Comparison | SideBySide) -> Section:
+    """All but what the title says."""
+    return Section("Caveats", notes=[text for text in comparison.caveats if text != OTHER_KEYS])
 
 
 def _different(what: str, facts: Sequence[str]) -> list[str]:
     """A note that names what differs, without the explanations after commas; none if nothing."""
     names = [fact.partition(",")[0] for fact in facts]
-    return [f"different {what}: {', '.join(names)}"] if names else []
+    return [f"{what}: {', '.join(names)}"] if names else []
 
 
 def _changes(comparison: Comparison, *, everything: bool) -> Section:
@@ -148,10 +152,10 @@ def _changes(comparison: Comparison, *, everything: bool) -> Section:
     obstacles: dict[str, dict[str, None]] = {}
     for change in comparison.candidates:
         figures = change.figures if everything else _main_figures(change)
-        rows += [[shortened(change.candidate, _NAME), *_row(row)] for row in figures]
+        rows += [[shortened(change.candidate, _SHORT_NAME), *_row(row)] for row in figures]
         for row in change.figures:
             if row.obstacle and row.a and row.b:
-                obstacles.setdefault(row.obstacle, {})[row.figure] = None
+                obstacles.setdefault(row.obstacle, {})[_named(row)] = None
     notes = [f"{', '.join(figures)}: {why}" for why, figures in obstacles.items()]
     shown = [row for change in comparison.candidates for row in change.figures if row.difference]
     notes += [_SELDOM] if any(row.timed_too_seldom for row in shown) else []
@@ -173,10 +177,15 @@ def _main_figures(change: CandidateChange) -> Iterable[FigureChange]:
 
 
 def _row(row: FigureChange) -> list[Cell]:
+    change = row.difference
     # Both ends, since an interval may be lopsided.
-    difference = row.difference and f"{row.difference.low:+.3f} … {row.difference.high:+.3f}"
+    difference = change and f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
     ks = None if row.k_a is None else ", ".join(map(str, dict.fromkeys((row.k_a, row.k_b))))
-    return [row.figure.replace(" per ", "/"), ks, row.a, row.b, difference, _reading(row)]
+    return [_named(row), ks, row.a, row.b, difference, _reading(row)]
+
+
+def _named(row: FigureChange) -> str:
+    return _FIGURES.get(row.figure, row.figure)
 
 
 def _reading(row: FigureChange) -> str:
@@ -225,8 +234,7 @@ def render_answers(
     }
     named = [f"{run} ({runners[run]})" if run in runners else run for run in comparison.runs]
     facts = [flag_of(each.fact) for each in comparison.question]
-    title = _title(named, _in_common(comparison.common_requests))
-    caveats = Section("Caveats", notes=comparison.caveats)
+    title, caveats = _title(named, comparison.common_requests), _caveats(comparison)
     if everything:
         rows = [
             [fact, *(shortened(value or "–", 24) for value in each.values)]
@@ -237,6 +245,6 @@ def render_answers(
         settings = Section("Differences in the settings", columns, rows)
         return render_sections([title, *filled([listed, caveats, settings])], style, width)
     without_lengths = [row[:-1] for row in answers]
-    notes = [_ANSWERS_LEGEND, *_different("settings", facts), _MORE]
+    notes = [_ANSWERS_LEGEND, *_different("Settings that differ", facts), _MORE]
     listed = Section("Answers", head[:-1], without_lengths, notes)
     return render_sections([title, *filled([listed, caveats])], style, width, "--all")

@@ -151,7 +151,7 @@ def render(answer: Suggestion, style: str, width: int) -> str:
         size = "" if answer.parameters is None else f", {parameters(answer.parameters)}"
         if answer.active_parameters != answer.parameters and answer.active_parameters:
             size += f", {parameters(answer.active_parameters)} active"
-        head = ["draft", "size", "of the target", "same tokens", "vocabulary"]
+        head = ["draft", "parameters", "of the target", "same tokens", "vocabulary"]
         rows = [_row(proposal) for proposal in answer.proposals if proposal.pairing.draft]
         title = f"Drafts used with {answer.target}{size}"
         section = Section(title, head, rows, [*_notes(answer), *([_IN_USE] if rows else [])])

@@ -36,6 +36,7 @@ from draftbench.run_folder.run import Run
 
 _OTHER_CONCURRENCIES = "not comparable: measured at different loads"
 BUILT_IN = "built-in decoder"
+OTHER_KEYS = "requests cannot be matched: the runs used different DRAFTBENCH_KEYs"
 # Settings that are not listed, since the rows of the answers or a caveat show them.
 _SHOWN = {"engine", "key_id"}
 _MODEL_FACTS = ("fingerprint", "dtype", "runner", "parameters", "weight_bytes")
@@ -376,11 +377,9 @@ def _caveats(a: Run, b: Run) -> Iterable[str]:
         yield unpaired
         return
     if elsewhere := _elsewhere(a, b):
-        yield f"times (c, S) were taken {elsewhere} and are not compared"
+        yield f"times (c, speed-up) were taken {elsewhere} and are not compared"
     in_a, in_b = (run.responses for run in (a, b))
     both = in_a.keys() & in_b.keys()
-    if len(both) < max(len(in_a), len(in_b)):
-        yield f"only {len(both)} responses are in both runs, of {len(in_a)} and {len(in_b)}"
     if resampled := _resampled(a, b, both):
         yield f"{resampled} of {len(both)} responses were sampled with different settings"
     changed = sum(in_a[key].digest != in_b[key].digest for key in both)
@@ -424,16 +423,13 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
 
 def why_unpaired(a: Run, b: Run) -> str | None:
     """Why two runs have no common requests that could be paired; None if they have."""
-    only = "only the answers of the two runs can be compared"
+    only = "only their answers can be compared"
     targets = [(run.facts_of(None), run.manifest.question.target) for run in (a, b)]
     sizes = {facts.parameters for facts, _ in targets if facts is not None}
     if len(sizes) > 1:
         return f"the targets are different models ({targets[0][1]} and {targets[1][1]}): {only}"
     if a.manifest.key_id != b.manifest.key_id:
-        return (
-            f"the requests were hashed with different keys: {only}; with the same DRAFTBENCH_KEY "
-            "for both runs their requests can be paired"
-        )
+        return OTHER_KEYS
     in_a, in_b = ({t.request for t in run.trajectories} for run in (a, b))
     return None if in_a & in_b else f"no request is in both runs: {only}"
 
@@ -476,7 +472,7 @@ def _caveats_of_all(runs: Sequence[Run], requests: Sequence[set[str]]) -> Iterat
     if unpaired:
         yield unpaired
     elif len({run.manifest.key_id for run in runs}) > 1:
-        yield "the requests were hashed with different keys: whether they are the same is unknown"
+        yield OTHER_KEYS
     elif len(set.intersection(*requests)) < max(map(len, requests)):
         yield "the runs did not measure the same requests"
     for elsewhere in dict.fromkeys(filter(None, (_elsewhere(runs[0], run) for run in runs[1:]))):

@@ -154,7 +154,7 @@ def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> I
 def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:
     drafted, rows = raw.get("draft_vocab_size"), target.config.get_text_config().vocab_size
     if isinstance(drafted, int) and drafted < rows:
-        yield f"it proposes {drafted} of the target's {rows} tokens, and never the others"
+        yield f"its draft vocabulary covers {drafted:,} of the target's {rows:,} tokens"
     verifier = (raw.get("speculators_config") or {}).get("verifier") or {}
     trained_for = str(verifier.get("name_or_path") or "").rpartition("/")[2]
     if trained_for and trained_for.lower() != target.name.lower():
@@ -184,12 +184,12 @@ def _engines(method: Method, model: str, misread: Mapping[str, str]) -> Iterator
     for engine, rules in ENGINE_RULES.items():
         known = method in METHODS.get(engine, ())
         if not known or engine in misread:
-            words = misread[engine] if known else f"is not known to draft by {method}"
-            yield EngineAnswer(rules.name, "refuses", f"it {words}", None)
+            words = f"it {misread[engine]}" if known else f"not known to draft by {method}"
+            yield EngineAnswer(rules.name, "refuses", words, None)
             continue
         converted = rules.converts and not model.endswith(".gguf")
         option = drafting_option(engine, Speculation(method, model + ".gguf" * converted, 1))
-        reason = f"by {method}"
+        reason = f"method {method}"
         if rules.converts:
             reason = f"as a .gguf file of architecture {method}"
             if converted:

@@ -474,21 +474,16 @@ def _elsewhere(row: Mapping[str, Any]) -> str | None:
             place, value = _join(path, name), decoded(fields[name])
             if isinstance(value, Mapping):
                 objects.append((place, value))
-            match _asked_in(value, place):
-                case list() as turns if "user" in map(speaker_of, turns):
-                    return place
-                case str():
-                    texts.append(place)
+            # What cannot be used is not pointed at.
+            with suppress(BadRowError, NotRepresentableError, NoTrafficError):
+                asks = isinstance(value, Mapping) and _request_in(value, place, server=True)
+                request = asks or _turns_in(value)
+                match request and request.content:
+                    case list() as turns if "user" in map(speaker_of, turns):
+                        return place
+                    case str():
+                        texts.append(place)
     return next(iter(texts), None)
-
-
-def _asked_in(value: Any, place: str) -> Any:
-    """What is asked in what stands at a place; None if nothing is, or it cannot be used."""
-    with suppress(BadRowError, NotRepresentableError, NoTrafficError):
-        asks = isinstance(value, Mapping) and _request_in(value, place, server=True)
-        if request := asks or _turns_in(value):
-            return request.content
-    return None
 
 
 def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:

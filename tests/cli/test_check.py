@@ -20,7 +20,7 @@ def words(embedded):
 def test_a_pair_that_works_exits_0(command, words):
     outcome = command(*words)
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.startswith("draft as the draft of target: can work\n")
+    assert outcome.out.startswith("`draft` can draft for `target`\n")
     for engine in ("vLLM", "SGLang", "llama.cpp", "TensorRT-LLM", "transformers"):
         assert f"  {engine} accepts" in outcome.out
 
@@ -29,11 +29,11 @@ def test_one_pair_that_cannot_work_exits_1(command, words, tmp_path):
     words = [*words, "--drafts", stranger(tmp_path), "--all"]
     outcome = command(*words, "--traffic", "suite:completion", "--sample", 4)
     assert (outcome.code, outcome.err) == (1, "")
-    assert "draft as the draft of target: can work\n" in outcome.out
-    assert "stranger as the draft of target: cannot work\n" in outcome.out
+    assert "`draft` can draft for `target`\n" in outcome.out
+    assert "`stranger` cannot draft for `target`\n" in outcome.out
     outcome = command(*words)
     assert (outcome.code, outcome.err) == (0, "")
-    assert "stranger as the draft of target: may work\n" in outcome.out
+    assert "`stranger` may be able to draft for `target`\n" in outcome.out
     assert "SGLang refuses" in outcome.out
 
 
@@ -59,9 +59,9 @@ def test_configurations_alone_are_answered(command, embedded, tmp_path):
     outcome = command(*words)
     assert (outcome.code, outcome.err) == (0, "")
     said = " ".join(outcome.out.split())
-    assert said.startswith("draft as the draft of target: may work target and draft have no tok")
+    assert said.startswith("`draft` may be able to draft for `target` target and draft have no tok")
     assert "target has no weights here" in said
-    assert "weights read a step" in said
+    assert "weights read per step" in said
     outcome = command(*words, "--drafts", embedded / "draft", "--all")
     assert "Memory: " in outcome.out
 
@@ -119,7 +119,7 @@ def test_a_draft_without_a_model_is_named_beside_those_that_are_checked(command,
         "note: `suffix` is not a model: vLLM drafts so for every target",
         "note: `spec:a.json` is not a model: only the engine knows whether it can draft so",
     ]
-    assert "draft as the draft of target: can work" in outcome.out
+    assert "`draft` can draft for `target`" in outcome.out
 
 
 def test_without_a_model_to_check_the_target_alone_is_shown(command, embedded):
@@ -134,10 +134,10 @@ def test_a_head_that_does_not_fit_exits_1_beside_a_draft_that_does(command, word
     )
     outcome = command(*words, "--drafts", f"mtp,eagle3:{tmp_path}")
     assert (outcome.code, outcome.err) == (1, "")
-    assert "mtp as a head of target: cannot work\n" in outcome.out
+    assert "`mtp` cannot draft for `target`\n" in outcome.out
     assert "it reads states of width 128, and the target's have 256" in outcome.out
-    assert "accepts" not in outcome.out.partition("draft as the draft of")[0]
-    assert "draft as the draft of target: can work\n" in outcome.out
+    assert "supported" not in outcome.out
+    assert "`draft` can draft for `target`\n" in outcome.out
 
 
 def test_what_the_files_of_a_head_hold_is_checked_too(command, words, embedded, tmp_path):
@@ -199,7 +199,7 @@ def test_an_encoder_can_neither_draft_nor_be_drafted_for(command, embedded, enco
     outcome = command("check", "--target", words[0], "--drafts", words[1])
     assert (outcome.code, outcome.err) == (1, "")
     head, reason = outcome.out.splitlines()[:2]
-    assert head == f"{draft} as the draft of {target}: cannot work"
+    assert head == f"`{draft}` cannot draft for `{target}`"
     assert reason.startswith("  `bert` (BertForMaskedLM) is an encoder, which does not write text")
     assert "accepts" not in outcome.out
 
@@ -207,7 +207,7 @@ def test_an_encoder_can_neither_draft_nor_be_drafted_for(command, embedded, enco
 def test_large_numbers_are_grouped(command, words):
     answer = command(*words, "--all", "--memory", "1GB").out
     side_by_side = answer.partition("Engines")[0].split("\n")
-    (rows,) = (line.split() for line in side_by_side if line.startswith("rows of vocabulary"))
+    (rows,) = (line.split() for line in side_by_side if line.startswith("vocab_size"))
     assert rows[-2:] == ["2,048", "2,048"]
     fits = next(line.split() for line in answer.split("\n") if line.startswith("none  "))
     assert re.fullmatch(r"\d{3},\d{3}", fits[-1])

@@ -12,7 +12,7 @@ def test_a_run_against_itself_exits_0(command, swept):
     folder, _ = swept
     outcome = command("compare", folder, folder)
     assert (outcome.code, outcome.err) == (0, "")
-    assert "6 common requests; A has 6, B 6" in outcome.out
+    assert "6 requests in common (A: 6, B: 6)" in outcome.out
     assert "Differences" not in outcome.out
 
 
@@ -45,7 +45,7 @@ def test_the_answers_of_three_runs_are_listed(command, swept):
 def test_a_run_that_is_named_twice_is_listed_twice(command, swept):
     outcome = command("compare", swept[0], swept[0], REFERENCE / "tinyllama-stories")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "different settings: --target" in outcome.out
+    assert "Settings that differ: --target" in outcome.out
     everything = command("compare", swept[0], swept[0], REFERENCE / "tinyllama-stories", "--all")
     assert "Differences in the settings" in everything.out
 
@@ -54,7 +54,7 @@ def test_of_two_runs_without_a_common_request_only_the_answers_are_shown(command
     one, other = (REFERENCE / name for name in ("tinyllama-stories", "tinyllama-gsm8k"))
     outcome = command("compare", one, other)
     assert (outcome.code, outcome.err) == (0, "")
-    line = "no request is in both runs: only the answers of the two runs can be compared"
+    line = "no request is in both runs: only their answers can be compared"
     assert line in outcome.out
     assert "B − A" not in outcome.out
     answers = [

@@ -56,7 +56,7 @@ def test_one_verify_ratio_for_every_k_is_said_to_be_one(command):
     by_k = command("estimate", *FORMULA, "--verify-ratio", "1.1,1.3,1.6", "--k", "1-3").out
     assert "for every k" not in by_k
     # (1 + 0.75 + 0.5625) / (0.1 + 1.3)
-    assert "→  2     1.3          2.31        1.65" in by_k
+    assert "→  2     1.3       2.31        1.65" in by_k
 
 
 def test_a_verify_ratio_that_falls_with_k_is_said_to(command):

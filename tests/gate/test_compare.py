@@ -52,10 +52,10 @@ def test_runs_of_two_targets_two_keys_or_other_requests_cannot_be_paired():
 
     assert why_unpaired(run(), run(names=[*NAMES[:1], "new"])) is None
     assert why_unpaired(run(), run(names=["new"])).startswith("no request is in both runs: only ")
-    other = "the targets are different models (target and target): only the answers"
+    other = "the targets are different models (target and target): only their answers"
     assert why_unpaired(run(), run(parameters=11)).startswith(other)
     other_key = dataclasses.replace(run(), manifest=manifest(key_id="other"))
-    assert "the same DRAFTBENCH_KEY" in why_unpaired(run(), other_key)
+    assert "different DRAFTBENCH_KEYs" in why_unpaired(run(), other_key)
 
 
 def test_every_answer_names_its_runner_and_its_load():
@@ -145,7 +145,7 @@ def test_runs_of_other_requests_are_said_to_be():
 def test_the_table_has_a_letter_for_every_run():
     text = render_answers(side_by_side(["one", "two"], [decoder_run(), engine_run()]), "table", 100)
     assert text.startswith(
-        "A: one (6 requests, built-in decoder)\nB: two (6 requests, vllm)\n6 common requests\n"
+        "A: one (6 requests, built-in decoder)\nB: two (6 requests, vllm)\n6 requests in common\n"
     )
     rows = [line.split()[:7] for line in text.splitlines()]
     assert ["B", "concurrency", "1", "speculate", "small", "1", "2.00"] in rows

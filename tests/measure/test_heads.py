@@ -29,7 +29,7 @@ LAYERS, DEPTHS = 8, 6  # of the target, and of the replay
 def loaded(text_source, target):
     head = ModelSource(text_source.spec.removesuffix("target") + "head")
     (said,) = check_eagle(text_source, head)
-    assert said.startswith("it proposes 1024 of the target's 2048 tokens")
+    assert said.startswith("its draft vocabulary covers 1,024 of the target's 2,048 tokens")
     measurement = MeasurementContext(
         target=target,
         text=TextSide(text_source),

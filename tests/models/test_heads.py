@@ -92,7 +92,7 @@ def test_what_a_head_lacks_or_leaves_open_is_said(head_of):
     changed = {"draft_vocab_size": 200, "speculators_config": verifier}
     caveats = head_of(open_ | changed).caveats
     assert [text.split(",")[0] for text in caveats] == [
-        "it proposes 200 of the target's 300 tokens",
+        "its draft vocabulary covers 200 of the target's 300 tokens",
         "it was trained for Another-8B",
         "it does not say norm_before_residual",
     ]

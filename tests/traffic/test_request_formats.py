@@ -641,6 +641,7 @@ def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():
         ({"inputs": {"chat_history": [USER], "input": "And now?"}}, None),
         ({"a": {"Hello there, how are you today?": CHAT}}, None),
         ({"data": [ANSWER], "id": "7"}, None),
+        ({"data": {"messages": [{"type": "image_generation_call"}, USER]}}, None),
     ],
 )
 def test_a_request_at_an_unknown_place_is_pointed_at(row, path):

@@ -23,7 +23,13 @@ from draftbench.report.terminal.text import Section, counted, parameters, render
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
 _NAME = 28
+_NONE = "none"  # of chat templates
 CAN_WORK: dict[Works, str] = {"yes": "can work", "maybe": "may work", "no": "cannot work"}
+_CAN_DRAFT: dict[Works, str] = {
+    "yes": "can draft for",
+    "maybe": "may be able to draft for",
+    "no": "cannot draft for",
+}
 _LENGTH = "vLLM and TensorRT-LLM want a draft length, here 1; a sweep finds the one that pays."
 _MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
@@ -62,24 +68,29 @@ def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
 
 
 def _head(answer: CheckResult, head: HeadSheet, *, everything: bool) -> Section:
-    can_work = CAN_WORK["no" if head.obstacles else "yes"]
-    title = f"{head.name} as a head of {answer.target.name}: {can_work}"
-    notes = [*head.obstacles, *head.caveats, *_engines(head.engines)]
+    title = _verdict(head.name, answer.target.name, "no" if head.obstacles else "yes")
+    engines = [
+        f"{each.engine}: {'not ' * (each.standing == 'refuses')}supported ({each.reason})"
+        for each in head.engines
+    ]
+    notes = [*head.obstacles, *head.caveats, *engines]
     options = [f"{engine.engine}: {engine.option}" for engine in head.engines if engine.option]
     return Section(title, notes=notes, code=options if everything else [])
 
 
 def _one(answer: CheckResult, pair: PairSheet) -> list[Section]:
     rows = _side_by_side(answer, pair)
-    same = [name for name, target, draft in rows if target == draft]
+    same = [name for name, target, draft in rows if target == draft != _NONE]
     differing = [
         [name, shortened(target, _NAME), shortened(draft, _NAME)]
         for name, target, draft in rows
         if target != draft
     ]
     notes = [f"Same in both: {', '.join(same)}."] if same else []
+    if ["chat template", _NONE, _NONE] in rows:
+        notes.append("Chat template: none in either, so chats cannot be measured.")
     notes += _tokens(answer, pair)
-    verdict = _verdict(shortened(pair.draft.name, 30), shortened(answer.target.name, 24), pair)
+    verdict = _verdict_on(pair, shortened(pair.draft.name, 30), shortened(answer.target.name, 24))
     differences = Section("Differences", ["", "target", "draft"], differing, notes)
     if pair.facts is None:
         return [verdict, differences]
@@ -119,7 +130,7 @@ def _several(answer: CheckResult) -> Section:
     may = f", {works.count('maybe')} may" if "maybe" in works else ""
     title = f"{works.count('yes')} of {counted(len(rows), 'draft')} can work with "
     title += f"{answer.target.name}{may}"
-    head = ["draft", "works", "size", "same tokens", "engines that take it"]
+    head = ["draft", "works", "parameters", "same tokens", "engines that take it"]
     return Section(title, head, rows, [*notes, _MORE])
 
 
@@ -131,7 +142,7 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
         code[_DIFF_LINES:] = [f"… {len(diff) - _DIFF_LINES} more lines"]
     options = [f"{engine.engine}: {engine.option}" for engine in pair.engines if engine.option]
     parts = [
-        _verdict(pair.draft.name, answer.target.name, pair),
+        _verdict_on(pair, pair.draft.name, answer.target.name),
         Section("Side by side", ["", "target", "draft"], _side_by_side(answer, pair), notes, code),
     ]
     if pair.engines:
@@ -159,9 +170,13 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
     return parts
 
 
-def _verdict(draft: str, target: str, pair: PairSheet) -> Section:
-    title = f"{draft} as the draft of {target}: {CAN_WORK[pair.works]}"
-    return Section(title, notes=[*pair.obstacles, *pair.caveats])
+def _verdict(draft: str, target: str, works: Works) -> str:
+    return f"`{draft}` {_CAN_DRAFT[works]} `{target}`"
+
+
+def _verdict_on(pair: PairSheet, draft: str, target: str) -> Section:
+    notes = [*pair.obstacles, *pair.caveats]
+    return Section(_verdict(draft, target, pair.works), notes=notes)
 
 
 def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
@@ -173,7 +188,7 @@ def _side_by_side(answer: CheckResult, pair: PairSheet) -> list[list[str]]:
         ["family", *(model.family for model in models)],
         ["layers × width", *(f"{model.layers} × {model.width}" for model in models)],
         ["context", *contexts],
-        ["weights read a step", *(format_size(model.read_at("none")) for model in models)],
+        ["weights read per step", *(format_size(model.read_at("none")) for model in models)],
     ]
     if any(model.mixture for model in models):
         rows.append(["experts of a token", *map(_experts, models)])
@@ -194,12 +209,12 @@ def _of_tokenizers(facts: PairFacts) -> list[list[str]]:
         for role in dict.fromkeys((*target.special, *draft.special))
     ]
     return [
-        ["rows of vocabulary", f"{sizes.target_rows:,}", f"{sizes.draft_rows:,}"],
-        ["tokens of vocabulary", f"{sizes.target_tokens:,}", f"{sizes.draft_tokens:,}"],
-        ["kind of tokenizer", target.kind, draft.kind],
+        ["vocab_size", f"{sizes.target_rows:,}", f"{sizes.draft_rows:,}"],
+        ["tokenizer entries", f"{sizes.target_tokens:,}", f"{sizes.draft_tokens:,}"],
+        ["tokenizer type", target.kind, draft.kind],
         *special,
         ["adds bos token", *("yes" if side.adds_bos else "no" for side in tokenizers)],
-        ["has a chat template", *("yes" if side.has_template else "no" for side in tokenizers)],
+        ["chat template", *("yes" if side.has_template else _NONE for side in tokenizers)],
     ]
 
 
@@ -251,7 +266,7 @@ def _sizes(answer: CheckResult) -> Section:
         "in the checkpoint; a tied head counts once more where a CPU packs it. Activations are not "
         "counted."
     )
-    return Section("Sizes", ["model", "size", "dtype", *levels, "KV/token"], rows, [note])
+    return Section("Sizes", ["model", "parameters", "dtype", *levels, "KV/token"], rows, [note])
 
 
 def _levels(answer: CheckResult) -> Section:

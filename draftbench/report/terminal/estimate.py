@@ -65,6 +65,6 @@ def render(table: FormulaTable, style: str, width: int) -> str:
         if long.verify_ratio < short.verify_ratio
     ][:1]
     v = [] if table.verify_ratio else ["v(k+1)"]
-    head = ["", "k", *v, "tokens/round", "speed-up ×", "break-even α"]
+    head = ["", "k", *v, "tok/round", "speed-up ×", "break-even α"]
     section = Section(title, head, rows, notes)
     return render_sections([section], style, width)

@@ -83,7 +83,7 @@ def test_several_drafts_may_work_where_only_traffic_tells():
     assert lines[0] == "1 of 3 drafts can work with big, 1 may"
     assert "other maybe 10 M all all" in lines
     alone = render(answer(drafts[1]), "table", 88).splitlines()
-    assert alone[0] == "other as the draft of big: may work"
+    assert alone[0] == "`other` may be able to draft for `big`"
 
 
 def test_each_caveat_of_several_drafts_says_whose_it_is_and_shared_ones_are_said_once():
