@@ -1,9 +1,11 @@
-# draftbench in a container, for a CPU or for CUDA. It has not been built yet: tell us what fails.
+# draftbench in a container, for a CPU or for CUDA. The first was built and run with buildah, upon Debian's
+# libraries and Python 3.11; the second has not been built yet.
 #   docker build -t draftbench --build-arg PIP_EXTRA_INDEX_URL=INDEX_OF_CPU_WHEELS .
-#   docker run --rm -v "$PWD:/work" draftbench demo
+#   docker run --rm -v draftbench:/root -v "$PWD:/work" draftbench demo
 # With CUDA (driver 580 or later, NVIDIA Container Toolkit):
 #   docker build -t draftbench --build-arg DRAFTBENCH_TORCH=torch==2.13.0 .
-#   docker run --rm --gpus all -v "$PWD:/work" draftbench selfcheck --device cuda
+#   docker run --rm --gpus all -v draftbench:/root -v "$PWD:/work" draftbench selfcheck --device cuda
+# The volume of /root keeps models of the hub, and the key by which the requests of two runs are paired.
 FROM python:3.12-slim
 ARG PIP_EXTRA_INDEX_URL
 ARG DRAFTBENCH_TORCH

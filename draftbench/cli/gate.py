@@ -10,11 +10,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from draftbench.cli.flags import COSTS, candidate_named, read, require_measured, with_costs
+from draftbench.cli.flags import (
+    COSTS,
+    RunArgument,
+    candidate_named,
+    read,
+    require_measured,
+    with_costs,
+)
 from draftbench.cli.output import TextOutput, check_output, note, width, write_result
 from draftbench.errors import IncomparableError, UsageError
 from draftbench.flags import LARGEST_K, flag, in_output
@@ -82,10 +88,10 @@ _VERDICT = {"max_drop", "inconclusive", "exit_zero", "force"} | _names(ForCI, Te
 _WAYS = {
     "save": (
         "--save FILE RUN",
-        {"save", "run"},
-        {"candidate", "k", "force"} | _names(DecisionOptions),
+        {"save"},
+        {"run", "candidate", "k", "force"} | _names(DecisionOptions),
     ),
-    "baseline": ("--baseline FILE RUN", {"baseline", "run"}, {"candidate"} | _VERDICT),
+    "baseline": ("--baseline FILE RUN", {"baseline"}, {"run", "candidate"} | _VERDICT),
     "old": ("--old RUN --new RUN", {"old", "new"}, {"candidate", "k"} | _VERDICT),
 }
 
@@ -93,9 +99,7 @@ _WAYS = {
 def gate(
     *,
     context: typer.Context,
-    run: Annotated[
-        Path | None, typer.Argument(help="The run folder to save or to judge.", metavar="RUN")
-    ] = None,
+    run: RunArgument = None,
     save: Path | None = flag(None, "Save RUN as a baseline in this file.", "FILE"),
     baseline: Path | None = flag(None, "Judge RUN against this baseline.", "FILE"),
     old: Path | None = flag(None, "Judge --new against this run folder.", "RUN"),
@@ -138,7 +142,7 @@ def gate(
     _check_together(context)
     for file in filter(None, (save, for_ci.junit)):
         check_output(file, force)
-    if save and run:
+    if save:
         observed = read(run)
         if None in (candidate, k):
             options = with_costs(options, costs, observed)
@@ -160,7 +164,6 @@ def gate(
             second = _successor(new, candidate, first)
         else:
             assert baseline
-            assert run
             first = read_baseline(baseline)
             second = _successor(run, candidate, first)
         defaults = default_limits(first.alpha, first.question.k)
@@ -287,7 +290,7 @@ def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> 
     return picked
 
 
-def _successor(folder: Path, name: str | None, first: Baseline) -> Baseline:
+def _successor(folder: Path | None, name: str | None, first: Baseline) -> Baseline:
     """The run to judge: the named candidate, or the baseline's.
 
     Raises:

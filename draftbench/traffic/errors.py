@@ -55,7 +55,14 @@ class UnknownFormError(BadRowError):
         self.hint = (
             "docs/logs.md shows each known form; a prompt of several fields has to be joined first"
         )
-        if found:
+        if any(
+            isinstance(each, Mapping) and {"role", "content"} <= each.keys()
+            for each in (row, *row.values())
+        ):
+            self.hint = (
+                "a row is one message: put those of a conversation into one row, as `messages`"
+            )
+        elif found:
             self.hint = (
                 f"a request stands in one of its fields: --prompt-field {shlex.quote(found)}"
             )

@@ -476,8 +476,8 @@ def _elsewhere(row: Mapping[str, Any]) -> str | None:
                 objects.append((place, value))
             # What cannot be used is not pointed at.
             with suppress(BadRowError, NotRepresentableError, NoTrafficError):
-                asks = isinstance(value, Mapping) and _request_in(value, place, server=True)
-                request = asks or _turns_in(value)
+                is_object = isinstance(value, Mapping)
+                request = _request_in(value, place, server=True) if is_object else _turns_in(value)
                 match request and request.content:
                     case list() as turns if "user" in map(speaker_of, turns):
                         return place

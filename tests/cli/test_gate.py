@@ -216,16 +216,20 @@ WAYS = {
 
 @pytest.mark.parametrize(
     ("words", "way", "missing"),
-    [
-        ("--old A", "old", "--new"),
-        ("--new A", "old", "--old"),
-        ("--save b", "save", "RUN"),
-        ("--baseline b", "judge", "RUN"),
-    ],
+    [("--old A", "old", "--new"), ("--new A", "old", "--old")],
 )
 def test_flags_that_are_missing_are_named(failing, words, way, missing):
     said = failing(2, "gate", *words.split())
     assert said.startswith(f"error: missing: {missing}\nhint: `draftbench gate {WAYS[way]}`;")
+
+
+def test_without_a_run_the_newest_is_saved_and_judged(command, swept, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(swept[0], "results/runs/one")
+    for words, code in (("--save", 0), ("--baseline", 3)):  # the same run once more
+        outcome = command("gate", words, "b.json")
+        assert outcome.code == code
+        assert "the newest run: results/runs/one\n" in outcome.err
 
 
 @pytest.mark.parametrize("words", [(), ("RUN",), ("--candidate", "ngram")])

@@ -662,3 +662,10 @@ def test_a_body_that_a_column_was_too_short_for_is_cut(place):
         with pytest.raises(NoTrafficError, match=r"^cut by the logger$"):
             asked({place: whole[:end]})
     assert asked({place: whole}).messages == (USER,)
+
+
+@pytest.mark.parametrize("row", [USER, USER | {"id": 7}, {"type": "user", "message": USER}])
+def test_a_row_that_is_one_message_of_a_conversation_is_no_request(row):
+    with pytest.raises(UnknownFormError) as raised:
+        asked(row)
+    assert raised.value.hint.startswith("a row is one message: put those of a conversation into")
