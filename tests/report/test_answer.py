@@ -36,14 +36,14 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
     assert headline(answer) == "Do not speculate (provisional)"  # five requests
     assert speed_up(answer) == (
-        "Best: small, k = 2, 2.04× (1.94–2.28), after the first token, over 5 requests, all "
+        "Best: small, k = 2, 2.04× (95% interval 1.94–2.28), prefill excluded; 5 requests, all "
         "decoded; 3× is asked for"
     )
 
 
 def test_what_was_never_decoded_is_called_predicted(hand):
     assert speed_up(hand.answer(hand.undecoded())) == (
-        "Speed-up 2.29× (1.97–2.65), after the first token, predicted for 10 requests"
+        "Speed-up 2.29× (95% interval 1.97–2.65), prefill excluded; predicted for 10 requests"
     )
 
 
