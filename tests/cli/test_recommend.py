@@ -64,7 +64,7 @@ def test_markdown_has_the_same_sections(command, engine):
     assert "### By concurrency\n\n| concurrency | answer | speed-up × |" in out
     out = command("recommend", ONE_ROW, "--format", "markdown", "--all").out
     assert "By concurrency" not in out
-    assert "### Latency, measured\n\n|  | speculation | values |" in out
+    assert "### Latency, measured\n\n|  | speculation | n |" in out
 
 
 def test_costs_of_another_run(command):
