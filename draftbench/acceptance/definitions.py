@@ -62,7 +62,7 @@ ACCEPTED_PER_DRAFTED = Figure(
 )
 TOKENS_PER_ROUND = Figure(
     name="tokens per round",
-    symbol="(L-1)/R",
+    symbol="tok/round",
     formula="response tokens after the first / target passes after the prefill",
     sglang="spec_accept_length of a response, which counts the first token too",
 )

@@ -59,7 +59,7 @@ _MEANINGS = {
     "τ": "τ: mean accepted length at that k.",
     "h": "h: acceptance at a round's first → last position.",
 }
-_FEW = f"intervals over fewer than {FEW_REQUESTS} requests are rough"
+_FEW = f"rough intervals (effective sample under {FEW_REQUESTS})"
 _TREES = (
     "Best trees: what an engine that drafts fixed trees could reach at temperature 0. The target "
     "verifies all nodes, so these figures are not comparable with those of chains. Each tree is "
@@ -210,7 +210,7 @@ def _screen_groups(report: AcceptanceReport, meanings: str) -> Section:
         for name in list(groups)[: room[by]]:
             rows.append([by, name, *(groups[name].get(c.candidate) for c in drafts)])
         if len(groups) > room[by]:
-            more.append(f"{len(groups) - room[by]} by {by}")
+            more.append(counted(len(groups) - room[by], f"more {by}"))
     notes = [
         f"no α by {by}: no group has the {MIN_REQUESTS} requests an interval needs"
         for by in several
@@ -222,7 +222,7 @@ def _screen_groups(report: AcceptanceReport, meanings: str) -> Section:
     legend = f"{meanings} ± half a 95% interval" if meanings else ""
     alone = any(c.alpha and c.alpha.without_interval is not None for c in first)
     legend += "; without ±: too few requests. " if alone else ". " if meanings else ""
-    legend += f"`--all` shows {'more (' + ', '.join(more) + ')' if more else 'everything'}."
+    legend += f"{' and '.join(more) or 'Everything'}: --all."
     return Section(title, head, rows, [*notes, *_findings(report), *few, legend])
 
 
@@ -242,8 +242,10 @@ def _findings(report: AcceptanceReport) -> list[str]:
     lines = [f"{', '.join(names)}: {finding}" for finding, names in candidates.items()]
     lines += _of_grammars(report)
     if report.near_tie_share:
-        share = f"{report.near_tie_share:.1%} of the target's tokens are near ties"
-        lines.append(f"{share}, where decoding may write another token")
+        lines.append(
+            f"{report.near_tie_share:.1%} of the target's tokens are near ties (top two logits "
+            "within numeric noise), where decoding may pick the other token"
+        )
     return lines
 
 
@@ -290,7 +292,7 @@ def _few(
     for name, count in segments:
         least[name] = min(least.get(name, count), count)
     few = [f"{name} {count:.0f}" for name, count in least.items() if count < FEW_REQUESTS]
-    return [f"{_FEW}; counted as requests of equal length: {', '.join(few)}"] if few else []
+    return [f"{_FEW}: {', '.join(few)}"] if few else []
 
 
 def _faults(c: CandidateAcceptance) -> list[str]:

@@ -428,9 +428,9 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
     drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
-        change = f"{abs(drift.change):.0%} {'slower' if drift.change > 0 else 'faster'}"
-        if drift.change >= 1:
-            change = f"{1 + drift.change:.1f} times slower"
+        way = "slowed down" if drift.change > 0 else "sped up"
+        times = f"{1 + drift.change:.1f} times" if drift.change >= 1 else ""
+        change = f"{way} {times or f'by {abs(drift.change):.0%}'}"
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
         for row in run.served:
             turns[row.candidate, row.k].add(row.repeat)
@@ -444,9 +444,9 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         )
         yield Caveat(
             "drift",
-            f"plain decoding became {change} during the run{effect}",
+            f"plain decoding {change} during the run{effect}",
             decisive=not in_turns,
-            short=f"the machine became {change} during the run",
+            short=f"the machine {change} during the run",
         )
 
 
@@ -636,18 +636,18 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
 
 
 def predictions_off(error: PredictionError) -> str:
-    """Sentences on how far predicted speed-ups are off measured ones."""
+    """A sentence on how far predicted speed-ups are off measured ones."""
     median, worst = error.passes_only_median, error.passes_only_worst
     if error.configurations == 1:
-        alone = "" if median is None else f" (without decoding {median:.1%})"
-        return f"The prediction for the measured configuration is off by {error.median:.1%}{alone}."
-    said = (
-        f"Over {error.configurations} measured configurations, predictions are off by "
-        f"{error.median:.1%} in the median and at most {error.worst:.1%}."
+        alone = "" if median is None else f" (from pass timings alone: {median:.1%})"
+        return f"Prediction error for the one measured configuration: {error.median:.1%}{alone}."
+    alone = ""
+    if median is not None and worst is not None:
+        alone = f" (from pass timings alone: {median:.1%}, {worst:.1%})"
+    return (
+        f"Prediction error over {error.configurations} measured configurations: median "
+        f"{error.median:.1%}, max {error.worst:.1%}{alone}."
     )
-    if median is None or worst is None:
-        return said
-    return f"{said} Without decoding they are off by {median:.1%} and at most {worst:.1%}."
 
 
 def _luck(fewest: float, most: float) -> str:

@@ -1,7 +1,7 @@
 """The model's draws → the decision at one concurrency: speculate, do not, or inconclusive.
 
 Every figure is read from the same draws of log speed-ups (`effects`): intervals, probability,
-expected loss, and what would settle an open answer. The configuration of least expected loss leads;
+expected regret, and what would settle an open answer. The configuration of least regret leads;
 where others lose hardly more, the smallest draft among them. Speculate where the whole interval of
 the leader's speed-up lies above the asked one and timing noise, do not where it lies at or below.
 

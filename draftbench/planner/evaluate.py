@@ -215,7 +215,7 @@ def _tie(
     both = this if this == best else f"{this} against {best}"
     tie = f"about as good, {both}"
     if f"{-more:.1%}" > "0.0%" and more < 0:
-        tie += f" and {-more:.1%} less expected loss"
+        tie += f" and {-more:.1%} less expected regret"
     memory, leaders_memory = alternative.memory_bytes, leader.memory_bytes
     if memory == leaders_memory:
         why = "drafts fewer tokens" if leader.k < alternative.k else "is the faster one"
@@ -240,9 +240,10 @@ def _economy(
     tokens = alternative.tokens_per_round
     if tokens is None or speed <= 0:
         return figure
-    figure = f"{figure}; a round yields {tokens:.2f} tokens"
+    figure = f"{figure}; a round produces {tokens:.2f} tokens"
     # At other loads with and without, or by noise, a round may seem to cost less than a step.
-    return figure if tokens < speed else f"{figure} and costs {tokens / speed:.2f} target steps"
+    steps = f"in the time of {tokens / speed:.2f} target steps"
+    return figure if tokens < speed else f"{figure} {steps}"
 
 
 def why_unknown(alternative: Alternative, run: Run) -> str:

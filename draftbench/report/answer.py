@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -61,7 +61,7 @@ _LEGEND = {
     "most, if each token's were chosen independently.",
     "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
     "interval includes the uncertainty of that time. Drafts that differ by hardly more than their "
-    "errors are drawn towards each other, since the best of several looks better than it is.",
+    "errors are shrunk towards each other, since the best of several looks better than it is.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
@@ -205,7 +205,8 @@ def speed_up(answer: Recommendation) -> str:
             f"{answer.speedup_without_interval:.2f}× with {named(leader.configuration)}."
         )
     subject = "Speed-up" if answer.choice else f"Best: {named(leader.configuration)},"
-    return f"{subject} {with_ends(deciding, '×')}, {basis(answer, leader)}"
+    interval = f"95% interval {deciding.low:.2f}–{deciding.high:.2f}"
+    return f"{subject} {deciding.value:.2f}× ({interval}), {basis(answer, leader)}"
 
 
 def basis(answer: Recommendation, leader: Evaluation) -> str:
@@ -219,17 +220,17 @@ def basis(answer: Recommendation, leader: Evaluation) -> str:
     elif not leader.corrected:
         rests_on = f"predicted for {requests} ({decoded} decoded: too few to correct it)"
     else:
-        rests_on = f"over {requests}, {'all' if decoded == replayed else decoded} decoded"
+        rests_on = f"{requests}, {'all' if decoded == replayed else decoded} decoded"
     if answer.costs_from:
         rests_on += f" with costs of {answer.costs_from}"
     elif answer.engine:
         rests_on += f" in {answer.engine}"
-    included = "prefills included" if answer.objective == "latency" else "after the first token"
+    included = "included" if answer.objective == "latency" else "excluded"
     asked = "" if answer.min_speedup == 1 else f"; {answer.min_speedup:g}× is asked for"
     tie = ""
     if answer.toss_up and answer.runner_up:
         tie = f"; a toss-up with {named(answer.runner_up)}"
-    return f"{included}, {rests_on}{asked}{tie}"
+    return f"prefill {included}; {rests_on}{asked}{tie}"
 
 
 def lead(answer: Recommendation) -> str:
@@ -248,8 +249,7 @@ def certainty(answer: Recommendation) -> list[str]:
         sure = answer.probability_best
         likely = f"{sure:.0%}" if sure < 0.995 else "Over 99%"
         notes.append(
-            f"{likely} likely to be the best choice; expected loss {answer.expected_regret:.1%} of "
-            "the best speed."
+            f"{likely} likely to be the best choice; expected regret {answer.expected_regret:.1%}."
         )
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
@@ -324,7 +324,7 @@ def _control(answer: Recommendation) -> list[str]:
         return []
     why = ", α < 1 at near ties" if NEAR_TIES <= alphas[0] < 0.995 else ""
     if answer.ceiling_alpha is not None:
-        why = ", α < 1 since requests sample"
+        why = ", α < 1 at temperature > 0"
     return [f"self: the target drafts{why}"]
 
 
@@ -396,13 +396,12 @@ def speed_ups(answer: Recommendation) -> Section:
         corrected = "as measured; the interval includes the uncertainty of times"
     drawn = leader.drawn_to_others or 0.0
     if abs(drawn) >= TIMING_NOISE / 2:
-        way = "up" if drawn > 0 else "down"
-        corrected += f", then drawn {abs(drawn):.0%} {way} towards the other drafts"
+        corrected += f", then shrunk {abs(drawn):.0%} towards the other drafts"
     rows = [
         (
             "deciding",
             answer.speedup_deciding,
-            "what is compared with the speed-up asked for",
+            "used for the decision",
         ),
         ("expected", leader.speedup_expected, corrected),
         ("predicted", leader.speedup_predicted, f"{requests}, from {source}"),
@@ -450,9 +449,9 @@ def _interval_parts(answer: Recommendation) -> Section:
             halves = (parts.requests, parts.cells, parts.undecoded)
             shown = [f"±{math.expm1(half):.0%}" if half else None for half in halves]
             rows.append([str(each.candidate), str(each.k), *shown])
-    names = ("draft", "k", "requests", "timed cells", "not decoded here")
+    names = ("draft", "k", "requests", "timing noise", "extrapolation")
     head, known = known_columns(names, rows)
-    note = "Half of the 95% interval of a speed-up that each cause alone would leave."
+    note = "Half-width of the 95% interval if this were the only error."
     return Section("Where the intervals come from", head, known, [note], names=2)
 
 
@@ -506,15 +505,12 @@ def headroom(answer: Recommendation) -> Section:
         ]
         for each in answer.headroom
     ]
-    names = ("draft", "α now", "× now", "pays off from", "wins from", "× at most")
+    names = ("draft", "α now", "× now", "breaks even at", "beats the others at", "ceiling ×")
     head, known = known_columns(names, rows)
     most = "every drafted token were accepted"
     if answer.ceiling_alpha is not None:
         most = f"its α were that of the target's own greedy draft, {answer.ceiling_alpha:.2f}"
-    note = (
-        "Of a draft that costs as much, at the best of the k's measured. Wins: against the other "
-        f"drafts here. At most: if {most}."
-    )
+    note = f"For a draft of the same cost, at its best measured k. Ceiling: if {most}."
     return Section("What a better draft would bring", head, known, [note] if known else [])
 
 
@@ -561,7 +557,7 @@ def loads(answer: Recommendation) -> Section:
             f"{', '.join(spread)}; the table has the geometric mean."
         )
     steps = schedule(answer)
-    notes += [f"{steps}."] if steps else []
+    notes += [steps] if steps else []
     head = ["concurrency", "answer", "speed-up ×", f"{rate} without → with", "ms/token"]
     return Section(title, head, rows, notes)
 
@@ -576,18 +572,21 @@ def schedule(answer: Recommendation) -> str | None:
     if len(firsts) < 2:
         return None
     name = shortened(str(answer.leader.candidate), LONGEST_NAME)
-    ks = [
-        f"{'undecided' if at.k is None else at.k or 'no speculation'} "
-        f"{'from' if later else 'at concurrency'} {at.concurrency}"
-        for later, at in enumerate(firsts)
+    ks = ["inconclusive" if at.k is None else str(at.k or "no speculation") for at in firsts]
+    ranges = [
+        f"at {'–'.join(map(str, dict.fromkeys((at.concurrency, after.concurrency - 1))))}"
+        for at, after in pairwise(firsts)
     ]
+    ranges.append(f"from {firsts[-1].concurrency}")
     others = [
-        f"at {at.concurrency} the answer is {named(at.choice)}"
+        f"at {at.concurrency}, {shortened(str(at.choice.candidate), LONGEST_NAME)} with k = "
+        f"{at.choice.k} is faster"
         for at in answer.by_concurrency
         if at.choice and at.choice.candidate != answer.leader.candidate
     ]
-    but = f"; {', '.join(others)}, but an engine loads only one draft" if others else ""
-    return f"Best k with {name}: {', '.join(ks)}{but}"
+    steps = "; ".join(f"{k} {loads}" for k, loads in zip(ks, ranges, strict=True))
+    but = sentence(f"{'; '.join(others)}, but an engine serves one draft")
+    return f"Best k for {name} by concurrency: {steps}." + f" ({but})" * bool(others)
 
 
 def unmeasured(answer: Recommendation) -> str | None:
@@ -671,5 +670,5 @@ def latency(waits: Latency, engine: str | None = None, arrivals: str | None = No
         f"{slowest}: {drafted} ms with speculation, {without} ms without.",
     ]
     notes += [f"Worse with speculation: {'; '.join(worse)}."] if worse else []
-    head = ["", "speculation", "values", "p50", "p90", "p99", "max"]
+    head = ["", "speculation", "n", "p50", "p90", "p99", "max"]
     return Section("Latency, measured", head, rows, notes)

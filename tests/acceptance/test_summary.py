@@ -47,7 +47,7 @@ def test_every_definition_of_one_run_by_hand() -> None:
     assert pooled(card, 2) == pytest.approx(
         {
             "accepted/drafted": 8 / 12,
-            "(L-1)/R": 12 / 6,
+            "tok/round": 12 / 6,
             "τ": 1 + 8 / 6,
             "τ-1": 8 / 6,
             # Tried at the first token: 6, accepted 5; at the second 3 of 3: two were cut.
@@ -112,7 +112,7 @@ def test_prompt_lookup_is_compared_by_tokens_per_round() -> None:
     assert (card.mode, card.alpha, card.breakdown) == (None, None, None)
     # Three tokens were never looked for. At k = 2: rounds at 1, 2 (two accepted); 4 is covered.
     assert {r.k for r in card.at_each_k} == {1, 2}
-    assert pooled(card, 2)["(L-1)/R"] == pytest.approx(4 / 2)
+    assert pooled(card, 2)["tok/round"] == pytest.approx(4 / 2)
 
 
 def test_suspected_faults_are_reported() -> None:

@@ -37,7 +37,7 @@ def test_the_answer_over_concurrencies_is_a_table_with_its_crossover(command, en
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("Speculate at concurrency 1: qwen0.5:int4, k = ")
     assert "By concurrency\n" in outcome.out
-    assert "undecided from 5, no speculation from 7." in " ".join(outcome.out.split())
+    assert "inconclusive at 5–6; no speculation from 7." in " ".join(outcome.out.split())
     assert "qwen0.5:int4 pays off up to about " in " ".join(outcome.out.split())
     shown = " ".join(outcome.out.split())
     assert "costs of an engine 1.0." in shown
@@ -64,7 +64,7 @@ def test_markdown_has_the_same_sections(command, engine):
     assert "### By concurrency\n\n| concurrency | answer | speed-up × |" in out
     out = command("recommend", ONE_ROW, "--format", "markdown", "--all").out
     assert "By concurrency" not in out
-    assert "### Latency, measured\n\n|  | speculation | values |" in out
+    assert "### Latency, measured\n\n|  | speculation | n |" in out
 
 
 def test_costs_of_another_run(command):
@@ -107,9 +107,7 @@ def test_tokens_per_dollar(command, engine):
 
 def test_what_the_other_drafts_change_of_the_speed_up_is_said(command):
     out = " ".join(command("recommend", RUN, "--all").out.split())
-    says = (
-        "the prediction, corrected by measured times, then drawn 1% down towards the other drafts"
-    )
+    says = "the prediction, corrected by measured times, then shrunk 1% towards the other drafts"
     assert says in out
     (alone,) = [
         each["drawn_to_others"]

@@ -491,7 +491,7 @@ def test_a_server_alone_has_acceptance_and_a_hint_how_to_measure_its_speed(comma
     assert (report["requests"], report["counted"], report["alpha"]["pooled"]) == (2, True, None)
     # 9 tokens after the first are three rounds of two accepted tokens and one more.
     lengths = {each["symbol"]: each["per_request"] for each in report["at_each_k"]}
-    assert set(lengths) == {"accepted/drafted", "(L-1)/R", "τ", "τ-1", "1+Σ Πh"}
+    assert set(lengths) == {"accepted/drafted", "tok/round", "τ", "τ-1", "1+Σ Πh"}
     table = command("acceptance", out).out
     assert "on 2 requests" in table
     assert "not by replay: from the rounds that were counted" in joined(table)

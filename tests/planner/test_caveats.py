@@ -204,7 +204,7 @@ def test_what_could_change_the_decision_is_decisive(scene, changes, kind):
 @pytest.mark.parametrize(
     # 90 baseline runs, 60 from the first of a request to its last: to the power of 89 / 60.
     ("slower", "words"),
-    [(1.1, "became 15% slower"), (2.0, "became 2.8 times slower"), (0.9, "became 14% faster")],
+    [(1.1, "slowed down by 15%"), (2.0, "slowed down 2.8 times"), (0.9, "sped up by 14%")],
 )
 def test_a_drift_is_a_percentage_up_to_twice_as_slow(scene, slower, words):
     assert says(recommend(decoded(scene, slower=slower)), f"plain decoding {words} during the run")
@@ -441,7 +441,7 @@ def test_a_machine_that_became_slower_decides_where_a_server_was_started_once(tu
         place += 12 // max(turns)
         rows += started(None, 0, place, turn + 1)
     found = caveat_of(run(*rows), "drift")
-    assert "plain decoding became 13% slower" in found.text
+    assert "plain decoding slowed down by 13%" in found.text
     assert found.decisive is decisive
     assert ("taken out" in found.text) is not decisive
 
@@ -531,17 +531,18 @@ def test_with_costs_from_elsewhere_nothing_is_said_of_this_runs_load_and_times(t
 @pytest.mark.parametrize(
     ("configurations", "without_decoding", "said"),
     [
-        (1, None, "The prediction for the measured configuration is off by 3.0%."),
+        (1, None, "Prediction error for the one measured configuration: 3.0%."),
         (
             1,
             (0.05, 0.05),
-            "The prediction for the measured configuration is off by 3.0% (without decoding 5.0%).",
+            "Prediction error for the one measured configuration: 3.0% (from pass timings alone: "
+            "5.0%).",
         ),
         (
             2,
             (0.05, 0.06),
-            "Over 2 measured configurations, predictions are off by 3.0% in the median and at most "
-            "4.0%. Without decoding they are off by 5.0% and at most 6.0%.",
+            "Prediction error over 2 measured configurations: median 3.0%, max 4.0% (from pass "
+            "timings alone: 5.0%, 6.0%).",
         ),
     ],
 )

@@ -87,8 +87,8 @@ def test_more_acceptance_loses_when_it_is_too_dear(scene, requests_alone):
     assert (small.alpha.value, big.alpha.value) == (0.25, 1.0)
     assert small.speedup_predicted.value == pytest.approx(8 / 7.1)
     assert big.reason == (
-        "no faster than plain decoding: 0.95× expected; a round yields 2.00 tokens and costs 2.10 "
-        "target steps"
+        "no faster than plain decoding: 0.95× expected; a round produces 2.00 tokens in the time "
+        "of 2.10 target steps"
     )
 
 
@@ -195,8 +195,8 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene, requests_alone):
     found = recommend(scene.observed(2))
     assert found.choice == configuration("small", 2)
     reason = (
-        "about as good, 1.95× against 1.94× and 0.4% less expected loss; small at k = 2 needs less "
-        "memory"
+        "about as good, 1.95× against 1.94× and 0.4% less expected regret; small at k = 2 needs "
+        "less memory"
     )
     assert evaluation(found, "big").reason == reason
 
@@ -212,7 +212,7 @@ def test_a_tie_goes_to_the_smaller_draft_and_is_said(scene, requests_alone):
             "about as good, 1.95×; small at k = 2 is the one whose memory is known",
         ),
         # 8 / 4.25 and 8 / 4.1.
-        (0.13, 999, "slower: 1.88× expected against 1.95×; a round yields 2.67 tokens and costs"),
+        (0.13, 999, "slower: 1.88× expected against 1.95×; a round produces 2.67 tokens in"),
     ],
 )
 def test_speeds_that_look_alike_are_told_apart_by_what_decided(
@@ -238,7 +238,7 @@ def test_a_round_that_seems_cheaper_than_a_target_step_gives_no_cost(scene, requ
             scene.decode(f"r{at}", 0, 8.0, candidate)
             scene.decode(f"r{at}", 2, seconds, candidate)
     big = evaluation(recommend(scene.observed(2)), "big")
-    assert big.reason == "slower: 3.20× expected against 4.00×; a round yields 2.67 tokens"
+    assert big.reason == "slower: 3.20× expected against 4.00×; a round produces 2.67 tokens"
 
 
 def test_the_chosen_k_is_the_one_that_the_table_shows(scene):

@@ -36,14 +36,14 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
     assert headline(answer) == "Do not speculate (provisional)"  # five requests
     assert speed_up(answer) == (
-        "Best: small, k = 2, 2.04× (1.94–2.28), after the first token, over 5 requests, all "
+        "Best: small, k = 2, 2.04× (95% interval 1.94–2.28), prefill excluded; 5 requests, all "
         "decoded; 3× is asked for"
     )
 
 
 def test_what_was_never_decoded_is_called_predicted(hand):
     assert speed_up(hand.answer(hand.undecoded())) == (
-        "Speed-up 2.29× (1.97–2.65), after the first token, predicted for 10 requests"
+        "Speed-up 2.29× (95% interval 1.97–2.65), prefill excluded; predicted for 10 requests"
     )
 
 
@@ -132,7 +132,7 @@ def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
     records = [*hand.perfect(requests=5), *hand.prefills()]
     answer = hand.answer(records, asked={"objective": "latency"})
     # 9 s without speculation, 6 s with it as decoded, 5.5 s by passes alone.
-    assert speed_up(answer).startswith("Speed-up 1.52× (1.47–1.66), prefills included")
+    assert speed_up(answer).startswith("Speed-up 1.52× (95% interval 1.47–1.66), prefill included")
 
 
 def test_each_speed_up_has_its_name_and_what_it_covers(hand):
@@ -149,7 +149,7 @@ def test_each_speed_up_has_its_name_and_what_it_covers(hand):
         "expected, end to end",
         "predicted, end to end",
     ]
-    assert found[0][1:] == ["2.04× (1.94–2.28)", "what is compared with the speed-up asked for"]
+    assert found[0][1:] == ["2.04× (1.94–2.28)", "used for the decision"]
     assert found[1][1:] == ["2.04× (1.94–2.28)", "the prediction, corrected by measured times"]
     assert found[2][1:] == ["2.29× (2.29–2.29)", "9 requests, from replay and pass timings"]
     assert found[3][1] == "2.00× (2.00–2.00)"

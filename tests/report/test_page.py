@@ -124,7 +124,7 @@ def test_every_drawing_has_words_for_who_cannot_see_it(whole):
 
 
 def test_how_far_predictions_are_off_is_said_once(whole):
-    assert whole.count("predictions are off by") == 1
+    assert whole.count("Prediction error over") == 1
 
 
 @pytest.mark.parametrize(

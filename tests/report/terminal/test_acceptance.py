@@ -67,7 +67,7 @@ def split(**fields: Any) -> Breakdown:
         "temperature    0.7        20  1.60 ±0.00  2.67 ±0.00",
         # The target's token is always the draft's best: a chain of two.
         "4        2.67 ±0.00             3.00 ±0.00             1·1",
-        "small:int4 − big  (L-1)/R  2        40  +1.667 (+1.667 to +1.667)",
+        "small:int4 − big  tok/round  2        40  +1.667 (+1.667 to +1.667)",
         "τ, mean accepted length: 1 + accepted / rounds that drafted; SGLang: spec_accept_length",
     ],
 )
@@ -96,7 +96,7 @@ def test_lost_parts_leave_no_empty_tables() -> None:
 def test_few_or_unequal_requests_carry_a_warning(requests, equal, warning) -> None:
     table = render(changed(requests=requests, equal_requests=equal), "table", 120)
     shown = table.replace("\n    ", " ")
-    rough = "intervals over fewer than 30 requests are rough"
+    rough = "rough intervals (effective sample under 30)"
     assert (f"{rough}: {warning}" in shown) if warning else (rough not in shown)
 
 
@@ -111,7 +111,7 @@ def test_a_segment_of_few_requests_is_named_with_the_count_of_the_first_screen()
     for breakdown, count in ((card.breakdown, 14), (None, 12)):
         each = msgspec.structs.replace(card, breakdown=breakdown)
         shown = render(msgspec.structs.replace(REPORT, candidates=(each,)), "table", 120)
-        assert f"are rough; counted as requests of equal length: s0 {count}\n" in shown
+        assert f"rough intervals (effective sample under 30): s0 {count}\n" in shown
 
 
 def by_segment(name: str, *equal: float, **fields: Any) -> CandidateAcceptance:
@@ -138,13 +138,15 @@ def test_on_one_screen_few_requests_are_warned_of_once_by_the_fewest() -> None:
 def test_only_candidates_of_the_table_are_warned_of() -> None:
     few = {"requests": 7, "equal_requests": 7.0}
     seven = [by_segment(f"d{at}", 31.0, 32.0) for at in range(7)]
-    assert "are rough" not in on_one_screen(*seven, by_segment("d7", 3.0, 4.0, **few))
-    assert "are rough: d6 has 7" in on_one_screen(*seven[:6], by_segment("d6", 3.0, 4.0, **few))
+    assert "rough intervals" not in on_one_screen(*seven, by_segment("d7", 3.0, 4.0, **few))
+    assert "sample under 30): d6 has 7" in on_one_screen(
+        *seven[:6], by_segment("d6", 3.0, 4.0, **few)
+    )
     # Segments are shown of model drafts alone: prompt lookup has no α.
     one = {"by": "segment", "k": 2, "requests": 40, "tokens_per_round": None}
     rounds = (GroupRounds(name="s0", equal_requests=9.0, **one),)
     ngram = msgspec.structs.replace(CARD, candidate="ngram", breakdown=None, rounds_by_group=rounds)
-    assert "are rough" not in on_one_screen(seven[0], ngram)
+    assert "rough intervals" not in on_one_screen(seven[0], ngram)
 
 
 def test_segments_of_too_few_requests_are_one_sentence_and_no_table() -> None:
@@ -159,7 +161,7 @@ def test_markdown_escapes_what_came_from_files() -> None:
     shown = render(changed(candidate="a|b", breakdown=split(groups=(group,))), "markdown", 100)
     assert "### a\\|b: greedy drafting" in shown
     assert "| segment | c\\|d | 40 |" in shown
-    assert "| k | accepted/drafted | (L-1)/R | τ | τ-1 | 1\\+Σ Πh | n for ±2% |" in shown
+    assert "| k | accepted/drafted | tok/round | τ | τ-1 | 1\\+Σ Πh | n for ±2% |" in shown
     assert "- acceptance rises over the course" in shown
 
 
@@ -236,7 +238,7 @@ def test_one_screen_explains_only_the_figures_that_it_has() -> None:
     assert shown.splitlines()[1:3] == ["candidate", NAME]
     assert "α" not in shown
     assert "its drafting\n" in shown
-    assert shown.endswith("\n  `--all` shows everything.")
+    assert shown.endswith("\n  Everything: --all.")
 
 
 def test_one_screen_has_room_for_many_candidates_and_groups() -> None:
@@ -251,7 +253,7 @@ def test_one_screen_has_room_for_many_candidates_and_groups() -> None:
     assert len(lines) <= 25
     assert "  2 more candidates: `--all` or `--candidate NAME`" in lines
     # 14 rows: 7 candidates, 2 findings, 2 segments, 3 thirds.
-    assert lines[-1].endswith("`--all` shows more (18 by segment).")
+    assert lines[-1].endswith("18 more segments: --all.")
 
 
 def test_what_trees_reach_is_not_shown_of_the_control() -> None:

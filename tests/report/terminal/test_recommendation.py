@@ -73,9 +73,9 @@ def test_everything_of_a_kept_run_is_no_wider_than_a_screen(answers):
 def test_the_screen_of_a_kept_run(answers):
     assert lines_of(answers["qwen2.5-coder"]) == [
         "Speculate at concurrency 1 (provisional): qwen0.5:int4, k = 5",
-        "Provisional: only 16 requests were decoded; the machine became 16% slower during the",
+        "Provisional: only 16 requests were decoded; the machine slowed down by 16% during the",
         "  run.",
-        "Speed-up 2.03× (1.82–2.25), after the first token, over 48 requests, 16 decoded",
+        "Speed-up 2.03× (95% interval 1.82–2.25), prefill excluded; 48 requests, 16 decoded",
         "",
         "   draft         k          speed-up ×           α   tok/round           c   memory",
         "→  qwen0.5:int4  5  2.03 (1.82–2.25)    0.87 ±0.03  3.96 ±0.34  0.20 ±0.02   584 MB",
@@ -84,13 +84,14 @@ def test_the_screen_of_a_kept_run(answers):
         "   ngram         7  1.46 (1.29–1.68)             –  1.47 ±0.20  0.00 ±0.00     0 kB",
         "   self          1  0.96 (0.85–1.10) *  0.95 ±0.03  1.90 ±0.03  1.00 ±0.00  6.94 MB",
         "± half a 95% interval; α acceptance rate; tok/round over all rounds; c draft step /",
-        "  target step; * not decoded; self: the target drafts, α < 1 since requests sample",
+        "  target step; * not decoded; self: the target drafts, α < 1 at temperature > 0",
         "",
-        "Runner-up: qwen0.5:int8, k = 5, slower: 1.68× expected against 2.03×; a round yields",
-        "  4.01 tokens and costs 2.38 target steps.",
+        "Runner-up: qwen0.5:int8, k = 5, slower: 1.68× expected against 2.03×; a round produces",
+        "  4.01 tokens in the time of 2.38 target steps.",
         "qwen0.5:int4 pays off up to about 7 concurrent requests (interpolated between 4 and 16).",
-        "Best k with qwen0.5:int4: 5 at concurrency 1, 3 from 2, 2 from 4, 1 from 6, undecided",
-        "  from 8; at 4 the answer is qwen0.5:int8, k = 3, but an engine loads only one draft",
+        "Best k for qwen0.5:int4 by concurrency: 5 at 1; 3 at 2–3; 2 at 4–5; 1 at 6–7;",
+        "  inconclusive from 8. (At 4, qwen0.5:int8 with k = 3 is faster, but an engine serves",
+        "  one draft.)",
         "",
         "next: draftbench recommend runs/R --all",
         "      draftbench report runs/R --html report.html",
@@ -140,7 +141,7 @@ def test_a_pick_that_the_runner_up_may_beat_is_called_a_toss_up(answers):
 @pytest.mark.parametrize(
     ("alpha", "ceiling", "why"),
     [
-        (0.95, 0.95, ", α < 1 since requests sample"),
+        (0.95, 0.95, ", α < 1 at temperature > 0"),
         (0.99, None, ", α < 1 at near ties"),
         (1.0, None, ""),
         (0.9, None, ""),  # near ties alone do not explain it: a caveat does
@@ -275,7 +276,7 @@ def test_the_decision_of_a_clean_run_is_not_provisional(hand):
     answer = hand.answer(hand.perfect(requests=30), requests=30, form="messages")
     assert lines_of(answer)[:2] == [
         "Speculate: small, k = 2",
-        "Speed-up 2.04× (1.94–2.28), after the first token, over 30 requests, all decoded",
+        "Speed-up 2.04× (95% interval 1.94–2.28), prefill excluded; 30 requests, all decoded",
     ]
     assert "rovisional" not in render(answer, "markdown", 80)
 
