@@ -123,15 +123,16 @@ def plan_training(
             f"the run's target, `{question.target}`, is not here",
             hint="train where it was swept: a training reads the target's tokenizer, or all of it",
         )
-    if (beneath := draft_of_stack(spec)) is not None:
-        raise UsageError(
-            f"`{draft}` is prompt lookup before `{beneath}`, which alone has weights to train",
-            hint=f"train that, `--draft {beneath}`, then sweep what comes out as `{STACK}FOLDER`",
-        )
     if spec == SELF or method not in ("draft-model", "eagle3"):
         raise UsageError(
             f"`{spec}` has no weights that are trained here",
             hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",
+        )
+    if (beneath := draft_of_stack(spec)) is not None:
+        trained = f"{STACK}{beneath.removesuffix(model)}FOLDER"
+        raise UsageError(
+            f"`{draft}` is prompt lookup before `{beneath}`, which alone has weights to train",
+            hint=f"train that, `--draft {beneath}`, then sweep what comes out as `{trained}`",
         )
     if method == "eagle3":
         check_eagle(target, source)

@@ -39,17 +39,20 @@ def test_of_other_weights_no_speed_is_known(planned, embedded):
     assert planned(str(embedded / "draft")).speeds is None
 
 
-@pytest.mark.parametrize("draft", ["ngram", "mtp", "self"])
+@pytest.mark.parametrize("draft", ["ngram", "mtp", "ngram+mtp", "self"])
 def test_what_has_no_weights_is_not_trained(planned, draft):
     with pytest.raises(UsageError, match="no weights"):
         planned(draft)
 
 
-@pytest.mark.parametrize("draft", ["ngram+spoiled", "ngram+eagle3:head"])
-def test_of_a_stack_the_draft_is_trained_by_its_own_name(planned, draft):
+@pytest.mark.parametrize(
+    ("draft", "trained"), [("spoiled", "ngram+FOLDER"), ("eagle3:head", "ngram+eagle3:FOLDER")]
+)
+def test_of_a_stack_the_draft_is_trained_by_its_own_name(planned, draft, trained):
     with pytest.raises(UsageError, match="prompt lookup before") as refused:
-        planned(draft)
-    assert f"`--draft {draft.removeprefix('ngram+')}`" in refused.value.hint
+        planned(f"ngram+{draft}")
+    assert f"`--draft {draft}`" in refused.value.hint
+    assert refused.value.hint.endswith(f"`{trained}`")
 
 
 def test_a_head_that_is_named_as_a_model_is_refused_with_its_name(planned, embedded):
