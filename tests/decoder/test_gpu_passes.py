@@ -92,7 +92,7 @@ def on_gpu(monkeypatch):
     moved, copied = torch.Tensor.to, torch.ops.aten.copy_.default
     for module in (cuda_graphs, llama):  # where it would pin the host's memory
         monkeypatch.setattr(module, "on_device", on_device)
-    monkeypatch.setattr(llama, "has_fused_kernels", lambda device: False)
+    monkeypatch.setattr(llama, "has_triton", lambda device: False)
     # Values are what this GPU lacks.
     monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
 
@@ -131,7 +131,7 @@ def kernels(request, monkeypatch, on_gpu):
     """Those of recorded passes; here no more than their shapes is needed of them."""
     if request.param == "fused kernels":
         pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
-        monkeypatch.setattr(llama, "has_fused_kernels", lambda device: True)
+        monkeypatch.setattr(llama, "has_triton", lambda device: True)
     return request.param
 
 
