@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decoder.device import Capability, capability
+from draftbench.decoder.device import Capability, capability, has_triton
 from draftbench.decoder.linear import (
     INT8_FBGEMM,
     INT8_HALVES,
     INT8_ONEDNN,
     INT8_WEIGHT_ONLY,
+    Matrix,
     Product,
     ProductLinear,
     has_fbgemm,
@@ -367,6 +368,38 @@ class Int4CudaLinear(ProductLinear):
         self.product = product
 
 
+class WeightOnlyLinear(ProductLinear):
+    """8-bit weights on a GPU with one scale per output, activations as they are: half the bytes of
+    a step's unquantized weights. For more tokens the codes, which 16 bits hold exactly, are
+    multiplied as such.
+
+    Args:
+        dtype: of the codes, int8 or float8_e4m3fn.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        from draftbench.decoder import kernels
+
+        super().__init__(weight)
+        if dtype == torch.int8:
+            exact = weight.float()
+            scale = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST) / INT8_TOP
+            codes = (exact / scale).round_().to(torch.int8)
+        else:
+            codes, scale = fp8_rows(weight)
+        scale = scale[:, 0]
+        self.matrix = Matrix(codes, scale, bias)
+        self.weight_bytes = codes.nbytes + scale.nbytes
+
+        def product(x: Tensor) -> Tensor:
+            if len(x) <= kernels.FEW:
+                return kernels.product(x, None, 0.0, codes, scale, bias)
+            out = (functional.linear(x, codes.to(x.dtype)) * scale).to(x.dtype)
+            return out if bias is None else out.add_(bias)
+
+        self.product = product
+
+
 def _int8_on_cpu(weight: Tensor, bias: Tensor | None, two_layouts: bool) -> nn.Module:
     way = int8_way()
     if way == INT8_WEIGHT_ONLY or weight.numel() < INTEGERS_FROM:
@@ -381,6 +414,7 @@ class Kernel:
     words: Callable[[], str]
     layer: Callable[[Tensor, Tensor | None, bool], nn.Module]  # weight, bias, two layouts → layer
     least: Capability = (0, 0)  # compute capability that a GPU needs
+    triton: bool = False  # whether it is compiled by Triton
 
 
 # By kind of device and level. Levels that are not listed are simulated there.
@@ -395,6 +429,19 @@ KERNELS = {
         lambda weight, bias, two_layouts: Int4CudaLinear(weight, bias),
         (8, 0),
     ),
+    ("cuda", "int8"): Kernel(
+        lambda: "Triton, weight-only",
+        lambda weight, bias, two_layouts: WeightOnlyLinear(weight, bias, torch.int8),
+        (8, 0),
+        triton=True,
+    ),
+    # The first capability whose instructions convert e4m3.
+    ("cuda", "fp8"): Kernel(
+        lambda: "Triton, weight-only",
+        lambda weight, bias, two_layouts: WeightOnlyLinear(weight, bias, torch.float8_e4m3fn),
+        (8, 9),
+        triton=True,
+    ),
 }
 
 
@@ -405,4 +452,4 @@ def kernel_of(level: str, device: str) -> Kernel | None:
     kernel = KERNELS.get(("cpu" if device == "cpu" else "cuda", level))
     if kernel is None or (device != "cpu" and capability(device) < kernel.least):
         return None
-    return kernel
+    return None if kernel.triton and not has_triton(device) else kernel

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from draftbench.decoder import llama
 from draftbench.decoder.attention import EvenRows
+from draftbench.decoder.linear import Matrix
 from draftbench.decoder.llama import swiglu
 from tests.decoder.test_cuda_graphs import Traced
 from tests.decoder.test_runners import (
@@ -24,8 +25,7 @@ from tests.decoder.test_runners import (
 )
 
 pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
-from draftbench.decoder import fused
-from draftbench.decoder.fused import Matrix
+from draftbench.decoder import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Two steps of each type, as numbers are rounded twice; of bfloat16 two more by the interpreter.
@@ -63,7 +63,7 @@ def test_a_sum_and_its_norm_are_pytorchs(normal, dtype, n, width):
     weight = normal(width, dtype=dtype)
     expected = sums + added
     normed = functional.rms_norm(expected, (width,), weight, 1e-5)
-    got = fused.add_norm(sums, added, weight, 1e-5)
+    got = kernels.add_norm(sums, added, weight, 1e-5)
     assert_near(sums, expected)
     assert_near(got, normed)
 
@@ -107,13 +107,13 @@ def test_a_product_is_pytorchs_with_and_without_a_norm_and_added(
     x, weight = normal(n, inputs, dtype=dtype), normal(inputs, dtype=dtype)
     given, exact = matrix(outputs, inputs, dtype, kind)
     expected = linear(x, given, exact)
-    assert_alike(fused.product(x, None, 0.0, *given), expected)
+    assert_alike(kernels.product(x, None, 0.0, *given), expected)
     assert_alike(
-        fused.product(x, weight, 1e-5, *given), linear(normed(x, weight), given, exact)
+        kernels.product(x, weight, 1e-5, *given), linear(normed(x, weight), given, exact)
     )
     sums = normal(n, outputs, dtype=dtype)
     added = sums + expected
-    fused.add_product(sums, x, *given)
+    kernels.add_product(sums, x, *given)
     assert_alike(sums, added)
 
 
@@ -124,14 +124,14 @@ def test_a_gated_product_is_swiglu_of_the_product(normal, matrix, dtype, kind, n
     x, weight = normal(n, inputs, dtype=dtype), normal(inputs, dtype=dtype)
     given, exact = matrix(2 * inner, inputs, dtype, kind)
     expected = swiglu(linear(normed(x, weight), given, exact))
-    assert_alike(fused.gated_product(x, weight, 1e-5, *given), expected)
+    assert_alike(kernels.gated_product(x, weight, 1e-5, *given), expected)
 
 
 @each_type
 @pytest.mark.parametrize(("n", "inner"), [(1, 64), (3, 77), (2, 2500), (5, 1)])
 def test_swiglu_is_pytorchs(normal, dtype, n, inner):
     gate_up = normal(n, 2 * inner, dtype=dtype)
-    assert_near(fused.swiglu(gate_up), swiglu(gate_up))
+    assert_near(kernels.swiglu(gate_up), swiglu(gate_up))
 
 
 LAYOUTS = [(1, 1, 4, 2, 8), (1, 5, 6, 2, 5), (3, 2, 3, 1, 9), (2, 3, 4, 4, 16)]
@@ -178,9 +178,9 @@ def test_queries_are_normed_rotated_and_attend_and_keys_and_values_are_stored_as
             part = exact.narrow(1, first, count)
             part.copy_(functional.rms_norm(part, (head,), weight, 1e-5))
     expected = plain.attend(1, exact)
-    query = fused.rotate(qkv, *weights, 1e-5, starts, *rotary, slab)
+    query = kernels.rotate(qkv, *weights, 1e-5, starts, *rotary, slab)
     assert_placed(slabs, slab, plain, rows, width, kv_heads)
-    assert_alike(fused.attention(query, slab, starts, slabs.shape[4]), expected)
+    assert_alike(kernels.attention(query, slab, starts, slabs.shape[4]), expected)
 
 
 @each_type
@@ -195,9 +195,9 @@ def test_a_rotated_product_is_the_product_rotated_and_stored(
     qkv = linear(normed(x, weight), given, exact)
     expected = plain.attend(1, qkv.view(rows * width, -1, 2 * half))
     slab = slabs[1].clone()
-    query = fused.rotated_product(x, weight, 1e-5, *given, starts, *rotary, slab)
+    query = kernels.rotated_product(x, weight, 1e-5, *given, starts, *rotary, slab)
     assert_placed(slabs, slab, plain, rows, width, kv_heads)
-    assert_alike(fused.attention(query, slab, starts, slabs.shape[4]), expected)
+    assert_alike(kernels.attention(query, slab, starts, slabs.shape[4]), expected)
 
 
 @each_type
@@ -214,14 +214,14 @@ def test_chunks_of_keys_are_joined_to_attention_over_all(normal, dtype, rows, wi
     asked = query.view(rows, width, heads, head).transpose(1, 2).float()
     expected = functional.scaled_dot_product_attention(asked, keys, values, mask)
     expected = expected.transpose(1, 2).reshape(rows * width, -1).to(dtype)
-    assert_alike(fused.attention(query, slab, starts, reach), expected)
+    assert_alike(kernels.attention(query, slab, starts, reach), expected)
 
 
 COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from draftbench.decoder import fused
+from draftbench.decoder import kernels
 
 TENSORS = "x norm bias sums added normed gate_up gated out qkv cos sin query slab".split()
 TENSORS += ["query_norm", "key_norm", "joined"]
@@ -230,8 +230,8 @@ OTHERS = {
 }
 SIZES = {"block": 32, "tokens": 16, "depth": 128, "stages": 3, "queries": 16, "keys": 64, "parts": 8}
 KERNELS = (
-    fused._product, fused._gated_product, fused._rotated_product, fused._rotate, fused._attend,
-    fused._join, fused._add_norm, fused._swiglu,
+    kernels._product, kernels._gated_product, kernels._rotated_product, kernels._rotate, kernels._attend,
+    kernels._join, kernels._add_norm, kernels._swiglu,
 )
 for kernel in KERNELS:
     for dtype, held, capability in (
@@ -243,9 +243,9 @@ for kernel in KERNELS:
             for name in kernel.arg_names
         }
         types["weight"] = f"*{held}" if "inputs" in types else f"*{dtype}"
-        if kernel is fused._attend:
+        if kernel is kernels._attend:
             types |= {"scale": "fp32", "sums": "*fp32"}
-        if kernel is fused._join:
+        if kernel is kernels._join:
             types["sums"] = "*fp32"
         types = {name: type_ for name, type_ in types.items() if name in kernel.arg_names}
         constants = {
@@ -289,7 +289,7 @@ def test_a_recorded_pass_of_these_kernels_gives_the_logits_of_transformers(fused
 def test_kernels_that_give_other_logits_are_not_used_and_the_pass_is_recorded_without(
     fused_kernels, monkeypatch
 ):
-    monkeypatch.setattr(fused, "attention", lambda query, *_: query.flatten(1).flip(1))
+    monkeypatch.setattr(kernels, "attention", lambda query, *_: query.flatten(1).flip(1))
     runner = runner_of(random_model(LLAMA["llama"]))
     why = runner.record_with(Traced)
     assert "its passes take more launches than they could: its passes differ" in why

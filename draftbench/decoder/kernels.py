@@ -1,0 +1,532 @@
+"""Kernels for a GPU: products over few tokens with what lies between them, and attention.
+
+A product over a few tokens is bound by memory. Its kernel norms what comes in, by a factor of its
+sums, and rotates and stores, gates or adds what goes out, so that none of this takes a launch of
+its own, in which no weight would be read. Weights may have 8 bits.
+
+Triton, which comes with PyTorch's builds for CUDA, compiles the kernels at their first call. Without
+a GPU they run in its interpreter (TRITON_INTERPRET=1).
+"""
+
+# Kernels are written in Triton's language, whose values have no Python types.
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftbench.decoder.linear import Matrix
+
+# The most tokens of a pass whose products are computed here.
+FEW = 64
+# The fewest columns of a product that a tensor core takes.
+LEAST_TOKENS = 16
+# Elements of a row that one program of SwiGLU takes; keys and queries of a block of attention.
+GATED, KEYS, QUERIES = 1024, 64, 64
+# Keys that one program of attention goes through: one program a key head would keep 8 of an H200's
+# 132 multiprocessors busy. Results of several are joined, as in Flash-Decoding (Dao et al. 2023).
+CHUNK = 256
+# In place of the logarithm of a sum of exponentials over nothing.
+NOTHING = tl.constexpr(-1e30)
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@triton.jit
+def _dot(a, b, sums):
+    if INTERPRETED:  # which would multiply the codes of bfloat16 numbers
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision="ieee")
+    return tl.dot(a.to(b.dtype), b, sums, input_precision="ieee")
+
+
+@triton.jit
+def _products(
+    x, norm, eps, weight, scale, bias, n, inputs, outputs, apart,
+    normed: tl.constexpr, scaled: tl.constexpr, biased: tl.constexpr,
+    block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
+):  # fmt: skip
+    """Products of some tokens with `block` rows of a matrix and with those `apart` below them, by
+    number of the row and token, and these numbers.
+
+    The norm's factor of a token is the same for all inputs, so that it is applied to the sums.
+    """
+    number = tl.program_id(0) * block + tl.arange(0, block)
+    token = tl.program_id(1) * tokens + tl.arange(0, tokens)
+    first = number // apart * 2 * apart + number % apart
+    second = first + apart
+    ones = tl.zeros((block, tokens), tl.float32)
+    others = tl.zeros((block, tokens), tl.float32)
+    squares = tl.zeros((tokens,), tl.float32)
+    to_first = weight + first.to(tl.int64)[:, None] * inputs
+    to_second = weight + second.to(tl.int64)[:, None] * inputs
+    for start in tl.range(0, inputs, depth, num_stages=stages):
+        at = start + tl.arange(0, depth)
+        inside = at < inputs
+        given = inside[:, None] & (token < n)[None, :]
+        states = tl.load(x + token[None, :] * inputs + at[:, None], mask=given, other=0.0)
+        has_first = (first < outputs)[:, None] & inside[None, :]
+        has_second = (second < outputs)[:, None] & inside[None, :]
+        one = tl.load(to_first + at[None, :], mask=has_first, other=0.0)
+        other = tl.load(to_second + at[None, :], mask=has_second, other=0.0)
+        if normed:
+            exact = states.to(tl.float32)
+            squares += tl.sum(exact * exact, axis=0)
+            weights = tl.load(norm + at, mask=inside, other=0.0).to(tl.float32)
+            states = (exact * weights[:, None]).to(states.dtype)
+        ones = _dot(one, states, ones)
+        others = _dot(other, states, others)
+    if normed:
+        factor = 1 / tl.sqrt(squares / inputs + eps)
+        ones *= factor[None, :]
+        others *= factor[None, :]
+    if scaled:
+        ones *= tl.load(scale + first, mask=first < outputs, other=0.0)[:, None]
+        others *= tl.load(scale + second, mask=second < outputs, other=0.0)[:, None]
+    if biased:
+        ones += tl.load(bias + first, mask=first < outputs, other=0.0).to(tl.float32)[:, None]
+        others += tl.load(bias + second, mask=second < outputs, other=0.0).to(tl.float32)[:, None]
+    return ones, others, first, second, token
+
+
+@triton.jit
+def _product(
+    x, norm, eps, weight, scale, bias, out, n, inputs, outputs, apart,
+    added: tl.constexpr, normed: tl.constexpr, scaled: tl.constexpr, biased: tl.constexpr,
+    block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
+):  # fmt: skip
+    """Write the product, or add it to what is there."""
+    ones, others, first, second, token = _products(
+        x, norm, eps, weight, scale, bias, n, inputs, outputs, apart,
+        normed, scaled, biased, block, tokens, depth, stages,
+    )  # fmt: skip
+    stored = out.dtype.element_ty
+    to = out + token.to(tl.int64)[None, :] * outputs
+    to_first, to_second = to + first[:, None], to + second[:, None]
+    has_first = (first < outputs)[:, None] & (token < n)[None, :]
+    has_second = (second < outputs)[:, None] & (token < n)[None, :]
+    if added:
+        ones = ones.to(stored).to(tl.float32)
+        others = others.to(stored).to(tl.float32)
+        ones += tl.load(to_first, mask=has_first, other=0.0).to(tl.float32)
+        others += tl.load(to_second, mask=has_second, other=0.0).to(tl.float32)
+    tl.store(to_first, ones.to(stored), mask=has_first)
+    tl.store(to_second, others.to(stored), mask=has_second)
+
+
+@triton.jit
+def _gated_product(
+    x, norm, eps, weight, scale, bias, gated, n, inputs, outputs, apart,
+    normed: tl.constexpr, scaled: tl.constexpr, biased: tl.constexpr,
+    block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
+):  # fmt: skip
+    """Gates lie before the ups in the matrix."""
+    gate, up, first, second, token = _products(
+        x, norm, eps, weight, scale, bias, n, inputs, outputs, apart,
+        normed, scaled, biased, block, tokens, depth, stages,
+    )  # fmt: skip
+    stored = gated.dtype.element_ty
+    gate = gate.to(stored).to(tl.float32)
+    silu = (gate / (1 + tl.exp(-gate))).to(stored).to(tl.float32)
+    has = (first < apart)[:, None] & (token < n)[None, :]
+    to = gated + token[None, :] * apart + first[:, None]
+    tl.store(to, (silu * up.to(stored).to(tl.float32)).to(stored), mask=has)
+
+
+@triton.jit
+def _place(
+    one, other, head, at, token, row, place, here, query, slab, cos, sin,
+    half, heads, kv_heads, positions, to_values, to_row, to_head,
+):  # fmt: skip
+    """Rotate two halves of queries and keys, and write queries by token, keys and values to their
+    row and place.
+    """
+    stored = query.dtype.element_ty
+    table = tl.minimum(place, positions - 1) * 2 * half + at
+    one, other = one.to(stored), other.to(stored)
+    exact, swapped = one.to(tl.float32), other.to(tl.float32)
+    # sin carries the sign of the swapped half
+    turned = (exact * tl.load(cos + table, mask=here, other=0.0)).to(stored).to(tl.float32)
+    turned += swapped * tl.load(sin + table, mask=here, other=0.0)
+    beside = (swapped * tl.load(cos + table + half, mask=here, other=0.0)).to(stored).to(tl.float32)
+    beside += exact * tl.load(sin + table + half, mask=here, other=0.0)
+    turns, asks = head < heads + kv_heads, here & (head < heads)
+    one = tl.where(turns, turned.to(stored), one)
+    other = tl.where(turns, beside.to(stored), other)
+    to = query + (token * heads + head) * 2 * half + at
+    tl.store(to, one, mask=asks)
+    tl.store(to + half, other, mask=asks)
+    kept = head - heads
+    to = kept // kv_heads * to_values + row * to_row + kept % kv_heads * to_head
+    to = slab + to + place * 2 * half + at
+    tl.store(to, one, mask=here & (kept >= 0))
+    tl.store(to + half, other, mask=here & (kept >= 0))
+
+
+@triton.jit
+def _rotated_product(
+    x, norm, eps, weight, scale, bias, query, slab, starts, cos, sin, n, inputs, outputs, apart,
+    width, heads, kv_heads, positions, to_values, to_row, to_head,
+    normed: tl.constexpr, scaled: tl.constexpr, biased: tl.constexpr,
+    block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
+):  # fmt: skip
+    ones, others, first, second, token = _products(
+        x, norm, eps, weight, scale, bias, n, inputs, outputs, apart,
+        normed, scaled, biased, block, tokens, depth, stages,
+    )  # fmt: skip
+    here = (second < outputs)[:, None] & (token < n)[None, :]
+    head, at = (first // (2 * apart))[:, None], (first % apart)[:, None]
+    row = (token // width).to(tl.int64)
+    place = (tl.load(starts + row, mask=token < n, other=0) + token % width)[None, :]
+    _place(
+        ones, others, head, at, token[None, :], row[None, :], place, here, query, slab, cos, sin,
+        apart, heads, kv_heads, positions, to_values, to_row, to_head,
+    )  # fmt: skip
+
+
+@triton.jit
+def _rotate(
+    qkv, query_norm, key_norm, eps, query, slab, starts, cos, sin,
+    half, width, heads, kv_heads, positions, to_values, to_row, to_head,
+    normed: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One program a token and a head of a query, key or value."""
+    token, head, at = tl.program_id(0), tl.program_id(1), tl.arange(0, block)
+    here = at < half
+    source = qkv + (token * (heads + 2 * kv_heads) + head) * 2 * half + at
+    one = tl.load(source, mask=here, other=0.0)
+    other = tl.load(source + half, mask=here, other=0.0)
+    if normed:
+        if head < heads + kv_heads:
+            weight = query_norm if head < heads else key_norm
+            exact, beside = one.to(tl.float32), other.to(tl.float32)
+            squares = tl.sum(exact * exact, axis=0) + tl.sum(beside * beside, axis=0)
+            factor = 1 / tl.sqrt(squares / (2 * half) + eps)
+            weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
+            one = (exact * factor * weights).to(one.dtype)
+            weights = tl.load(weight + half + at, mask=here, other=0.0).to(tl.float32)
+            other = (beside * factor * weights).to(one.dtype)
+    row = (token // width).to(tl.int64)
+    place = tl.load(starts + row) + token % width
+    heads_of = head + tl.zeros((block,), tl.int32)
+    _place(
+        one, other, heads_of, at, token, row, place, here, query, slab, cos, sin,
+        half, heads, kv_heads, positions, to_values, to_row, to_head,
+    )  # fmt: skip
+
+
+@triton.jit
+def _attend(
+    query, slab, starts, mixed, sums, n, width, heads, kv_heads, head, chunk, scale,
+    to_values, to_row, to_head,
+    whole: tl.constexpr, queries: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One program a row and key head, a chunk of keys and a block of the queries to them. It goes
+    no farther than the row's valid keys.
+    """
+    row, kv_head = (tl.program_id(0) // kv_heads).to(tl.int64), tl.program_id(0) % kv_heads
+    part, group = tl.program_id(1), heads // kv_heads
+    number, at = tl.program_id(2) * queries + tl.arange(0, queries), tl.arange(0, block)
+    slot, asks = number // group, number < group * width
+    asker = (row * width + slot) * heads + kv_head * group + number % group
+    start = tl.load(starts + row)
+    is_query = asks[:, None] & (at < head)[None, :]
+    asked = tl.load(query + asker[:, None] * head + at[None, :], mask=is_query, other=0.0)
+    held = slab + row * to_row + kv_head * to_head
+    end = tl.minimum((part + 1) * chunk, start + width)
+    most = tl.full((queries,), NOTHING, tl.float32)
+    total = tl.zeros((queries,), tl.float32)
+    mix = tl.zeros((queries, block), tl.float32)
+    for first in tl.range(part * chunk, end, keys):
+        place = first + tl.arange(0, keys)
+        seen = (place < end)[:, None] & (at < head)[None, :]
+        to = held + place[:, None] * head + at[None, :]
+        key = tl.load(to, mask=seen, other=0.0)
+        value = tl.load(to + to_values, mask=seen, other=0.0)
+        score = _dot(asked, tl.trans(key), tl.zeros((queries, keys), tl.float32)) * scale
+        visible = (place[None, :] <= (start + slot)[:, None]) & (place < end)[None, :]
+        higher = tl.maximum(most, tl.max(tl.where(visible, score, NOTHING), axis=1))
+        weight = tl.where(visible, tl.exp(score - higher[:, None]), 0.0)
+        shrunk = tl.exp(most - higher)
+        total = total * shrunk + tl.sum(weight, axis=1)
+        mix = _dot(weight.to(value.dtype), value, mix * shrunk[:, None])
+        most = higher
+    some = total > 0
+    mix /= tl.where(some, total, 1.0)[:, None]
+    to = part.to(tl.int64) * n * heads + asker
+    tl.store(mixed + to[:, None] * head + at[None, :], mix.to(mixed.dtype.element_ty), mask=is_query)
+    if not whole:
+        tl.store(sums + to, tl.where(some, most + tl.log(tl.where(some, total, 1.0)), NOTHING), mask=asks)
+
+
+@triton.jit
+def _join(mixed, sums, joined, askers, head, chunks, parts: tl.constexpr, block: tl.constexpr):
+    """One program a token and head. A chunk's share is its part of the sum of exponentials."""
+    asker, part, at = tl.program_id(0), tl.arange(0, parts), tl.arange(0, block)
+    to = part.to(tl.int64) * askers + asker
+    logs = tl.load(sums + to, mask=part < chunks, other=NOTHING)
+    share = tl.exp(logs - tl.max(logs, axis=0))
+    share /= tl.sum(share, axis=0)
+    has = (part < chunks)[:, None] & (at < head)[None, :]
+    mix = tl.load(mixed + to[:, None] * head + at[None, :], mask=has, other=0.0)
+    whole = tl.sum(mix * share[:, None], axis=0)
+    tl.store(joined + asker * head + at, whole.to(joined.dtype.element_ty), mask=at < head)
+
+
+@triton.jit
+def _add_norm(sums, added, weight, normed, width, eps, block: tl.constexpr):
+    """One program a token."""
+    row, at = tl.program_id(0), tl.arange(0, block)
+    here = at < width
+    places = row * width + at
+    stored = sums.dtype.element_ty
+    total = tl.load(sums + places, mask=here, other=0.0).to(tl.float32)
+    total += tl.load(added + places, mask=here, other=0.0).to(tl.float32)
+    total = total.to(stored)
+    tl.store(sums + places, total, mask=here)
+    exact = total.to(tl.float32)
+    scale = 1 / tl.sqrt(tl.sum(exact * exact, axis=0) / width + eps)
+    weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(normed + places, (exact * scale * weights).to(stored), mask=here)
+
+
+@triton.jit
+def _swiglu(gate_up, gated, inner, block: tl.constexpr):
+    """One program a token and `block` neurons."""
+    row, at = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
+    here = at < inner
+    stored = gated.dtype.element_ty
+    gate = tl.load(gate_up + 2 * row * inner + at, mask=here, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + (2 * row + 1) * inner + at, mask=here, other=0.0).to(tl.float32)
+    silu = (gate / (1 + tl.exp(-gate))).to(stored).to(tl.float32)
+    tl.store(gated + row * inner + at, (silu * up).to(stored), mask=here)
+
+
+def attention(query: Tensor, slab: Tensor, starts: Tensor, reach: int) -> Tensor:
+    """What queries [rows · width, heads, head] see of the keys in a layer's slab, up to their own
+    [rows · width, heads · head].
+    """
+    chunks = triton.cdiv(reach, CHUNK)
+    mixed, sums = attend(query, slab, starts, chunks)
+    if chunks > 1:
+        mixed = join(mixed, sums, chunks, query.dtype)
+    return mixed.flatten(1)
+
+
+def _multiply(
+    kernel: Any, x: Tensor, norm: Tensor | None, eps: float, matrix: Matrix, apart: int | None,
+    outs: Sequence[Tensor], more: Sequence[int] = (), **flags: bool,
+) -> None:  # fmt: skip
+    """Launch a kernel around a product of x [n, inputs]. Rows `apart` of each other belong together;
+    any two do if it is None.
+    """
+    weight, scale, bias = matrix
+    (n, inputs), outputs = x.shape, len(weight)
+    block, depth, stages, warps = tile(outputs, inputs, n)
+    tokens = max(LEAST_TOKENS, triton.next_power_of_2(n))
+    grid = (triton.cdiv(outputs, 2 * block), triton.cdiv(n, tokens))
+    kernel[grid](
+        x, norm, eps, weight, scale, bias, *outs, n, inputs, outputs, apart or block, *more,
+        **flags, normed=norm is not None, scaled=scale is not None, biased=bias is not None,
+        block=block, tokens=tokens, depth=depth, stages=stages, num_warps=warps,
+    )  # fmt: skip
+
+
+def tile(outputs: int, inputs: int, n: int) -> tuple[int, int, int, int]:
+    """Rows and depth of the matrix that a program takes at a time, such pieces on their way, and
+    warps.
+    """
+    return 16, 256, 4, 4
+
+
+@torch.library.custom_op("draftbench::product", mutates_args=())
+def product(
+    x: Tensor,
+    norm: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """x [n, inputs], normed if there is a norm's weight, times a matrix [n, outputs]."""
+    out = x.new_empty(len(x), len(weight))
+    matrix = Matrix(weight, scale, bias)
+    _multiply(_product, x, norm, eps, matrix, None, (out,), added=False)
+    return out
+
+
+@product.register_fake
+def _(x, norm, eps, weight, scale, bias):
+    return x.new_empty(len(x), len(weight))
+
+
+@torch.library.custom_op("draftbench::add_product", mutates_args={"sums"})
+def add_product(
+    sums: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
+) -> None:
+    """Add to `sums` [n, outputs] in place the product of x [n, inputs]."""
+    _multiply(_product, x, None, 0.0, Matrix(weight, scale, bias), None, (sums,), added=True)
+
+
+@add_product.register_fake
+def _(sums, x, weight, scale, bias):
+    pass
+
+
+@torch.library.custom_op("draftbench::gated_product", mutates_args=())
+def gated_product(
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, scale: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """SwiGLU (Shazeer 2020, eq. 6) of the normed x by gates and then ups in the matrix's rows."""
+    gated = x.new_empty(len(x), len(weight) // 2)
+    matrix = Matrix(weight, scale, bias)
+    _multiply(_gated_product, x, norm, eps, matrix, len(weight) // 2, (gated,))
+    return gated
+
+
+@gated_product.register_fake
+def _(x, norm, eps, weight, scale, bias):
+    return x.new_empty(len(x), len(weight) // 2)
+
+
+@torch.library.custom_op("draftbench::rotated_product", mutates_args={"slab"})
+def rotated_product(
+    x: Tensor,
+    norm: Tensor,
+    eps: float,
+    weight: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    starts: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slab: Tensor,
+) -> Tensor:
+    """`rotate` of the normed x's product with the matrix of queries, keys and values."""
+    query, placing = _placing(x, len(weight), starts, cos, slab)
+    _multiply(
+        _rotated_product, x, norm, eps, Matrix(weight, scale, bias), slab.shape[4] // 2,
+        (query, slab, starts, cos, sin), placing,
+    )  # fmt: skip
+    return query
+
+
+@rotated_product.register_fake
+def _(x, norm, eps, weight, scale, bias, starts, cos, sin, slab):
+    return _placing(x, len(weight), starts, cos, slab)[0]
+
+
+@torch.library.custom_op("draftbench::rotate", mutates_args={"slab"})
+def rotate(
+    qkv: Tensor,
+    query_norm: Tensor | None,
+    key_norm: Tensor | None,
+    eps: float,
+    starts: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slab: Tensor,
+) -> Tensor:
+    """Rotate queries and keys in qkv [rows · width, (heads + 2 · key heads) · head], normed by head
+    if there are norms, write keys and values behind the `starts` [rows] valid tokens of each row of
+    a layer's slab [2, rows, key heads, capacity, head], and return the queries [rows · width, heads,
+    head].
+    """
+    half = slab.shape[4] // 2
+    query, placing = _placing(qkv, qkv.shape[1], starts, cos, slab)
+    _rotate[(len(qkv), qkv.shape[1] // (2 * half))](
+        qkv, query_norm, key_norm, eps, query, slab, starts, cos, sin, half, *placing,
+        normed=query_norm is not None, block=triton.next_power_of_2(half), num_warps=1,
+    )  # fmt: skip
+    return query
+
+
+@rotate.register_fake
+def _(qkv, query_norm, key_norm, eps, starts, cos, sin, slab):
+    return _placing(qkv, qkv.shape[1], starts, cos, slab)[0]
+
+
+def _placing(
+    x: Tensor, outputs: int, starts: Tensor, cos: Tensor, slab: Tensor
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Room for the queries of x [rows · width, …], and the numbers by which `_place` finds places."""
+    kv_heads, head = slab.shape[2], slab.shape[4]
+    heads = outputs // head - 2 * kv_heads
+    query = x.new_empty(len(x), heads, head)
+    return query, (len(x) // len(starts), heads, kv_heads, len(cos), *slab.stride()[:3])
+
+
+@torch.library.custom_op("draftbench::attend", mutates_args=())
+def attend(query: Tensor, slab: Tensor, starts: Tensor, chunks: int) -> tuple[Tensor, Tensor]:
+    """What queries [rows · width, heads, head] see of each chunk of keys [chunks · rows · width,
+    heads, head], and the logarithms of their sums of exponentials; of one chunk, only the first.
+    """
+    (n, heads, head), kv_heads, rows = query.shape, slab.shape[2], len(starts)
+    mixed, sums = _seen(query, slab, starts, chunks)
+    asking = heads // kv_heads * (n // rows)
+    queries = min(QUERIES, max(LEAST_TOKENS, triton.next_power_of_2(asking)))
+    chunk = CHUNK if chunks > 1 else slab.shape[3]
+    _attend[(rows * kv_heads, chunks, triton.cdiv(asking, queries))](
+        query, slab, starts, mixed, sums, n, n // rows, heads, kv_heads, head, chunk,
+        head**-0.5, *slab.stride()[:3],
+        whole=chunks == 1, queries=queries, keys=KEYS, block=triton.next_power_of_2(head),
+    )  # fmt: skip
+    return mixed, sums
+
+
+@attend.register_fake
+def _seen(query, slab, starts, chunks):
+    n, heads, head = query.shape
+    exact = torch.float32 if chunks > 1 else query.dtype
+    mixed = query.new_empty(chunks * n, heads, head, dtype=exact)
+    return mixed, query.new_empty(chunks * n * (chunks > 1), heads, dtype=torch.float32)
+
+
+@torch.library.custom_op("draftbench::join", mutates_args=())
+def join(mixed: Tensor, sums: Tensor, chunks: int, dtype: torch.dtype) -> Tensor:
+    """What `attend` gave for each chunk, as one [rows · width, heads, head]."""
+    every, heads, head = mixed.shape
+    joined = mixed.new_empty(every // chunks, heads, head, dtype=dtype)
+    _join[(every // chunks * heads,)](
+        mixed, sums, joined, every // chunks * heads, head, chunks,
+        parts=triton.next_power_of_2(chunks), block=triton.next_power_of_2(head), num_warps=2,
+    )  # fmt: skip
+    return joined
+
+
+@join.register_fake
+def _(mixed, sums, chunks, dtype):
+    return mixed.new_empty(len(mixed) // chunks, *mixed.shape[1:], dtype=dtype)
+
+
+@torch.library.custom_op("draftbench::add_norm", mutates_args={"sums"})
+def add_norm(sums: Tensor, added: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Add to `sums` [n, width] in place, and return their RMSNorm."""
+    normed, width = torch.empty_like(sums), sums.shape[1]
+    block = triton.next_power_of_2(width)
+    _add_norm[(len(sums),)](
+        sums, added, weight, normed, width, eps, block=block, num_warps=8 if block > 1024 else 4
+    )
+    return normed
+
+
+@add_norm.register_fake
+def _(sums, added, weight, eps):
+    return torch.empty_like(sums)
+
+
+@torch.library.custom_op("draftbench::swiglu", mutates_args=())
+def swiglu(gate_up: Tensor) -> Tensor:
+    """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner]."""
+    n, inner = gate_up.shape[0], gate_up.shape[1] // 2
+    gated = gate_up.new_empty(n, inner)
+    _swiglu[(n, triton.cdiv(inner, GATED))](gate_up, gated, inner, block=GATED)
+    return gated
+
+
+@swiglu.register_fake
+def _(gate_up):
+    return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
