@@ -5,7 +5,7 @@ weight is read. What is left of a layer is
 
     queries, keys and values · attention · output · gate and up · down
 
-and, beyond `CHUNK` keys, one launch more. A pass over more than `FEW` tokens is bound by arithmetic:
+and, beyond `CHUNK` keys, one launch more. A pass over more than `kernels.FEW` tokens is bound by arithmetic:
 it takes PyTorch's products, with a launch for each of the steps between them.
 """
 
@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from draftbench.decoder import kernels
-from draftbench.decoder.kernels import FEW
 from draftbench.decoder.linear import matrix_of
 from draftbench.decoder.llama import Layer, LlamaModel
 
@@ -32,8 +31,11 @@ class FusedPasses:
         # Query, key and value, output, gate and up, down of each layer, and then the head.
         self._matrices = [matrix for matrix in matrices if matrix is not None]
         # float16 would overflow before the norm's factor.
-        wide = model.like.dtype != torch.float16
-        self._few = FEW if wide and len(self._matrices) == len(matrices) else 0
+        if model.like.dtype == torch.float16 or len(self._matrices) < len(matrices):
+            self._few = 0
+        else:
+            narrow = all(matrix.scale is not None for matrix in self._matrices)
+            self._few = kernels.MOST_TOKENS if narrow else kernels.FEW
 
     def __call__(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
         """Logits after each of the tokens [rows · width], which go behind the `starts` [rows] valid
@@ -48,20 +50,24 @@ class FusedPasses:
         return append(sums, reach, starts, slabs)
 
     def _of_few(self, sums: Tensor, reach: int, starts: Tensor, slabs: Tensor) -> Tensor:
-        layers = self._model.layers
+        layers, dtype = self._model.layers, sums.dtype
+        x, squares = kernels.begin(sums, layers[0].input_norm.weight)
         for index, layer in enumerate(layers):
             qkv, out, gate_up, down = self._matrices[4 * index : 4 * index + 4]
-            norm, slab = layer.input_norm, slabs.select(0, index)
-            given = (sums, norm.weight, norm.eps, *qkv)
+            slab, norm = slabs.select(0, index), layer.mlp_norm
+            given = kernels.given(x, squares, layer.input_norm.eps, qkv)
             if layer.q_norm is None:
                 query = kernels.rotated_product(*given, starts, *self._model.rotary, slab)
             else:
-                query = self._rotated(kernels.product(*given), layer, starts, slab)
-            kernels.add_product(sums, kernels.attention(query, slab, starts, reach), *out)
-            gated = kernels.gated_product(sums, layer.mlp_norm.weight, layer.mlp_norm.eps, *gate_up)
-            kernels.add_product(sums, gated, *down)
-        last = layers[-1].next_norm
-        return kernels.product(sums, last.weight, last.eps, *self._matrices[-1])
+                query = self._rotated(kernels.product(*given, dtype), layer, starts, slab)
+            seen = kernels.given(kernels.attention(query, slab, starts, reach), None, 0.0, out)
+            x, squares = kernels.add_product(sums, norm.weight, *seen)
+            gated = kernels.gated_product(*kernels.given(x, squares, norm.eps, gate_up), dtype)
+            x, squares = kernels.add_product(
+                sums, layer.next_norm.weight, *kernels.given(gated, None, 0.0, down)
+            )
+        given = kernels.given(x, squares, layers[-1].next_norm.eps, self._matrices[-1])
+        return kernels.product(*given, dtype)
 
     def _of_many(self, sums: Tensor, reach: int, starts: Tensor, slabs: Tensor) -> Tensor:
         layers = self._model.layers

@@ -1,8 +1,9 @@
 """Kernels for a GPU: products over few tokens with what lies between them, and attention.
 
-A product over a few tokens is bound by memory. Its kernel norms what comes in, by a factor of its
-sums, and rotates and stores, gates or adds what goes out, so that none of this takes a launch of
-its own, in which no weight would be read. Weights may have 8 bits.
+A product over a few tokens is bound by memory, and a launch costs a few microseconds in which no
+weight is read. So the kernel of a product also norms what comes in, by a factor of its sums, and
+rotates and stores, gates or adds what goes out. Weights may have 8 bits, and then the tokens have
+too.
 
 Triton, which comes with PyTorch's builds for CUDA, compiles the kernels at their first call. Without
 a GPU they run in its interpreter (TRITON_INTERPRET=1).
@@ -12,7 +13,6 @@ a GPU they run in its interpreter (TRITON_INTERPRET=1).
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,118 +22,31 @@ from torch import Tensor
 
 from draftbench.decoder.linear import Matrix
 
-# The most tokens of a pass whose products are computed here.
-FEW = 64
-# The fewest columns of a product that a tensor core takes.
-LEAST_TOKENS = 16
+# The most tokens of a product that is made here with 16-bit weights: of more, PyTorch's is faster.
+FEW = 16
+# The fewest columns of a product that a tensor core takes, and the most that a program does.
+LEAST_TOKENS, MOST_TOKENS = 16, 64
 # Elements of a row that one program of SwiGLU takes; keys and queries of a block of attention.
 GATED, KEYS, QUERIES = 1024, 64, 64
 # Keys that one program of attention goes through: one program a key head would keep 8 of an H200's
 # 132 multiprocessors busy. Results of several are joined, as in Flash-Decoding (Dao et al. 2023).
 CHUNK = 256
-# In place of the logarithm of a sum of exponentials over nothing.
-NOTHING = tl.constexpr(-1e30)
+# In place of the logarithm of a sum of exponentials over nothing, and of the largest of zeros.
+NOTHING, SMALLEST = tl.constexpr(-1e30), tl.constexpr(1e-12)
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+# The largest code of 8 bits.
+TOPS = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 
 
 @triton.jit
 def _dot(a, b, sums):
-    if INTERPRETED:  # which would multiply the codes of bfloat16 numbers
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision="ieee")
-    return tl.dot(a.to(b.dtype), b, sums, input_precision="ieee")
-
-
-@triton.jit
-def _products(
-    x, norm, eps, weight, scale, bias, n, inputs, outputs, apart,
-    normed: tl.constexpr, scaled: tl.constexpr, biased: tl.constexpr,
-    block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
-):  # fmt: skip
-    """Products of some tokens with `block` rows of a matrix and with those `apart` below them, by
-    number of the row and token, and these numbers.
-
-    The norm's factor of a token is the same for all inputs, so that it is applied to the sums.
-    """
-    number = tl.program_id(0) * block + tl.arange(0, block)
-    token = tl.program_id(1) * tokens + tl.arange(0, tokens)
-    first = number // apart * 2 * apart + number % apart
-    second = first + apart
-    ones = tl.zeros((block, tokens), tl.float32)
-    others = tl.zeros((block, tokens), tl.float32)
-    squares = tl.zeros((tokens,), tl.float32)
-    to_first = weight + first.to(tl.int64)[:, None] * inputs
-    to_second = weight + second.to(tl.int64)[:, None] * inputs
-    for start in tl.range(0, inputs, depth, num_stages=stages):
-        at = start + tl.arange(0, depth)
-        inside = at < inputs
-        given = inside[:, None] & (token < n)[None, :]
-        states = tl.load(x + token[None, :] * inputs + at[:, None], mask=given, other=0.0)
-        has_first = (first < outputs)[:, None] & inside[None, :]
-        has_second = (second < outputs)[:, None] & inside[None, :]
-        one = tl.load(to_first + at[None, :], mask=has_first, other=0.0)
-        other = tl.load(to_second + at[None, :], mask=has_second, other=0.0)
-        if normed:
-            exact = states.to(tl.float32)
-            squares += tl.sum(exact * exact, axis=0)
-            weights = tl.load(norm + at, mask=inside, other=0.0).to(tl.float32)
-            states = (exact * weights[:, None]).to(states.dtype)
-        ones = _dot(one, states, ones)
-        others = _dot(other, states, others)
-    if normed:
-        factor = 1 / tl.sqrt(squares / inputs + eps)
-        ones *= factor[None, :]
-        others *= factor[None, :]
-    if scaled:
-        ones *= tl.load(scale + first, mask=first < outputs, other=0.0)[:, None]
-        others *= tl.load(scale + second, mask=second < outputs, other=0.0)[:, None]
-    if biased:
-        ones += tl.load(bias + first, mask=first < outputs, other=0.0).to(tl.float32)[:, None]
-        others += tl.load(bias + second, mask=second < outputs, other=0.0).to(tl.float32)[:, None]
-    return ones, others, first, second, token
-
-
-@triton.jit
-def _product(
-    x, norm, eps, weight, scale, bias, out, n, inputs, outputs, apart,
-    added: tl.constexpr, normed: tl.constexpr, scaled: tl.constexpr, biased: tl.constexpr,
-    block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
-):  # fmt: skip
-    """Write the product, or add it to what is there."""
-    ones, others, first, second, token = _products(
-        x, norm, eps, weight, scale, bias, n, inputs, outputs, apart,
-        normed, scaled, biased, block, tokens, depth, stages,
-    )  # fmt: skip
-    stored = out.dtype.element_ty
-    to = out + token.to(tl.int64)[None, :] * outputs
-    to_first, to_second = to + first[:, None], to + second[:, None]
-    has_first = (first < outputs)[:, None] & (token < n)[None, :]
-    has_second = (second < outputs)[:, None] & (token < n)[None, :]
-    if added:
-        ones = ones.to(stored).to(tl.float32)
-        others = others.to(stored).to(tl.float32)
-        ones += tl.load(to_first, mask=has_first, other=0.0).to(tl.float32)
-        others += tl.load(to_second, mask=has_second, other=0.0).to(tl.float32)
-    tl.store(to_first, ones.to(stored), mask=has_first)
-    tl.store(to_second, others.to(stored), mask=has_second)
-
-
-@triton.jit
-def _gated_product(
-    x, norm, eps, weight, scale, bias, gated, n, inputs, outputs, apart,
-    normed: tl.constexpr, scaled: tl.constexpr, biased: tl.constexpr,
-    block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
-):  # fmt: skip
-    """Gates lie before the ups in the matrix."""
-    gate, up, first, second, token = _products(
-        x, norm, eps, weight, scale, bias, n, inputs, outputs, apart,
-        normed, scaled, biased, block, tokens, depth, stages,
-    )  # fmt: skip
-    stored = gated.dtype.element_ty
-    gate = gate.to(stored).to(tl.float32)
-    silu = (gate / (1 + tl.exp(-gate))).to(stored).to(tl.float32)
-    has = (first < apart)[:, None] & (token < n)[None, :]
-    to = gated + token[None, :] * apart + first[:, None]
-    tl.store(to, (silu * up.to(stored).to(tl.float32)).to(stored), mask=has)
+    if INTERPRETED:  # which would multiply the codes of bfloat16 and 8-bit numbers
+        sums = tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision="ieee")
+    elif a.dtype == tl.int8:
+        sums += tl.dot(a, b).to(tl.float32)
+    else:
+        sums = tl.dot(a, b, sums, input_precision="ieee")
+    return sums
 
 
 @triton.jit
@@ -146,7 +59,6 @@ def _place(
     """
     stored = query.dtype.element_ty
     table = tl.minimum(place, positions - 1) * 2 * half + at
-    one, other = one.to(stored), other.to(stored)
     exact, swapped = one.to(tl.float32), other.to(tl.float32)
     # sin carries the sign of the swapped half
     turned = (exact * tl.load(cos + table, mask=here, other=0.0)).to(stored).to(tl.float32)
@@ -167,24 +79,122 @@ def _place(
 
 
 @triton.jit
-def _rotated_product(
-    x, norm, eps, weight, scale, bias, query, slab, starts, cos, sin, n, inputs, outputs, apart,
-    width, heads, kv_heads, positions, to_values, to_row, to_head,
-    normed: tl.constexpr, scaled: tl.constexpr, biased: tl.constexpr,
-    block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr, stages: tl.constexpr,
+def _product(
+    x, squares, parts, eps, factors, weight, scale, bias, out, n, inputs, outputs, apart,
+    norm, normed, sums_of_squares, programs,
+    slab, starts, cos, sin, width, heads, kv_heads, positions, to_values, to_row, to_head,
+    then: tl.constexpr, scaled: tl.constexpr, rounded: tl.constexpr, biased: tl.constexpr,
+    most: tl.constexpr, block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr,
+    stages: tl.constexpr,
 ):  # fmt: skip
-    ones, others, first, second, token = _products(
-        x, norm, eps, weight, scale, bias, n, inputs, outputs, apart,
-        normed, scaled, biased, block, tokens, depth, stages,
-    )  # fmt: skip
-    here = (second < outputs)[:, None] & (token < n)[None, :]
-    head, at = (first // (2 * apart))[:, None], (first % apart)[:, None]
-    row = (token // width).to(tl.int64)
-    place = (tl.load(starts + row, mask=token < n, other=0) + token % width)[None, :]
-    _place(
-        ones, others, head, at, token[None, :], row[None, :], place, here, query, slab, cos, sin,
-        apart, heads, kv_heads, positions, to_values, to_row, to_head,
-    )  # fmt: skip
+    """The product of some tokens with `block` rows of a matrix and with those `apart` below them,
+    and what follows `then`. A norm's factor is the same for all inputs, so that it is applied to
+    the sums.
+    """
+    number = tl.program_id(0) * block + tl.arange(0, block)
+    token = tl.program_id(1) * tokens + tl.arange(0, tokens)
+    first = number // apart * 2 * apart + number % apart
+    second = first + apart
+    ones = tl.zeros((block, tokens), tl.float32)
+    others = tl.zeros((block, tokens), tl.float32)
+    to_first = weight + first.to(tl.int64)[:, None] * inputs
+    to_second = weight + second.to(tl.int64)[:, None] * inputs
+    for start in tl.range(0, inputs, depth, num_stages=stages):
+        at = start + tl.arange(0, depth)
+        inside = at < inputs
+        given = inside[:, None] & (token < n)[None, :]
+        states = tl.load(x + token[None, :] * inputs + at[:, None], mask=given, other=0.0)
+        has_first = (first < outputs)[:, None] & inside[None, :]
+        has_second = (second < outputs)[:, None] & inside[None, :]
+        one = tl.load(to_first + at[None, :], mask=has_first, other=0.0)
+        other = tl.load(to_second + at[None, :], mask=has_second, other=0.0)
+        ones = _dot(one, states, ones)
+        others = _dot(other, states, others)
+    if scaled:
+        part = tl.arange(0, most)
+        has = (part < parts)[:, None] & (token < n)[None, :]
+        total = tl.load(squares + part[:, None] * n + token[None, :], mask=has, other=0.0)
+        factor = 1 / tl.sqrt(tl.sum(total, axis=0) / inputs + eps)
+        ones *= factor[None, :]
+        others *= factor[None, :]
+    if rounded:
+        factor = tl.load(factors + token, mask=token < n, other=0.0)[None, :]
+        ones *= tl.load(scale + first, mask=first < outputs, other=0.0)[:, None] * factor
+        others *= tl.load(scale + second, mask=second < outputs, other=0.0)[:, None] * factor
+    if biased:
+        ones += tl.load(bias + first, mask=first < outputs, other=0.0).to(tl.float32)[:, None]
+        others += tl.load(bias + second, mask=second < outputs, other=0.0).to(tl.float32)[:, None]
+    stored = out.dtype.element_ty
+    one, other = ones.to(stored), others.to(stored)
+    has_first = (first < outputs)[:, None] & (token < n)[None, :]
+    has_second = (second < outputs)[:, None] & (token < n)[None, :]
+    if then == "rotate":
+        head, at = (first // (2 * apart))[:, None], (first % apart)[:, None]
+        row = (token // width).to(tl.int64)
+        place = (tl.load(starts + row, mask=token < n, other=0) + token % width)[None, :]
+        _place(
+            one, other, head, at, token[None, :], row[None, :], place, has_second, out, slab, cos,
+            sin, apart, heads, kv_heads, positions, to_values, to_row, to_head,
+        )  # fmt: skip
+    elif then == "gate":
+        gate = one.to(tl.float32)
+        silu = (gate / (1 + tl.exp(-gate))).to(stored).to(tl.float32)
+        to = out + token[None, :] * apart + first[:, None]
+        tl.store(to, (silu * other.to(tl.float32)).to(stored), mask=has_second)
+    else:
+        to = out + token.to(tl.int64)[None, :] * outputs
+        to_first, to_second = to + first[:, None], to + second[:, None]
+        if then == "add":
+            sums = one.to(tl.float32) + tl.load(to_first, mask=has_first, other=0.0).to(tl.float32)
+            one = sums.to(stored)
+            sums = other.to(tl.float32)
+            sums += tl.load(to_second, mask=has_second, other=0.0).to(tl.float32)
+            other = sums.to(stored)
+            ones, others = one.to(tl.float32), other.to(tl.float32)
+            total = tl.sum(tl.where(has_first, ones * ones, 0.0), axis=0)
+            total += tl.sum(tl.where(has_second, others * others, 0.0), axis=0)
+            to_total = sums_of_squares + tl.program_id(0) * n + token
+            tl.store(to_total, total, mask=token < n)
+            to = normed + token.to(tl.int64)[None, :] * outputs
+            weights = tl.load(norm + first, mask=first < outputs, other=0.0).to(tl.float32)
+            tl.store(to + first[:, None], (ones * weights[:, None]).to(stored), mask=has_first)
+            weights = tl.load(norm + second, mask=second < outputs, other=0.0).to(tl.float32)
+            tl.store(to + second[:, None], (others * weights[:, None]).to(stored), mask=has_second)
+        tl.store(to_first, one, mask=has_first)
+        tl.store(to_second, other, mask=has_second)
+
+
+@triton.jit
+def _begin(sums, norm, normed, squares, width, block: tl.constexpr):
+    """One program a token: times the norm's weights, and the sum of squares."""
+    row, at = tl.program_id(0), tl.arange(0, block)
+    here = at < width
+    exact = tl.load(sums + row * width + at, mask=here, other=0.0).to(tl.float32)
+    weights = tl.load(norm + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(normed + row * width + at, (exact * weights).to(normed.dtype.element_ty), mask=here)
+    tl.store(squares + row, tl.sum(exact * exact, axis=0))
+
+
+@triton.jit
+def _round(
+    x, squares, parts, eps, codes, factors, n, width, top: tl.constexpr,
+    scaled: tl.constexpr, most: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One program a token."""
+    row, at = tl.program_id(0), tl.arange(0, block)
+    here = at < width
+    exact = tl.load(x + row * width + at, mask=here, other=0.0).to(tl.float32)
+    factor = tl.maximum(tl.max(tl.abs(exact), axis=0), SMALLEST) / top
+    kind = codes.dtype.element_ty
+    code = exact / factor
+    if kind == tl.int8:
+        code = tl.floor(code + 0.5)
+    tl.store(codes + row * width + at, code.to(kind), mask=here)
+    if scaled:
+        part = tl.arange(0, most)
+        total = tl.load(squares + part * n + row, mask=part < parts, other=0.0)
+        factor /= tl.sqrt(tl.sum(total, axis=0) / width + eps)
+    tl.store(factors + row, factor)
 
 
 @triton.jit
@@ -316,106 +326,167 @@ def attention(query: Tensor, slab: Tensor, starts: Tensor, reach: int) -> Tensor
     return mixed.flatten(1)
 
 
+def tile(outputs: int, inputs: int, n: int, itemsize: int) -> tuple[int, int, int, int]:
+    """Half the rows of a matrix that a program takes, the inputs that it takes at a time, such
+    pieces on their way, and warps.
+    """
+    return 16, 256, 4, 2
+
+
+def programs_of(outputs: int, inputs: int, n: int, itemsize: int) -> int:
+    """How many programs share a matrix's rows."""
+    return triton.cdiv(outputs, 2 * tile(outputs, inputs, n, itemsize)[0])
+
+
 def _multiply(
-    kernel: Any, x: Tensor, norm: Tensor | None, eps: float, matrix: Matrix, apart: int | None,
-    outs: Sequence[Tensor], more: Sequence[int] = (), **flags: bool,
+    then: str, x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
+    matrix: Matrix, apart: int | None, out: Tensor, *,
+    adding: tuple[Any, ...] = (None,) * 4, placing: tuple[Any, ...] = (None,) * 11,
 ) -> None:  # fmt: skip
-    """Launch a kernel around a product of x [n, inputs]. Rows `apart` of each other belong together;
-    any two do if it is None.
+    """Launch a product of x [n, inputs]. Rows `apart` of each other belong together; any two do if
+    it is None.
     """
     weight, scale, bias = matrix
     (n, inputs), outputs = x.shape, len(weight)
-    block, depth, stages, warps = tile(outputs, inputs, n)
-    tokens = max(LEAST_TOKENS, triton.next_power_of_2(n))
-    grid = (triton.cdiv(outputs, 2 * block), triton.cdiv(n, tokens))
-    kernel[grid](
-        x, norm, eps, weight, scale, bias, *outs, n, inputs, outputs, apart or block, *more,
-        **flags, normed=norm is not None, scaled=scale is not None, biased=bias is not None,
-        block=block, tokens=tokens, depth=depth, stages=stages, num_warps=warps,
+    block, depth, stages, warps = tile(outputs, inputs, n, weight.itemsize)
+    tokens = min(MOST_TOKENS, max(LEAST_TOKENS, triton.next_power_of_2(n)))
+    parts = 1 if squares is None else len(squares)
+    _product[(triton.cdiv(outputs, 2 * block), triton.cdiv(n, tokens))](
+        x, squares, parts, eps, factors, weight, scale, bias, out, n, inputs, outputs,
+        apart or block, *adding, *placing,
+        then=then, scaled=squares is not None, rounded=scale is not None, biased=bias is not None,
+        most=triton.next_power_of_2(parts), block=block, tokens=tokens, depth=depth, stages=stages,
+        num_warps=warps,
     )  # fmt: skip
 
 
-def tile(outputs: int, inputs: int, n: int) -> tuple[int, int, int, int]:
-    """Rows and depth of the matrix that a program takes at a time, such pieces on their way, and
-    warps.
+@torch.library.custom_op("draftbench::begin", mutates_args=())
+def begin(sums: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """The residual stream [n, hidden] times a norm's weights, and its sums of squares [1, n]."""
+    n, width = sums.shape
+    normed, squares = _begun(sums, norm)
+    _begin[(n,)](sums, norm, normed, squares, width, block=triton.next_power_of_2(width))
+    return normed, squares
+
+
+@begin.register_fake
+def _begun(sums, norm):
+    return torch.empty_like(sums), sums.new_empty(1, len(sums), dtype=torch.float32)
+
+
+@torch.library.custom_op("draftbench::round_tokens", mutates_args=())
+def round_tokens(
+    x: Tensor, squares: Tensor | None, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The tokens x [n, width] in 8 bits and what each is to be multiplied by [n], its norm's factor
+    included if there are `squares`.
     """
-    return 16, 256, 4, 4
+    n, width = x.shape
+    codes, factors = _rounded(x, squares, eps, dtype)
+    parts = 1 if squares is None else len(squares)
+    _round[(n,)](
+        x, squares, parts, eps, codes, factors, n, width, top=TOPS[dtype],
+        scaled=squares is not None, most=triton.next_power_of_2(parts),
+        block=triton.next_power_of_2(width),
+    )  # fmt: skip
+    return codes, factors
+
+
+@round_tokens.register_fake
+def _rounded(x, squares, eps, dtype):
+    return torch.empty_like(x, dtype=dtype), x.new_empty(len(x), dtype=torch.float32)
+
+
+# Tokens, sums of squares by which they are normed, its eps, factors of tokens in 8 bits, and a matrix.
+Given = tuple[
+    Tensor, Tensor | None, float, Tensor | None, Tensor, Tensor | None, Tensor | None
+]
+
+
+def given(x: Tensor, squares: Tensor | None, eps: float, matrix: Matrix) -> Given:
+    """What a product of x with a matrix takes; with one of 8 bits it takes rounded tokens, whose
+    factors have their norm's in them.
+    """
+    if matrix.scale is None:
+        return x, squares, eps, None, *matrix
+    codes, factors = round_tokens(x, squares, eps, matrix.weight.dtype)
+    return codes, None, 0.0, factors, *matrix
 
 
 @torch.library.custom_op("draftbench::product", mutates_args=())
 def product(
-    x: Tensor,
-    norm: Tensor | None,
-    eps: float,
-    weight: Tensor,
-    scale: Tensor | None,
-    bias: Tensor | None,
-) -> Tensor:
-    """x [n, inputs], normed if there is a norm's weight, times a matrix [n, outputs]."""
-    out = x.new_empty(len(x), len(weight))
-    matrix = Matrix(weight, scale, bias)
-    _multiply(_product, x, norm, eps, matrix, None, (out,), added=False)
+    x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
+    weight: Tensor, scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """x [n, inputs] times a matrix [n, outputs].
+
+    Args:
+        squares: sums of squares [parts, n] by which x is normed.
+        factors: of tokens in 8 bits [n], for which the matrix has 8 bits too, and a scale.
+    """
+    out = x.new_empty(len(x), len(weight), dtype=dtype)
+    _multiply("write", x, squares, eps, factors, Matrix(weight, scale, bias), None, out)
     return out
 
 
 @product.register_fake
-def _(x, norm, eps, weight, scale, bias):
-    return x.new_empty(len(x), len(weight))
+def _(x, squares, eps, factors, weight, scale, bias, dtype):
+    return x.new_empty(len(x), len(weight), dtype=dtype)
 
 
 @torch.library.custom_op("draftbench::add_product", mutates_args={"sums"})
 def add_product(
-    sums: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
-) -> None:
-    """Add to `sums` [n, outputs] in place the product of x [n, inputs]."""
-    _multiply(_product, x, None, 0.0, Matrix(weight, scale, bias), None, (sums,), added=True)
+    sums: Tensor, norm: Tensor, x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
+    weight: Tensor, scale: Tensor | None, bias: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Add the product of x [n, inputs] to `sums` [n, outputs] in place, and `begin` with these."""
+    begun = _added(sums, norm, x, squares, eps, factors, weight, scale, bias)
+    adding = (norm, *begun, len(begun[1]))
+    matrix = Matrix(weight, scale, bias)
+    _multiply("add", x, squares, eps, factors, matrix, None, sums, adding=adding)
+    return begun
 
 
 @add_product.register_fake
-def _(sums, x, weight, scale, bias):
-    pass
+def _added(sums, norm, x, squares, eps, factors, weight, scale, bias):
+    parts = programs_of(*weight.shape, len(x), weight.itemsize)
+    return torch.empty_like(sums), sums.new_empty(parts, len(sums), dtype=torch.float32)
 
 
 @torch.library.custom_op("draftbench::gated_product", mutates_args=())
 def gated_product(
-    x: Tensor, norm: Tensor, eps: float, weight: Tensor, scale: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """SwiGLU (Shazeer 2020, eq. 6) of the normed x by gates and then ups in the matrix's rows."""
-    gated = x.new_empty(len(x), len(weight) // 2)
-    matrix = Matrix(weight, scale, bias)
-    _multiply(_gated_product, x, norm, eps, matrix, len(weight) // 2, (gated,))
+    x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
+    weight: Tensor, scale: Tensor | None, bias: Tensor | None, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """SwiGLU (Shazeer 2020, eq. 6) of the product with gates and then ups in the matrix's rows."""
+    inner = len(weight) // 2
+    gated = x.new_empty(len(x), inner, dtype=dtype)
+    _multiply("gate", x, squares, eps, factors, Matrix(weight, scale, bias), inner, gated)
     return gated
 
 
 @gated_product.register_fake
-def _(x, norm, eps, weight, scale, bias):
-    return x.new_empty(len(x), len(weight) // 2)
+def _(x, squares, eps, factors, weight, scale, bias, dtype):
+    return x.new_empty(len(x), len(weight) // 2, dtype=dtype)
 
 
 @torch.library.custom_op("draftbench::rotated_product", mutates_args={"slab"})
 def rotated_product(
-    x: Tensor,
-    norm: Tensor,
-    eps: float,
-    weight: Tensor,
-    scale: Tensor | None,
-    bias: Tensor | None,
-    starts: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    slab: Tensor,
-) -> Tensor:
-    """`rotate` of the normed x's product with the matrix of queries, keys and values."""
-    query, placing = _placing(x, len(weight), starts, cos, slab)
+    x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
+    weight: Tensor, scale: Tensor | None, bias: Tensor | None,
+    starts: Tensor, cos: Tensor, sin: Tensor, slab: Tensor,
+) -> Tensor:  # fmt: skip
+    """`rotate` of the product with the matrix of queries, keys and values."""
+    query, numbers = _placing(x, len(weight), starts, cos, slab)
     _multiply(
-        _rotated_product, x, norm, eps, Matrix(weight, scale, bias), slab.shape[4] // 2,
-        (query, slab, starts, cos, sin), placing,
+        "rotate", x, squares, eps, factors, Matrix(weight, scale, bias), slab.shape[4] // 2, query,
+        placing=(slab, starts, cos, sin, *numbers),
     )  # fmt: skip
     return query
 
 
 @rotated_product.register_fake
-def _(x, norm, eps, weight, scale, bias, starts, cos, sin, slab):
+def _(x, squares, eps, factors, weight, scale, bias, starts, cos, sin, slab):
     return _placing(x, len(weight), starts, cos, slab)[0]
 
 
@@ -455,7 +526,7 @@ def _placing(
     """Room for the queries of x [rows · width, …], and the numbers by which `_place` finds places."""
     kv_heads, head = slab.shape[2], slab.shape[4]
     heads = outputs // head - 2 * kv_heads
-    query = x.new_empty(len(x), heads, head)
+    query = slab.new_empty(len(x), heads, head)
     return query, (len(x) // len(starts), heads, kv_heads, len(cos), *slab.stride()[:3])
 
 

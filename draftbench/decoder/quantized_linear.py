@@ -368,10 +368,9 @@ class Int4CudaLinear(ProductLinear):
         self.product = product
 
 
-class WeightOnlyLinear(ProductLinear):
-    """8-bit weights on a GPU with one scale per output, activations as they are: half the bytes of
-    a step's unquantized weights. For more tokens the codes, which 16 bits hold exactly, are
-    multiplied as such.
+class EightBitLinear(ProductLinear):
+    """Weights and tokens in 8 bits on a GPU, with one scale per output and per token, as serving
+    engines have them: half the bytes of 16, and nothing to convert.
 
     Args:
         dtype: of the codes, int8 or float8_e4m3fn.
@@ -387,23 +386,17 @@ class WeightOnlyLinear(ProductLinear):
             codes = (exact / scale).round_().to(torch.int8)
         else:
             codes, scale = fp8_rows(weight)
-        scale = scale[:, 0]
-        self.matrix = Matrix(codes, scale, bias)
+        self.matrix = Matrix(codes, scale[:, 0].contiguous(), bias)
         self.weight_bytes = codes.nbytes + scale.nbytes
-
-        def product(x: Tensor) -> Tensor:
-            if len(x) <= kernels.FEW:
-                return kernels.product(x, None, 0.0, codes, scale, bias)
-            out = (functional.linear(x, codes.to(x.dtype)) * scale).to(x.dtype)
-            return out if bias is None else out.add_(bias)
-
-        self.product = product
+        self.product = lambda x: kernels.product(
+            *kernels.given(x.contiguous(), None, 0.0, self.matrix), x.dtype
+        )
 
 
 def _int8_on_cpu(weight: Tensor, bias: Tensor | None, two_layouts: bool) -> nn.Module:
     way = int8_way()
     if way == INT8_WEIGHT_ONLY or weight.numel() < INTEGERS_FROM:
-        return Int8WeightOnlyLinear(weight, bias)
+        return Int8EightBitLinear(weight, bias)
     return Int8Linear(weight, bias, way)
 
 
@@ -430,15 +423,15 @@ KERNELS = {
         (8, 0),
     ),
     ("cuda", "int8"): Kernel(
-        lambda: "Triton, weight-only",
-        lambda weight, bias, two_layouts: WeightOnlyLinear(weight, bias, torch.int8),
+        lambda: "Triton, activations in 8 bits too, one scale per token",
+        lambda weight, bias, two_layouts: EightBitLinear(weight, bias, torch.int8),
         (8, 0),
         triton=True,
     ),
     # The first capability whose instructions convert e4m3.
     ("cuda", "fp8"): Kernel(
-        lambda: "Triton, weight-only",
-        lambda weight, bias, two_layouts: WeightOnlyLinear(weight, bias, torch.float8_e4m3fn),
+        lambda: "Triton, activations in 8 bits too, one scale per token",
+        lambda weight, bias, two_layouts: EightBitLinear(weight, bias, torch.float8_e4m3fn),
         (8, 9),
         triton=True,
     ),

@@ -38,12 +38,12 @@ def assert_near(got, expected):
     torch.testing.assert_close(got, expected, rtol=step, atol=step)
 
 
-def assert_alike(got, expected):
+def assert_alike(got, expected, kind="as they are"):
     """As a whole, since a sum of many rounded numbers may be small, and after up to five roundings
-    more.
+    more; of int8 with tokens of normals, largest about 3σ, in 254 steps (.7 %).
     """
     error = (got.float() - expected.float()).norm() / expected.float().norm()
-    assert float(error) < 2 * STEPS[expected.dtype]
+    assert float(error) < max(2 * STEPS[expected.dtype], 0.02 * (kind == "int8"))
 
 
 @pytest.fixture
@@ -105,16 +105,17 @@ def test_a_product_is_pytorchs_with_and_without_a_norm_and_added(
     normal, matrix, dtype, kind, n, outputs, inputs
 ):
     x, weight = normal(n, inputs, dtype=dtype), normal(inputs, dtype=dtype)
-    given, exact = matrix(outputs, inputs, dtype, kind)
-    expected = linear(x, given, exact)
-    assert_alike(kernels.product(x, None, 0.0, *given), expected)
-    assert_alike(
-        kernels.product(x, weight, 1e-5, *given), linear(normed(x, weight), given, exact)
-    )
-    sums = normal(n, outputs, dtype=dtype)
+    ours, exact = matrix(outputs, inputs, dtype, kind)
+    expected = linear(x, ours, exact)
+    assert_alike(kernels.product(*kernels.given(x, None, 0.0, ours), dtype), expected, kind)
+    given = kernels.given(*kernels.begin(x, weight), 1e-5, ours)
+    assert_alike(kernels.product(*given, dtype), linear(normed(x, weight), ours, exact), kind)
+    sums, norm = normal(n, outputs, dtype=dtype), normal(outputs, dtype=dtype)
     added = sums + expected
-    kernels.add_product(sums, x, *given)
-    assert_alike(sums, added)
+    scaled, squares = kernels.add_product(sums, norm, *kernels.given(x, None, 0.0, ours))
+    assert_alike(sums, added, kind)
+    assert_alike(scaled, added * norm, kind)
+    assert_alike(squares.sum(0), added.float().square().sum(1).to(dtype), kind)
 
 
 @each_type
@@ -122,9 +123,10 @@ def test_a_product_is_pytorchs_with_and_without_a_norm_and_added(
 @pytest.mark.parametrize(("n", "inner", "inputs"), SIZES)
 def test_a_gated_product_is_swiglu_of_the_product(normal, matrix, dtype, kind, n, inner, inputs):
     x, weight = normal(n, inputs, dtype=dtype), normal(inputs, dtype=dtype)
-    given, exact = matrix(2 * inner, inputs, dtype, kind)
-    expected = swiglu(linear(normed(x, weight), given, exact))
-    assert_alike(kernels.gated_product(x, weight, 1e-5, *given), expected)
+    ours, exact = matrix(2 * inner, inputs, dtype, kind)
+    given = kernels.given(*kernels.begin(x, weight), 1e-5, ours)
+    expected = swiglu(linear(normed(x, weight), ours, exact))
+    assert_alike(kernels.gated_product(*given, dtype), expected, kind)
 
 
 @each_type
@@ -195,7 +197,8 @@ def test_a_rotated_product_is_the_product_rotated_and_stored(
     qkv = linear(normed(x, weight), given, exact)
     expected = plain.attend(1, qkv.view(rows * width, -1, 2 * half))
     slab = slabs[1].clone()
-    query = kernels.rotated_product(x, weight, 1e-5, *given, starts, *rotary, slab)
+    ours = kernels.given(*kernels.begin(x, weight), 1e-5, given)
+    query = kernels.rotated_product(*ours, starts, *rotary, slab)
     assert_placed(slabs, slab, plain, rows, width, kv_heads)
     assert_alike(kernels.attention(query, slab, starts, slabs.shape[4]), expected)
 
