@@ -4,8 +4,11 @@ some runs is predicted without its own cell, without its k, its draft, or its co
     python scripts/check_prediction.py results/reference/*
 
 Errors are of time alone, without the luck of acceptance: the logarithm of how much longer than its
-passes promise a configuration's rounds took than plain decoding, predicted less measured. A stated
-standard deviation includes the noise of the cell. Everything is computed from the run folders.
+passes promise a configuration's rounds took than plain decoding, predicted less measured. Next to
+the model's are those of passes alone, which predict that rounds take no longer than they promise: a
+cell, k, draft or concurrency that was left out is worth a model only as far as these are larger. A
+stated standard deviation includes the noise of the cell. Everything is computed from the run
+folders.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean, median
+from typing import NamedTuple
 
 from draftbench.planner.decide import Evaluator
 from draftbench.planner.options import DecisionOptions
@@ -22,16 +26,21 @@ from draftbench.planner.recommendation import Configuration
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import Run, read_run
 
-# An error, and its stated standard deviation.
-Miss = tuple[float, float]
 # What is left out to predict a configuration.
 LEFT_OUT: dict[str, Callable[[Configuration, Configuration], bool]] = {
     "one cell": lambda own, other: other == own,
     "its k": lambda own, other: other.k == own.k,
     "its draft": lambda own, other: other.k > 0 and other.candidate == own.candidate,
     "its concurrency": lambda own, other: other.k > 0 and other.concurrency == own.concurrency,
-    "everything": lambda own, other: other.k > 0,
 }
+
+
+class Miss(NamedTuple):
+    """The error of a prediction with its stated standard deviation, and that of passes alone."""
+
+    error: float
+    sd: float
+    of_passes: float
 
 
 def misses(
@@ -53,21 +62,28 @@ def misses(
                 steps.append(step)
         left = effects.without(lambda other, own=own: without(own, other))
         slower, sd = left.slower(own, fmean(steps))
-        yield own, (slower - fmean(measured), math.hypot(sd, left.noise * math.sqrt(2)))
+        stated = math.hypot(sd, left.noise * math.sqrt(2))
+        yield own, Miss(slower - fmean(measured), stated, -fmean(measured))
 
 
 def table(found: list[Miss]) -> str:
-    """Root mean square, median and worst error, and how many are within two stated sd."""
-    sizes = [abs(error) for error, _ in found]
-    within = fmean(size < 2 * sd for size, (_, sd) in zip(sizes, found, strict=True))
-    rms = math.sqrt(fmean(size**2 for size in sizes))
-    stated = math.sqrt(fmean(sd**2 for _, sd in found))
-    return f"{rms:.2%} | {median(sizes):.2%} | {max(sizes):.2%} | {stated:.2%} | {within:.0%}"
+    """Root mean square, median and worst error of passes alone → of the model, the stated standard
+    deviation, and how many errors are within two of it.
+    """
+    passes = [abs(miss.of_passes) for miss in found]
+    model = [abs(miss.error) for miss in found]
+    rows = [f"{of(passes):.2%} → {of(model):.2%}" for of in (root_mean_square, median, max)]
+    within = fmean(abs(miss.error) < 2 * miss.sd for miss in found)
+    return " | ".join([*rows, f"{root_mean_square([m.sd for m in found]):.2%}", f"{within:.0%}"])
+
+
+def root_mean_square(values: list[float]) -> float:
+    return math.sqrt(fmean(value**2 for value in values))
 
 
 def main() -> None:
     runs = [read_run(RunFolder(Path(name))) for name in sys.argv[1:]]
-    print("| left out | configurations | rms | median | worst | stated sd | within two |")
+    print("| left out | cells | rms: passes → model | median | worst | stated sd | within two |")
     print("|---|---|---|---|---|---|---|")
     for name, without in LEFT_OUT.items():
         found = [miss for run in runs for _, miss in misses(run, without)]

@@ -222,7 +222,7 @@ def _leave_one_out(sample: Sample) -> Floats | None:
     return left_out if np.isfinite(left_out).all() else None
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)  # as many as there are groups of different sizes in an answer
 def _resample_counts(requests: int, resamples: int) -> Floats | npt.NDArray[np.uint8]:
     """How often each resample draws each request [resamples, requests]. For many requests the
     counts are bytes, to save memory: a request is drawn more than 255 times with a probability of

@@ -14,7 +14,6 @@ with those of chains at the same k: a tree of n nodes makes the target verify n 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -30,7 +29,6 @@ from draftbench.acceptance.rounds import (
     expected_rounds,
     model_pairs,
 )
-from draftbench.records import Replay, Trajectory
 
 Tree = tuple[tuple[int, ...], ...]
 
@@ -62,23 +60,20 @@ def best_trees(pairs: Pairs, depth: int, nodes: Sequence[int] = NODES) -> tuple[
     greedy = [(t, r) for t, r in model_pairs(pairs) if t.sampling.temperature == 0]
     if any(replay.accept and not replay.rank for _, replay in greedy):
         return ()
-    trajectories = ByRequest(trajectory for trajectory, _ in greedy)
     # Sorted, so that the halves do not depend on the order of the traffic.
-    requests = sorted({trajectory.request for trajectory in trajectories})
+    requests = sorted({trajectory.request for trajectory, _ in greedy})
     if len(requests) < 2:
         return ()
-    first_half = set(requests[::2])
-    rates = rank_rates(greedy)
-    rates_of_first = rank_rates([pair for pair in greedy if pair[0].request in first_half])
-    rates_of_second = rank_rates([pair for pair in greedy if pair[0].request not in first_half])
+    of_first = set(requests[::2])
+    halves = [[p for p in greedy if (p[0].request in of_first) is first] for first in (True, False)]
+    trajectories = ByRequest(trajectory for half in halves for trajectory, _ in half)
+    rates, by_half = rank_rates(greedy), [rank_rates(half) for half in halves]
+    walked = [Walked(half, depth) for half in halves]
     samples = []
     for size in nodes:
-        by_first, by_second = (
-            best_tree(of_half, size, depth) for of_half in (rates_of_first, rates_of_second)
-        )
+        trees = [best_tree(of_half, size, depth) for of_half in by_half]
         laws = [
-            tree_law(by_second if t.request in first_half else by_first, depth, t, r)
-            for t, r in greedy
+            law for half, tree in zip(walked, trees[::-1], strict=True) for law in half.by(tree)
         ]
         rounds = expected_rounds(laws, depth)
         samples += [tokens_per_round(trajectories, rounds)]
@@ -106,26 +101,45 @@ def rank_rates(pairs: ModelPairs) -> Floats:
     return counts / max(positions, 1.0)
 
 
-def tree_law(tree: Tree, depth: int, trajectory: Trajectory, replay: Replay) -> StartLaw:
-    """How deep the response follows the tree in a round from each position.
+class Walked:
+    """Responses that trees of up to `depth` draft steps are walked along, all at once: the ranks of
+    their tokens, with a gap after each response that no tree drafts.
 
-    Args:
-        depth: draft steps of a round, at least the depth of the tree. A path that ends earlier
-            counts as rejected there, as in an engine's round.
+    A path that ends before `depth` counts as rejected there, as in an engine's round.
     """
-    child, nowhere = _children(tree)
-    rank = np.minimum(np.asarray(replay.rank), child.shape[1] - 1)
-    starts = len(rank)
-    rank = np.concatenate([rank, np.full(depth, child.shape[1] - 1)])
-    node, matched = np.zeros(starts, np.int64), np.zeros(starts, np.int64)
-    for step in range(depth):
-        node = child[node, rank[step : step + starts]]
-        matched += node != nowhere
-    proposed = np.clip(replay.draftable - np.arange(starts), 0, depth)
-    return StartLaw(trajectory.output_tokens, trajectory.limit, proposed, matched, depth)
+
+    def __init__(self, pairs: ModelPairs, depth: int) -> None:
+        self._pairs, self._depth = pairs, depth
+        gap = np.full(depth, np.iinfo(np.int64).max)
+        ranks = [np.asarray(replay.rank, np.int64) for _, replay in pairs]
+        self._ranks = np.concatenate([part for rank in ranks for part in (rank, gap)])
+        steps = [len(rank) for rank in ranks]
+        begins = np.cumsum([0, *(count + depth for count in steps)])[:-1].tolist()
+        self._places = [slice(at, at + count) for at, count in zip(begins, steps, strict=True)]
+        self._proposed = [
+            np.clip(replay.draftable - np.arange(count), 0, depth)
+            for (_, replay), count in zip(pairs, steps, strict=True)
+        ]
+
+    def by(self, tree: Tree) -> list[StartLaw]:
+        """How deep each response follows a tree in a round from each position."""
+        child, nowhere = _children(tree)
+        width, starts = child.shape[1], len(self._ranks) - self._depth
+        # In 16 bits, since memory is what takes time here.
+        rows, ranks = (child * width).ravel().astype(np.int16), np.minimum(self._ranks, width - 1)
+        ranks, row = ranks.astype(np.int16), np.zeros(starts, np.int16)
+        matched = np.zeros(starts, np.int64)
+        for step in range(self._depth):
+            row = rows.take(row + ranks[step : step + starts])
+            matched += row != nowhere * width
+        return [
+            StartLaw(trajectory.output_tokens, trajectory.limit, proposed, matched[at], self._depth)
+            for (trajectory, _), proposed, at in zip(
+                self._pairs, self._proposed, self._places, strict=True
+            )
+        ]
 
 
-@lru_cache(maxsize=8)
 def _children(tree: Tree) -> tuple[Ints, int]:
     """Which node follows a node [nodes, ranks] at each rank of the next token, and the node that
     stands for "left the tree". The last rank stands for all that the tree does not draft.

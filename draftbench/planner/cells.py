@@ -25,14 +25,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import compress
 from statistics import fmean, median
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from draftbench.acceptance.candidate_rounds import (
     Along,
@@ -61,15 +60,11 @@ SPEEDUP = Figure(
 
 
 def steady(row: Decode) -> Decode | None:
-    """The run with its steady rounds alone, as if it were a shorter response; None without any.
-
-    A run at concurrency 1 is all steady.
+    """The run with its steady rounds alone, as if it were a shorter response; None without any. A
+    run at concurrency 1 is all steady.
     """
-    return row if row.concurrency == 1 else _steady_rounds(row)
-
-
-@lru_cache(maxsize=4096)
-def _steady_rounds(row: Decode) -> Decode | None:
+    if row.concurrency == 1:
+        return row
     steady_ones = [active == row.concurrency for active in row.active]
     if not any(steady_ones):
         return None
@@ -130,10 +125,7 @@ class Measurement:
 def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], Measurement]:
     """Every candidate and k decoded at one concurrency on requests that have a baseline run too."""
     groups: dict[tuple[str, int], dict[Key, list[TimedRun]]] = {}
-    rows = (
-        row for row in run.decodes_by_concurrency.get(concurrency, ()) if row.key in run.responses
-    )
-    for each in timed_runs(run, rows):
+    for each in timed_runs(run, run.decodes_by_concurrency.get(concurrency, ())):
         of_group = groups.setdefault((each.row.block, each.row.k), {})
         of_group.setdefault(each.row.key, []).append(each)
     sums = {
@@ -300,12 +292,10 @@ def cells_of(
     """Every cell of candidates with at least `FEW_DECODED` requests, next to as many without a
     draft. Processes that timed fewer of a configuration count as one.
     """
-    of_engine, running = run.manifest.question.engine is not None, frozenset[str]()
-    if of_engine:
-        running = frozenset(facts.process for facts in run.engines if not facts.started)
-    places = {name: at for at, name in enumerate(dict.fromkeys(row.process for row in run.decodes))}
-    if of_engine:
-        places = {n: at for at, n in enumerate(dict.fromkeys(row.process for row in run.served))}
+    of_engine = run.manifest.question.engine is not None
+    running = {facts.process for facts in run.engines if not facts.started}
+    in_order = dict.fromkeys(row.process for row in (run.served if of_engine else run.decodes))
+    places = {name: at for at, name in enumerate(in_order)}
     groups: dict[tuple[str, int], dict[tuple[int, str], list[TimedRun]]]
     groups = defaultdict(lambda: defaultdict(list))
     for each in timed_runs(run, (row for row in run.decodes if row.output_tokens > 1)):
@@ -313,8 +303,8 @@ def cells_of(
         # All visits to a server that was running are of one start; else each repeat is one.
         name = "running" if row.process in running else f"{row.process} {row.repeat}"
         groups[row.block, row.concurrency][row.k, name if of_engine else row.process].append(each)
-    found: list[tuple[Configuration, str, int, Promise, float, float]] = []
-    columns, factors, plain_known = list[Floats](), list[Floats](), set[tuple[int, str]]()
+    found, plain_known = list[Cell](), set[tuple[int, str]]()
+    columns, factors = list[Floats](), list[Floats]()
     for candidate in candidates:
         for (block_name, concurrency), by_cell in sorted(groups.items()):
             if block_name != str(candidate):
@@ -338,28 +328,31 @@ def cells_of(
                 rows, once = drawn.rows(each.row.request for each in runs), np.ones(PASS_DRAWS + 1)
                 columns += [drawn.column(rows, each) for each in (spent, promised[0])]
                 factors += [once, promised[1]]
-                place = fmean(places[each.row.process] for each in runs)
-                equal = equal_requests(columns[-2])
-                found.append((configuration, name, round(place), promise, step, equal))
+                place = round(fmean(places[each.row.process] for each in runs))
+                equal, unknown = equal_requests(columns[-2]), np.zeros(0)
+                found.append(Cell(configuration, name, place, promise, step, equal, unknown))
     if not found:
         return []
     logs = np.log(drawn.sums(columns, factors))
-    pairs = list(zip(columns[::2], columns[1::2], strict=True))
-    cells = []
-    for at, (own, name, place, kind, step, equal) in enumerate(found):
+    sides = list(zip(columns[::2], columns[1::2], strict=True))  # spent and promised
+    for at, cell in enumerate(found):
         log = logs[:, 2 * at] - logs[:, 2 * at + 1]
-        if of_engine and own.k:
-            beside = (0, own.concurrency)
-            plain = [n for n, (c, *_) in enumerate(found) if (c.k, c.concurrency) == beside]
-            log = log + _of_missing([pairs[n] for n in plain], pairs[at][0] > 0)
-        cells.append(Cell(own, name, place, kind, step, equal, log))
-    return cells
+        if of_engine and cell.configuration.k:
+            log = log + _of_missing(found, sides, at)
+        found[at] = cell._replace(log=log)
+    return found
 
 
-def _of_missing(plain: Sequence[tuple[Floats, Floats]], answered: npt.NDArray[np.bool_]) -> float:
-    """How many times as long steps without a draft took over all requests as over those `answered`
-    with one, as a logarithm: what a draft's rounds lack for the requests that it did not answer.
+def _of_missing(cells: Sequence[Cell], sides: Sequence[tuple[Floats, Floats]], at: int) -> float:
+    """How many times as long steps without a draft took over all requests as over those that one
+    cell's draft answered, as a logarithm: what its rounds lack for the others.
     """
+    load, answered = cells[at].configuration.concurrency, sides[at][0] > 0
+    plain = [
+        of_cell
+        for cell, of_cell in zip(cells, sides, strict=True)
+        if (cell.configuration.k, cell.configuration.concurrency) == (0, load)
+    ]
     if not plain:
         return 0.0
     spent, steps = (np.sum(side, axis=0) for side in zip(*plain, strict=True))

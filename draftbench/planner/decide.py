@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import NormalDist, fmean
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -37,6 +37,7 @@ from draftbench.planner.cells import (
     DrawnRequests,
     Measurement,
     Promised,
+    TimedRun,
     cells_of,
     in_seconds,
     ks_of,
@@ -44,7 +45,7 @@ from draftbench.planner.cells import (
     promised,
 )
 from draftbench.planner.cost_sources import costs_in
-from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, at_k, reshaped
+from draftbench.planner.effects import BuiltInDesign, Effects, EngineDesign, Left, reshaped
 from draftbench.planner.limits import broken_limits, draft_memory
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import PASS_DRAWS, Block, between
@@ -243,16 +244,6 @@ class Alternative:
         plain, rounds = (float(weights[rows] @ seconds[rows]) for seconds in sides)
         return plain / rounds * math.exp(-slower) / measured - 1 if rounds else None
 
-    @property
-    def round_overhead(self) -> float | None:
-        """Measured seconds of rounds over those of their passes; None where either is unknown."""
-        return _over_promised(self.cells)
-
-    @property
-    def plain_overhead(self) -> float | None:
-        """Measured seconds of the baseline's steps over those of their passes."""
-        return _over_promised(self.evaluator.cells.get(at_k(self.configuration, 0), ()))
-
     @cached_property
     def acceptance_luck(self) -> float | None:
         """Tokens per round as decoded over those that replay expects of the same responses, less 1;
@@ -269,11 +260,6 @@ class Alternative:
             for each, at in ((rounds, slice(None)), (replayed, self.measured_rows))
         )
         return float(decoded / expected - 1) if expected > 0 else None
-
-
-def _over_promised(cells: Sequence[Cell]) -> float | None:
-    known = [float(cell.log[0]) for cell in cells if cell.promise == "passes"]
-    return math.exp(fmean(known)) if known else None
 
 
 class Evaluator:
@@ -296,7 +282,7 @@ class Evaluator:
     @cached_property
     def drawn(self) -> DrawnRequests:
         """The requests of this run and of the one that costs come from."""
-        runs = [self.run, *([self.source.run] if self.source.run else [])]
+        runs = filter(None, (self.run, self.source.run))
         return DrawnRequests(t.request for run in runs for t in run.trajectories)
 
     @cached_property
@@ -354,14 +340,12 @@ class Evaluator:
     @remembered
     def promised(self, concurrency: int) -> Promised:
         """What every candidate promises at a load."""
-        tokens = {c for c, own in self.cells.items() if c.k and own[0].promise == "tokens"}
-        alone = {
-            c: self.measured(concurrency)[c.candidate, c.k].runs
-            for c in tokens
-            if c.concurrency == concurrency and (c.candidate, c.k) in self.measured(concurrency)
-        }
-        by_tokens_alone = {c.candidate for c in alone}
-        every = {}
+        cells, alone = self.cells, dict[Configuration, Sequence[TimedRun]]()
+        for (of, k), measurement in self.measured(concurrency).items():
+            configuration = Configuration(of.draft, of.quant, k, concurrency)
+            if any(cell.promise == "tokens" for cell in cells.get(configuration, ())):
+                alone[configuration] = measurement.runs
+        by_tokens_alone, every = {c.candidate for c in alone}, {}
         for candidate in self._candidates(concurrency):
             block = self._block(candidate, concurrency)
             served = concurrency in self.source.served.get(candidate, ())

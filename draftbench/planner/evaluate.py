@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median
 
 import numpy as np
@@ -21,13 +21,14 @@ from draftbench.acceptance.definitions import (
 )
 from draftbench.acceptance.intervals import Estimate, estimates
 from draftbench.acceptance.rounds import PositionLaw, expected_rounds
-from draftbench.planner.cells import ROUND
+from draftbench.planner.cells import ROUND, Cell
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     Alternative,
     DecisionAt,
     Evaluator,
 )
+from draftbench.planner.effects import at_k
 from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.recommendation import (
     BreakEven,
@@ -115,6 +116,7 @@ def _evaluation(
     verify = block.verify_ratio(k + 1, responses.context) if block else None
     needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
+    beside = evaluator.cells.get(at_k(configuration, 0), ())
     counted, most = _experts_read(alternative, evaluator.source.run)
     return Evaluation(
         draft=alternative.candidate.draft,
@@ -136,8 +138,8 @@ def _evaluation(
         probability_best=decided.probability(alternative)
         if competes and decided.deciding
         else None,
-        round_overhead=alternative.round_overhead,
-        plain_overhead=alternative.plain_overhead if measured else None,
+        round_overhead=_over_passes(alternative.cells),
+        plain_overhead=_over_passes(beside) if measured else None,
         break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
         breaks=decided.breaks.get(configuration, ()),
@@ -150,6 +152,12 @@ def _evaluation(
         tokens_per_round_without_interval=alone.get("tokens_per_round"),
         **figures,
     )
+
+
+def _over_passes(cells: Sequence[Cell]) -> float | None:
+    """Measured seconds over those of their passes; None where either is unknown."""
+    known = [float(cell.log[0]) for cell in cells if cell.promise == "passes"]
+    return math.exp(mean(known)) if known else None
 
 
 def _experts_read(alternative: Alternative, timed: Run | None) -> tuple[float | None, float | None]:

@@ -16,7 +16,7 @@ whose further tokens read further experts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -62,23 +62,23 @@ def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | Non
     At k = 1 it equals c (corollary 3.9).
     """
 
-    def loses(alpha: float) -> bool:
-        return speedup(alpha, k, cost, verify=verify) < 1
+    def pays(alpha: float) -> bool:
+        return speedup(alpha, k, cost, verify=verify) >= 1
 
-    if loses(1.0):
-        return None
-    low, high = 0.0, 1.0
-    while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if loses(middle) else (low, middle)
-    return high if loses(low) else low
+    return _least(pays) if pays(1.0) else None
 
 
 def alpha_of(tokens: float, k: int) -> float:
     """The α at which a round yields so many tokens, 1 to k + 1, as `expected_tokens` has it."""
+    return _least(lambda alpha: expected_tokens(alpha, k) >= tokens)
+
+
+def _least(enough: Callable[[float], bool]) -> float:
+    """The least number from 0 to 1 that is enough, as all above it are."""
     low, high = 0.0, 1.0
     while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if expected_tokens(middle, k) < tokens else (low, middle)
-    return high
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return low if enough(low) else high
 
 
 class FormulaRow(msgspec.Struct, frozen=True):

@@ -6,8 +6,9 @@ import math
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -98,59 +99,77 @@ def reasons(answer: Recommendation) -> list[str]:
     return [line for line in (provisional(answer), speed_up(answer), to_settle(answer)) if line]
 
 
-def to_settle(answer: Recommendation) -> str | None:
-    """The sweep to run next; None if the decision is settled or no sweep is known to settle it."""
-    larger, kinds = answer.larger_sweep, {caveat.kind for caveat in answer.caveats}
+class _Sweep(NamedTuple):
+    """A sweep to run next: a sentence, and its flags that differ from those of the last one; None
+    where these are not known, since it takes another server or more traffic.
+    """
+
+    sentence: str
+    flags: Mapping[str, str] | None
+
+
+def _next_sweep(answer: Recommendation, run: str) -> _Sweep | None:
+    """The sweep that would settle the decision, or is worth trying; None if it is settled, or none
+    is known to settle it. `run` is the folder of the last one, which some resume.
+    """
+    kinds, settled_by = {caveat.kind for caveat in answer.caveats}, answer.settled_by
     if "unfinished" in kinds:
-        return "Next: repeat the sweep's own command, which resumes it."
+        return _Sweep("Next: repeat the sweep's own command, which resumes it.", {"--out": run})
     if "impossible" in kinds:
-        return "Next: the same sweep on a quiet machine, in another --out."
-    if answer.settled_by == "baseline":
-        return "Next: the same sweep with --baseline-server URL, in another --out."
-    if answer.settled_by == "decoding":
-        decoded = f"--measure best --measure-requests {answer.requests}"
-        return f"Next: decode it, by the same sweep with {decoded}."
-    if answer.settled_by == "load":
-        return f"Next: a sweep that measures concurrency {answer.concurrency}."
-    if larger is None:
-        size = f"--sample {FEW_REQUESTS}" if answer.requests < FEW_REQUESTS else "a larger --sample"
-        return f"Next: the same sweep with {size}, in another --out." if answer.settled_by else None
-    again = " ".join(chain.from_iterable(_larger(answer, larger).items()))
+        return _Sweep("Next: the same sweep on a quiet machine, in another --out.", {})
+    if settled_by == "baseline":
+        return _Sweep("Next: the same sweep with --baseline-server URL, in another --out.", None)
+    if settled_by == "decoding":
+        decoded = {"--measure": "best", "--measure-requests": str(answer.requests)}
+        sentence = f"Next: decode it, by the same sweep with {_words(decoded)}."
+        return _Sweep(sentence, {"--out": run} | decoded)
+    if settled_by == "load":
+        sentence = f"Next: a sweep that measures concurrency {answer.concurrency}."
+        return _Sweep(sentence, {"--concurrency": str(answer.concurrency)})
+    if larger := answer.larger_sweep:
+        return _larger(answer, larger)
+    if settled_by is None:
+        return None
+    few = {"--sample": str(FEW_REQUESTS)} if answer.requests < FEW_REQUESTS else None
+    size = _words(few) if few else "a larger --sample"
+    return _Sweep(f"Next: the same sweep with {size}, in another --out.", few)
+
+
+def _larger(answer: Recommendation, larger: LargerSweep) -> _Sweep:
+    flags = {"--sample": str(larger.requests)}
+    if answer.engine:  # by default a draft is asked fewer than are replayed
+        flags["--measure-requests"] = str(larger.requests)
+    if larger.processes > 1:
+        flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
+    again = f"{_words(flags)} in another --out"
     more = "" if larger.rows is None else f"more traffic than these {counted(larger.rows, 'row')}"
     if larger.enough:
-        return f"To settle it: {more and more + ', and '}a sweep with {again} in another --out."
-    settled = f"have a {larger.chance:.0%} chance of settling it"
+        return _Sweep(f"To settle it: {more and more + ', and '}a sweep with {again}.", flags)
+    chance = f"have a {larger.chance:.0%} chance of settling it"
     size = f"{more and more + ': '}{_size(answer, larger)}"
     far = f"no realistic number reaches {SETTLES:.0%}"
-    return f"Next: {size} ({again} in another --out) {settled}; {far}."
+    return _Sweep(f"Next: {size} ({again}) {chance}; {far}.", flags)
+
+
+def _words(flags: Mapping[str, str]) -> str:
+    return " ".join(f"{flag} {shlex.quote(value)}" for flag, value in flags.items())
+
+
+def to_settle(answer: Recommendation) -> str | None:
+    """A sentence on the sweep to run next; None if no sweep is known to settle the decision."""
+    following = _next_sweep(answer, "")
+    return following and following.sentence
 
 
 def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | None:
-    """The words after `draftbench` of the sweep that would settle the decision; None where none is
-    known to, or where it needs other traffic or another server. `run` is its folder.
+    """The words after `draftbench` of the sweep to run next; None where none is known to settle the
+    decision, or where it needs more traffic or another server. `run` is the run's folder.
     """
-    larger, kinds = answer.larger_sweep, {caveat.kind for caveat in answer.caveats}
-    again = {"--out": run}  # it resumes the run
-    flags: dict[str, str]
-    if "unfinished" in kinds:
-        flags = again
-    elif "impossible" in kinds:
-        flags = {}
-    elif answer.settled_by == "decoding":
-        flags = again | {"--measure": "best", "--measure-requests": str(answer.requests)}
-    elif answer.settled_by == "load":
-        flags = {"--concurrency": str(answer.concurrency)}
-    elif answer.settled_by == "sample" and larger and larger.rows is None:
-        flags = _larger(answer, larger)
-    elif answer.settled_by == "sample" and not larger and answer.requests < FEW_REQUESTS:
-        traffic = manifest.traffic
-        if traffic.rows - traffic.merged - sum(traffic.dropped.values()) < FEW_REQUESTS:
-            return None
-        flags = {"--sample": str(FEW_REQUESTS)}
-    else:
-        return None
+    following, traffic = _next_sweep(answer, run), manifest.traffic
+    rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
     _, *words = SHELL_WORD.findall(manifest.command)
-    if words[:1] != ["sweep"]:
+    flags = following and following.flags
+    if flags is None or int(flags.get("--sample", 0)) > rows or words[:1] != ["sweep"]:
         return None
     kept: list[str] = []
     replaced = (*flags, "--out", "--output", "-o")
@@ -158,16 +177,7 @@ def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | No
         value_of = words[at - 1] if at and "=" not in words[at - 1] else ""
         if word.partition("=")[0] not in replaced and value_of not in replaced:
             kept.append(word)
-    return " ".join([*kept, *(f"{flag} {shlex.quote(value)}" for flag, value in flags.items())])
-
-
-def _larger(answer: Recommendation, larger: LargerSweep) -> dict[str, str]:
-    flags = {"--sample": str(larger.requests)}
-    if answer.engine:  # by default a draft is asked fewer than are replayed
-        flags["--measure-requests"] = str(larger.requests)
-    if larger.processes > 1:
-        flags["--restarts" if answer.engine else "--processes"] = str(larger.processes)
-    return flags
+    return " ".join([*kept, _words(flags)]).rstrip()
 
 
 def _size(answer: Recommendation, larger: LargerSweep) -> str:

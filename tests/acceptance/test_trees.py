@@ -13,7 +13,7 @@ from scenes import lookup, replayed, trajectory
 
 from draftbench.acceptance.definitions import tokens_per_round, uncut_accepted_length
 from draftbench.acceptance.rounds import PositionLaw, expected_rounds
-from draftbench.acceptance.trees import Tree, best_tree, best_trees, rank_rates, tree_law
+from draftbench.acceptance.trees import Tree, Walked, best_tree, best_trees, rank_rates
 from draftbench.records import Replay, Sampling, Trajectory
 
 responses = st.lists(st.integers(0, 3), min_size=1, max_size=12)
@@ -61,7 +61,7 @@ def test_a_trees_rounds_are_those_of_an_engine_that_walks_it(
 ) -> None:
     limit = len(ranks) + room
     made, along = ranked(ranks, limit=max(limit, len(ranks) + 1), draftable=draftable)
-    rounds = expected_rounds([tree_law(tree, 3, made, along)], 3)
+    rounds = expected_rounds(Walked([(made, along)], 3).by(tree), 3)
     assert rounds.target_passes[0] == walk(tree, ranks, made.limit, draftable)
 
 
@@ -77,7 +77,7 @@ def test_a_chain_as_a_tree_has_the_chains_figures(many: list[list[int]], k: int,
         for made, along in pairs
     ]
     made_trajectories = [made for made, _ in pairs]
-    as_tree = expected_rounds([tree_law(chain, k, *pair) for pair in pairs], k)
+    as_tree = expected_rounds(Walked(pairs, k).by(chain), k)
     as_chain = expected_rounds(laws, k)
     for figure in (uncut_accepted_length, tokens_per_round):
         one, other = figure(made_trajectories, as_tree), figure(made_trajectories, as_chain)
@@ -87,19 +87,25 @@ def test_a_chain_as_a_tree_has_the_chains_figures(many: list[list[int]], k: int,
 def test_by_hand_a_second_branch_saves_a_round() -> None:
     made, along = ranked([0, 1, 0, 0, 0, 2], limit=20, draftable=20)
     tree = ((0,), (0, 0), (0, 1))
-    law = tree_law(tree, 2, made, along)
+    (law,) = Walked([(made, along)], 2).by(tree)
     assert law.matched.tolist() == [2, 0, 2, 2, 1, 0]
     rounds = expected_rounds([law], 2)
     # Starts 1 and 4 accept two tokens each: 2 rounds for 6 tokens, where the chain takes 3.
     assert tokens_per_round([made], rounds).value == 3.0
-    chain = expected_rounds([tree_law(((0,), (0, 0)), 2, made, along)], 2)
+    chain = expected_rounds(Walked([(made, along)], 2).by(((0,), (0, 0))), 2)
     assert tokens_per_round([made], chain).value == 2.0
+
+
+def test_no_tree_follows_one_response_into_the_next() -> None:
+    walked = Walked([ranked([1, 0], "a"), ranked([0, 0, 0], "b")], 3)
+    laws = walked.by(((0,), (0, 0), (0, 0, 0)))
+    assert [law.matched.tolist() for law in laws] == [[0, 1], [3, 2, 1]]
 
 
 def test_a_path_that_ends_early_is_rejected_there_not_cut() -> None:
     # Half of the rounds take the short branch: 1 + 1 + 1/2, not 1 + 1 + 1.
     made, along = ranked([0, 0, 9, 1, 9], limit=20, draftable=20)
-    law = tree_law(((0,), (0, 0), (1,)), 2, made, along)
+    (law,) = Walked([(made, along)], 2).by(((0,), (0, 0), (1,)))
     assert uncut_accepted_length([made], expected_rounds([law], 2)).value == pytest.approx(2.5)
 
 

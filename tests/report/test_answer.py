@@ -306,8 +306,9 @@ def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(han
 @pytest.mark.parametrize(
     ("settled_by", "larger", "rows", "engine", "words"),
     [
-        ("sample", (60, 3), 42, None, "--target ./big --sample 60 --processes 3"),
-        ("sample", (60, 1), 42, "vllm 0.32", "--target ./big --sample 60 --measure-requests 60"),
+        ("sample", (60, 3), 60, None, "--target ./big --sample 60 --processes 3"),
+        ("sample", (60, 3), 59, None, None),  # the traffic has no 60
+        ("sample", (60, 1), 60, "vllm 0.32", "--target ./big --sample 60 --measure-requests 60"),
         ("sample", None, 42, None, "--target ./big --sample 30"),
         ("sample", None, 29, None, None),  # the traffic has no 30
         ("load", None, 42, None, "--target ./big --sample 9 --concurrency 1"),
@@ -332,12 +333,6 @@ def test_the_sweep_that_would_settle_it_is_a_command(hand, settled_by, larger, r
     command = "draftbench sweep --target ./big --sample 9 --out 'a run'"
     found = next_sweep(answer, hand.manifest(command=command, rows=rows, merged=0), "a run")
     assert found == (words and f"sweep {words}")
-
-
-def test_more_traffic_is_no_command(hand):
-    larger = LargerSweep(requests=60, processes=1, chance=0.9, rows=42)
-    answer = replace(hand.answer(hand.perfect()), settled_by="sample", larger_sweep=larger)
-    assert next_sweep(answer, hand.manifest(command="draftbench sweep"), "r") is None
 
 
 @pytest.mark.parametrize(
