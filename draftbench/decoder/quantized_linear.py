@@ -396,7 +396,7 @@ class EightBitLinear(ProductLinear):
 def _int8_on_cpu(weight: Tensor, bias: Tensor | None, two_layouts: bool) -> nn.Module:
     way = int8_way()
     if way == INT8_WEIGHT_ONLY or weight.numel() < INTEGERS_FROM:
-        return Int8EightBitLinear(weight, bias)
+        return Int8WeightOnlyLinear(weight, bias)
     return Int8Linear(weight, bias, way)
 
 

@@ -43,7 +43,7 @@ def assert_alike(got, expected, kind="as they are"):
     more; of int8 with tokens of normals, largest about 3σ, in 254 steps (.7 %).
     """
     error = (got.float() - expected.float()).norm() / expected.float().norm()
-    assert float(error) < max(2 * STEPS[expected.dtype], 0.02 * (kind == "int8"))
+    assert float(error) < 2 * STEPS[expected.dtype] + 0.02 * (kind == "int8")
 
 
 @pytest.fixture
