@@ -41,6 +41,8 @@ from draftbench.memory import INT4_GROUP, fits_level
 # weights once for four rows; by the instructions of the CPU, the wide copy is faster from more rows
 # on.
 INT8_KERNEL_ROWS = 16
+# PyTorch's kernel of int8 reads so many inputs at once, past the end of a row that has no multiple.
+INT8_KERNEL_INPUTS = 16
 INT4_KERNEL_ROWS = {"bfloat16": 2, "AVX512": 8}
 INT4_KERNEL_ROWS_ELSE = 4
 # The layout of 4-bit weights without a copy for passes over several tokens.
@@ -255,9 +257,10 @@ class Int8WeightOnlyLinear(ProductLinear):
         self.weight = codes.clamp_(-INT8_TOP, INT8_TOP).to(torch.int8)
         self.weight_bytes = self.weight.nbytes + self.scale.nbytes
         weight, scale = self.weight, self.scale
+        kernel_rows = 0 if self.in_features % INT8_KERNEL_INPUTS else INT8_KERNEL_ROWS
 
         def product(x: Tensor) -> Tensor:
-            if x.shape[0] <= INT8_KERNEL_ROWS:
+            if x.shape[0] <= kernel_rows:
                 out = torch._weight_int8pack_mm(x.to(torch.bfloat16), weight, scale)
             else:  # the same product, since integers up to 128 are exact in bfloat16
                 rows = padded(x.to(torch.bfloat16)).to(wide_dtype())

@@ -183,6 +183,16 @@ def test_the_scale_of_an_output_neither_stretches_nor_shrinks_it():
     assert gain.square().mean().sqrt() < 0.0007
 
 
+@pytest.mark.parametrize("rows", [1, 5, 20])
+@pytest.mark.parametrize("inputs", [1, 8, 24, 33, 1000])
+def test_int8_multiplies_matrices_whose_inputs_no_kernel_reads_at_once(inputs, rows):
+    """PyTorch's kernel reads 16 inputs at a time, past the end of the last row."""
+    generator = torch.Generator().manual_seed(0)
+    weight, x = (torch.randn(n, inputs, generator=generator) for n in (33, rows))
+    got, exact = make_linear(weight, None, "int8")(x), x @ weight.T
+    assert (got - exact).norm() < 0.03 * exact.norm()
+
+
 @needs_fbgemm
 @pytest.mark.parametrize(
     ("capable", "kernels", "way"),

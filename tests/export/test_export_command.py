@@ -276,6 +276,7 @@ def test_what_cannot_be_exported_exits_2(failing, make_run, words, meant):
     assert meant in failing(2, "export", make_run(), *words)
 
 
-def test_without_a_run_there_is_nothing_to_export(failing, tmp_path):
+def test_without_a_run_there_is_nothing_to_export(failing, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a checkout has runs once somebody tried the tour
     assert "error: no run is named, and `results/runs` has none" in failing(2, "export", *VLLM)
     assert "is not a run folder" in failing(2, "export", tmp_path, *VLLM)
