@@ -1,12 +1,12 @@
-"""Recorded passes by kernels of their own: a layer in five launches instead of seventeen.
+"""Recorded passes by kernels of their own: a layer of a few tokens in five launches instead of 17.
 
-A pass over a few tokens is bound by memory, and every launch costs a few microseconds in which no
+A pass over a few tokens is bound by memory, and a launch takes a few microseconds in which no
 weight is read. What is left of a layer is
 
     queries, keys and values · attention · output · gate and up · down
 
-and, beyond `CHUNK` keys, one launch more. A pass over more than `kernels.FEW` tokens is bound by arithmetic:
-it takes PyTorch's products, with a launch for each of the steps between them.
+with one launch more where attention goes by chunks of keys. A pass over many tokens is bound by
+arithmetic: it takes PyTorch's products, and a launch for what lies between two of them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Kernels for a GPU: products over few tokens with what lies between them, and attention.
+"""Kernels for a GPU, by which a layer of a recorded pass takes few launches (`fused.py`).
 
-A product over a few tokens is bound by memory, and a launch costs a few microseconds in which no
-weight is read. So the kernel of a product also norms what comes in, by a factor of its sums, and
-rotates and stores, gates or adds what goes out. Weights may have 8 bits, and then the tokens have
-too.
+A product over a few tokens is bound by memory, and a launch takes a few microseconds in which no
+weight is read. So a product here also norms the tokens that it takes, and rotates and stores, gates
+or adds what comes out. Weights may have 8 bits, and then the tokens have too. Attention is one
+kernel for any number of rows and tokens, and for many tokens, whose products PyTorch makes, there
+are kernels for what lies between.
 
-Triton, which comes with PyTorch's builds for CUDA, compiles the kernels at their first call. Without
-a GPU they run in its interpreter (TRITON_INTERPRET=1).
+Triton, which comes with PyTorch's builds for CUDA, compiles them at their first call. Without a GPU
+they run in its interpreter (TRITON_INTERPRET=1). `scripts/bench_kernels.py` times them.
 """
 
 # Kernels are written in Triton's language, whose values have no Python types.
@@ -22,20 +23,31 @@ from torch import Tensor
 
 from draftbench.decoder.linear import Matrix
 
-# The most tokens of a product that is made here with 16-bit weights: of more, PyTorch's is faster.
-FEW = 16
-# The fewest columns of a product that a tensor core takes, and the most that a program does.
+# The fewest tokens that a tensor core takes, and the most that a program does.
 LEAST_TOKENS, MOST_TOKENS = 16, 64
-# Elements of a row that one program of SwiGLU takes; keys and queries of a block of attention.
-GATED, KEYS, QUERIES = 1024, 64, 64
+# The most tokens for which a product by 16-bit weights is made here: of more, PyTorch's is faster.
+# Weights of 8 bits are multiplied here in any case.
+FEW = 16
+# The largest code of 8 bits, and what stands for the largest value of a token of zeros.
+TOPS, SMALLEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}, tl.constexpr(1e-12)
 # Keys that one program of attention goes through: one program a key head would keep 8 of an H200's
 # 132 multiprocessors busy. Results of several are joined, as in Flash-Decoding (Dao et al. 2023).
 CHUNK = 256
-# In place of the logarithm of a sum of exponentials over nothing, and of the largest of zeros.
-NOTHING, SMALLEST = tl.constexpr(-1e30), tl.constexpr(1e-12)
+# Keys and queries that it multiplies at a time, and how many blocks of keys are on their way.
+KEYS, QUERIES, BLOCKS = 64, 64, 3
+# In place of the logarithm of a sum of exponentials over no key.
+NOTHING = tl.constexpr(-1e30)
+# Elements of a row that one program of SwiGLU takes.
+GATED = 1024
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
-# The largest code of 8 bits.
-TOPS = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may keep beside its registers, where loops load pieces ahead."""
+    if device.type == "cpu":
+        return 227 << 10
+    card: Any = torch.cuda.get_device_properties(device)
+    return card.shared_memory_per_block_optin
 
 
 @triton.jit
@@ -47,6 +59,76 @@ def _dot(a, b, sums):
     else:
         sums = tl.dot(a, b, sums, input_precision="ieee")
     return sums
+
+
+@triton.jit
+def _begin(sums, norm, normed, squares, width, block: tl.constexpr):
+    """One program a token: times the norm's weights, and the sum of squares."""
+    row, at = tl.program_id(0), tl.arange(0, block)
+    here = at < width
+    exact = tl.load(sums + row * width + at, mask=here, other=0.0).to(tl.float32)
+    weights = tl.load(norm + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(normed + row * width + at, (exact * weights).to(normed.dtype.element_ty), mask=here)
+    tl.store(squares + row, tl.sum(exact * exact, axis=0))
+
+
+@torch.library.custom_op("draftbench::begin", mutates_args=())
+def begin(sums: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """The residual stream [n, hidden] times a norm's weights, and its sums of squares [1, n]."""
+    n, width = sums.shape
+    normed, squares = _begun(sums, norm)
+    _begin[(n,)](sums, norm, normed, squares, width, block=triton.next_power_of_2(width))
+    return normed, squares
+
+
+@begin.register_fake
+def _begun(sums, norm):
+    return torch.empty_like(sums), sums.new_empty(1, len(sums), dtype=torch.float32)
+
+
+@triton.jit
+def _round(
+    x, squares, parts, eps, codes, factors, n, width, top: tl.constexpr,
+    scaled: tl.constexpr, most: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One program a token."""
+    row, at = tl.program_id(0), tl.arange(0, block)
+    here = at < width
+    exact = tl.load(x + row * width + at, mask=here, other=0.0).to(tl.float32)
+    factor = tl.maximum(tl.max(tl.abs(exact), axis=0), SMALLEST) / top
+    kind = codes.dtype.element_ty
+    code = exact / factor
+    if kind == tl.int8:
+        code = tl.floor(code + 0.5)
+    tl.store(codes + row * width + at, code.to(kind), mask=here)
+    if scaled:
+        part = tl.arange(0, most)
+        total = tl.load(squares + part * n + row, mask=part < parts, other=0.0)
+        factor /= tl.sqrt(tl.sum(total, axis=0) / width + eps)
+    tl.store(factors + row, factor)
+
+
+@torch.library.custom_op("draftbench::round_tokens", mutates_args=())
+def round_tokens(
+    x: Tensor, squares: Tensor | None, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The tokens x [n, width] in 8 bits and what each is to be multiplied by [n], its norm's factor
+    included if there are `squares`.
+    """
+    n, width = x.shape
+    codes, factors = _rounded(x, squares, eps, dtype)
+    parts = 1 if squares is None else len(squares)
+    _round[(n,)](
+        x, squares, parts, eps, codes, factors, n, width, top=TOPS[dtype],
+        scaled=squares is not None, most=triton.next_power_of_2(parts),
+        block=triton.next_power_of_2(width),
+    )  # fmt: skip
+    return codes, factors
+
+
+@round_tokens.register_fake
+def _rounded(x, squares, eps, dtype):
+    return torch.empty_like(x, dtype=dtype), x.new_empty(len(x), dtype=torch.float32)
 
 
 @triton.jit
@@ -81,15 +163,15 @@ def _place(
 @triton.jit
 def _product(
     x, squares, parts, eps, factors, weight, scale, bias, out, n, inputs, outputs, apart,
-    norm, normed, sums_of_squares, programs,
+    norm, normed, sums_of_squares,
     slab, starts, cos, sin, width, heads, kv_heads, positions, to_values, to_row, to_head,
     then: tl.constexpr, scaled: tl.constexpr, rounded: tl.constexpr, biased: tl.constexpr,
     most: tl.constexpr, block: tl.constexpr, tokens: tl.constexpr, depth: tl.constexpr,
     stages: tl.constexpr,
 ):  # fmt: skip
-    """The product of some tokens with `block` rows of a matrix and with those `apart` below them,
-    and what follows `then`. A norm's factor is the same for all inputs, so that it is applied to
-    the sums.
+    """One program some tokens and `block` pairs of a matrix's rows, which lie `apart`: halves of a
+    head, which are rotated together, or gates and what they open. A norm's factor is the same for
+    all inputs of a token, so that it is applied to the sums.
     """
     number = tl.program_id(0) * block + tl.arange(0, block)
     token = tl.program_id(1) * tokens + tl.arange(0, tokens)
@@ -164,195 +246,33 @@ def _product(
         tl.store(to_second, other, mask=has_second)
 
 
-@triton.jit
-def _begin(sums, norm, normed, squares, width, block: tl.constexpr):
-    """One program a token: times the norm's weights, and the sum of squares."""
-    row, at = tl.program_id(0), tl.arange(0, block)
-    here = at < width
-    exact = tl.load(sums + row * width + at, mask=here, other=0.0).to(tl.float32)
-    weights = tl.load(norm + at, mask=here, other=0.0).to(tl.float32)
-    tl.store(normed + row * width + at, (exact * weights).to(normed.dtype.element_ty), mask=here)
-    tl.store(squares + row, tl.sum(exact * exact, axis=0))
-
-
-@triton.jit
-def _round(
-    x, squares, parts, eps, codes, factors, n, width, top: tl.constexpr,
-    scaled: tl.constexpr, most: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    """One program a token."""
-    row, at = tl.program_id(0), tl.arange(0, block)
-    here = at < width
-    exact = tl.load(x + row * width + at, mask=here, other=0.0).to(tl.float32)
-    factor = tl.maximum(tl.max(tl.abs(exact), axis=0), SMALLEST) / top
-    kind = codes.dtype.element_ty
-    code = exact / factor
-    if kind == tl.int8:
-        code = tl.floor(code + 0.5)
-    tl.store(codes + row * width + at, code.to(kind), mask=here)
-    if scaled:
-        part = tl.arange(0, most)
-        total = tl.load(squares + part * n + row, mask=part < parts, other=0.0)
-        factor /= tl.sqrt(tl.sum(total, axis=0) / width + eps)
-    tl.store(factors + row, factor)
-
-
-@triton.jit
-def _rotate(
-    qkv, query_norm, key_norm, eps, query, slab, starts, cos, sin,
-    half, width, heads, kv_heads, positions, to_values, to_row, to_head,
-    normed: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    """One program a token and a head of a query, key or value."""
-    token, head, at = tl.program_id(0), tl.program_id(1), tl.arange(0, block)
-    here = at < half
-    source = qkv + (token * (heads + 2 * kv_heads) + head) * 2 * half + at
-    one = tl.load(source, mask=here, other=0.0)
-    other = tl.load(source + half, mask=here, other=0.0)
-    if normed:
-        if head < heads + kv_heads:
-            weight = query_norm if head < heads else key_norm
-            exact, beside = one.to(tl.float32), other.to(tl.float32)
-            squares = tl.sum(exact * exact, axis=0) + tl.sum(beside * beside, axis=0)
-            factor = 1 / tl.sqrt(squares / (2 * half) + eps)
-            weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
-            one = (exact * factor * weights).to(one.dtype)
-            weights = tl.load(weight + half + at, mask=here, other=0.0).to(tl.float32)
-            other = (beside * factor * weights).to(one.dtype)
-    row = (token // width).to(tl.int64)
-    place = tl.load(starts + row) + token % width
-    heads_of = head + tl.zeros((block,), tl.int32)
-    _place(
-        one, other, heads_of, at, token, row, place, here, query, slab, cos, sin,
-        half, heads, kv_heads, positions, to_values, to_row, to_head,
-    )  # fmt: skip
-
-
-@triton.jit
-def _attend(
-    query, slab, starts, mixed, sums, n, width, heads, kv_heads, head, chunk, scale,
-    to_values, to_row, to_head,
-    whole: tl.constexpr, queries: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    """One program a row and key head, a chunk of keys and a block of the queries to them. It goes
-    no farther than the row's valid keys.
-    """
-    row, kv_head = (tl.program_id(0) // kv_heads).to(tl.int64), tl.program_id(0) % kv_heads
-    part, group = tl.program_id(1), heads // kv_heads
-    number, at = tl.program_id(2) * queries + tl.arange(0, queries), tl.arange(0, block)
-    slot, asks = number // group, number < group * width
-    asker = (row * width + slot) * heads + kv_head * group + number % group
-    start = tl.load(starts + row)
-    is_query = asks[:, None] & (at < head)[None, :]
-    asked = tl.load(query + asker[:, None] * head + at[None, :], mask=is_query, other=0.0)
-    held = slab + row * to_row + kv_head * to_head
-    end = tl.minimum((part + 1) * chunk, start + width)
-    most = tl.full((queries,), NOTHING, tl.float32)
-    total = tl.zeros((queries,), tl.float32)
-    mix = tl.zeros((queries, block), tl.float32)
-    for first in tl.range(part * chunk, end, keys):
-        place = first + tl.arange(0, keys)
-        seen = (place < end)[:, None] & (at < head)[None, :]
-        to = held + place[:, None] * head + at[None, :]
-        key = tl.load(to, mask=seen, other=0.0)
-        value = tl.load(to + to_values, mask=seen, other=0.0)
-        score = _dot(asked, tl.trans(key), tl.zeros((queries, keys), tl.float32)) * scale
-        visible = (place[None, :] <= (start + slot)[:, None]) & (place < end)[None, :]
-        higher = tl.maximum(most, tl.max(tl.where(visible, score, NOTHING), axis=1))
-        weight = tl.where(visible, tl.exp(score - higher[:, None]), 0.0)
-        shrunk = tl.exp(most - higher)
-        total = total * shrunk + tl.sum(weight, axis=1)
-        mix = _dot(weight.to(value.dtype), value, mix * shrunk[:, None])
-        most = higher
-    some = total > 0
-    mix /= tl.where(some, total, 1.0)[:, None]
-    to = part.to(tl.int64) * n * heads + asker
-    tl.store(mixed + to[:, None] * head + at[None, :], mix.to(mixed.dtype.element_ty), mask=is_query)
-    if not whole:
-        tl.store(sums + to, tl.where(some, most + tl.log(tl.where(some, total, 1.0)), NOTHING), mask=asks)
-
-
-@triton.jit
-def _join(mixed, sums, joined, askers, head, chunks, parts: tl.constexpr, block: tl.constexpr):
-    """One program a token and head. A chunk's share is its part of the sum of exponentials."""
-    asker, part, at = tl.program_id(0), tl.arange(0, parts), tl.arange(0, block)
-    to = part.to(tl.int64) * askers + asker
-    logs = tl.load(sums + to, mask=part < chunks, other=NOTHING)
-    share = tl.exp(logs - tl.max(logs, axis=0))
-    share /= tl.sum(share, axis=0)
-    has = (part < chunks)[:, None] & (at < head)[None, :]
-    mix = tl.load(mixed + to[:, None] * head + at[None, :], mask=has, other=0.0)
-    whole = tl.sum(mix * share[:, None], axis=0)
-    tl.store(joined + asker * head + at, whole.to(joined.dtype.element_ty), mask=at < head)
-
-
-@triton.jit
-def _add_norm(sums, added, weight, normed, width, eps, block: tl.constexpr):
-    """One program a token."""
-    row, at = tl.program_id(0), tl.arange(0, block)
-    here = at < width
-    places = row * width + at
-    stored = sums.dtype.element_ty
-    total = tl.load(sums + places, mask=here, other=0.0).to(tl.float32)
-    total += tl.load(added + places, mask=here, other=0.0).to(tl.float32)
-    total = total.to(stored)
-    tl.store(sums + places, total, mask=here)
-    exact = total.to(tl.float32)
-    scale = 1 / tl.sqrt(tl.sum(exact * exact, axis=0) / width + eps)
-    weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
-    tl.store(normed + places, (exact * scale * weights).to(stored), mask=here)
-
-
-@triton.jit
-def _swiglu(gate_up, gated, inner, block: tl.constexpr):
-    """One program a token and `block` neurons."""
-    row, at = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
-    here = at < inner
-    stored = gated.dtype.element_ty
-    gate = tl.load(gate_up + 2 * row * inner + at, mask=here, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + (2 * row + 1) * inner + at, mask=here, other=0.0).to(tl.float32)
-    silu = (gate / (1 + tl.exp(-gate))).to(stored).to(tl.float32)
-    tl.store(gated + row * inner + at, (silu * up).to(stored), mask=here)
-
-
-def attention(query: Tensor, slab: Tensor, starts: Tensor, reach: int) -> Tensor:
-    """What queries [rows · width, heads, head] see of the keys in a layer's slab, up to their own
-    [rows · width, heads · head].
-    """
-    chunks = triton.cdiv(reach, CHUNK)
-    mixed, sums = attend(query, slab, starts, chunks)
-    if chunks > 1:
-        mixed = join(mixed, sums, chunks, query.dtype)
-    return mixed.flatten(1)
-
-
-def tile(outputs: int, inputs: int, n: int, itemsize: int) -> tuple[int, int, int, int]:
-    """Half the rows of a matrix that a program takes, the inputs that it takes at a time, such
-    pieces on their way, and warps: what was fastest on an H200 for models of .3 to 8 billion
-    weights.
+def tile(outputs: int) -> tuple[int, int, int, int]:
+    """Pairs of rows that a program takes of a matrix, inputs that it takes at a time, such pieces
+    on their way, and warps: what was fastest on an H200 for models of .3 to 8 billion weights.
     """
     return (32, 256, 3, 2) if outputs >= 16384 else (16, 256, 6, 2)
 
 
-def programs_of(outputs: int, inputs: int, n: int, itemsize: int) -> int:
+def programs_of(outputs: int) -> int:
     """How many programs share a matrix's rows."""
-    return triton.cdiv(outputs, 2 * tile(outputs, inputs, n, itemsize)[0])
+    return triton.cdiv(outputs, 2 * tile(outputs)[0])
 
 
 def _multiply(
     then: str, x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
     matrix: Matrix, apart: int | None, out: Tensor, *,
-    adding: tuple[Any, ...] = (None,) * 4, placing: tuple[Any, ...] = (None,) * 11,
+    adding: tuple[Any, ...] = (None,) * 3, placing: tuple[Any, ...] = (None,) * 11,
 ) -> None:  # fmt: skip
-    """Launch a product of x [n, inputs]. Rows `apart` of each other belong together; any two do if
-    it is None.
-    """
+    """Launch a product of x [n, inputs]; `apart` is None if any two rows may be a pair."""
     weight, scale, bias = matrix
     (n, inputs), outputs = x.shape, len(weight)
-    block, depth, stages, warps = tile(outputs, inputs, n, weight.itemsize)
+    block, depth, stages, warps = tile(outputs)
     tokens = min(MOST_TOKENS, max(LEAST_TOKENS, triton.next_power_of_2(n)))
+    # The piece that is multiplied is in registers.
+    piece = (2 * block + tokens) * depth * weight.itemsize
+    stages = min(stages, 1 + shared_memory(x.device) // piece)
     parts = 1 if squares is None else len(squares)
-    _product[(triton.cdiv(outputs, 2 * block), triton.cdiv(n, tokens))](
+    _product[(programs_of(outputs), triton.cdiv(n, tokens))](
         x, squares, parts, eps, factors, weight, scale, bias, out, n, inputs, outputs,
         apart or block, *adding, *placing,
         then=then, scaled=squares is not None, rounded=scale is not None, biased=bias is not None,
@@ -361,47 +281,9 @@ def _multiply(
     )  # fmt: skip
 
 
-@torch.library.custom_op("draftbench::begin", mutates_args=())
-def begin(sums: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """The residual stream [n, hidden] times a norm's weights, and its sums of squares [1, n]."""
-    n, width = sums.shape
-    normed, squares = _begun(sums, norm)
-    _begin[(n,)](sums, norm, normed, squares, width, block=triton.next_power_of_2(width))
-    return normed, squares
-
-
-@begin.register_fake
-def _begun(sums, norm):
-    return torch.empty_like(sums), sums.new_empty(1, len(sums), dtype=torch.float32)
-
-
-@torch.library.custom_op("draftbench::round_tokens", mutates_args=())
-def round_tokens(
-    x: Tensor, squares: Tensor | None, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """The tokens x [n, width] in 8 bits and what each is to be multiplied by [n], its norm's factor
-    included if there are `squares`.
-    """
-    n, width = x.shape
-    codes, factors = _rounded(x, squares, eps, dtype)
-    parts = 1 if squares is None else len(squares)
-    _round[(n,)](
-        x, squares, parts, eps, codes, factors, n, width, top=TOPS[dtype],
-        scaled=squares is not None, most=triton.next_power_of_2(parts),
-        block=triton.next_power_of_2(width),
-    )  # fmt: skip
-    return codes, factors
-
-
-@round_tokens.register_fake
-def _rounded(x, squares, eps, dtype):
-    return torch.empty_like(x, dtype=dtype), x.new_empty(len(x), dtype=torch.float32)
-
-
-# Tokens, sums of squares by which they are normed, its eps, factors of tokens in 8 bits, and a matrix.
-Given = tuple[
-    Tensor, Tensor | None, float, Tensor | None, Tensor, Tensor | None, Tensor | None
-]
+# Tokens, the sums of squares and the eps by which they are normed, the factors of tokens in 8 bits,
+# and a matrix.
+Given = tuple[Tensor, Tensor | None, float, Tensor | None, Tensor, Tensor | None, Tensor | None]
 
 
 def given(x: Tensor, squares: Tensor | None, eps: float, matrix: Matrix) -> Given:
@@ -437,20 +319,20 @@ def _(x, squares, eps, factors, weight, scale, bias, dtype):
 
 @torch.library.custom_op("draftbench::add_product", mutates_args={"sums"})
 def add_product(
-    sums: Tensor, norm: Tensor, x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
+    sums: Tensor, norm: Tensor,
+    x: Tensor, squares: Tensor | None, eps: float, factors: Tensor | None,
     weight: Tensor, scale: Tensor | None, bias: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Add the product of x [n, inputs] to `sums` [n, outputs] in place, and `begin` with these."""
     begun = _added(sums, norm, x, squares, eps, factors, weight, scale, bias)
-    adding = (norm, *begun, len(begun[1]))
     matrix = Matrix(weight, scale, bias)
-    _multiply("add", x, squares, eps, factors, matrix, None, sums, adding=adding)
+    _multiply("add", x, squares, eps, factors, matrix, None, sums, adding=(norm, *begun))
     return begun
 
 
 @add_product.register_fake
 def _added(sums, norm, x, squares, eps, factors, weight, scale, bias):
-    parts = programs_of(*weight.shape, len(x), weight.itemsize)
+    parts = programs_of(len(weight))
     return torch.empty_like(sums), sums.new_empty(parts, len(sums), dtype=torch.float32)
 
 
@@ -491,6 +373,47 @@ def _(x, squares, eps, factors, weight, scale, bias, starts, cos, sin, slab):
     return _placing(x, len(weight), starts, cos, slab)[0]
 
 
+def _placing(
+    x: Tensor, outputs: int, starts: Tensor, cos: Tensor, slab: Tensor
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Room for the queries of x [rows · width, …], and the numbers that `_place` finds places by."""
+    kv_heads, head = slab.shape[2], slab.shape[4]
+    heads = outputs // head - 2 * kv_heads
+    query = slab.new_empty(len(x), heads, head)
+    return query, (len(x) // len(starts), heads, kv_heads, len(cos), *slab.stride()[:3])
+
+
+@triton.jit
+def _rotate(
+    qkv, query_norm, key_norm, eps, query, slab, starts, cos, sin,
+    half, width, heads, kv_heads, positions, to_values, to_row, to_head,
+    normed: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One program a token and a head of a query, key or value."""
+    token, head, at = tl.program_id(0), tl.program_id(1), tl.arange(0, block)
+    here = at < half
+    source = qkv + (token * (heads + 2 * kv_heads) + head) * 2 * half + at
+    one = tl.load(source, mask=here, other=0.0)
+    other = tl.load(source + half, mask=here, other=0.0)
+    if normed:  # noqa: SIM102  (what is known when a kernel is compiled is asked on its own)
+        if head < heads + kv_heads:
+            weight = query_norm if head < heads else key_norm
+            exact, beside = one.to(tl.float32), other.to(tl.float32)
+            squares = tl.sum(exact * exact, axis=0) + tl.sum(beside * beside, axis=0)
+            factor = 1 / tl.sqrt(squares / (2 * half) + eps)
+            weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
+            one = (exact * factor * weights).to(one.dtype)
+            weights = tl.load(weight + half + at, mask=here, other=0.0).to(tl.float32)
+            other = (beside * factor * weights).to(one.dtype)
+    row = (token // width).to(tl.int64)
+    place = tl.load(starts + row) + token % width
+    heads_of = head + tl.zeros((block,), tl.int32)
+    _place(
+        one, other, heads_of, at, token, row, place, here, query, slab, cos, sin,
+        half, heads, kv_heads, positions, to_values, to_row, to_head,
+    )  # fmt: skip
+
+
 @torch.library.custom_op("draftbench::rotate", mutates_args={"slab"})
 def rotate(
     qkv: Tensor,
@@ -504,8 +427,8 @@ def rotate(
 ) -> Tensor:
     """Rotate queries and keys in qkv [rows · width, (heads + 2 · key heads) · head], normed by head
     if there are norms, write keys and values behind the `starts` [rows] valid tokens of each row of
-    a layer's slab [2, rows, key heads, capacity, head], and return the queries [rows · width, heads,
-    head].
+    a layer's slab [2, rows, key heads, capacity, head], and return the queries [rows · width,
+    heads, head].
     """
     half = slab.shape[4] // 2
     query, placing = _placing(qkv, qkv.shape[1], starts, cos, slab)
@@ -521,14 +444,63 @@ def _(qkv, query_norm, key_norm, eps, starts, cos, sin, slab):
     return _placing(qkv, qkv.shape[1], starts, cos, slab)[0]
 
 
-def _placing(
-    x: Tensor, outputs: int, starts: Tensor, cos: Tensor, slab: Tensor
-) -> tuple[Tensor, tuple[int, ...]]:
-    """Room for the queries of x [rows · width, …], and the numbers by which `_place` finds places."""
-    kv_heads, head = slab.shape[2], slab.shape[4]
-    heads = outputs // head - 2 * kv_heads
-    query = slab.new_empty(len(x), heads, head)
-    return query, (len(x) // len(starts), heads, kv_heads, len(cos), *slab.stride()[:3])
+@triton.jit
+def _attend(
+    query, slab, starts, mixed, sums, n, width, heads, kv_heads, head, chunk, scale,
+    to_values, to_row, to_head,
+    whole: tl.constexpr, queries: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One program a row and key head, a chunk of keys, and a block of the queries to them. It goes
+    no farther than the row's valid keys.
+    """
+    row, kv_head = (tl.program_id(0) // kv_heads).to(tl.int64), tl.program_id(0) % kv_heads
+    part, group = tl.program_id(1), heads // kv_heads
+    number, at = tl.program_id(2) * queries + tl.arange(0, queries), tl.arange(0, block)
+    slot, asks = number // group, number < group * width
+    asker = (row * width + slot) * heads + kv_head * group + number % group
+    start = tl.load(starts + row)
+    is_query = asks[:, None] & (at < head)[None, :]
+    asked = tl.load(query + asker[:, None] * head + at[None, :], mask=is_query, other=0.0)
+    held = slab + row * to_row + kv_head * to_head
+    end = tl.minimum((part + 1) * chunk, start + width)
+    most = tl.full((queries,), NOTHING, tl.float32)
+    total = tl.zeros((queries,), tl.float32)
+    mix = tl.zeros((queries, block), tl.float32)
+    for first in tl.range(part * chunk, end, keys):
+        place = first + tl.arange(0, keys)
+        seen = (place < end)[:, None] & (at < head)[None, :]
+        to = held + place[:, None] * head + at[None, :]
+        key = tl.load(to, mask=seen, other=0.0)
+        value = tl.load(to + to_values, mask=seen, other=0.0)
+        score = _dot(asked, tl.trans(key), tl.zeros((queries, keys), tl.float32)) * scale
+        visible = (place[None, :] <= (start + slot)[:, None]) & (place < end)[None, :]
+        higher = tl.maximum(most, tl.max(tl.where(visible, score, NOTHING), axis=1))
+        weight = tl.where(visible, tl.exp(score - higher[:, None]), 0.0)
+        shrunk = tl.exp(most - higher)
+        total = total * shrunk + tl.sum(weight, axis=1)
+        mix = _dot(weight.to(value.dtype), value, mix * shrunk[:, None])
+        most = higher
+    some = total > 0
+    total = tl.where(some, total, 1.0)
+    mix = (mix / total[:, None]).to(mixed.dtype.element_ty)
+    to = part.to(tl.int64) * n * heads + asker
+    tl.store(mixed + to[:, None] * head + at[None, :], mix, mask=is_query)
+    if not whole:
+        tl.store(sums + to, tl.where(some, most + tl.log(total), NOTHING), mask=asks)
+
+
+@triton.jit
+def _join(mixed, sums, joined, askers, head, chunks, parts: tl.constexpr, block: tl.constexpr):
+    """One program a token and head. A chunk's share is its part of the sum of exponentials."""
+    asker, part, at = tl.program_id(0), tl.arange(0, parts), tl.arange(0, block)
+    to = part.to(tl.int64) * askers + asker
+    logs = tl.load(sums + to, mask=part < chunks, other=NOTHING)
+    share = tl.exp(logs - tl.max(logs, axis=0))
+    share /= tl.sum(share, axis=0)
+    has = (part < chunks)[:, None] & (at < head)[None, :]
+    mix = tl.load(mixed + to[:, None] * head + at[None, :], mask=has, other=0.0)
+    whole = tl.sum(mix * share[:, None], axis=0)
+    tl.store(joined + asker * head + at, whole.to(joined.dtype.element_ty), mask=at < head)
 
 
 @torch.library.custom_op("draftbench::attend", mutates_args=())
@@ -540,11 +512,15 @@ def attend(query: Tensor, slab: Tensor, starts: Tensor, chunks: int) -> tuple[Te
     mixed, sums = _seen(query, slab, starts, chunks)
     asking = heads // kv_heads * (n // rows)
     queries = min(QUERIES, max(LEAST_TOKENS, triton.next_power_of_2(asking)))
-    chunk = CHUNK if chunks > 1 else slab.shape[3]
+    chunk, block = CHUNK if chunks > 1 else slab.shape[3], triton.next_power_of_2(head)
+    # From Hopper on, all that is multiplied is in shared memory.
+    room = shared_memory(slab.device) - queries * block * slab.itemsize
+    stages = min(BLOCKS, room // (2 * KEYS * block * slab.itemsize))
     _attend[(rows * kv_heads, chunks, triton.cdiv(asking, queries))](
         query, slab, starts, mixed, sums, n, n // rows, heads, kv_heads, head, chunk,
         head**-0.5, *slab.stride()[:3],
-        whole=chunks == 1, queries=queries, keys=KEYS, block=triton.next_power_of_2(head),
+        whole=chunks == 1, queries=queries, keys=KEYS, block=block,
+        num_stages=stages,
     )  # fmt: skip
     return mixed, sums
 
@@ -574,6 +550,34 @@ def _(mixed, sums, chunks, dtype):
     return mixed.new_empty(len(mixed) // chunks, *mixed.shape[1:], dtype=dtype)
 
 
+def attention(query: Tensor, slab: Tensor, starts: Tensor, reach: int) -> Tensor:
+    """What queries [rows · width, heads, head] see of the keys in a layer's slab, up to their own
+    [rows · width, heads · head].
+    """
+    chunks = triton.cdiv(reach, CHUNK)
+    mixed, sums = attend(query, slab, starts, chunks)
+    if chunks > 1:
+        mixed = join(mixed, sums, chunks, query.dtype)
+    return mixed.flatten(1)
+
+
+@triton.jit
+def _add_norm(sums, added, weight, normed, width, eps, block: tl.constexpr):
+    """One program a token."""
+    row, at = tl.program_id(0), tl.arange(0, block)
+    here = at < width
+    places = row * width + at
+    stored = sums.dtype.element_ty
+    total = tl.load(sums + places, mask=here, other=0.0).to(tl.float32)
+    total += tl.load(added + places, mask=here, other=0.0).to(tl.float32)
+    total = total.to(stored)
+    tl.store(sums + places, total, mask=here)
+    exact = total.to(tl.float32)
+    scale = 1 / tl.sqrt(tl.sum(exact * exact, axis=0) / width + eps)
+    weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
+    tl.store(normed + places, (exact * scale * weights).to(stored), mask=here)
+
+
 @torch.library.custom_op("draftbench::add_norm", mutates_args={"sums"})
 def add_norm(sums: Tensor, added: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Add to `sums` [n, width] in place, and return their RMSNorm."""
@@ -588,6 +592,18 @@ def add_norm(sums: Tensor, added: Tensor, weight: Tensor, eps: float) -> Tensor:
 @add_norm.register_fake
 def _(sums, added, weight, eps):
     return torch.empty_like(sums)
+
+
+@triton.jit
+def _swiglu(gate_up, gated, inner, block: tl.constexpr):
+    """One program a token and `block` neurons."""
+    row, at = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
+    here = at < inner
+    stored = gated.dtype.element_ty
+    gate = tl.load(gate_up + 2 * row * inner + at, mask=here, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + (2 * row + 1) * inner + at, mask=here, other=0.0).to(tl.float32)
+    silu = (gate / (1 + tl.exp(-gate))).to(stored).to(tl.float32)
+    tl.store(gated + row * inner + at, (silu * up).to(stored), mask=here)
 
 
 @torch.library.custom_op("draftbench::swiglu", mutates_args=())

@@ -220,54 +220,12 @@ def test_chunks_of_keys_are_joined_to_attention_over_all(normal, dtype, rows, wi
     assert_alike(kernels.attention(query, slab, starts, reach), expected)
 
 
-COMPILE = """
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from draftbench.decoder import kernels
-
-TENSORS = "x norm bias sums added normed gate_up gated out qkv cos sin query slab".split()
-TENSORS += ["query_norm", "key_norm", "joined"]
-OTHERS = {
-    "starts": "*i64", "eps": "fp32", "scale": "*fp32", "to_values": "i64", "mixed": "*fp32"
-}
-SIZES = {"block": 32, "tokens": 16, "depth": 128, "stages": 3, "queries": 16, "keys": 64, "parts": 8}
-KERNELS = (
-    kernels._product, kernels._gated_product, kernels._rotated_product, kernels._rotate, kernels._attend,
-    kernels._join, kernels._add_norm, kernels._swiglu,
-)
-for kernel in KERNELS:
-    for dtype, held, capability in (
-        ("bf16", "bf16", 80), ("fp16", "fp16", 80), ("fp32", "fp32", 90), ("bf16", "bf16", 90),
-        ("bf16", "i8", 80), ("bf16", "i8", 90), ("bf16", "fp8e4nv", 90),
-    ):
-        types = {
-            name: f"*{dtype}" if name in TENSORS else OTHERS.get(name, "i32")
-            for name in kernel.arg_names
-        }
-        types["weight"] = f"*{held}" if "inputs" in types else f"*{dtype}"
-        if kernel is kernels._attend:
-            types |= {"scale": "fp32", "sums": "*fp32"}
-        if kernel is kernels._join:
-            types["sums"] = "*fp32"
-        types = {name: type_ for name, type_ in types.items() if name in kernel.arg_names}
-        constants = {
-            (at,): SIZES.get(parameter.name, held in ("i8", "fp8e4nv"))
-            for at, parameter in enumerate(kernel.params)
-            if parameter.is_constexpr
-        }
-        types |= {kernel.arg_names[at]: "constexpr" for (at,) in constants}
-        source = ASTSource(kernel, types, constants)
-        assert triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["cubin"]
-"""
-
-
 @pytest.mark.slow
-def test_each_kernel_compiles_for_ampere_and_hopper(tmp_path):
+def test_each_kernel_compiles_and_fits_from_ampere_to_hopper(tmp_path):
     """Which needs no GPU."""
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    subprocess.run([sys.executable, "-c", COMPILE], env=environment, check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "tests.decoder.compile_kernels"], env=environment, check=True, timeout=300)
 
 
 @pytest.fixture
