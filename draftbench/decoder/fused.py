@@ -19,6 +19,9 @@ from draftbench.decoder import kernels
 from draftbench.decoder.linear import matrix_of
 from draftbench.decoder.llama import Layer, LlamaModel
 
+# float16 would overflow before a norm's factor is applied, and no tensor core multiplies float32.
+FOR_FEW = (torch.bfloat16,)
+
 
 class FusedPasses:
     """A model's passes over the same number of tokens in every row (`LlamaModel.continue_evenly`),
@@ -30,10 +33,8 @@ class FusedPasses:
         matrices = [matrix_of(layer) for layer in model.linears]
         # Query, key and value, output, gate and up, down of each layer, and then the head.
         self._matrices = [matrix for matrix in matrices if matrix is not None]
-        # float16 would overflow before the norm's factor.
-        if model.like.dtype == torch.float16 or len(self._matrices) < len(matrices):
-            self._few = 0
-        else:
+        self._few = 0
+        if model.like.dtype in FOR_FEW and len(self._matrices) == len(matrices):
             narrow = all(matrix.scale is not None for matrix in self._matrices)
             self._few = kernels.MOST_TOKENS if narrow else kernels.FEW
 

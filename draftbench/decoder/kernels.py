@@ -376,7 +376,7 @@ def _(x, squares, eps, factors, weight, scale, bias, starts, cos, sin, slab):
 def _placing(
     x: Tensor, outputs: int, starts: Tensor, cos: Tensor, slab: Tensor
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """Room for the queries of x [rows · width, …], and the numbers that `_place` finds places by."""
+    """Room for the queries of x [rows · width, …], and the numbers that `_place` takes."""
     kv_heads, head = slab.shape[2], slab.shape[4]
     heads = outputs // head - 2 * kv_heads
     query = slab.new_empty(len(x), heads, head)

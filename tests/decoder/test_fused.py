@@ -25,12 +25,14 @@ from tests.decoder.test_runners import (
 )
 
 pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
-from draftbench.decoder import kernels
+from draftbench.decoder import fused, kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Two steps of each type, as numbers are rounded twice; of bfloat16 two more by the interpreter.
 STEPS = {torch.float32: 2.0**-19, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
-each_type = pytest.mark.parametrize("dtype", STEPS, ids=str)
+# A GPU is given what it runs faster than PyTorch: compiling a product in float32 takes seconds.
+TYPES = STEPS if DEVICE == "cpu" else [torch.bfloat16]
+each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
 
 
 def assert_near(got, expected):
@@ -221,16 +223,25 @@ def test_chunks_of_keys_are_joined_to_attention_over_all(normal, dtype, rows, wi
 
 
 @pytest.mark.slow
-def test_each_kernel_compiles_and_fits_from_ampere_to_hopper(tmp_path):
+@pytest.mark.skipif(DEVICE == "cuda", reason="a GPU shows more")
+def test_each_kernel_compiles_and_fits_on_ada_and_hopper(tmp_path):
     """Which needs no GPU."""
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
     environment.pop("TRITON_INTERPRET", None)
-    subprocess.run([sys.executable, "-m", "tests.decoder.compile_kernels"], env=environment, check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-m", "tests.decoder.compile_kernels"],
+        env=environment,
+        check=True,
+        timeout=300,
+    )
 
 
 @pytest.fixture
 def fused_kernels(monkeypatch):
+    """In float32, since other types would hide a fault; six tokens are few."""
     monkeypatch.setattr(llama, "has_triton", lambda device: True)
+    monkeypatch.setattr(fused, "FOR_FEW", (torch.float32,))
+    monkeypatch.setattr(kernels, "FEW", 6)
 
 
 @pytest.mark.slow
@@ -241,8 +252,8 @@ def test_a_recorded_pass_of_these_kernels_gives_the_logits_of_transformers(fused
     ids, expected = full_pass(model)
     runner = runner_of(model)
     assert runner.record_with(Traced) is None
-    assert_agrees_with_full_pass(runner, expected, ids, widths=range(1, 6))
-    assert_rows_do_not_meet(runner, model, widths=range(1, 6))
+    assert_agrees_with_full_pass(runner, expected, ids, widths=(1, 5))
+    assert_rows_do_not_meet(runner, model, widths=(2, 5))
     assert runner.name == "draftbench (float32, cpu, fused kernels)"
 
 
