@@ -250,7 +250,10 @@ def tile(outputs: int) -> tuple[int, int, int, int]:
     """Pairs of rows that a program takes of a matrix, inputs that it takes at a time, such pieces
     on their way, and warps: what was fastest on an H200 for models of .3 to 8 billion weights.
     """
-    return (32, 256, 3, 2) if outputs >= 16384 else (16, 256, 6, 2)
+    if outputs >= 16384:
+        return 32, 256, 3, 2
+    # If there are more programs than multiprocessors, two have to share one's memory.
+    return 16, 256, 4 if outputs > 4096 else 6, 2
 
 
 def programs_of(outputs: int) -> int:
@@ -515,7 +518,7 @@ def attend(query: Tensor, slab: Tensor, starts: Tensor, chunks: int) -> tuple[Te
     chunk, block = CHUNK if chunks > 1 else slab.shape[3], triton.next_power_of_2(head)
     # From Hopper on, all that is multiplied is in shared memory.
     room = shared_memory(slab.device) - queries * block * slab.itemsize
-    stages = min(BLOCKS, room // (2 * KEYS * block * slab.itemsize))
+    stages = max(1, min(BLOCKS, room // (2 * KEYS * block * slab.itemsize)))
     _attend[(rows * kv_heads, chunks, triton.cdiv(asking, queries))](
         query, slab, starts, mixed, sums, n, n // rows, heads, kv_heads, head, chunk,
         head**-0.5, *slab.stride()[:3],
