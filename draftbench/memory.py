@@ -88,14 +88,21 @@ def bytes_to_serve(
 
 
 def training_bytes(
-    parameters: int, layers: int, hidden: int, vocabulary: int, tokens: int, itemsize: int
+    parameters: int,
+    trained: int,
+    layers: int,
+    hidden: int,
+    vocabulary: int,
+    tokens: int,
+    itemsize: int,
 ) -> tuple[int, int]:
-    """Bytes of training a model with AdamW: of its states (weights, gradients and two moments, in
-    32 bits), and of what a row of so many tokens leaves for the backward pass: 17 values of each
-    layer's width (Korthikanti et al. 2022), and the logits, their softmax and its gradient in 32.
+    """Bytes of training a model with AdamW: of its states (weights and, of those that are trained,
+    gradients and two moments, in 32 bits), and of what a row of so many tokens leaves for the
+    backward pass: 17 values of each layer's width (Korthikanti et al. 2022), and the logits, their
+    softmax and its gradient in 32.
     """
     of_layers, of_logits = 17 * layers * hidden * itemsize, 3 * LOGIT_BYTES * vocabulary
-    return 16 * parameters, tokens * (of_layers + of_logits)
+    return 4 * parameters + 12 * trained, tokens * (of_layers + of_logits)
 
 
 def memory_left() -> int:

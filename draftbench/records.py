@@ -284,21 +284,26 @@ class Replay(OfResponse, Observation, frozen=True):
         return {0.0, 1.0}.issuperset(self.accept)
 
 
-class LookupReplay(OfResponse, Observation, frozen=True):
+class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
     """Prompt lookup, or a head, along one trajectory: its proposal depends on where the round
     started.
 
     In a round that starts at position i = 1 … L-1 it proposes `proposed[i-1]` tokens, at most
-    `window`, of which the first `matched[i-1]` equal the response.
+    `window`, of which the first `matched[i-1]` equal the response. `margin[i-1]`, which only a
+    head has, is the least difference of its two best logits up to the first token that does not.
     """
 
     candidate: Candidate
     window: Count
     proposed: tuple[Count, ...]
     matched: tuple[Count, ...]
+    margin: Sequence[Amount] = ()
 
     def __post_init__(self) -> None:
+        _pack(self, "d", "margin")
         _check_lengths(len(self.proposed), matched=self.matched)
+        if self.margin:
+            _check_lengths(len(self.proposed), margin=self.margin)
         if max(self.proposed, default=0) > self.window:
             raise ValueError("`proposed` is more than the window")
         if any(m > p for m, p in zip(self.matched, self.proposed, strict=True)):

@@ -26,10 +26,9 @@ from transformers import GenerationConfig
 
 from draftbench.decoder.drafters import Drafter, LookupDrafter, ModelDrafter
 from draftbench.decoder.runner import HostClock, Response, Runner, Task
-from draftbench.decoder.sampling import Uniforms
+from draftbench.decoder.sampling import Uniforms, top_two_margin
 from draftbench.decoder.speculate import decode_all
 from draftbench.measure.prompts import TextSide
-from draftbench.measure.teacher import top_two_margin
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, DraftingMode, Sampling

@@ -29,10 +29,10 @@ from draftbench.gate.baseline import Baseline
 from draftbench.gate.compare import Comparison, SideBySide
 from draftbench.gate.result import GateResult, HistoryEntry
 from draftbench.models.check_result import CheckResult
+from draftbench.models.known_pairs import Suggestion
 from draftbench.planner import cost_sources
 from draftbench.planner.formula import FormulaTable
-from draftbench.planner.known_pairs import Suggestion
-from draftbench.planner.recommendation import Advice, Recommendation
+from draftbench.planner.recommendation import Recommendation
 from draftbench.records import AnyObservation, Request
 from draftbench.run_folder.folder import (
     LOCK,
@@ -58,8 +58,8 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     (
         "`recommend --format json`, `report --format json`",
         "The recommendation's fields; `failures`, a list of the run's failure records (see the run "
-        "folder); `advice`, the rules of practice that spoke.",
-        (Recommendation, Advice),
+        "folder).",
+        (Recommendation,),
     ),
     (
         "`acceptance --format json`",

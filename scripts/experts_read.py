@@ -1,7 +1,7 @@
 """Shows what verification costs a mixture of experts: v(1) … v(8) as timed, and by bytes of the
 experts that passes read, as counted and as many as there are if each token's are independent.
 
-    OMP_NUM_THREADS=1 python scripts/experts_read.py            # random weights, 0.3 GB in float32
+    OMP_NUM_THREADS=1 python scripts/experts_read.py            # random weights, 0.1 GB
     OMP_NUM_THREADS=1 python scripts/experts_read.py ./OLMoE-1B-7B-0924
 
 Fewer are counted than the bound says, since neighbouring tokens share experts, even of random
@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
+from draftbench.decoder.device import default_dtype
 from draftbench.decoder.routing import counted_experts
 from draftbench.decoder.runner import clock_for
-from draftbench.models.check import engine_sheet
+from draftbench.models.check import check_models, memory_here
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 
@@ -44,8 +45,9 @@ def main() -> None:
     named = parser.parse_args().target
     with tempfile.TemporaryDirectory() as folder:
         source = ModelSource(named or random_mixture(folder))
-        sheet = engine_sheet(source, "float32")
-        runner, facts = build_runner(source, Build(torch.float32, "none", "cpu"), None)
+        dtype = default_dtype("cpu")
+        sheet = check_models(source, [], memory_here(), dtype=dtype).target
+        runner, facts = build_runner(source, Build(dtype, "none", "cpu"), None)
     mixture = facts.mixture
     assert mixture is not None, "not a mixture of experts"
     clock, cache = clock_for(runner.device), runner.new_cache(CONTEXT + LARGEST)

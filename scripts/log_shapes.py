@@ -224,6 +224,8 @@ SHAPES = {
     "a logger's mark at the end": (
         CHAT | {"messages": [{"role": "user", "content": "Once upon a ... [truncated]"}]},
         NoTrafficError, "cut by the logger", {}),
+    "a body that its column was too short for": (
+        {"request": json.dumps(CHAT)[:40]}, NoTrafficError, "cut by the logger", {}),
     "a call that ended in an error": (
         {"request": CHAT, "response": {"choices": [{"finish_reason": "error",
                                                     "message": ANSWER}]}},
@@ -330,6 +332,9 @@ SHAPES = {
     "ShareGPT with roles": ({"conversations": [USER, ANSWER]}, [USER], "Hi", GREEDY),
     "LMSYS, WildChat": (
         {"model": "m", "conversation": [USER, ANSWER], "turn": 1}, [USER], "Hi", GREEDY),
+    "roles in capitals": (
+        {"messages": [USER | {"role": "User"}, ANSWER | {"role": "Assistant"}]}, [USER], "Hi",
+        GREEDY),
     "Alpaca": (
         {"instruction": "Greet", "input": "Bob", "output": "Hi Bob"},
         [{"role": "user", "content": "Greet\nBob"}], "Hi Bob", GREEDY),
@@ -367,6 +372,9 @@ SHAPES = {
     "a prompt that the server keeps": (
         {"body": {"model": "m", "prompt": {"id": "p"}, "input": "Hello"}},
         NotRepresentableError, "prompt", {}),
+    "a template and what it is filled with": (
+        {"prompt": "Sum up {text}", "variables": {"text": "Once"}},
+        NotRepresentableError, "variables", {}),
     "documents beside messages": (
         {"messages": [USER], "documents": [{"text": "Once"}]},
         NotRepresentableError, "documents", {}),

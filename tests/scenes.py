@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -35,6 +35,7 @@ from draftbench.records import (
     RoundCounts,
     Sampling,
     Served,
+    StackReplay,
     Trajectory,
 )
 from draftbench.run_folder.folder import PrivateText
@@ -540,3 +541,19 @@ def evaluation(found: Recommendation, draft: str = "small", k: int | None = None
 def says(found: Recommendation, *words: str) -> bool:
     """Whether some caveat has all of the words."""
     return any(all(word in caveat.text for word in words) for caveat in found.caveats)
+
+
+def rounds_of_stack(record: StackReplay, response: Trajectory, k: int) -> Iterator[tuple[int, int]]:
+    """(proposed, accepted) of the rounds that a stack's replay says, one after the other."""
+    at = 1
+    while at < response.output_tokens:
+        room, part = min(k, response.limit - at - 1), record.drafting_at(at)
+        if isinstance(part, Replay):
+            accepts = [*part.accept[at - 1 : at - 1 + room], 0]
+            proposed, matched = room, accepts.index(0)
+        else:
+            proposed, matched = part.proposed[at - 1], part.matched[at - 1]
+        proposed = min(proposed, room)
+        accepted = min(matched, proposed, response.output_tokens - at)
+        yield proposed, accepted
+        at += accepted + 1

@@ -37,7 +37,13 @@ RENAMED: dict[str, list[tuple[str, str]]] = {
 }
 # Old paths that no longer exist, as regular expressions, each with what a user loses by it.
 DROPPED: dict[str, list[str]] = {
-    "recommend": [],
+    "recommend": [
+        # By how much acceptance may fall (`headroom[].to_pay` says from which acceptance it pays).
+        r"break_even\..*",
+        r"evaluations\[\d+\]\.break_even_alpha",
+        # Rules of thumb.
+        r"advice\[\d+\]\..*",
+    ],
     "acceptance": [
         # α by kind of token (words, numbers, punctuation): the last groups of the one run that has
         # it.

@@ -94,7 +94,7 @@ def _compared(
 ) -> Iterator[tuple[int, int]]:
     """Positions up to the first difference of the text at which a drafted token was tried, near
     ties left out, and whether it was accepted as in the replay (0), or only in one of the two (1:
-    not in the replay). Of prompt lookup, the positions at which a round started.
+    not in the replay). Of prompt lookup and heads, the positions at which a round started.
     """
     end = response.output_tokens if row.first_difference is None else row.first_difference
     at = 1
@@ -102,7 +102,8 @@ def _compared(
         after = at + accepted + 1
         drafting = replay.drafting_at(at) if isinstance(replay, StackReplay) else replay
         if isinstance(drafting, LookupReplay):
-            if after <= end:
+            clear = not drafting.margin or drafting.margin[at - 1] > near_tie
+            if after <= end and clear:
                 room = min(row.k, response.limit - at - 1)
                 more = accepted - min(drafting.matched[at - 1], room)
                 yield at, (more > 0) - (more < 0)

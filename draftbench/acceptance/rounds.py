@@ -171,19 +171,16 @@ def _stack_law(replay: StackReplay, length: int, limit: int) -> StartLaw:
     )
 
 
-def expected_rounds(laws: Sequence[ResponseLaw], k: int, scaling: float = 1.0) -> Rounds:
+def expected_rounds(laws: Sequence[ResponseLaw], k: int) -> Rounds:
     """`rounds_at_each` of one k."""
-    return rounds_at_each(laws, (k,), scaling)[k]
+    return rounds_at_each(laws, (k,))[k]
 
 
-def rounds_at_each(
-    laws: Sequence[Any], ks: Sequence[int], scaling: float = 1.0
-) -> dict[int, Rounds]:
+def rounds_at_each(laws: Sequence[Any], ks: Sequence[int]) -> dict[int, Rounds]:
     """Expected rounds of every response at each draft length; exact for acceptances of 0 and 1.
 
     Args:
         laws: of one kind, for one draft.
-        scaling: of a model's laws, how many times as likely every token is accepted, at most 1.
 
     Raises:
         ValueError: a k is beyond a lookup window or the hazards.
@@ -193,7 +190,7 @@ def rounds_at_each(
     for at in range(0, len(laws), _BLOCK):
         part = [laws[row] for row in order[at : at + _BLOCK]]
         if isinstance(part[0], PositionLaw):
-            found.append(_position_counts(part, ks, scaling))
+            found.append(_position_counts(part, ks))
         else:
             chain_of = _start_chain if isinstance(part[0], StartLaw) else _hazard_chain
             chains = {k: chain_of(part, k) for k in ks}
@@ -257,7 +254,7 @@ class _Positions:
     reach: Floats
 
     @classmethod
-    def of(cls, laws: Sequence[PositionLaw], most: int, scaling: float) -> _Positions:
+    def of(cls, laws: Sequence[PositionLaw], most: int) -> _Positions:
         """Up to `most` tokens of a round."""
         length = np.array([law.length for law in laws])
         positions = max(int(length.max()), 2)
@@ -265,8 +262,6 @@ class _Positions:
         for row, law in zip(rows, laws, strict=True):
             row[1 : law.drafted + 1] = law.accept[: law.drafted]
         accept = np.ascontiguousarray(rows.T)
-        if scaling != 1:
-            accept = np.minimum(1.0, scaling * accept)
         reach = np.ones((most + 1, positions, len(laws)))
         for t in range(most):
             np.multiply(reach[t], accept[t : t + positions], out=reach[t + 1])
@@ -287,7 +282,7 @@ class _Positions:
 
 
 def _position_counts(
-    laws: Sequence[PositionLaw], ks: Sequence[int], scaling: float
+    laws: Sequence[PositionLaw], ks: Sequence[int]
 ) -> dict[int, dict[str, Floats]]:
     """The arrays of `Rounds`, by k.
 
@@ -295,7 +290,7 @@ def _position_counts(
     position near the end, and how many of those accept all k, says what is otherwise there; and
     there a round stops untried once it has accepted all that can be drafted.
     """
-    along = _Positions.of(laws, max(ks) + 1, scaling)
+    along = _Positions.of(laws, max(ks) + 1)
     length, last, reach = along.length, along.last, along.reach
     starts = {k: along.starts(k) for k in ks}
     end, column = np.minimum(length, last + 1), np.arange(len(laws))

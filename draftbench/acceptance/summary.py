@@ -53,15 +53,16 @@ AT_EACH_K: tuple[Callable[[Sequence[Trajectory], Rounds], Sample], ...] = (
 class FigureEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """One figure of one candidate: pooled over all tokens, and as the mean over requests.
 
-    `k` is None for α. `per_request` is None where the figure was predicted from hazards that all
-    requests share. `requests_needed` is how many requests like these give the pooled figure the
-    wanted width.
+    `k` is None for α. Of too few requests for an interval there is only `without_interval`.
+    `per_request` is None where the figure was predicted from hazards that all requests share.
+    `requests_needed` is how many requests like these give the pooled figure the wanted width.
     """
 
     figure: str
     symbol: str
     k: int | None
     pooled: Estimate | None  # over all tokens
+    without_interval: float | None  # the value alone, where there is no interval
     per_request: Estimate | None  # mean over requests
     requests_needed: int | None
 
@@ -109,13 +110,15 @@ class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """The candidates' figures, and how the first candidate differs from each of the others.
 
     `width` is the relative half width that `requests_needed` aims at. `near_tie_share` is the share
-    of output positions whose two best target tokens are within numeric noise.
+    of output positions whose two best target tokens are within numeric noise. Of the requests,
+    `constrained` have structured output, and were replayed without its grammar.
     """
 
     width: float
     candidates: tuple[CandidateAcceptance, ...]
     differences: tuple[FigureDifference, ...]
     near_tie_share: float | None = None
+    constrained: int = 0
 
 
 def acceptance_report(
@@ -175,6 +178,7 @@ def acceptance_report(
             )
         ),
         near_tie_share=near_tie_share(run),
+        constrained=run.manifest.traffic.constrained,
     )
 
 
@@ -273,6 +277,7 @@ def _described(
             symbol=sample.figure.symbol,
             k=k,
             pooled=of_tokens,
+            without_interval=None if of_tokens else sample.value,
             per_request=of_requests,
             requests_needed=requests_needed(sample, width),
         )

@@ -10,7 +10,12 @@ import msgspec
 from draftbench.acceptance.breakdown import Breakdown
 from draftbench.acceptance.definitions import FIGURES, MEAN_ACCEPTED_LENGTH, TOKENS_PER_ROUND
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
-from draftbench.acceptance.summary import AcceptanceReport, CandidateAcceptance, acceptance_report
+from draftbench.acceptance.summary import (
+    AcceptanceReport,
+    CandidateAcceptance,
+    FigureEstimate,
+    acceptance_report,
+)
 from draftbench.cli.flags import RunArgument, candidate_named, read, require_measured
 from draftbench.cli.output import Output
 from draftbench.cli.output import width as columns
@@ -123,6 +128,7 @@ def render(report: AcceptanceReport, style: str, width: int, *, everything: bool
     if everything:
         trees = any(c.trees for c in report.candidates if c.candidate != SELF)
         notes = [_LEGEND, *([_TREES] if trees else []), *_definitions(report.width)]
+        notes = [*_of_grammars(report), *notes]
         sections.append(Section("Definitions", notes=notes))
     return render_sections(sections, style, width)
 
@@ -134,13 +140,16 @@ def _screen(report: AcceptanceReport) -> list[Section]:
     rows: list[list[Cell]] = []
     for c in candidates:
         tau = MEAN_ACCEPTED_LENGTH.symbol
-        lengths: dict[int | None, Cell] = {e.k: e.pooled for e in c.at_each_k if e.symbol == tau}
+        lengths = {e.k: _known(e) for e in c.at_each_k if e.symbol == tau}
         for each in c.predicted:
             if each.symbol == tau and each.pooled is not None:
                 lengths[each.k] = f"{shown(each.pooled)} predicted"
-        at_ends = [each.pooled for each in (*c.hazards[:1], *c.hazards[-1:])]
-        hazards = " → ".join("–" if h is None else f"{h.value:.2f}" for h in at_ends)
-        alpha = c.alpha.pooled if c.alpha else None
+        at_ends = [
+            each.pooled.value if each.pooled else each.without_interval
+            for each in (*c.hazards[:1], *c.hazards[-1:])
+        ]
+        hazards = " → ".join("–" if value is None else f"{value:.2f}" for value in at_ends)
+        alpha = _known(c.alpha) if c.alpha else None
         rows.append([c.candidate, alpha, *(lengths.get(k) for k in ks), hazards or None])
     head, rows = known_columns(["candidate", "α", *(f"τ k={k}" for k in ks), "h"], rows)
     meanings = dict.fromkeys(_MEANINGS.get(name[0], "") for name in head)
@@ -158,6 +167,12 @@ def _screen(report: AcceptanceReport) -> list[Section]:
         ),
         _screen_groups(report, " ".join(filter(None, meanings))),
     ]
+
+
+def _known(figure: FigureEstimate) -> Cell:
+    """A figure with its interval, or of too few requests alone."""
+    alone = figure.without_interval
+    return figure.pooled if alone is None else f"{alone:.2f}"
 
 
 def _shown_ks(ks: Iterable[int | None]) -> list[int]:
@@ -205,7 +220,9 @@ def _screen_groups(report: AcceptanceReport, meanings: str) -> Section:
     title = "α by group of requests and along the response" if rows else "Findings"
     head = ["by", "", *(c.candidate for c in drafts)]
     few = _few(first, segments if "segment" in splitting else ())
-    legend = f"{meanings} ± half a 95% interval. " if meanings else ""
+    legend = f"{meanings} ± half a 95% interval" if meanings else ""
+    alone = any(c.alpha and c.alpha.without_interval is not None for c in first)
+    legend += "; without ±: too few requests. " if alone else ". " if meanings else ""
     legend += f"`--all` shows {'more (' + ', '.join(more) + ')' if more else 'everything'}."
     return Section(title, head, rows, [*notes, *_findings(report), *few, legend])
 
@@ -224,10 +241,23 @@ def _findings(report: AcceptanceReport) -> list[str]:
     for finding, candidate in findings:
         candidates.setdefault(finding, []).append(candidate)
     lines = [f"{', '.join(names)}: {finding}" for finding, names in candidates.items()]
+    lines += _of_grammars(report)
     if report.near_tie_share:
         share = f"{report.near_tie_share:.1%} of the target's tokens are near ties"
         lines.append(f"{share}, where decoding may write another token")
     return lines
+
+
+def _of_grammars(report: AcceptanceReport) -> list[str]:
+    """For which requests the figures of replay hold."""
+    replayed = [c.candidate for c in report.candidates if c.requests and not c.counted]
+    if not (report.constrained and replayed):
+        return []
+    held = counted(report.constrained, "request")
+    return [
+        f"{', '.join(replayed)}: {held} with structured output counted here as if without, since "
+        "replay knows no grammar; the figures hold for the others"
+    ]
 
 
 def _counted(c: CandidateAcceptance) -> str:
@@ -283,7 +313,7 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
     if c.alpha is None:
         notes.append(unknown)
     else:
-        means = f"α {shown(c.alpha.pooled)}, mean of requests {shown(c.alpha.per_request)}"
+        means = f"α {shown(_known(c.alpha))}, mean of requests {shown(c.alpha.per_request)}"
         needed = c.alpha.requests_needed
         enough = "" if needed is None else f"; {needed} requests for ±{width:.1%}"
         basis = c.alpha.figure if c.counted else f"{c.alpha.figure}, {drafting}"
@@ -303,7 +333,7 @@ def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
         Section(
             f"{c.candidate} by draft position, k = {len(c.hazards)}",
             ["position", "hazard", "survival"],
-            [[str(at), hazard.pooled, survival.pooled] for at, (hazard, survival) in positions],
+            [[str(at), _known(hazard), _known(survival)] for at, (hazard, survival) in positions],
         ),
         *([_breakdown(c.candidate, c.breakdown)] if c.breakdown else []),
         _rounds_by_group(c),
@@ -315,7 +345,7 @@ def _at_each_k(c: CandidateAcceptance, width: float) -> Section:
     figures: dict[int | None, list[Cell]] = {}
     needed: dict[int | None, int | None] = {}
     for each in sorted((*c.at_each_k, *c.predicted), key=lambda each: each.k or 0):
-        figures.setdefault(each.k, []).append(each.pooled)
+        figures.setdefault(each.k, []).append(_known(each))
         if each.symbol == TOKENS_PER_ROUND.symbol:
             needed[each.k] = each.requests_needed
     symbols = dict.fromkeys(each.symbol for each in c.at_each_k)

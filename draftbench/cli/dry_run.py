@@ -169,7 +169,7 @@ def _memory(
 
 
 def _seconds(stages: Iterable[Stage]) -> float:
-    return sum(stage.seconds for stage in stages)
+    return sum(stage.start + stage.seconds for stage in stages)
 
 
 def _starts(prepared: Prepared, serving: Serving, *, every_k: bool) -> int:

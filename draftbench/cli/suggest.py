@@ -15,8 +15,7 @@ from draftbench.flags import target_flag
 from draftbench.hub import hub_answers, names_model
 from draftbench.models.check_result import OwnDraft
 from draftbench.models.drafting import Method
-from draftbench.models.own_draft import own_draft_by_name, own_draft_of
-from draftbench.planner.known_pairs import (
+from draftbench.models.known_pairs import (
     KnownHead,
     KnownPairing,
     SuggestedDraft,
@@ -25,6 +24,7 @@ from draftbench.planner.known_pairs import (
     heads_of,
     pairings_of,
 )
+from draftbench.models.own_draft import own_draft_by_name, own_draft_of
 from draftbench.records import to_json
 from draftbench.report.terminal.check import CAN_WORK, own_draft_section
 from draftbench.report.terminal.text import (

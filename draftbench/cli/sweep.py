@@ -146,8 +146,13 @@ def run_sweep(
         with watcher:
             prepared = prepare(options, called, watcher)
             describe(prepared, watcher)
-            stages = stages_to_come(prepared)
-            watcher.expect(list(map(str, prepared.candidates)), options.ks, stages)
+            # How fast an engine reads its weights is not known here.
+            watcher.expect(
+                list(map(str, prepared.candidates)),
+                options.ks,
+                stages_to_come(prepared),
+                in_seconds=prepared.serving is None,
+            )
             folder = run(prepared, out, watcher)
         # Models and prompts are not needed any more; they refer to each other, so only this frees
         # them.

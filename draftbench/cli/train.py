@@ -159,10 +159,13 @@ def _forecast(draft: str, found: Forecast) -> Section:
 
 
 def _proof(draft: str, proof: Proof, where: str) -> Section:
-    apart = proof.rate.difference
-    is_so = "is" if apart.low > 0 or apart.high < 0 else "is not surely"
-    than = "less" if apart.high < 0 else "more"
-    title = f"The trained draft {is_so} accepted {than} often on {proof.requests} {where}"
+    less, surely = proof.gained.high < 0, proof.gained.low > 0
+    if proof.faster is None:
+        than = "yields fewer" if less else "yields more" if surely else "may yield no more"
+        verdict = f"{than} tokens per round"
+    else:
+        verdict = "is slower" if less else "is faster" if surely else "is not surely faster"
+    title = f"The trained draft {verdict} on {proof.requests} {where}"
     of_round = f"tokens per round, k = {proof.k}"
     rows: list[list[Cell]] = [
         [name, each.original, each.trained, _signed(each.difference)]
@@ -184,12 +187,12 @@ def _outcome(forecast: Forecast, proof: Proof, out: str) -> Iterator[str]:
     came = {True: "held", False: "did not hold", None: "promised nothing for certain"}[held]
     yield f"the forecast of {_signed(forecast.gain)} {came}"
     again = command("sweep", "--target", "TARGET", "--drafts", out)
-    if proof.rate.difference.low > 0:
+    if proof.gained.low > 0:
         yield f"a draft like any other: {again} …"
     elif proof.better:
         yield f"it may be better: compare both on newer requests before you serve it: {again} …"
     else:
-        yield "it is not accepted more often than the original, and was not kept"
+        yield "it is no better than the original, and was not kept"
 
 
 def _signed(figure: Estimate) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,22 @@ from draftbench.decoder.drafters import Proposal, ProposalRequest
 from draftbench.decoder.linear import Product, as_function, layouts_of
 from draftbench.decoder.llama import SlabCache, rotary_tables
 from draftbench.decoder.runner import Task, last_of_each, on_device, only_row
-from draftbench.decoder.sampling import best
+from draftbench.decoder.sampling import best, top_two_margin
 
 # Rows of a text that draft side by side in replay.
 CHUNK = 128
+
+
+class Drafted(NamedTuple):
+    """What rows of a text draft at a depth or, in a second dimension, at each."""
+
+    tokens: Tensor
+    margins: Tensor  # the best logit less the second
+
+    @classmethod
+    def by_depth(cls, parts: Sequence[Drafted]) -> Drafted:
+        """Depths side by side [rows, depths]."""
+        return cls(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -179,9 +191,9 @@ class EagleHead:
     @torch.inference_mode()
     def along(
         self, tokens: Sequence[int], states: Tensor, first: int, depths: int
-    ) -> Iterator[Tensor]:
-        """What rows `first`, `first` + 1, … of a text draft at each depth [rows, depths], as far as
-        there is a next token to draft, some rows at a time.
+    ) -> Iterator[Drafted]:
+        """What rows `first`, `first` + 1, … of a text draft at each depth, as far as there is a
+        next token to draft, some rows at a time.
 
         Args:
             states: the target's at the text's tokens but the last.
@@ -195,12 +207,13 @@ class EagleHead:
             slabs, read = cache.slabs[:, :, 0], padded[start + 1 :]
             placement: Placement = self._one_row(slabs, start, n)
             later = LaterDepths(slabs, start, n, self.rotary, self.group)
-            left, drafted = entering[start : start + n], list[Tensor]()
+            left, parts = entering[start : start + n], list[Drafted]()
             for depth in range(depths):
                 last, left = self._layer(read[depth : depth + n], left, placement)
-                drafted.append(self._best(last))
+                logits = self.logits(last)
+                parts.append(Drafted(self.target_ids[best(logits)], top_two_margin(logits)))
                 placement = later
-            yield torch.stack(drafted, dim=1)
+            yield Drafted.by_depth(parts)
 
     def entering(self, states: Tensor) -> Tensor:
         """g: what depth 0 reads of the target's states [n, layers · hidden]."""

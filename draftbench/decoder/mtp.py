@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from draftbench.decoder.any_transformer import SlabTransformersCache, replace_linears
 from draftbench.decoder.drafters import Proposal, ProposalRequest
-from draftbench.decoder.eagle import CHUNK, EagleHead, HeadDrafter
+from draftbench.decoder.eagle import CHUNK, Drafted, EagleHead, HeadDrafter
 from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.runner import Task, on_device
-from draftbench.decoder.sampling import best
+from draftbench.decoder.sampling import best, top_two_margin
 
 
 class MtpHead:
@@ -91,31 +91,45 @@ class MtpHead:
     @torch.inference_mode()
     def along(
         self, tokens: Sequence[int], states: Tensor, first: int, depths: int
-    ) -> Iterator[Tensor]:
+    ) -> Iterator[Drafted]:
         """As `EagleHead.along`; several layers draft no more tokens than they are."""
         padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
         rows, last = len(tokens) - 1, len(tokens) - 2
         cache = self.new_cache(rows + depths * CHUNK)
-        left = self.layer(0, padded[1 : rows + 1], states, cache)
+        left = self._through(0, padded[1 : rows + 1], states, cache)
         if self.depths > 1:
-            drafted = [self.best(left[first:last])]
+            drafted = [self._drafted(left[first:last])]
             for depth in range(1, min(depths, self.depths)):
-                left = self.layer(depth, padded[depth + 1 : depth + 1 + rows], left, cache)
-                drafted.append(self.best(left[first:last]))
-            yield torch.stack(drafted, dim=1)
+                left = self._through(depth, padded[depth + 1 : depth + 1 + rows], left, cache)
+                drafted.append(self._drafted(left[first:last]))
+            yield Drafted.by_depth(drafted)
             return
         for start in range(first, last, CHUNK):
             n = min(CHUNK, last - start)
             part, at = left[start : start + n], torch.arange(start, start + n, device=self.device)
-            drafted, seen = [self.best(part)], torch.arange(rows, device=self.device) <= at[:, None]
+            drafted = [self._drafted(part)]
+            seen = torch.arange(rows, device=self.device) <= at[:, None]
             for depth in range(1, depths):
                 seen = torch.cat([seen, torch.eye(n, dtype=torch.bool, device=self.device)], dim=1)
                 cache.lengths[0] = seen.shape[1] - n
                 read = padded[start + depth + 1 : start + depth + 1 + n]
                 part = self.layer(0, read, part, cache, at + depth, seen)
-                drafted.append(self.best(part))
+                drafted.append(self._drafted(part))
             cache.lengths[0] = 0
-            yield torch.stack(drafted, dim=1)
+            yield Drafted.by_depth(drafted)
+
+    def _through(
+        self, depth: int, tokens: Tensor, entering: Tensor, cache: SlabTransformersCache
+    ) -> Tensor:
+        """What a layer leaves at all rows of a text, some at a time: its mask is as large as these
+        times the text.
+        """
+        left = []
+        for part, states in zip(tokens.split(CHUNK), entering.split(CHUNK), strict=True):
+            left.append(self.layer(depth, part, states, cache))
+            cache.lengths[0] += len(part)
+        cache.lengths[0] = 0
+        return torch.cat(left)
 
     def layer(
         self,
@@ -153,7 +167,15 @@ class MtpHead:
     @torch.inference_mode()
     def best(self, left: Tensor) -> Tensor:
         """The best tokens behind what a layer left."""
-        return best(self.model._project_to_logits(left[None])[0])
+        return best(self._logits(left))
+
+    def _drafted(self, left: Tensor) -> Drafted:
+        logits = self._logits(left)
+        return Drafted(best(logits), top_two_margin(logits))
+
+    def _logits(self, left: Tensor) -> Tensor:
+        logits: Tensor = self.model._project_to_logits(left[None])[0]
+        return logits
 
 
 # What drafts from the target's states.

@@ -98,6 +98,12 @@ def best(logits: Tensor) -> Tensor:
     return logits.max(dim=-1).indices
 
 
+def top_two_margin(logits: Tensor) -> Tensor:
+    """Difference of the best and the second-best logit [n], in float32."""
+    top = torch.topk(logits, 2, dim=-1).values.float()
+    return top[:, 0] - top[:, 1]
+
+
 def temperature_only(sampling: Sampling) -> Sampling:
     """The temperature without the filters, as in vLLM's probabilistic drafting."""
     return Sampling(temperature=sampling.temperature)

@@ -19,9 +19,9 @@ from torch import Tensor
 from draftbench.decoder.drafters import LookupIndex, LookupRule
 from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import HiddenStates, Runner
-from draftbench.decoder.sampling import best, distribution, temperature_only
+from draftbench.decoder.sampling import best, distribution, temperature_only, top_two_margin
 from draftbench.measure.candidate import LoadedCandidate
-from draftbench.measure.teacher import teacher_forced, top_two_margin
+from draftbench.measure.teacher import teacher_forced
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Replay
 
@@ -212,13 +212,19 @@ def replay_head(
     heard, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
     target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, heard=heard)
     first = len(response.prompt.tokens) - 1
-    parts = head.along(text, heard.joined(), first, window)
-    proposals = [proposal for part in parts for proposal in part.tolist()]
-    return _from_every_start(response, candidate, window, proposals)
+    proposals, margins = list[list[int]](), list[list[float]]()
+    for drafted in head.along(text, heard.joined(), first, window):
+        proposals += drafted.tokens.tolist()
+        margins += drafted.margins.tolist()
+    return _from_every_start(response, candidate, window, proposals, margins)
 
 
 def _from_every_start(
-    response: ScoredResponse, candidate: Candidate, window: int, proposals: Sequence[Sequence[int]]
+    response: ScoredResponse,
+    candidate: Candidate,
+    window: int,
+    proposals: Sequence[Sequence[int]],
+    margins: Sequence[Sequence[float]] = (),
 ) -> LookupReplay:
     """How many tokens of each proposal the response has."""
     matched = []
@@ -232,4 +238,5 @@ def _from_every_start(
         window=window,
         proposed=tuple(map(len, proposals)),
         matched=tuple(matched),
+        margin=_rounded([min(m[: n + 1]) for m, n in zip(margins, matched, strict=False)], 0),
     )

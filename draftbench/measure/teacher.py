@@ -99,9 +99,3 @@ def _side_by_side(
         for text, logits in zip(texts, by_text, strict=True):
             if len(logits):
                 yield text.row, start + 1, logits
-
-
-def top_two_margin(logits: Tensor) -> Tensor:
-    """Difference of the best and the second-best logit [n], in float32."""
-    top = torch.topk(logits, 2, dim=-1).values.float()
-    return top[:, 0] - top[:, 1]

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import torch
 
 from draftbench.decoder.runner import Clock, Runner, Task
-from draftbench.decoder.sampling import Uniforms, best, distribution
+from draftbench.decoder.sampling import Uniforms, best, distribution, top_two_margin
 from draftbench.decoder.speculate import Batch
 from draftbench.errors import TrafficError
 from draftbench.measure.prompts import Prompt, TextSide
-from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced, top_two_margin
+from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced
 from draftbench.records import Key, Trajectory
 from draftbench.run_folder.folder import PrivateText
 

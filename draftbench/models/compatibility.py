@@ -107,7 +107,10 @@ def caveats_of(facts: PairFacts) -> tuple[str, ...]:
             bound = ": `draftbench check --traffic` shows how much of your text it covers"
         elif words.traffic is not None:
             share = words.traffic.same_text
-            bound = f": at most {share:.1%} of the traffic's tokens can be accepted"
+            # 100% would say that none is lacking.
+            bound = f": at most {min(share, 0.999):.1%} of the traffic's tokens can be accepted"
+            if share == 1:
+                bound = ", none of which the traffic uses"
         caveats.append(
             f"the draft lacks {lacking} of the target's tokens and never proposes them{bound}"
         )

@@ -38,7 +38,7 @@ METHODS: dict[str, tuple[Method, ...]] = {
     "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp"),
 }
 # What drafts where the prompt lookup of a stack finds nothing.
-STACKABLE: tuple[Method, ...] = ("draft-model", "eagle3")
+STACKABLE: tuple[Method, ...] = ("draft-model", "eagle3", "mtp")
 # The engines that try prompt lookup before it: llama.cpp in this order, whatever order its
 # --spec-type names (common/speculative.cpp). vLLM takes one method (issue 46977 asks for more).
 STACKING = ("llama.cpp",)
@@ -94,9 +94,9 @@ def parsed(draft: str) -> tuple[Method, str]:
         method, model = ("raw", "") if beneath in ("", SELF) else parsed(beneath)
         if method not in STACKABLE or draft_of_stack(beneath) is not None:
             raise UsageError(
-                f"`{draft}`: prompt lookup goes before a draft model or an EAGLE-3 head; before "
-                "another way to draft it was not tried",
-                hint=f"write {STACK}MODEL or {STACK}eagle3:MODEL",
+                f"`{draft}`: prompt lookup goes before a draft model, an EAGLE-3 head or the "
+                "target's own layers; before another way to draft it was not tried",
+                hint=f"write {STACK}MODEL, {STACK}eagle3:MODEL or {STACK}mtp",
             )
         return method, model
     if draft in _WITHOUT_WEIGHTS:

@@ -15,9 +15,9 @@ The answer
     concurrencies    the answer at each concurrency, k by concurrency, the crossover
     latency          how long users wait
     output_check     whether speculation changes the output
-    caveats, rules   what to know beside the figures
+    caveats          what to know beside the figures
     recommend        all of these → `Recommendation`, whose records are in recommendation
 
 `options` has what a user decides by, `what_to_measure` what a sweep asks while it runs. `formula`
-and `known_pairs` serve `estimate` and `suggest`, which have no run.
+serves `estimate`, which has no run.
 """

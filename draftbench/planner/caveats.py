@@ -116,17 +116,6 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
             decisive=decide(less, decided.min_speedup) != decide(found, decided.min_speedup),
             short=f"a step without a draft is slower than a pass over {tokens} tokens: {speed}",
         )
-    if better := [each.name for each in decided.preferred_over]:
-        *some, last = better
-        names = f"{', '.join(some)} and {last} are" if some else f"{last} is"
-        other = [e.memory_bytes != leader.memory_bytes for e in decided.preferred_over]
-        why = "needs less memory" if any(other) else "drafts fewer tokens"
-        if any(other) and not all(other):
-            why = "needs less memory or drafts fewer tokens"
-        yield Caveat(
-            "tie",
-            f"{names} expected to be hardly better than {leader.name}, which leads since it {why}",
-        )
     if leader.interval_from is not None:
         short = ""
         if not leader.decoded:
@@ -225,13 +214,13 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if question.engine is None or evaluator.foreign:
         return
     yield from _of_two_servers(run)
-    if traffic.constrained:
+    if traffic.constrained and run.replays:
         share = 1 - traffic.constrained / traffic.requests
         yield Caveat(
             "structured-output",
             f"{traffic.constrained} of {traffic.requests} requests have structured output: what "
-            "the engine measured includes its grammar; drafts are replayed without it, so replay "
-            f"speaks for the other {share:.0%}",
+            "the engine measured includes its grammar; drafts are replayed without it, so α, which "
+            f"counts all, holds for the other {share:.0%}",
         )
     # A sample of the log, sent at the log's times, is a lighter load than the log.
     answers, rows, scale = len(run.trajectories), traffic.rows, question.time_scale or 1.0
@@ -647,20 +636,18 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
 
 
 def predictions_off(error: PredictionError) -> str:
-    """A sentence on how far predicted speed-ups are off measured ones."""
-    passes_only = ""
-    if error.passes_only_median is not None and error.passes_only_worst is not None:
-        passes_only = (
-            f". Without decoding they are off by {error.passes_only_median:.1%} and at most "
-            f"{error.passes_only_worst:.1%}"
-        )
-    measured = "the measured configuration"
-    if error.configurations > 1:
-        measured = f"{error.configurations} measured configurations"
-    return (
-        f"Over {measured}, predictions are off by {error.median:.1%} in the median and at most "
-        f"{error.worst:.1%}{passes_only}."
+    """Sentences on how far predicted speed-ups are off measured ones."""
+    median, worst = error.passes_only_median, error.passes_only_worst
+    if error.configurations == 1:
+        alone = "" if median is None else f" (without decoding {median:.1%})"
+        return f"The prediction for the measured configuration is off by {error.median:.1%}{alone}."
+    said = (
+        f"Over {error.configurations} measured configurations, predictions are off by "
+        f"{error.median:.1%} in the median and at most {error.worst:.1%}."
     )
+    if median is None or worst is None:
+        return said
+    return f"{said} Without decoding they are off by {median:.1%} and at most {worst:.1%}."
 
 
 def _luck(fewest: float, most: float) -> str:

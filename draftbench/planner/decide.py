@@ -648,12 +648,6 @@ class DecisionAt:
         return self.leader or max(known, key=lambda a: a.value(self.by) or 0.0, default=None)
 
     @cached_property
-    def preferred_over(self) -> tuple[Alternative, ...]:
-        """Those expected to lose a little less than the leader, which is smaller."""
-        leader = self.leader
-        return tuple(a for a in self.competing if leader and self.loss(a) < self.loss(leader))
-
-    @cached_property
     def runner_up(self) -> Alternative | None:
         """The fastest of the other candidates, each at the k that leads among its own."""
         others = {a.candidate: None for a in self.competing}

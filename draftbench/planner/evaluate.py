@@ -1,12 +1,12 @@
 """The alternatives of a decision → `Evaluation`s: figures with intervals, and why each was not
-chosen. Also how far predictions were off, and how much acceptance may fall.
+chosen. Also how far predictions were off.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean, median
 
 import numpy as np
@@ -20,8 +20,7 @@ from draftbench.acceptance.definitions import (
     tokens_per_round,
 )
 from draftbench.acceptance.intervals import Estimate, estimates
-from draftbench.acceptance.rounds import PositionLaw, expected_rounds
-from draftbench.planner.cells import ROUND, Cell
+from draftbench.planner.cells import Cell
 from draftbench.planner.decide import (
     HARDLY_MORE_LOSS,
     Alternative,
@@ -29,19 +28,13 @@ from draftbench.planner.decide import (
     Evaluator,
 )
 from draftbench.planner.effects import at_k
-from draftbench.planner.formula import break_even_alpha
 from draftbench.planner.recommendation import (
-    BreakEven,
     CheckedPrediction,
     Evaluation,
     PredictionError,
 )
 from draftbench.records import SELF, Decode, Trajectory
 from draftbench.run_folder.run import Run
-
-_PRECISION = 1e-3
-# A line through two points finds it sooner than halves do, or where that bends much not at all.
-_TURNS = 8
 
 
 def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
@@ -114,7 +107,6 @@ def _evaluation(
     measured, configuration = alternative.measured, alternative.configuration
     ratio = block.draft_cost_ratio(responses.context) if block else None
     verify = block.verify_ratio(k + 1, responses.context) if block else None
-    needed = break_even_alpha(k, ratio.value, verify=verify.value) if ratio and verify else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
     beside = evaluator.cells.get(at_k(configuration, 0), ())
     counted, most = _experts_read(alternative, evaluator.source.run)
@@ -140,7 +132,6 @@ def _evaluation(
         else None,
         round_overhead=_over_passes(alternative.cells),
         plain_overhead=_over_passes(beside) if measured else None,
-        break_even_alpha=needed,
         acceptance_luck=alternative.acceptance_luck,
         breaks=decided.breaks.get(configuration, ()),
         drawn_to_others=alternative.drawn_to_others,
@@ -305,51 +296,3 @@ def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
             for each, error in decoded
         ),
     )
-
-
-def break_even(alternative: Alternative) -> BreakEven | None:
-    """The factor on every acceptance probability, to a thousandth, at which speculation only breaks
-    even, with rounds as much longer than promised as they are.
-
-    None for prompt lookup, whose acceptance has no law per position, and where the speed is unknown
-    or below 1.
-    """
-    responses, concurrency = alternative.responses, alternative.configuration.concurrency
-    laws = [law for law in responses.laws if isinstance(law, PositionLaw)]
-    expected, promised = alternative.value("expected"), alternative.promised
-    if len(laws) < len(responses.laws) or promised is None or not expected or expected < 1:
-        return None
-    plain, rounds, _, weights = promised
-    slower = (weights @ plain) / (weights @ rounds) / expected
-
-    def gain(scaling: float) -> float:
-        fewer = expected_rounds(laws, alternative.k, scaling)
-        block = alternative.block or ROUND
-        drafted = block.rounds(fewer, responses.contexts, concurrency, weights).seconds
-        return float(weights @ plain / (slower * (weights @ drafted))) - 1
-
-    # Without acceptance about as many rounds as tokens: a first guess of the line to 0.
-    at_none = expected / (alternative.tokens_per_round or 1.0) - 1
-    scaling = _crossing(gain, (0.0, at_none), (1.0, expected - 1))
-    return BreakEven(scaling=scaling, margin=1 - scaling)
-
-
-def _crossing(
-    gain: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]
-) -> float:
-    """Where a rising gain first is not negative, of steps of halves of the way between two points
-    to `_PRECISION`: the line through the last two points says where to look next.
-    """
-    steps = 2 ** math.ceil(math.log2(max((high[0] - low[0]) / _PRECISION, 1)))
-    width, below, above = (high[0] - low[0]) / steps, 0, steps
-    (last, of_last), (before, of_before) = (steps, high[1]), (0, low[1])
-    turn = 0
-    while above - below > 1:
-        rise = (of_last - of_before) / (last - before)
-        straight = rise > 0 and turn < _TURNS
-        at = math.ceil(last - of_last / rise) if straight else (below + above) // 2
-        at = min(max(at, below + 1), above - 1)
-        before, of_before, last, of_last = last, of_last, at, gain(low[0] + at * width)
-        below, above = (below, at) if of_last >= 0 else (at, above)
-        turn += 1
-    return low[0] + above * width

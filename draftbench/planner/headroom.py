@@ -3,7 +3,8 @@ can be would be, and how often it must be accepted to pay off or to win.
 
 A round at one k takes as long whatever of it is accepted, so its speed-up grows as its tokens do.
 These are at most those of a draft that is always accepted or, where a greedy draft meets a target
-that samples, those of the target as its own draft: it is accepted with E[max p].
+that samples, those of the target as its own draft: it is accepted with E[max p]. In a stack this is
+so of the rounds that its draft drafts; those of prompt lookup stay as they are.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.planner.decide import Alternative, DecisionAt
 from draftbench.planner.formula import alpha_of
 from draftbench.planner.recommendation import Evaluation, Headroom, Reach
-from draftbench.records import SELF, Candidate
+from draftbench.records import LOOKUP, SELF, Candidate, LookupReplay, Replay, StackReplay
 
 # Without weights, which training could improve.
 _UNTRAINED = "suffix"
@@ -33,15 +36,16 @@ def headroom(
     """
     alphas = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
     of_self = {
-        each.k: each.tokens_per_round
+        each.k: each
         for each in decided.alternatives
         if each.candidate.draft == SELF and ceiling is not None
     }
     scales: dict[Candidate, list[_Scale]] = {}
     for each in decided.competing:
         speed, tokens = each.value("expected"), each.tokens_per_round
-        if speed and tokens:
-            most = max(of_self.get(each.k) or _most_tokens(each), tokens)
+        most = _most_tokens(each, of_self.get(each.k))
+        if speed and tokens and most:
+            most = max(most, tokens)
             rates = (alphas.get(each.candidate), ceiling or 1.0)
             scales.setdefault(each.candidate, []).append(
                 _Scale(each.k, speed, tokens, most, *rates)
@@ -49,8 +53,8 @@ def headroom(
     fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
     found = []
     for candidate, every in scales.items():
-        if not (candidate.looks_up or candidate.draft == _UNTRAINED):
-            others = (speed for of, speed in fastest.items() if of.draft != candidate.draft)
+        if candidate.draft not in (LOOKUP, _UNTRAINED):
+            others = (speed for of, speed in fastest.items() if _trained(of) != _trained(candidate))
             best = max((decided.min_speedup, *others))
             found.append(
                 Headroom(
@@ -91,14 +95,40 @@ class _Scale(NamedTuple):
         return Reach(self.k, tokens, rate, self.speedup * tokens / self.tokens)
 
 
-def _most_tokens(each: Alternative) -> float:
-    """Tokens of a round if every drafted token is accepted: at the end of a response fewer than
-    k + 1.
+def _trained(candidate: Candidate) -> str:
+    """Whose weights training would change."""
+    return (candidate.beneath or candidate).draft
+
+
+def _most_tokens(each: Alternative, of_self: Alternative | None) -> float | None:
+    """Tokens of a round if every drafted token is accepted, at the end of a response fewer than
+    k + 1; or as many as of the target as its own draft. None of a stack without replays.
     """
     along = each.responses
-    after = np.array([max(t.output_tokens - 1, 0) for t in along.trajectories])
-    rounds = np.ceil(after / (each.k + 1))
-    return float(along.weights @ after / max(along.weights @ rounds, 1.0))
+    tokens = np.array([max(t.output_tokens - 1.0, 0.0) for t in along.trajectories])
+    if each.candidate.beneath:
+        best = {r.key: r for _, r in of_self.responses.replays} if of_self else {}
+        perfect = [
+            (t, structs.replace(r, draft=best.get(r.key) or _accepted(r.draft)))
+            for t, r in along.replays
+            if isinstance(r, StackReplay)
+        ]
+        if not perfect:
+            return None
+        passes = CandidateRounds.of(perfect).at(each.k).target_passes
+    elif of_self and of_self.tokens_per_round:
+        return of_self.tokens_per_round
+    else:
+        passes = np.ceil(tokens / (each.k + 1))
+    return float(along.weights @ tokens) / max(float(along.weights @ passes), 1.0)
+
+
+def _accepted(replay: Replay | LookupReplay) -> Replay | LookupReplay:
+    """A draft all of whose tokens are accepted."""
+    if isinstance(replay, Replay):
+        return structs.replace(replay, accept=[1.0] * len(replay.accept))
+    left = range(len(replay.proposed), 0, -1)
+    return structs.replace(replay, matched=tuple(map(min, replay.proposed, left)))
 
 
 def _least(scales: Sequence[_Scale], speedup: float) -> Reach | None:

@@ -9,13 +9,12 @@ from draftbench.planner.caveats import caveats, checks
 from draftbench.planner.concurrencies import at_concurrency, crossover, schedule
 from draftbench.planner.cost_sources import engine_name
 from draftbench.planner.decide import Evaluator
-from draftbench.planner.evaluate import break_even, evaluations, prediction_errors
+from draftbench.planner.evaluate import evaluations, prediction_errors
 from draftbench.planner.headroom import headroom
 from draftbench.planner.latency import latency, slo_kept
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.output_check import audit
 from draftbench.planner.recommendation import NEAR_TIES, AtConcurrency, Evaluation, Recommendation
-from draftbench.planner.rules import rules_of_thumb
 from draftbench.records import SELF, DraftingMode
 from draftbench.run_folder.run import Run
 
@@ -64,7 +63,6 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         levels=tuple(loads),
         schedule=schedule(evaluator, draft, list(concurrencies)) if draft else (),
         crossover=limit,
-        break_even=break_even(leader) if leader and decided.deciding else None,
         latency=latency(leader, run) if leader else None,
         crossover_between=between,
         crossover_gaps=gaps,
@@ -81,9 +79,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         if leader and decided.runner_up and decided.deciding
         else None,
     )
-    return msgspec.structs.replace(
-        answer, checks=checks(answer), advice=rules_of_thumb(answer, run)
-    )
+    return msgspec.structs.replace(answer, checks=checks(answer))
 
 
 def _ceiling(run: Run, evaluated: tuple[Evaluation, ...]) -> float | None:

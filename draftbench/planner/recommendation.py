@@ -92,7 +92,6 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     probability_best: float | None = None  # of being the best or as good; plain decoding competes
     round_overhead: float | None = None  # seconds of decoding rounds over those of their passes
     plain_overhead: float | None = None  # the same for steps without speculation
-    break_even_alpha: float | None = None  # α from which this k pays, by the closed form
     acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
     breaks: tuple[str, ...] = ()  # sentences on the limits that it exceeds
     drawn_to_others: float | None = None  # share by which the other drafts moved the expected one
@@ -207,13 +206,6 @@ class Audit(Record, frozen=True):
     unknown: int = 0  # where a server reports no log-probabilities, which show near ties
 
 
-class BreakEven(Record, frozen=True):
-    """How much acceptance may fall before speculation stops paying."""
-
-    scaling: float  # factor on all acceptance at which the speed-up is 1
-    margin: float  # 1 - scaling
-
-
 class Reach(Record, frozen=True):
     """What a draft must have for a speed-up, after the first token."""
 
@@ -295,15 +287,6 @@ class Caveat(Record, frozen=True):
     short: str = ""  # the same in few words, with its advice; a decisive one gives the reason alone
 
 
-class Advice(Record, frozen=True):
-    """A rule of thumb that fits this run: what it says, why, and who says so."""
-
-    rule: str  # name of the rule
-    sentence: str  # what it says of this run
-    reason: str
-    source: str
-
-
 class LargerSweep(Record, frozen=True):
     """A new sweep that may settle an open decision."""
 
@@ -353,13 +336,11 @@ class Recommendation(Record, frozen=True):
     levels: tuple[AtConcurrency, ...]  # every concurrency that was asked for
     schedule: tuple[ScheduleEntry, ...]
     crossover: int | None  # largest concurrency that clearly pays; 0: none, None: the largest timed
-    break_even: BreakEven | None  # the leader's; None where it does not pay as it is
     latency: Latency | None  # the leader's
     crossover_between: tuple[int, int] | None = None  # the timed loads around an interpolated one
     crossover_gaps: tuple[tuple[int, int], ...] = ()  # ranges below it that do not clearly pay
     failures: tuple[Failure, ...] = ()  # what could not be measured, and why
     checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
-    advice: tuple[Advice, ...] = ()  # at most three rules of thumb
     engine: str | None = None  # the serving engine with its version; None: built-in decoder
     arrivals: str | None = None  # when requests came, in words; None: a constant number in flight
     costs_from: str | None = None  # the runner of the times that `--costs` gave; None: this run

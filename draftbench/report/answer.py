@@ -242,7 +242,7 @@ def lead(answer: Recommendation) -> str:
 
 
 def certainty(answer: Recommendation) -> list[str]:
-    """How likely the choice is the best, and how far acceptance could fall before it loses."""
+    """How likely the choice is the best, what ranks, and which limits are kept."""
     notes = []
     if answer.probability_best is not None and answer.expected_regret is not None:
         sure = answer.probability_best
@@ -251,10 +251,6 @@ def certainty(answer: Recommendation) -> list[str]:
             f"{likely} likely to be the best choice; expected loss {answer.expected_regret:.1%} of "
             "the best speed."
         )
-    # Of an open answer it is not known that speculation pays at all.
-    if answer.break_even and answer.choice:
-        margin = answer.break_even.margin
-        notes.append(f"Acceptance could fall by {margin:.0%} before speculation stops paying.")
     if answer.objective != "speedup":
         notes.append(f"Ranked by {RANKS_BY[answer.objective]}.")
     return [*notes, *limits_kept(answer)]
@@ -309,8 +305,9 @@ def candidates(
         without,
     )
     alone = any(e.tokens_per_round_without_interval is not None for e in answer.by_candidate)
+    grammars = any(caveat.kind == "structured-output" for caveat in answer.caveats)
     meanings = {
-        "α": "α acceptance rate",
+        "α": "α acceptance rate" + ", replayed without grammars" * grammars,
         "tok/round": "tok/round over all rounds",
         "c": "c draft step / target step",
     }
@@ -372,7 +369,6 @@ def every_section(answer: Recommendation) -> list[Section]:
         headroom(answer),
         latency(answer.latency, answer.engine, answer.arrivals) if answer.latency else Section(""),
         Section("Caveats", notes=[caveat.text for caveat in answer.caveats]),
-        Section("Rules of thumb", notes=advice(answer)),
     )
     return filled(sections)
 
@@ -462,15 +458,17 @@ def _interval_parts(answer: Recommendation) -> Section:
 
 def better_draft(answer: Recommendation) -> str | None:
     """What a trained draft must reach to become the answer, or that none can; None where a draft
-    that could be trained is the answer already.
+    that could be trained is the answer already, or requests are too few to say.
     """
     trainable = {each.candidate for each in answer.headroom}
-    if not trainable or (answer.choice and answer.choice.candidate in trainable):
+    led = answer.choice is not None and answer.choice.candidate in trainable
+    if not trainable or led or answer.requests < MIN_REQUESTS:
         return None
     able = [each for each in answer.headroom if each.to_win]
     if not able:
         most = max(each.most.speedup for each in answer.headroom)
-        alone = " alone" * any(each.candidate.beneath for each in answer.evaluations)
+        others = (each.candidate for each in answer.evaluations)
+        alone = " alone" * any(of.beneath and of not in trainable for of in others)
         return (
             f"No training helps{alone and ' a draft alone'}: a perfect draft of these costs would "
             f"reach {most:.2f}×{alone and ', behind prompt lookup perhaps more'}."
@@ -632,11 +630,6 @@ def losers(answer: Recommendation) -> list[str]:
 def failures(answer: Recommendation) -> list[str]:
     """What could not be measured."""
     return [f"{failure.candidate or 'target'}: {failure.reason}" for failure in answer.failures]
-
-
-def advice(answer: Recommendation) -> list[str]:
-    """The rules of thumb that fit this run, with their sources."""
-    return [f"{one.sentence}. Source: {one.source}." for one in answer.advice]
 
 
 # The fields of `Side`.

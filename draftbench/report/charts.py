@@ -330,7 +330,8 @@ def _by_group(run: Run, answer: Recommendation) -> Chart | None:
         "tokens-per-round-by-group",
         f"Tokens per round by group: {next(iter(by_candidate))}",
         "In parentheses: how many requests. Lines: 95% intervals over the requests of a group; "
-        f"fewer than {MIN_REQUESTS} have none. “The numbers” has the other candidates too.",
+        f"fewer than {MIN_REQUESTS} have none."
+        + (" “The numbers” has the other candidates too." if len(by_candidate) > 1 else ""),
         bars(label, drawn),
         Section(
             "",

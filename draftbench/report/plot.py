@@ -24,8 +24,9 @@ from draftbench.safe_files import GENERATOR
 # At 72 dots per inch a unit is a point, and a CSS pixel of a drawing that is not scaled.
 WIDTH, HEIGHT, DPI = 400.0, 250.0, 72
 SERIES = 7
-# Width of a character at 12 px, height of a line, and most characters of a label.
-_CHARACTER, _LINE, _LONGEST = 7.0, 15.0, 26
+# Width of a character at 12 px, what wide letters take more and the gap after them, height of a
+# line, and most characters of a label.
+_CHARACTER, _GAP, _LINE, _LONGEST = 7.0, 16.0, 15.0, 26
 
 STYLE = files("draftbench.report").joinpath("page.css").read_text(encoding="utf-8")
 # Files are drawn in the light colours of the page. On the page each colour becomes its CSS
@@ -115,7 +116,7 @@ class Plot:
         from matplotlib.figure import Figure
 
         marks = ["0.00"] if y.ticks is None else [words for _, words in y.ticks]
-        self._left = 10.0 + _CHARACTER * max(map(len, marks), default=0)
+        self._left = _GAP + _CHARACTER * max(map(len, marks), default=0)
         room = 14 + _CHARACTER * max((len(short(name)) for name in names), default=0)
         top, self._bottom = 4.0 if upright else 28.0, 38.0 if x.label else 20.0
         wide, tall = self._size = (WIDTH - self._left - room, height - top - self._bottom)

@@ -361,6 +361,11 @@ class SweepOptions:
         """
         return {"best": min(2, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
 
+    @property
+    def expected_ks(self) -> int:
+        """At how many it is expected to be decoded, before it is replayed."""
+        return self.most_ks if self.measure == "all" else min(1, self.most_ks)
+
     def times(self, candidate: Candidate) -> bool:
         """Whether a candidate's steps are timed (`most_ks` says whether it is decoded): the target
         as its own draft, which costs as much as it does, only if that was asked for.
@@ -428,8 +433,12 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
 class Watcher(Protocol):
     """Receives the progress of a sweep; draws nothing while something is timed."""
 
-    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
-        """A stage of `total` units or more begins, of a candidate or (None) of the target."""
+    def stage(
+        self, what: str, total: int, candidate: Candidate | None = None, longer: float = 1.0
+    ) -> None:
+        """A stage of `total` units or more begins, of a candidate or (None) of the target; it is
+        `longer` than planned by that factor.
+        """
         ...
 
     def advance(self, units: int = 1) -> None:

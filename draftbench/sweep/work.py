@@ -57,10 +57,13 @@ _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
 
 class Stage(NamedTuple):
-    """A stage that is to come: `what` is how the words begin by which a watcher hears of it."""
+    """A stage that is to come: `what` is how the words begin by which a watcher hears of it, and
+    `start` what has to start and load until then, in seconds.
+    """
 
     candidate: Candidate | None
     what: str
+    start: float
     seconds: float
 
 
@@ -104,8 +107,8 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def stages_to_come(prepared: Prepared) -> list[Stage]:
-    """The stages of a sweep, none where its models cannot be counted. On an engine whose speed is
-    unknown only their proportions mean anything.
+    """The stages of a sweep, none where its models cannot be counted. On an engine only their
+    proportions mean anything.
     """
     try:
         target, drafts = sheets_of(prepared)
@@ -164,9 +167,9 @@ class _Model:
 def stages_of_decoder(
     prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
 ) -> Iterator[Stage]:
-    """The stages of a sweep with the built-in decoder, each with what has to start and load before
-    it, if responses reach their limits, every candidate is decoded at one k (with `--measure all`
-    at every), and steps are timed for between the least and the most that is worth it.
+    """The stages of a sweep with the built-in decoder, if responses reach their limits, every
+    candidate is decoded at one k (with `--measure all` at every), and steps are timed for between
+    the least and the most that is worth it.
 
     Args:
         drafts: by name.
@@ -186,27 +189,26 @@ def stages_of_decoder(
     # model reads all of it once, the target first.
     read = sum(tokens for tokens, _ in prompts) * options.samples
     written = sum(limit for _, limit in prompts) * options.samples
-    seconds = (begin if apart else ours.loading) + ours.reading(read + written)
+    seconds = ours.reading(read + written)
     if options.responses != "log":
         rows = min(RESPONSE_ROWS, len(prompts) * options.samples)
         seconds += written / rows * ours.one_pass(rows) + ours.reading(read)
-    yield Stage(None, "responses", seconds)
+    yield Stage(None, "responses", begin if apart else ours.loading, seconds)
     for process in range(options.processes):
         for candidate in prepared.candidates[:: -1 if process % 2 else 1]:
             draft = ours if candidate.draft == SELF else theirs.get(candidate, _Model())
-            seconds = begin * apart + (candidate in theirs) * draft.loading
+            loading = begin * apart + (candidate in theirs) * draft.loading
             # The next process only loads it.
-            yield Stage(
-                candidate, "replay", seconds + (process == 0) * draft.reading(read + written)
-            )
+            reading = (process == 0) * draft.reading(read + written)
+            yield Stage(candidate, "replay", loading, reading)
             for rows in options.concurrency if options.times(candidate) else ():
                 decoding = _decoding(prepared, ours, draft, rows)
                 least = _step_times(prepared, ours, draft, rows)
                 # What a restless machine is timed for, and a quiet one is not.
                 most = max(least, bool(options.most_ks) * SHARE_OF_DECODING * decoding)
-                yield Stage(candidate, "step times", (least + most) / 2)
+                yield Stage(candidate, "step times", 0.0, (least + most) / 2)
                 if options.most_ks:
-                    yield Stage(candidate, "decoding", decoding)
+                    yield Stage(candidate, "decoding", 0.0, decoding)
 
 
 def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:
@@ -241,7 +243,7 @@ def _decoding(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> f
     # The first batch once more, to warm up.
     seconds = (responses * limit + rows * warm) / rows * target.one_pass(rows)
     seconds += (responses + rows) * (target.reading(prompt) + draft.reading(prompt))
-    return (1 + (options.most_ks if options.measure == "all" else 1)) * seconds
+    return (1 + options.expected_ks) * seconds
 
 
 def step_on_engine(target: ModelSheet | None, speed: DeviceSpeed) -> float | None:
@@ -292,7 +294,7 @@ def stages_on_engine(
             seconds = requests * limit / (load.concurrency or options.max_concurrency) * step
             if load.concurrency is None:  # the last request still has to be answered when it comes
                 seconds = max(seconds, span + limit * step)
-            yield Stage(config.candidate, f"{config.drafting}, {load}", start + seconds)
+            yield Stage(config.candidate, f"{config.drafting}, {load}", start, seconds)
             start = 0.0
 
 

@@ -229,7 +229,8 @@ class Worker:
                             (1 + len(ks)) * len(responses) * repeats_of(len(responses), concurrency)
                         )
                     at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(concurrency)}"
-                    self.watcher.stage(at, units, candidate)
+                    longer = (1 + len(ks)) / (1 + self.options.expected_ks)
+                    self.watcher.stage(at, units, candidate, longer)
                     for decodes in decode_requests(loaded, responses, ks, concurrency, done):
                         self._keep(decodes)
 

@@ -35,6 +35,8 @@ _COUNTS = (
     "usage.output_tokens_details.reasoning_tokens",
     "usageMetadata.thoughtsTokenCount",
 )
+# An answer as it was streamed, piece by piece.
+_STREAMED = re.compile(r"\s*((event|id): [^\n]{0,200}\n)*data: ?([{\[]|\[DONE\])")
 # How a log says that a call failed: the fields that hold a code of HTTP, and those with a word.
 _CODES = (
     *("status_code", "response_status", "statusCode", "http_status", "response.status_code"),
@@ -144,6 +146,8 @@ def message_of(turn: Mapping[str, Any]) -> Answer | None:
 def _read(answer: Any) -> Answer | None:
     """An answer in the form of any API; of several choices, the first."""
     match answer:
+        case str() if _STREAMED.match(answer):
+            return None
         case str():
             content = decoded(answer)
             # JSON that is no API's answer is what the model wrote.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from draftbench.errors import closest
 
 _READABLE = re.compile(r"(?=.{1,64}\Z)[^\W\d][\w.:/-]*( [\w.:/-]+){0,2}")
 _MOST_NAMES = 8
+_SENTENCE = re.compile(r"[^\W\d_]{2,}\W+[^\W\d_]{2,}|[^\x00-\x7f]{3,}")
 
 
 def readable_names(row: Iterable[Any]) -> list[str]:
@@ -32,22 +34,34 @@ class BadRowError(Exception):
 
 
 class UnknownFormError(BadRowError):
-    """A row in which nothing looks like a request; it says which fields there are, and which may
+    """A row without a request at the known places; it says which fields there are, and which may
     have been meant.
 
     Args:
         path: of `--prompt-field`, under which there is nothing.
+        found: where a request stands instead.
     """
 
-    def __init__(self, row: Mapping[str, Any], path: str | None = None) -> None:
+    def __init__(
+        self, row: Mapping[str, Any], path: str | None = None, found: str | None = None
+    ) -> None:
         what = f"nothing under `{path}`" if path else "no known form of request"
         super().__init__(f"{what}; {seen_in(row)}")
-        meant = path and closest(path, readable_names(row))
-        texts = [name for name in readable_names(row) if isinstance(row[name], str)]
-        self.hint = "its prompt may be a text of several fields, which draftbench does not join"
-        if meant or texts:
-            field = meant or max(texts, key=lambda name: len(row[name]))
-            self.hint = f"name the prompt's field, perhaps --prompt-field {field}"
+        names = readable_names(row)
+        meant = path and closest(path, names)
+        texts = {name: row[name] for name in names if isinstance(row[name], str)}
+        # Whoever names a field that is not there may mean any of them.
+        likely = [name for name in texts if path or _SENTENCE.search(texts[name])]
+        self.hint = (
+            "docs/logs.md shows each known form; a prompt of several fields has to be joined first"
+        )
+        if found:
+            self.hint = (
+                f"a request stands in one of its fields: --prompt-field {shlex.quote(found)}"
+            )
+        elif meant or likely:
+            field = meant or max(likely, key=lambda name: len(texts[name]))
+            self.hint = f"name the prompt's field, perhaps --prompt-field {shlex.quote(field)}"
 
 
 class LengthsOnlyError(BadRowError):

@@ -40,6 +40,17 @@ _CHUNK = 1 << 20
 _BATCH = 64
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+# How a file begins that is no text of rows, and what helps; `{}`: its name without its ending.
+_BEGINNINGS = {
+    b"\x1f\x8b": "it is packed with gzip: name it {}.jsonl.gz",
+    b"(\xb5/\xfd": "it is packed with zstd: name it {}.jsonl.zst",
+    b"PAR1": "it is a Parquet file: name it {}.parquet",
+    b"PK\x03\x04": "it is a zip archive or a spreadsheet: unpack it, or save it as .csv",
+    b"version https://git-lfs": "it is a pointer of Git LFS: `git lfs pull` fetches the file",
+    b"<": "it is a page of HTML or XML: download the file itself",
+    b"[": "it is one JSON list: name it {}.json",
+    b"{\n": "its objects go over several lines: name it {}.json",
+}
 _BETWEEN_ROWS = re.compile(r"[\s,]*")
 
 
@@ -86,6 +97,16 @@ def layout_of(path: Path) -> tuple[str, ...]:
             header = next(_lines(_as_utf8(stream, kind)), b"").decode(errors="replace")
             words.append(f"columns separated by {_DELIMITERS[_delimiter(header)]}")
     return tuple(words)
+
+
+def misnamed(path: Path) -> str | None:
+    """What helps with a file whose rows are not what its name says, by how it begins."""
+    with contextlib.suppress(*_BROKEN), _open(path, _checked_kind(path)[1]) as stream:
+        start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip().replace(b"\r", b"")
+        for beginning, hint in _BEGINNINGS.items():
+            if start.startswith(beginning):
+                return hint.format(path.name.partition(".")[0])
+    return None
 
 
 def _checked_kind(path: Path) -> tuple[str, str | None]:

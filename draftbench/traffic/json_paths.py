@@ -18,6 +18,7 @@ import msgspec
 
 # Most characters of a Python literal: parsing takes a hundred times its size.
 _MOST_LITERAL = 1 << 20
+_TRUNCATED = "Input data was truncated"  # msgspec's words
 _SIDE_BY_SIDE = re.compile(r"""["']\s*[rbu]?["']""", re.IGNORECASE)
 
 
@@ -67,6 +68,19 @@ def parsed(text: bytes | str) -> Any:
         with contextlib.suppress(ValueError):
             return json.JSONDecoder(parse_constant=lambda _: None).decode(lenient)
         raise
+
+
+def is_cut(value: Any) -> bool:
+    """Whether a value is the text of a JSON object that ends before the object does."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return False
+    try:
+        msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        return str(error) == _TRUNCATED
+    except UnicodeError:
+        return False
+    return False
 
 
 def decoded(value: Any) -> Any:

@@ -43,9 +43,17 @@ _PARTS = (
     "context",
     "documents",
 )
+# Channels in which gpt-oss speaks to itself or to tools, which templates write in their own ways.
+_CHANNELS = ("analysis", "commentary")
 _ROLES = {
+    "user": "user",
     "human": "user",
+    "prompter": "user",
+    "assistant": "assistant",
     "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "chatbot": "assistant",
     "ai": "assistant",
     "model": "assistant",
     "AIMessageChunk": "assistant",
@@ -152,16 +160,21 @@ def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def role_of(name: str) -> str:
     """The role of whom ShareGPT calls so."""
-    role = _ROLES.get(name, name)
-    if role not in ("user", "assistant", "system", "tool"):
+    role = _role(name)
+    if role not in _ROLES.values():
         raise NotRepresentableError("conversations.from")
     return role
+
+
+def _role(name: str) -> str:
+    """A role as chat templates name it: a log may write it in capitals, or as another API does."""
+    return _ROLES.get(name) or _ROLES.get(name.lower(), name)
 
 
 def speaker_of(turn: Any) -> str | None:
     """The role in which a turn is said, however it is written; None: it names none."""
     role = _unwrapped(turn).get("role") if isinstance(turn, Mapping) else None
-    return _ROLES.get(role, role) if isinstance(role, str) else None
+    return _role(role) if isinstance(role, str) else None
 
 
 def _call(value: Any) -> Mapping[str, Any]:
@@ -179,6 +192,8 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
     for name in _PARTS:
         if turn.get(name):
             raise NotRepresentableError(f"messages.{name}")
+    if turn.get("channel") in _CHANNELS:
+        raise NotRepresentableError("messages.channel")
     known = {name for name in turn if name.partition(".")[0] in _READ}
     unread |= {f"messages.{name}" for name in turn.keys() - known if turn[name] not in _EMPTY}
     contents = [at(turn, name) for name in ("parts", "contents", "content")]
@@ -197,7 +212,7 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
     thoughts = next((turn[name] for name in _REASONING if turn.get(name)), None)
     for thought in [] if read.thoughts else _listed(thoughts):
         read.take_thought(thought)
-    message: dict[str, Any] = {"role": _ROLES.get(role, role)}
+    message: dict[str, Any] = {"role": _role(role)}
     # vLLM and llama.cpp join them by line breaks too, for plain-text templates, and servers read
     # a turn without any text as an empty one.
     message["content"] = "\n".join(read.texts) if read.texts or not read.calls else None

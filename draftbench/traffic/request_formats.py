@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,8 +22,9 @@ from draftbench.traffic.errors import (
     NoTrafficError,
     NotRepresentableError,
     UnknownFormError,
+    readable_names,
 )
-from draftbench.traffic.json_paths import at, decoded, splits
+from draftbench.traffic.json_paths import at, decoded, is_cut, splits
 from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of, speaker_of
 from draftbench.traffic.request_settings import (
     COLUMNS,
@@ -420,9 +422,12 @@ PROMPTS = frozenset(name for form in FORMS for name in form.prompts)
 # Fields that are a part of a prompt wherever they stand; tools and what is no text are settings.
 _OF_PROMPTS = PROMPTS | {
     *SYSTEMS, "instructions", "context", "documents", "choices", "chat_history", "preamble",
-    "promptVariables", "cachedContent",
+    "promptVariables", "prompt_variables", "variables", "prompt_template", "promptTemplate",
+    "contexts", "retrieved_context", "retrieved_contexts", "retrieved_documents", "cachedContent",
 }  # fmt: skip
 _AT_FIELD = "--prompt-field"
+# In so many objects of a row a request is searched.
+_MOST_SEARCHED = 100
 
 
 def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequest:
@@ -437,6 +442,8 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
         return _at_prompt_field(row, prompt_field)
     for place in (*BODIES, "", *PARTS):
         call = decoded(at(row, place))
+        if place in BODIES and is_cut(call):
+            raise NoTrafficError("cut by the logger")
         if not isinstance(call, Mapping):
             continue
         if "litellm_truncated" in call:
@@ -453,7 +460,35 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
         raise NoTrafficError("kept elsewhere by the logger")
     if any(names <= row.keys() for names in _LENGTHS):
         raise LengthsOnlyError("a trace of lengths only, without any text")
-    raise UnknownFormError(row)
+    raise UnknownFormError(row, found=_elsewhere(row))
+
+
+def _elsewhere(row: Mapping[str, Any]) -> str | None:
+    """Where a row of no known form holds a request: rather a conversation than a text."""
+    texts: list[str] = []
+    objects = [("", row)]
+    for path, fields in objects:  # which grow meanwhile
+        for name in readable_names(fields) if len(objects) < _MOST_SEARCHED else ():
+            if name in _OF_PROMPTS - PROMPTS:
+                continue
+            place, value = _join(path, name), decoded(fields[name])
+            if isinstance(value, Mapping):
+                objects.append((place, value))
+            match _asked_in(value, place):
+                case list() as turns if "user" in map(speaker_of, turns):
+                    return place
+                case str():
+                    texts.append(place)
+    return next(iter(texts), None)
+
+
+def _asked_in(value: Any, place: str) -> Any:
+    """What is asked in what stands at a place; None if nothing is, or it cannot be used."""
+    with suppress(BadRowError, NotRepresentableError, NoTrafficError):
+        asks = isinstance(value, Mapping) and _request_in(value, place, server=True)
+        if request := asks or _turns_in(value):
+            return request.content
+    return None
 
 
 def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:

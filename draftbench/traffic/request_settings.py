@@ -67,7 +67,7 @@ _ALIASES = {
     "min_new_tokens": "min_tokens", "repeat_penalty": "repetition_penalty",
     "max_gen_len": "max_tokens", "max_tokens_to_sample": "max_tokens",
     "frequencyPenalty": "frequency_penalty", "presencePenalty": "presence_penalty",
-    "candidateCount": "n",
+    "candidateCount": "n", "random_seed": "seed",
 }
 # Marks that no model reads: where a provider may cache, where an agent's step begins, and what
 # only a provider reads.
@@ -94,6 +94,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "template": (), "suffix": (),
     "truncate_prompt_tokens": (-1,),
     "allowed_token_ids": ([],),
+    # what a provider adds to the prompt
+    "safe_prompt": (False,), "web_search_options": (), "search_parameters": (),
     # samplers of llama.cpp and its like
     "mirostat": (0,), "tfs_z": (1,), "watermark": (False,), "top_a": (0,), "dry_multiplier": (0,),
     "xtc_probability": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0),
@@ -250,7 +252,7 @@ def _functions(tool: Any) -> list[dict[str, Any]]:
             return [each for tool in inner for each in _functions(_in_lower_case(tool))]
         case {"function": _}:
             return [tool]
-        case {"inputSchema": {"json": schema}} | {"input_schema": schema}:
+        case {"inputSchema": {"json": schema}} | {"inputSchema": schema} | {"input_schema": schema}:
             parameters = {"parameters": schema}
         case {"type": str(kind)} if kind != "function":  # a tool of the server, or a grammar
             raise NotRepresentableError("tools other than functions")

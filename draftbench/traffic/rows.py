@@ -40,25 +40,29 @@ _LANGFUSE_MEDIA = "@@@langfuseMedia:type="
 _LITELLM_CUT = re.compile(r"\(litellm_truncated ")
 _LITELLM_REDACTED = re.compile(r"(\A|\n)[ \t]*redacted-by-litellm[ \t]*(\n|\Z)")
 _WHOLE_CUT = re.compile(
-    r"\s*[\[<][^\[\]<>]{0,80}\b(too large|dropped because)\b[^\[\]<>]{0,80}[\]>]\s*\Z",
+    r"\s*([\[<][^\[\]<>]{0,80}\b(too large|dropped because)\b[^\[\]<>]{0,80}[\]>]"
+    r"|\[((object )?object|array|circular)\])\s*\Z",  # JavaScript's, of what it did not write out
     re.IGNORECASE,
 )
 _WHOLE_REDACTED = re.compile(
-    rf"\s*[\W_]{{1,3}}{_OF}(redacted|filtered|masked|hidden|omitted)"
-    r"( by [^\]>)]{0,80})?[\W_]{1,3}\s*\Z",
+    rf"\s*([\W_]{{1,3}}{_OF}(redacted|filtered|masked|hidden|omitted|scrubbed|removed|deleted)"
+    r"( (by|due to) [^\]>)]{0,80})?[\W_]{1,3}"
+    r"|(?-i:REDACTED)|[*•█]{3,}|sha\d{1,3}[:=][0-9a-f]{32,128})\s*\Z",
     re.IGNORECASE,
 )
 _CUT_AT_END = re.compile(
     rf"([\[<]{{1,2}}[.… ]*{_OF}({_SIZE} )?truncated(:? {_SIZE}| due to [^\]>]{{0,80}})?"
     r"[.… ]*[\]>]{1,2}"
-    rf"|(\.\.\.|…)(truncated| ?\(truncated( {_SIZE})?\)))\s*\Z",
+    rf"|(\.\.\.|…)(truncated| ?\(truncated( {_SIZE})?\))"
+    r"|(\.\.\.|…) ?[\[(<]?\+?[\d,.]{1,12} (more )?(characters|chars|bytes)( more| omitted)?[\])>]?)"
+    r"\s*\Z",
     re.IGNORECASE,
 )
 _LONGEST_MARK = 200
 # How a text begins that looks like messages or their parts.
 _LIKE_MESSAGES = re.compile(
     r"""\s{0,9}(array\(\s?)?[\[(]*\s?(
-        \{\s*["'](messages|conversations)["']\s*:\s*\[
+        \{[^{}\[\]]{0,300}?["'](messages|conversations|contents)["']\s*:\s*\[
         |(?<=\[)\{\s*'(role|content|from|value)'\s*:
         |\{[^{}]{0,300}?["'](role|from)["']\s*:\s*
             ["'](user|human|system|developer|assistant|ai|gpt|tool)["']

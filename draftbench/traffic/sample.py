@@ -38,7 +38,7 @@ from draftbench.traffic.errors import (
     readable_names,
     seen_in,
 )
-from draftbench.traffic.files import Row, layout_of, read_rows
+from draftbench.traffic.files import Row, layout_of, misnamed, read_rows
 from draftbench.traffic.rows import Fields, read_request
 from draftbench.traffic.suites import find_suite
 from draftbench.traffic.summary import BadRows, TrafficSummary, Unread, request_figures
@@ -145,6 +145,7 @@ class _Source:
     segment_by: str | None = None
     revision: str | None = None
     layout: tuple[str, ...] = ()
+    misnamed: str | None = None  # what helps with a file of another kind than its name says
 
 
 @dataclass
@@ -271,7 +272,9 @@ def _find(text: str) -> _Source:
         dataset = parse_dataset(name)
         return _Source(dataset.name, dataset.rows, revision=dataset.commit)
     path = Path(text)
-    return _Source(path.name, lambda: read_rows(path), layout=layout_of(path))
+    return _Source(
+        path.name, lambda: read_rows(path), layout=layout_of(path), misnamed=misnamed(path)
+    )
 
 
 def _read(
@@ -335,7 +338,9 @@ def _unusable(census: _Census, source: _Source) -> TrafficError:
     counted = f"{rows} of {read} rows cannot be read: " if rows > 1 else ""
     guessed = f"; read as {', '.join(source.layout)}" if source.layout and rows == read else ""
     hint = bad[0].hint
-    if hint == BadRowError.hint and rows == read:
+    if hint == BadRowError.hint and source.misnamed:
+        hint = source.misnamed
+    elif hint == BadRowError.hint and rows == read:
         hint = "docs/logs.md has a row of each kind that can be read"
         if rows == 1:
             hint = "fix it: it is the only row"

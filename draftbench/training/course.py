@@ -25,12 +25,11 @@ from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.manifest import portable
 from draftbench.safe_files import write_whole
 from draftbench.training.examples import tokens_of
-from draftbench.training.fit import Progress, fit
+from draftbench.training.fit import Progress, fit, writing
 from draftbench.training.forecast import forecast
-from draftbench.training.outcome import Forecast, Split, Training
+from draftbench.training.held_out import prove
+from draftbench.training.outcome import Forecast, Proof, Split, Training
 from draftbench.training.plan import Plan
-from draftbench.training.proof import prove
-from draftbench.training.writing import writing
 
 REPORT = "training.json"
 QUESTION, FORECAST, CHECKPOINTS = "question", "forecast.json", "checkpoints"
@@ -113,12 +112,20 @@ def train(
     settings, trained = plan.settings, work / "trained"
     looked = _trained_once(plan, work, trained, progress)
     progress.note("proving it on requests that it never saw")
+    packages = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
+
+    def proof(responses: Sequence[ScoredResponse]) -> Proof:
+        along, speeds = plan.replayer.along, plan.speeds
+        before, after = (along(each, responses) for each in (plan.draft.spec, trained))
+        return prove(before, after, speeds, plan.replayer.ks)
+
     training = Training(
         draft=portable(plan.draft.spec),
         fingerprint=plan.draft.fingerprint(),
         target=plan.run.manifest.question.target,
         run=plan.run.manifest.run,
         **_splits(plan, key),
+        lora=settings.lora,
         epochs=settings.epochs,
         learning_rate=looked.learning_rate,
         batch=settings.batch,
@@ -126,9 +133,9 @@ def train(
         looks=looked.looks,
         seconds=looked.seconds,
         forecast=made,
-        proof=prove(plan, trained, plan.examples.prove),
-        other=prove(plan, trained, other) if other else None,
-        packages={name: metadata.version(name) for name in ("torch", "transformers")},
+        proof=proof(plan.examples.prove),
+        other=proof(other) if other else None,
+        packages={name: metadata.version(name) for name in packages},
     )
     if training.proof.better:
         with writing(work):

@@ -19,15 +19,45 @@ from torch.nn import functional
 
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.source import ModelSource
-from draftbench.training.batches import IGNORED, Batch, side_by_side
+
+# What marks a token that is not learned, for PyTorch's cross entropy.
+IGNORED = -100
+# By name: `ids` [rows, tokens], `attended` (0: padding), `learned` (ids, or IGNORED) and, of each
+# row, the `temperature` at which the target wrote it.
+Batch = dict[str, Tensor]
+
+
+def side_by_side(responses: Sequence[ScoredResponse], context: int) -> Batch:
+    """Prompts and responses, padded at the end and cut at the context. The first token of a
+    response is no draft's to learn: it comes from the prefill.
+    """
+    rows = [[*r.prompt.tokens, *r.tokens][:context] for r in responses]
+    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+    learned, attended = torch.full_like(ids, IGNORED), torch.zeros_like(ids)
+    for at, (row, response) in enumerate(zip(rows, responses, strict=True)):
+        ids[at, : len(row)], attended[at, : len(row)] = torch.tensor(row), 1
+        first = len(response.prompt.tokens) + 1
+        learned[at, first : len(row)] = ids[at, first : len(row)]
+    heat = torch.tensor([r.trajectory.sampling.temperature for r in responses])
+    return {"ids": ids, "attended": attended, "learned": learned, "temperature": heat}
 
 
 class ModelInTraining:
-    """A draft model; `teacher` is the target where it samples."""
+    """A draft model; `teacher` is the target where it samples. With a `rank`, adapters of it around
+    the linear layers are trained, and nothing else.
+    """
 
-    def __init__(self, source: ModelSource, device: str, teacher: nn.Module | None) -> None:
+    def __init__(
+        self, source: ModelSource, device: str, teacher: nn.Module | None, rank: int | None = None
+    ) -> None:
         self.source, self.teacher = source, teacher
         self.module: Any = source.load(torch.float32, device).train().requires_grad_(True)
+        if rank is not None:
+            from peft import LoraConfig, inject_adapter_in_model
+
+            torch.manual_seed(0)  # adapters begin with random numbers
+            adapters = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+            inject_adapter_in_model(adapters, self.module)
 
     @property
     def width(self) -> int:
@@ -64,13 +94,22 @@ class ModelInTraining:
 
     def save(self, folder: Path) -> None:
         """Write an ordinary checkpoint in the numbers of the original, with its tokenizer."""
-        weights, dtype = self.module.state_dict(), self._stored_dtype
+        weights, dtype = self._weights(), self._stored_dtype
         # Of two names for the same weights, as of tied embeddings, one is written.
         cast = {w.data_ptr(): w.to(dtype) for w in weights.values()}
         written = {name: cast[w.data_ptr()] for name, w in weights.items()}
         self.module.save_pretrained(folder, state_dict=written)
         self.source.config.save_pretrained(folder)  # a trainer changes the module's
         self.source.tokenizer.save_pretrained(folder)
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Those of the checkpoint, with what adapters add to them."""
+        held = self.module.state_dict().items()
+        weights = {n.replace(".base_layer.", "."): w for n, w in held if ".lora_" not in n}
+        for name, layer in self.module.named_modules():
+            if hasattr(layer, "get_delta_weight"):
+                weights[f"{name}.weight"] = layer.weight + layer.get_delta_weight("default")
+        return weights
 
     @property
     def _stored_dtype(self) -> torch.dtype:

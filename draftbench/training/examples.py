@@ -1,14 +1,20 @@
 """The run's own responses as examples: to train on, to stop by, and to prove the draft on.
 
-Which of the three a response is for follows from a keyed hash of its prompt: equal prompts are for
-the same, in every run of the same key. So a request that a draft was trained on proves nothing of
-it, neither here nor in a later run.
+Which of the three a response is for follows from a keyed hash: of its prompt or, where others are
+near it, as the turns of a conversation are, of the first of them in the order of their tokens. So a
+request that a draft was trained on proves nothing of it, and neither does one like it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from draftbench.acceptance.intervals import MIN_REQUESTS
 from draftbench.errors import UsageError
@@ -23,6 +29,17 @@ from draftbench.run_folder.run import Run
 PROVE, STOP = 0.15, 0.1
 # The responses that say when to stop are read at every look: more would take longer than they tell.
 LOOKED_AT = 300
+# Two prompts are near each other where they share this part of the pieces of either: the runs of so
+# many tokens in it, without those that belong to the traffic and not to a request, which more than
+# this part of all prompts have, and more than so many.
+NEAR, PIECE = 0.5, 8
+COMMON, COMMON_FROM = 0.05, 10
+
+
+Tokens = tuple[int, ...]
+Numbers = NDArray[np.uint64]
+# What a token counts in the hash of a run, by its place there.
+_FACTORS = np.random.default_rng(0).integers(1 << 63, size=PIECE, dtype=np.uint64) * 2 + 1
 
 
 @dataclass(frozen=True)
@@ -41,16 +58,62 @@ class Examples:
         return tokens_of(self.train)
 
 
+def prompt_of(response: ScoredResponse) -> Tokens:
+    """The tokens that it answers."""
+    return tuple(response.prompt.tokens)
+
+
 def tokens_of(responses: Iterable[ScoredResponse]) -> int:
     """Tokens of responses."""
     return sum(len(response.tokens) for response in responses)
 
 
-def place_of(prompt: Sequence[int], key: bytes) -> tuple[str, str]:
-    """What the responses to a prompt are for, and the hash by which they are ordered there."""
-    digest = keyed_hash(key, repr(tuple(prompt)).encode())
+def place_of(prompt: Sequence[int], key: bytes) -> str:
+    """What the responses to a prompt, and to those near it that follow it, are for."""
+    digest = _digest(prompt, key)
     share = int(digest, 16) / 16 ** len(digest)
-    return "prove" if share < PROVE else "stop" if share < PROVE + STOP else "train", digest
+    return "prove" if share < PROVE else "stop" if share < PROVE + STOP else "train"
+
+
+def _digest(prompt: Sequence[int], key: bytes) -> str:
+    return keyed_hash(key, repr(tuple(prompt)).encode())
+
+
+def first_of_near(prompts: Iterable[Tokens]) -> dict[Tokens, Tokens]:
+    """By prompt, the first in the order of tokens of all that are near it, or near one of those."""
+    ordered = sorted(set(prompts))
+    pieces = [_pieces(prompt) for prompt in ordered]
+    owner = np.repeat(np.arange(len(ordered)), [len(each) for each in pieces])
+    _, piece, owners = np.unique(np.concatenate(pieces), return_inverse=True, return_counts=True)
+    owners = owners[piece]
+    telling = owners <= max(COMMON_FROM, COMMON * len(ordered))
+    sizes = np.bincount(owner[telling], minlength=len(ordered))
+    shared = telling & (owners > 1)
+    order = np.argsort(piece[shared], kind="stable")
+    ends = np.flatnonzero(np.diff(piece[shared][order])) + 1
+    together = Counter(tuple(each.tolist()) for each in np.split(owner[shared][order], ends))
+    common = Counter[tuple[int, int]]()
+    for each, times in together.items():
+        common.update(dict.fromkeys(combinations(each, 2), times))
+    before = list(range(len(ordered)))
+
+    def first(at: int) -> int:
+        while before[at] != at:
+            at = before[at]
+        return at
+
+    for pair, times in common.items():
+        if times >= NEAR * min(sizes[at] for at in pair):
+            one, other = sorted(map(first, pair))
+            before[other] = one
+    return {prompt: ordered[first(at)] for at, prompt in enumerate(ordered)}
+
+
+def _pieces(prompt: Tokens) -> Numbers:
+    """Hashes of the runs of tokens in a prompt."""
+    short = max(0, PIECE - len(prompt))
+    runs = sliding_window_view(np.pad(np.array(prompt, np.uint64), (0, short)), PIECE)
+    return np.unique(runs @ _FACTORS)
 
 
 def examples_of(run: Run, key: bytes) -> Examples:
@@ -59,14 +122,12 @@ def examples_of(run: Run, key: bytes) -> Examples:
     Raises:
         UsageError: the run has no texts, or too few.
     """
-    places: dict[str, list[tuple[str, ScoredResponse]]] = {"prove": [], "stop": [], "train": []}
-    for response in _recorded(run):
-        place, digest = place_of(response.prompt.tokens, key)
-        places[place].append((digest, response))
-    ordered = {
-        place: tuple(r for _, r in sorted(rows, key=lambda row: (row[0], row[1].key)))
-        for place, rows in places.items()
-    }
+    responses = sorted(_recorded(run), key=lambda r: (_digest(r.prompt.tokens, key), r.key))
+    first = first_of_near(map(prompt_of, responses))
+    places: dict[str, list[ScoredResponse]] = {"prove": [], "stop": [], "train": []}
+    for response in responses:
+        places[place_of(first[prompt_of(response)], key)].append(response)
+    ordered = {place: tuple(rows) for place, rows in places.items()}
     if min(len({r.trajectory.request for r in rows}) for rows in ordered.values()) < MIN_REQUESTS:
         requests = len({r.trajectory.request for rows in ordered.values() for r in rows})
         raise UsageError(
@@ -79,7 +140,7 @@ def examples_of(run: Run, key: bytes) -> Examples:
 
 def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredResponse, ...]:
     """The responses of another run of the same target, without those to prompts that trained or
-    said when to stop.
+    said when to stop, or to others near them.
 
     Raises:
         UsageError: the run is another target's, has no texts, or too few.
@@ -89,8 +150,10 @@ def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredRespo
             f"`{other.path}` is a run of another target, `{other.manifest.question.target}`",
             hint="sweep the other traffic with the target whose responses are trained on",
         )
-    seen = {tuple(each.prompt.tokens) for each in (*examples.train, *examples.stop)}
-    unseen = [r for r in _recorded(other) if tuple(r.prompt.tokens) not in seen]
+    trained, others = (*examples.train, *examples.stop), list(_recorded(other))
+    first = first_of_near(map(prompt_of, (*trained, *others)))
+    seen = {first[prompt_of(each)] for each in trained}
+    unseen = [each for each in others if first[prompt_of(each)] not in seen]
     if len({response.trajectory.request for response in unseen}) < MIN_REQUESTS:
         raise UsageError(
             f"`{other.path}` has too few requests that the training does not see",

@@ -4,12 +4,14 @@ held-out responses stops growing, resumed from its last checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
     EarlyStoppingCallback,
@@ -21,9 +23,9 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 
 from draftbench.measure.trajectories import ScoredResponse
-from draftbench.training.batches import Batch
+from draftbench.run_folder.append_log import cannot_write
+from draftbench.training.draft_model import Batch
 from draftbench.training.settings import TrainingSettings
-from draftbench.training.writing import writing
 
 # Acceptance is looked at twice an epoch; after so many looks without a better one training ends.
 LOOKS_AN_EPOCH, PATIENCE = 2, 3
@@ -177,3 +179,20 @@ class _Shown(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.progress.advance()
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Where files are written to a folder, with libraries that have errors of their own for a full
+    disk.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    except (RuntimeError, SafetensorError) as error:  # PyTorch, safetensors
+        refused = OSError(None, str(error).partition("\n")[0])
+        raise cannot_write(folder, refused) from refused

@@ -22,7 +22,7 @@ from draftbench.decoder.eagle import EagleShape
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.eagle import named, rotary_of, shape_of
 from draftbench.models.source import ModelSource
-from draftbench.training.batches import IGNORED, Batch, side_by_side
+from draftbench.training.draft_model import IGNORED, Batch, side_by_side
 
 # Depths that are trained, and what each counts of the one before: it is reached less often.
 DEPTHS, DISCOUNT = 5, 0.8

@@ -94,11 +94,18 @@ class Proof(Record, frozen=True):
     faster: Estimate | None  # speed-up after over that before
 
     @property
-    def better(self) -> bool:
-        """Whether the trained draft is expected to be accepted more often; none that is shown to
-        lose is.
+    def gained(self) -> Estimate:
+        """What training brought: the part by which the draft is faster or, where its speed is not
+        known, the tokens that its rounds yield more.
         """
-        return self.rate.difference.value > 0
+        if self.faster is None:
+            return self.tokens_per_round.difference
+        return Estimate(self.faster.value - 1, self.faster.low - 1, self.faster.high - 1)
+
+    @property
+    def better(self) -> bool:
+        """Whether the trained draft is expected to gain; none that is shown to lose is."""
+        return self.gained.value > 0
 
 
 class Split(Record, frozen=True):
@@ -119,6 +126,7 @@ class Training(Record, frozen=True):
     train: Split  # what it was trained on
     stop: Split  # what said when to stop
     prove: Split  # what proved it
+    lora: int | None  # rank of the adapters that were trained, and added to the weights
     epochs: int  # how often the responses were read at most
     learning_rate: float  # the largest
     batch: int  # responses a step

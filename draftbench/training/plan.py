@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import nn
 
 from draftbench.decoder.device import device_of, dtype_of, set_threads
 from draftbench.decoder.runner import Runner
@@ -14,7 +16,7 @@ from draftbench.errors import ModelError, UsageError
 from draftbench.measure.replay import ServedTarget
 from draftbench.memory import LOGIT_BYTES, format_size, memory_left, training_bytes
 from draftbench.models.compatibility import check_pair, context_length_of
-from draftbench.models.drafting import parsed
+from draftbench.models.drafting import Method, parsed
 from draftbench.models.eagle import check_eagle, shape_of
 from draftbench.models.heads import methods_of
 from draftbench.models.prequantized import stored_level
@@ -23,16 +25,15 @@ from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
-from draftbench.records import SELF, Candidate
+from draftbench.records import SELF, STACK, Candidate, draft_of_stack
 from draftbench.run_folder.manifest import portable
 from draftbench.run_folder.run import Run
 from draftbench.training.draft_model import ModelInTraining
 from draftbench.training.examples import Examples
 from draftbench.training.fit import InTraining
 from draftbench.training.head import DEPTHS, HeadInTraining
-from draftbench.training.held_out import Acceptance, Replayer
+from draftbench.training.held_out import Acceptance, Replayer, Speeds
 from draftbench.training.settings import TrainingSettings
-from draftbench.training.speed import Speeds
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Plan:
         if self.is_head:
             return HeadInTraining(self.draft, self._target)
         teacher = self._target if samples(self.examples) else None
-        return ModelInTraining(self.draft, self.device, teacher)
+        return ModelInTraining(self.draft, self.device, teacher, self.settings.lora)
 
     @cached_property
     def replayer(self) -> Replayer:
@@ -122,6 +123,11 @@ def plan_training(
             f"the run's target, `{question.target}`, is not here",
             hint="train where it was swept: a training reads the target's tokenizer, or all of it",
         )
+    if (beneath := draft_of_stack(spec)) is not None:
+        raise UsageError(
+            f"`{draft}` is prompt lookup before `{beneath}`, which alone has weights to train",
+            hint=f"train that, `--draft {beneath}`, then sweep what comes out as `{STACK}FOLDER`",
+        )
     if spec == SELF or method not in ("draft-model", "eagle3"):
         raise UsageError(
             f"`{spec}` has no weights that are trained here",
@@ -133,6 +139,8 @@ def plan_training(
         raise UsageError(f"`{spec}` is an EAGLE-3 head", hint=f"write `--draft eagle3:{spec}`")
     else:
         _check_model(target, source)
+    if settings.lora is not None:
+        _check_adapters(method)
     where = device_of(device)
     if where not in ("cpu", "cuda", "cuda:0"):
         raise UsageError(
@@ -169,6 +177,16 @@ def _check_model(target: ModelSource, draft: ModelSource) -> None:
         )
 
 
+def _check_adapters(method: Method) -> None:
+    if method == "eagle3":
+        raise UsageError(
+            "--lora trains adapters of a draft model; a head is one layer, and is trained whole",
+            hint="leave --lora out",
+        )
+    if find_spec("peft") is None:
+        raise UsageError("--lora needs peft, which is not installed", hint="pip install peft")
+
+
 def samples(examples: Examples) -> bool:
     """Whether the target drew any of the responses to train on."""
     return any(r.trajectory.sampling.temperature > 0 for r in examples.train)
@@ -186,13 +204,20 @@ def _check_memory(plan: Plan) -> None:
     if plan.is_head:
         sizes = [tensor.numel() for tensor in draft.tensors().values()]
         layers = plan.target.config.get_text_config().num_hidden_layers
-        parameters, shape = sum(sizes), shape_of(draft.raw_config, layers)
+        parameters = trained = sum(sizes)
+        shape = shape_of(draft.raw_config, layers)
         # Every depth is another pass of its only layer.
         work = DEPTHS, shape.layer.hidden_size, DEPTHS * shape.drafted
     else:
-        text, parameters = draft.config.get_text_config(), draft.skeleton.num_parameters()
+        text, model = draft.config.get_text_config(), draft.skeleton
+        parameters = trained = model.num_parameters()
+        if settings.lora is not None:
+            last = model.get_output_embeddings()  # has none
+            linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not last]
+            trained = settings.lora * sum(each.in_features + each.out_features for each in linear)
+            parameters += trained
         work = text.num_hidden_layers, text.hidden_size, text.vocab_size
-    states, of_row = training_bytes(parameters, *work, longest, itemsize)
+    states, of_row = training_bytes(parameters, trained, *work, longest, itemsize)
     if plan.is_head or samples(plan.examples):
         # For a head it is there as transformers has it, and as the decoder runs it.
         copies = 2 if plan.is_head else 1
@@ -202,10 +227,12 @@ def _check_memory(plan: Plan) -> None:
     needed = states + settings.batch * of_row
     if needed <= left:
         return
-    batch = int((left - states) // of_row)
+    batch, smaller = int((left - states) // of_row), "take a smaller draft, or a larger device"
+    if not plan.is_head and settings.lora is None:
+        smaller += "; adapters alone, as by `--lora 16`, need a quarter for weights"
     raise ModelError(
         f"training `{draft.name}` takes about {format_size(needed)}, and {format_size(left)} are "
         f"free: {format_size(states)} for weights, gradients and AdamW, and {format_size(of_row)} "
         f"for each of {settings.batch} responses a step",
-        hint=f"`--batch {batch}` fits" if batch > 0 else "take a smaller draft, or a larger device",
+        hint=f"`--batch {batch}` fits" if batch > 0 else smaller,
     )

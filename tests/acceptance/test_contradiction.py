@@ -118,6 +118,16 @@ def test_prompt_lookup_is_compared_by_the_starts_of_rounds() -> None:
     assert contradiction([(response, looked_up)], [other], 0.5, by_position=True) is not None
 
 
+@pytest.mark.parametrize(("margin", "contradicts"), [(0.4, False), (0.6, True)])
+def test_a_round_in_which_a_head_was_unsure_says_nothing(margin: float, contradicts: bool) -> None:
+    """It might have drafted another token; a margin of .5 is a near tie."""
+    response = trajectory("r", 6)
+    head = msgspec.structs.replace(lookup((2,) * 5, (2, 1, 0, 0, 0)), margin=[margin] + [9.0] * 4)
+    other = rounds(1, 0, 0, 0, proposed=(2, 2, 2, 1))
+    found = contradiction([(response, head)], [other], 0.5, by_position=True)
+    assert (found is not None) is contradicts
+
+
 def drawn(shift: float, requests: int = 12, seed: int = 0) -> str | None:
     """Decoding by the law that replay names, each probability shifted: 60 tokens a request."""
     generator, pairs, rows = np.random.default_rng(seed), [], []

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec import structs
 from scenes import manifest
 
 from draftbench.records import Candidate, DraftingMode, Replay, Sampling, Trajectory
@@ -27,10 +28,12 @@ def along(request, draft, accept):
 def make_run(tmp_path):
     """Six requests of four tokens, two drafts; `small` is wrong at the second position."""
 
-    def make():
-        folder = RunFolder.create(tmp_path / "run", manifest())
+    def make(constrained=0, requests="abcdef"):
+        head = manifest()
+        traffic = structs.replace(head.traffic, constrained=constrained)
+        folder = RunFolder.create(tmp_path / "run", structs.replace(head, traffic=traffic))
         with folder.writer() as writer:
-            for request in "abcdef":
+            for request in requests:
                 fields = {"segment": None, "weight": 1.0, "sampling": Sampling(), "digest": ""}
                 facts = {"prompt_tokens": 1, "output_tokens": 4, "limit": 20, "finish": "stop"}
                 seen = {"origin": "target", "margins": (5.0,) * 4, "argmax": (1,) * 4}
@@ -65,6 +68,25 @@ def test_candidates_lengths_and_width_are_chosen_by_flags(command, make_run, tmp
     assert [each["candidate"] for each in found["candidates"]] == ["big"]
     assert found["width"] == 0.1
     assert {reading["k"] for reading in found["candidates"][0]["at_each_k"]} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("words", [[], ["--all"]])
+def test_of_too_few_requests_for_an_interval_the_values_stand_alone(command, make_run, words):
+    """Known fault: of one request nothing was shown. `small` is right at 2 of 3 positions."""
+    said = command("acceptance", make_run(requests="a"), *words).out
+    assert "0.67" in said
+    assert "±0" not in said
+
+
+@pytest.mark.parametrize("words", [[], ["--all"]])
+def test_where_alpha_stands_it_is_said_which_requests_had_a_grammar(command, make_run, words):
+    outcome = command("acceptance", make_run(constrained=2), *words)
+    said = " ".join(outcome.out.split())
+    assert "small, big: 2 requests with structured output counted here as if without" in said
+
+
+def test_without_structured_output_nothing_is_said_of_it(command, make_run):
+    assert "structured" not in command("acceptance", make_run()).out
 
 
 @pytest.mark.parametrize(

@@ -91,17 +91,10 @@ def test_latency_counts_prefills_and_says_so(command):
     assert "Ranked by time per output token of a request, both prefills included." in out
 
 
-def test_break_even_and_waits_are_shown(command):
+def test_waits_are_shown(command):
     out = " ".join(command("recommend", RUN, "--all").out.split())
-    assert "Acceptance could fall by 42% before speculation stops paying." in out
     assert "time to first token without" in out
     assert "Worse with speculation: gap between chunks, p99 374 instead of 261 ms;" in out
-
-
-def test_an_open_answer_does_not_say_how_much_acceptance_could_fall(command):
-    out = " ".join(command("recommend", RUN, "--concurrency", "16", "--all").out.split())
-    assert "Inconclusive" in out
-    assert "Acceptance could fall" not in out
 
 
 def test_tokens_per_dollar(command, engine):

@@ -426,8 +426,8 @@ def test_servers_have_room_for_requests_that_arrive_together(
     ("asked", "bytes_each"),
     [
         ([], 2),
-        (["--engine-args=--dtype float32"], 4),
-        (["--dtype", "float32"], 4),
+        pytest.param(["--engine-args=--dtype float32"], 4, marks=pytest.mark.slow),
+        pytest.param(["--dtype", "float32"], 4, marks=pytest.mark.slow),
         (["--dtype", "float32", "--engine-args=--dtype bfloat16"], 2),
     ],
 )

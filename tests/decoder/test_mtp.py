@@ -45,10 +45,10 @@ def passes_along(runner, head, text, first, depths):
     cache = runner.new_cache(len(text))
     runner.forward(torch.tensor(text[:-1]), cache, every=False, heard=heard)
     parts = head.along(text, heard.joined(), first, depths)
-    return [proposal for part in parts for proposal in part.tolist()]
+    return [proposal for part in parts for proposal in part.tokens.tolist()]
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("layers", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_every_round_is_that_of_transformers_use_of_the_same_layers(monkeypatch, layers):
     """transformers drafts one token by each layer, from the second token on."""
     model, drafting = random_mtp.target(layers, VOCABULARY)
@@ -77,7 +77,10 @@ def test_every_round_is_that_of_transformers_use_of_the_same_layers(monkeypatch,
     assert rounds > 60 / layers
 
 
-@pytest.mark.parametrize(("layers", "ks"), [(1, (1, 2, 4)), (3, (1, 2, 3, 5))])
+@pytest.mark.parametrize(
+    ("layers", "ks"),
+    [(1, (1, 4)), (2, (3,)), pytest.param(3, (1, 2, 3, 5), marks=pytest.mark.slow)],
+)
 def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, ks):
     """A single layer is used again; several draft no more tokens than they are."""
     runner, head = runners(layers)
@@ -95,6 +98,23 @@ def test_every_decoded_round_is_the_one_that_a_pass_along_the_text_says(layers, 
                 at += kept + 1
             accepted += sum(found.accepted)
     assert accepted > 20
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_long_text_is_read_some_rows_at_a_time(layers, monkeypatch):
+    """A mask of all rows over all of them would be as large as the text's length squared."""
+    runner, head = runners(layers)
+    text = [token for prompt in PROMPTS for token in prompt]
+    whole = passes_along(runner, head, text, 3, 2)
+    masks = []
+    for layer in head.model.layers:
+        layer.register_forward_pre_hook(
+            lambda layer, args, given: masks.append(given["attention_mask"].shape[-2]),
+            with_kwargs=True,
+        )
+    monkeypatch.setattr("draftbench.decoder.mtp.CHUNK", 5)
+    assert passes_along(runner, head, text, 3, 2) == whole
+    assert max(masks) == 5
 
 
 @pytest.mark.parametrize("layers", [1, 3])

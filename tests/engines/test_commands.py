@@ -305,9 +305,9 @@ def test_an_engine_without_stacks_is_not_started_with_one(started, engine):
 
 
 @pytest.mark.parametrize("draft", ["ngram+", "ngram+ngram", "ngram+self", "ngram+ngram+d"])
-def test_prompt_lookup_goes_before_a_draft_model_or_a_head(draft):
+def test_prompt_lookup_goes_before_drafts_with_weights_alone(draft):
     with pytest.raises(
-        UsageError, match="before a draft model or an EAGLE-3 head; before another way"
+        UsageError, match="an EAGLE-3 head or the target's own layers; before another way"
     ):
         speculation(draft, 4)
 

@@ -8,12 +8,12 @@ import torch
 
 from draftbench.acceptance.contradiction import contradiction
 from draftbench.decoder.drafters import ProposalRequest
-from draftbench.decoder.eagle import EagleHead, HeadDrafter
+from draftbench.decoder.eagle import Drafted, EagleHead, HeadDrafter
 from draftbench.decoder.runner import HiddenStates, HostClock
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import TextSide
-from draftbench.measure.replay import replay
+from draftbench.measure.replay import replay, replay_head
 from draftbench.measure.trajectories import PromptSample
 from draftbench.models.eagle import build_head, check_eagle
 from draftbench.models.quantize import Build
@@ -90,7 +90,9 @@ def test_a_round_that_starts_anywhere_drafts_what_one_pass_says(loaded, few):
     text, heard = [*response.prompt.tokens, *response.tokens], HiddenStates(head.reads)
     target.forward(torch.tensor(text), target.new_cache(len(text)), every=False, heard=heard)
     states, first = heard.joined(), len(response.prompt.tokens)
-    passes = torch.cat(list(head.along(text, states[:-1], first - 1, DEPTHS))).tolist()
+    passes = torch.cat(
+        [p.tokens for p in head.along(text, states[:-1], first - 1, DEPTHS)]
+    ).tolist()
     for start, said in enumerate(passes, start=1):
         drafter, read = HeadDrafter(head), text[: first + start]
         drafter.open(1, len(text) + DEPTHS)
@@ -99,6 +101,22 @@ def test_a_round_that_starts_anywhere_drafts_what_one_pass_says(loaded, few):
         certain = record.matched[start - 1] + 1
         assert [int(token) for token in proposal.tokens][:certain] == said[:certain]
     assert sum(record.matched) > len(passes) / 4
+
+
+def test_how_sure_a_head_was_is_known_up_to_its_first_wrong_token(loaded, few):
+    (response, *_), _ = few
+    rows = len(response.tokens) - 1
+    right = torch.tensor([*response.tokens[1:], 0])[:rows]
+    tokens = torch.stack([right, right + 1, right], dim=1)
+    margins = torch.tensor([[2.0, 0.7512, 0.1]]).repeat(rows, 1)
+
+    def along(*_):
+        yield Drafted(tokens, margins)
+
+    head = SimpleNamespace(reads=loaded.runner.reads, along=along)
+    record = replay_head(response, HEAD, head, loaded.measurement.target, 3)
+    assert set(record.matched[:-2]) == {1}
+    assert set(record.margin[:-2]) == {0.751}
 
 
 def stale_keys(monkeypatch):

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from draftbench.decoder.sampling import top_two_margin
 from draftbench.decoder.scripted_model import ScriptedRunner, markov
 from draftbench.errors import ModelError
 from draftbench.measure import teacher
 from draftbench.measure.replay import replay_model
-from draftbench.measure.teacher import teacher_forced, top_two_margin
+from draftbench.measure.teacher import teacher_forced
 from draftbench.records import Candidate, DraftingMode
 
 PROMPT, RESPONSE = tuple(range(5, 25)), tuple(range(100, 140))

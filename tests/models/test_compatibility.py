@@ -115,12 +115,18 @@ def test_whether_a_draft_of_few_tokens_has_what_is_written_takes_traffic_to_tell
     assert covers(pair_facts(target, workshop.source("half", WORDS[:150]))) is True
 
 
-def test_the_traffic_bounds_what_can_be_accepted(workshop):
+@pytest.mark.parametrize(
+    ("traffic", "bound"),
+    [
+        ({5: 7.0, 250: 3.0}, ": at most 70.0% of the traffic's tokens can be accepted"),
+        ({5: 9999.0, 250: 1.0}, ": at most 99.9% of the traffic's tokens can be accepted"),
+        ({5: 7.0}, ", none of which the traffic uses"),
+    ],
+)
+def test_the_traffic_bounds_what_can_be_accepted(workshop, traffic, bound):
     target, draft = workshop.source("t"), workshop.source("d", WORDS[:100])
-    assert check_pair(target, draft, {5: 7.0, 250: 3.0}) == (
-        "the draft lacks 200 of the target's tokens and never proposes them: at most 70.0% of the "
-        "traffic's tokens can be accepted",
-    )
+    lacks = "the draft lacks 200 of the target's tokens and never proposes them"
+    assert check_pair(target, draft, traffic) == (lacks + bound,)
 
 
 @pytest.mark.parametrize(

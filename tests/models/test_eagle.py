@@ -50,7 +50,7 @@ def drafts(source, target, states=STATES, level="none"):
     runner, _ = build_runner(target, FLOAT32, None)
     build = Build(torch.float32, level, "cpu")
     head, facts = build_head(source, build, "eagle3:head", runner, random_heads.LAYERS)
-    return torch.cat(list(head.along(list(range(31)), states, 3, 4))), facts
+    return torch.cat([part.tokens for part in head.along(list(range(31)), states, 3, 4)]), facts
 
 
 def authors(config, weights):

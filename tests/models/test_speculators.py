@@ -83,7 +83,7 @@ def test_every_row_drafts_what_speculators_drafts_at_every_depth(tmp_path, varia
     head, _ = build_head(
         ModelSource(str(folder)), build, "eagle3:head", target, random_heads.LAYERS
     )
-    ours = torch.cat(list(head.along(text.tolist(), states, 0, DEPTHS)))
+    ours = torch.cat([part.tokens for part in head.along(text.tolist(), states, 0, DEPTHS)])
     differ = compared = 0
     for depth in range(DEPTHS):
         # A row whose next tokens the text has.

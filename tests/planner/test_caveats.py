@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from msgspec import structs
 from planner.engine_run import answers, run
-from scenes import ALL, BIG, CHEAP, INT4, SELF_DRAFT, SMALL, TARGET, evaluation, says
+from scenes import ALL, BIG, CHEAP, INT4, SELF_DRAFT, SMALL, TARGET, evaluation, replay, says
 
 from draftbench.cli.recommend import render
-from draftbench.planner.caveats import checks, unfinished
+from draftbench.planner.caveats import checks, predictions_off, unfinished
 from draftbench.planner.cost_sources import costs_in, read_engine_costs
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.planner.recommendation import Audit
+from draftbench.planner.recommendation import Audit, PredictionError
 from draftbench.records import MachineState
 
 
@@ -528,14 +528,49 @@ def test_with_costs_from_elsewhere_nothing_is_said_of_this_runs_load_and_times(t
     assert one.speedup_measured is None
 
 
-def test_replay_speaks_for_the_requests_without_structured_output():
-    made = run(*answers(0), *answers(1))
-    traffic = structs.replace(made.manifest.traffic, requests=5, constrained=1)
-    made = replace(made, manifest=structs.replace(made.manifest, traffic=traffic))
-    said = caveat_of(made, "structured-output").text
+@pytest.mark.parametrize(
+    ("configurations", "without_decoding", "said"),
+    [
+        (1, None, "The prediction for the measured configuration is off by 3.0%."),
+        (
+            1,
+            (0.05, 0.05),
+            "The prediction for the measured configuration is off by 3.0% (without decoding 5.0%).",
+        ),
+        (
+            2,
+            (0.05, 0.06),
+            "Over 2 measured configurations, predictions are off by 3.0% in the median and at most "
+            "4.0%. Without decoding they are off by 5.0% and at most 6.0%.",
+        ),
+    ],
+)
+def test_the_prediction_of_one_configuration_has_no_median(configurations, without_decoding, said):
+    median, worst = without_decoding or (None, None)
+    error = PredictionError(
+        configurations=configurations,
+        median=0.03,
+        worst=0.04,
+        passes_only_median=median,
+        passes_only_worst=worst,
+        by_configuration=(),
+    )
+    assert predictions_off(error) == said
+
+
+def test_alpha_holds_for_the_requests_without_structured_output():
+    replays = [replay([1.0] * 8, request=request) for request in "abcde"]
+    served, replayed = run(*answers(0), *answers(1)), run(*replays, *answers(0), *answers(1))
+
+    def constrained(made, count):
+        traffic = structs.replace(made.manifest.traffic, requests=5, constrained=count)
+        return replace(made, manifest=structs.replace(made.manifest, traffic=traffic))
+
+    said = caveat_of(constrained(replayed, 1), "structured-output").text
     assert said.startswith("1 of 5 requests have structured output")
-    assert said.endswith("replay speaks for the other 80%")
-    assert caveat_of(run(*answers(0), *answers(1)), "structured-output") is None
+    assert said.endswith("so α, which counts all, holds for the other 80%")
+    assert caveat_of(constrained(replayed, 0), "structured-output") is None
+    assert caveat_of(constrained(served, 1), "structured-output") is None  # its grammar was counted
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Caveat, Distribution, LargerSweep, Latency, Side
 from draftbench.records import Decode
 from draftbench.report.answer import (
+    candidates,
     every_section,
     headline,
     latency,
@@ -92,6 +93,15 @@ def test_a_measured_part_of_the_requests_is_counted(hand):
     assert speed_up(hand.answer(records)).endswith(
         "predicted for 10 requests (1 decoded: too few to correct it)"
     )
+
+
+def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar(hand):
+    answer = hand.answer(hand.perfect())
+    caveat = Caveat("structured-output", "1 of 5 requests have structured output")
+    told = replace(answer, caveats=(*answer.caveats, caveat))
+    for each, said in ((answer, False), (told, True)):
+        (legend,) = candidates(each).notes
+        assert ("α acceptance rate, replayed without grammars;" in legend) is said
 
 
 def test_nothing_timed_is_said_instead_of_a_speed_up(hand):

@@ -246,10 +246,8 @@ def test_a_draft_within_the_noise_of_timing_is_not_called_clearly_faster(hand, r
     assert lead in page("run", run, msgspec.structs.replace(answer, evaluations=tuple(edited)))
 
 
-def test_neither_rules_of_thumb_nor_the_names_of_fields_are_on_the_page(hand, whole):
+def test_no_name_of_a_field_is_on_the_page(hand, whole):
     text = Read(whole).text
-    assert "Rules of thumb" not in text
-    assert "generalcompute" not in text
     assert [name for name in ("lookup longest", "key id", "digest", "None") if name in text] == []
 
 

@@ -93,5 +93,12 @@ def test_a_file_is_a_drawing_with_its_title(everything, tmp_path):
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_short_name_stands_within_the_drawing():
+    """In DejaVu Sans, the widest of the page's fonts, `ngram` is 39.2 pixels wide."""
+    drawn = Plot(values_axis("", [0.0, 1.0]), rows_axis(["ngram"]), upright=True)
+    (end,) = [x for words, x, _ in texts(drawn) if words == "ngram"]
+    assert end > 39.2
+
+
 def test_a_long_name_keeps_its_quantization():
     assert short("organisation/model-of-many-words:int4") == "organisation/mod…ords:int4"

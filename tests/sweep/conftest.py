@@ -26,7 +26,7 @@ EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 class Notes(list):
     """A watcher that keeps the notes."""
 
-    def stage(self, what, total, candidate=None):
+    def stage(self, what, total, candidate=None, longer=1.0):
         pass
 
     def advance(self, units=1):

@@ -60,9 +60,9 @@ def follows(small, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "said", "read"),
     [
-        ("vllm", True, True),
-        ("vllm", False, False),
-        ("sglang", False, False),
+        pytest.param("vllm", True, True, marks=pytest.mark.slow),
+        pytest.param("vllm", False, False, marks=pytest.mark.slow),
+        pytest.param("sglang", False, False, marks=pytest.mark.slow),
         # Where a checkpoint is silent, the head is replayed as the engine reads it.
         ("vllm", None, True),
         ("sglang", None, False),

@@ -5,12 +5,13 @@ import shutil
 
 import pytest
 import random_mtp
+from scenes import rounds_of_stack
 from transformers import Glm4MoeForCausalLM
 
 from draftbench.errors import PairError
 from draftbench.models.check import check_models
 from draftbench.models.source import ModelSource
-from draftbench.records import LookupReplay
+from draftbench.records import LookupReplay, StackReplay
 
 
 @pytest.fixture
@@ -53,6 +54,24 @@ def test_a_targets_own_layers_are_replayed_and_decoded_through_the_same_rounds(
             assert proposed == min(room, record.proposed[at - 1])
             assert accepted == min(record.matched[at - 1], room)
             at += accepted + 1
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_behind_prompt_lookup_every_decoded_round_is_the_one_that_the_parts_replays_say(
+    small, target, layers
+):
+    how = {"ks": (1, 3), "dtype": "float32", "requests": 6, "max_new_tokens": 40}
+    run = small.found("ngram+mtp", **how, target=str(target(layers)), measure_requests=6)
+    assert [str(candidate) for candidate in run.candidates] == ["mtp", "ngram", "ngram+mtp"]
+    along = {r.key: r for r in run.replays if isinstance(r, StackReplay)}
+    rows = [row for row in run.decodes if row.k and row.candidate.beneath]
+    assert {row.k for row in rows} == {1, 3}
+    for row in rows:
+        record, response = along[row.key], run.responses[row.key]
+        assert row.digest == response.digest
+        expected = list(rounds_of_stack(record, response, row.k))
+        assert list(zip(row.proposed, row.accepted, strict=True)) == expected
+    assert {bool(n) for r in along.values() for n in r.lookup.proposed} == {True, False}
 
 
 def test_check_says_that_no_engine_is_needed_where_the_built_in_decoder_drafts_so(target):

@@ -1,24 +1,9 @@
 """Sweeps of stacks: prompt lookup, and where it finds nothing the draft beneath it."""
 
 import random_heads
+from scenes import rounds_of_stack
 
 from draftbench.records import StackReplay
-
-
-def rounds_of(record, response, k):
-    """(proposed, accepted) of the rounds that a stack's replay says, one after the other."""
-    at = 1
-    while at < response.output_tokens:
-        room, part = min(k, response.limit - at - 1), record.drafting_at(at)
-        if hasattr(part, "accept"):
-            accepts = [*part.accept[at - 1 : at - 1 + room], 0]
-            proposed, matched = room, accepts.index(0)
-        else:
-            proposed, matched = part.proposed[at - 1], part.matched[at - 1]
-        proposed = min(proposed, room)
-        accepted = min(matched, proposed, response.output_tokens - at)
-        yield proposed, accepted
-        at += accepted + 1
 
 
 def test_every_decoded_round_of_a_stack_is_the_one_that_its_parts_replays_say(small, tmp_path):
@@ -35,7 +20,7 @@ def test_every_decoded_round_of_a_stack_is_the_one_that_its_parts_replays_say(sm
         if row.k and row.candidate.beneath:
             record, response = along[row.key, row.candidate], run.responses[row.key]
             assert row.digest == response.digest
-            expected = list(rounds_of(record, response, row.k))
+            expected = list(rounds_of_stack(record, response, row.k))
             assert list(zip(row.proposed, row.accepted, strict=True)) == expected
             kinds |= {(row.candidate.draft, bool(found)) for found in record.lookup.proposed}
     assert len(kinds) == 4  # both parts drafted in both stacks

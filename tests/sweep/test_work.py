@@ -42,7 +42,7 @@ def work(tmp_path):
             prompt_tokens=[(60, 40)] * 10,
         )
         stages = stages_of_decoder(prepared, target, {"small": draft}, speed)
-        return pytest.approx(START_SECONDS + sum(stage.seconds for stage in stages))
+        return pytest.approx(START_SECONDS + sum(stage.start + stage.seconds for stage in stages))
 
     return planned
 
@@ -151,12 +151,14 @@ def test_what_a_further_token_takes_of_a_step_is_measured_on_a_cpu(dtype):
 
 @pytest.fixture
 def told(small, monkeypatch):
-    """The stages that a watcher is told of."""
+    """The stages that a watcher is told of, and by which factor they are longer than planned."""
     stages = []
     monkeypatch.setattr(
         type(small.notes),
         "stage",
-        lambda self, what, total, candidate=None: stages.append((candidate, what)),
+        lambda self, what, total, candidate=None, longer=1.0: stages.append(
+            (candidate, what, longer)
+        ),
     )
     return stages
 
@@ -165,16 +167,24 @@ def test_a_sweep_with_the_decoder_tells_of_the_stages_that_were_planned(small, t
     planned = stages_to_come(small.prepared())
     small.sweep()
     assert len(planned) == len(told) == 7
-    for stage, (candidate, what) in zip(planned, told, strict=True):
+    for stage, (candidate, what, _) in zip(planned, told, strict=True):
         assert stage.candidate == candidate
         assert what.startswith(stage.what)
+
+
+def test_decoding_at_a_second_k_takes_half_as_long_again(small, told, monkeypatch):
+    for ks in ([1], [1, 2]):
+        monkeypatch.setattr("draftbench.sweep.resume.ks_to_decode", lambda *_, ks=ks: ks)
+        small.sweep("ngram", out=f"at {ks}", measure="best")
+    longer = {what: factor for _, what, factor in told if what.startswith("decoding")}
+    assert longer == {"decoding at k = 1": 1.0, "decoding at k = 1, 2": 1.5}
 
 
 def test_the_responses_are_not_done_before_they_are_scored(small, monkeypatch):
     """Known fault: the time left followed from a stage that was said to be done and went on."""
     done, left_at_score = [], []
     monkeypatch.setattr(
-        type(small.notes), "stage", lambda self, what, total, candidate=None: done.append(total)
+        type(small.notes), "stage", lambda self, what, total, *_: done.append(total)
     )
     monkeypatch.setattr(
         type(small.notes), "advance", lambda self, units=1: done.append(done.pop() - units)
@@ -197,5 +207,5 @@ def test_a_sweep_on_an_engine_tells_of_the_stages_that_were_planned(served, smal
     planned = stages_to_come(small.prepared(serving=ServingOptions(**serving), **asked))
     served(serving=serving, **asked)
     assert [(stage.candidate, stage.what) for stage in planned] == [
-        (candidate, what) for candidate, what in told if what != "replay"
+        (candidate, what) for candidate, what, _ in told if what != "replay"
     ]

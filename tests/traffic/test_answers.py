@@ -120,3 +120,12 @@ def test_an_answer_that_speaks_of_an_error_is_an_answer(answer):
     assert asked({"request": CHAT, "response": answer}).response == answer
     choices = [{"finish_reason": "stop", "error": None, "message": ANSWER | {"content": answer}}]
     assert asked({"request": CHAT, "response": {"choices": choices}}).response == answer
+
+
+def test_an_answer_as_it_was_streamed_is_no_text_and_is_named():
+    streamed = 'event: delta\ndata: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n'
+    row = {"request": CHAT, "response": streamed}
+    read = read_request(row, "log:1", Fields(), b"key")
+    assert (read.request.response, read.unread) == (None, {"response": streamed})
+    for text in ("data: the new oil", "Event: a fair"):
+        assert asked({"prompt": "a", "response": text}).response == text

@@ -187,7 +187,7 @@ def test_columns_are_separated_by_what_the_header_holds_most(tmp_path, sign, wor
     traffic = load(query(tmp_path / "a.csv"))
     assert traffic.requests[0].prompt == "Once"
     assert traffic.layout == (f"columns separated by {word}",)
-    (tmp_path / "b.csv").write_text(f"question{sign}id\nOnce{sign}1\n")
+    (tmp_path / "b.csv").write_text(f"question{sign}id\nWho did it?{sign}1\n")
     with pytest.raises(TrafficError) as raised:
         load(query(tmp_path / "b.csv"))
     assert raised.value.message == (
@@ -211,3 +211,28 @@ def test_columns_of_the_same_name_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("id,prompt,,,prompt\n1,Hello,,,World\n")
     with pytest.raises(TrafficError, match="columns 2 and 5 of line 1 have the same name"):
         load(query(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        (gzip.compress(b"{}"), "it is packed with gzip: name it log.jsonl.gz"),
+        (zstd(b"{}"), "it is packed with zstd: name it log.jsonl.zst"),
+        (b"PK\x03\x04...", "it is a zip archive or a spreadsheet: unpack it, or save it as .csv"),
+        (b"PAR1...", "it is a Parquet file: name it log.parquet"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\nsize 9\n",
+            "it is a pointer of Git LFS: `git lfs pull` fetches the file",
+        ),
+        (b"<!DOCTYPE html>", "it is a page of HTML or XML: download the file itself"),
+        (b'[\n{"prompt": "a"},\n{"prompt": "b"}\n]', "it is one JSON list: name it log.json"),
+        (b'{\r\n"prompt": "a"\r\n}', "its objects go over several lines: name it log.json"),
+        (b"INFO started\nINFO ended", "docs/logs.md has a row of each kind that can be read"),
+        (b'{"prompt": "a"}\n\xff', "fix the row, or skip and count bad rows with --skip-bad"),
+    ],
+)
+def test_the_hint_for_rows_that_are_no_json_says_what_the_file_is(tmp_path, data, hint):
+    (tmp_path / "log.jsonl").write_bytes(data)
+    with pytest.raises(TrafficError) as raised:
+        load(query(tmp_path / "log.jsonl"))
+    assert raised.value.hint == hint

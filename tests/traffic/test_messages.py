@@ -276,3 +276,26 @@ def test_langchain_keeps_calls_apart():
 def test_a_part_of_a_prompt_inside_a_message_leaves_its_row_out_by_name(part):
     with pytest.raises(NotRepresentableError, match=rf"^messages\.{part}$"):
         asked({"messages": [{"role": "system", "content": "x", part: ["y"]}, USER]})
+
+
+@pytest.mark.parametrize("name", ["assistant", "Assistant", "CHATBOT", "bot", "ChatGPT", "gpt"])
+def test_roles_in_capitals_or_under_other_names_are_those_of_templates(name):
+    """Known fault: an answer under such a name was taken for a part of the prompt."""
+    said = {"role": name, "content": "Hi"}
+    request = asked({"messages": [USER | {"role": "User"}, said]})
+    assert (request.messages, request.response) == ((USER,), "Hi")
+    shared = [{"from": "Human", "value": USER["content"]}, {"from": name, "value": "Hi"}]
+    assert asked({"conversations": shared}) == request
+
+
+def test_a_role_that_no_one_knows_is_left_to_the_template():
+    said = {"role": "Critic", "content": "No."}
+    assert asked({"messages": [said, USER]}).messages == (said, USER)
+
+
+def test_what_a_model_says_to_itself_in_another_channel_leaves_its_row_out():
+    thought = {"role": "assistant", "channel": "analysis", "content": "hm"}
+    said = {"role": "assistant", "channel": "final", "content": "Hi"}
+    with pytest.raises(NotRepresentableError, match=r"^messages\.channel$"):
+        asked({"messages": [USER, thought, said, USER]})
+    assert len(asked({"messages": [USER, said, USER]}).messages) == 3

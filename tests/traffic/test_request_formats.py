@@ -105,6 +105,11 @@ def test_a_text_of_token_ids_is_no_prompt():
         asked({"prompt": "[15496, 995]"})
 
 
+def test_a_body_that_was_cut_is_no_prompt():
+    with pytest.raises(BadRowError, match="the prompt looks like messages"):
+        asked({"log": json.dumps(CHAT)[:-2]}, prompt="log")
+
+
 @pytest.mark.parametrize("text", ["[1, [2]]", '{"a": 1}', '[{"a": 1}]', '"quoted"', "{'a': 1}"])
 def test_what_a_user_or_a_system_says_may_be_json(text):
     said = {"role": "user", "content": text}
@@ -185,6 +190,9 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
             "repetition_penalty",
         ),
         ({"prompt": ["a", "b"]}, "prompt as a list"),
+        ({"prompt": "Sum up {x}", "variables": {"x": "Once"}}, "variables"),
+        ({"prompt_template": "Sum up {x}", "inputs": {"text": "Once"}}, "prompt_template"),
+        ({"prompt": "Who did it?", "retrieved_context": "Bob did."}, "retrieved_context"),
         ({"body": {"prompt": [1, 2, 3]}}, "prompt as a list"),
         ({"body": {"model": "m", "input": ["a"], "dimensions": 9}}, "input"),
         ({"conversations": [{"from": "somebody", "value": "a"}]}, "conversations.from"),
@@ -616,3 +624,40 @@ def test_with_a_path_to_the_prompt_other_parts_of_it_are_named_only():
     row = {"prompt": "Once", "text": "Twice", "context": "Thrice"}
     read = read_request(row, "log:1", Fields(prompt="prompt"), b"key")
     assert (read.request.prompt, set(read.unread)) == ("Once", {"text", "context"})
+
+
+@pytest.mark.parametrize(
+    ("row", "path"),
+    [
+        (
+            {"properties": {"requestBody": json.dumps(CHAT)}, "time": "8 am"},
+            "properties.requestBody",
+        ),
+        ({"meta": {"output": {"messages": [ANSWER]}, "input": CHAT}}, "meta.input"),
+        ({"items": [{"from": "human", "value": "Hello"}]}, "items"),
+        ({"data": {"inputs": "Once", "parameters": {}}, "more": {"said": [USER]}}, "more.said"),
+        ({"data": {"inputs": "Once", "parameters": {}}}, "data"),
+        ({"sent by": {"us": CHAT}}, "'sent by.us'"),
+        ({"inputs": {"chat_history": [USER], "input": "And now?"}}, None),
+        ({"a": {"Hello there, how are you today?": CHAT}}, None),
+        ({"data": [ANSWER], "id": "7"}, None),
+    ],
+)
+def test_a_request_at_an_unknown_place_is_pointed_at(row, path):
+    with pytest.raises(UnknownFormError) as raised:
+        asked(row)
+    if path is None:
+        assert "--prompt-field" not in raised.value.hint
+        return
+    assert raised.value.hint == f"a request stands in one of its fields: --prompt-field {path}"
+    request = asked(row, prompt=path.strip("'"))
+    assert request.prompt == "Once" or request.messages == (USER,)
+
+
+@pytest.mark.parametrize("place", ["request", "body", "proxy_server_request"])
+def test_a_body_that_a_column_was_too_short_for_is_cut(place):
+    whole = json.dumps(CHAT)
+    for end in (1, 20, len(whole) - 1):
+        with pytest.raises(NoTrafficError, match=r"^cut by the logger$"):
+            asked({place: whole[:end]})
+    assert asked({place: whole}).messages == (USER,)

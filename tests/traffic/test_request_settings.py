@@ -77,6 +77,8 @@ def test_an_absent_temperature_is_the_default_of_the_api_or_greedy():
         ("tool_choice", "none"),
         ("tool_choice", {"type": "function", "function": {"name": "another"}}),
         ("ignore_eos", True),
+        ("safe_prompt", True),
+        ("web_search_options", {}),
         # A log cannot set the arguments of the renderer.
         ("chat_template_kwargs", {"chat_template": "x"}),
         ("chat_template_kwargs", {"tokenize": "x"}),
@@ -152,6 +154,8 @@ def test_options_of_a_quiz_and_a_schema_are_no_sampling_parameters(row, column):
     [
         FUNCTION,
         {**TOOL, "input_schema": {"type": "object"}},
+        {**TOOL, "inputSchema": {"type": "object"}},
+        {"toolSpec": {**TOOL, "inputSchema": {"json": {"type": "object"}}}},
         {"type": "function", **TOOL, "parameters": {"type": "object"}},
         {**TOOL, "parameters": {"type": "object"}},
         {"functionDeclarations": [{**TOOL, "parameters": {"type": "OBJECT"}}]},

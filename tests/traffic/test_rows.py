@@ -150,6 +150,15 @@ MARKERS = [
     ("[REDACTED]", REDACTED),
     ("[PROMPT REDACTED]", REDACTED),
     ("<redacted by policy>", REDACTED),
+    ("Once upon... 12,345 more characters", CUT),
+    ("Once upon… [+9321 chars]", CUT),
+    ("[object Object]", CUT),
+    ("[Circular]", CUT),
+    ("[Scrubbed due to 'password']", REDACTED),
+    ("[removed]", REDACTED),
+    ("REDACTED", REDACTED),
+    ("********", REDACTED),
+    ("sha256:" + "9f86d081" * 8, REDACTED),
 ]
 
 
@@ -171,6 +180,7 @@ def test_a_text_that_the_logger_cut_or_redacted_is_no_traffic(text, reason):
     [
         *("Why was it [REDACTED] here?", "redacted", "[Output truncated: 9 lines] and more"),
         *("(some steps omitted)", "[some lines omitted]", "Is it... truncated"),
+        *("It has... 5 more", "[Object] is what?", "**bold**", "sha256:abc", "Was it removed?"),
     ],
 )
 def test_a_prompt_that_speaks_of_markers_is_a_prompt(text):

@@ -5,7 +5,7 @@ import scenes
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.records import Request, Sampling
-from draftbench.training.batches import IGNORED, side_by_side
+from draftbench.training.draft_model import IGNORED, side_by_side
 
 
 def response(prompt, tokens, temperature=0.0):

@@ -58,18 +58,27 @@ def test_nothing_that_is_kept_holds_a_text(train, tmp_path):
 def test_the_result_in_a_file_has_the_proof_and_the_forecast(train, tmp_path):
     assert train("--out", tmp_path / "out", "-q", "-o", tmp_path / "result.txt").code == 0
     result = (tmp_path / "result.txt").read_text()
-    assert result.startswith("The trained draft is accepted more often")
+    assert result.startswith("The trained draft is faster")
     assert "\nForecast: " in result
 
 
-def test_trained_twice_it_has_the_same_weights(train, tmp_path):
+@pytest.fixture(params=[None, 4])
+def lora(request):
+    """All weights, or adapters of rank 4."""
+    if request.param is None:
+        return ()
+    pytest.importorskip("peft")
+    return "--lora", request.param
+
+
+def test_trained_twice_it_has_the_same_weights(train, lora, tmp_path):
     for name in ("one", "two"):
-        assert train("--out", tmp_path / name).code == 0
+        assert train("--out", tmp_path / name, *lora).code == 0
     assert weights(tmp_path / "one") == weights(tmp_path / "two")
 
 
-def test_an_interrupted_training_resumes_to_the_same_weights(train, tmp_path, monkeypatch):
-    assert train("--out", tmp_path / "whole").code == 0
+def test_an_interrupted_training_resumes_to_the_same_weights(train, lora, tmp_path, monkeypatch):
+    assert train("--out", tmp_path / "whole", *lora).code == 0
     looks, along = [], Replayer.along
 
     def interrupted(self, checkpoint, responses):
@@ -80,7 +89,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(train, tmp_path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(Replayer, "along", interrupted)
-        outcome = train("--out", tmp_path / "out")
+        outcome = train("--out", tmp_path / "out", *lora)
     assert outcome.code == 130
     assert f"--out {tmp_path / 'out'}" in outcome.err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
@@ -89,7 +98,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(train, tmp_path, mo
         raise AssertionError("the forecast was made again")
 
     monkeypatch.setattr(course, "forecast", made_again)
-    assert train("--out", tmp_path / "out").code == 0
+    assert train("--out", tmp_path / "out", *lora).code == 0
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
 
 
@@ -146,6 +155,15 @@ def test_the_original_is_accepted_in_the_proof_as_the_sweep_found(train, tmp_pat
     ]
     rate = sum(sum(each.accept) for each in replays) / sum(len(each.accept) for each in replays)
     assert proof["rate"]["original"]["value"] == pytest.approx(rate)
+
+
+def test_adapters_are_trained_into_an_ordinary_checkpoint(train, tmp_path, spoiled):
+    pytest.importorskip("peft")
+    outcome = train("--out", tmp_path / "out", "--format", "json", "--lora", 4)
+    assert outcome.code == 0
+    training = json.loads(outcome.out)["training"]
+    assert (training["lora"], training["proof"]["rate"]["difference"]["low"] > 0) == (4, True)
+    assert weights(tmp_path / "out").keys() == weights(spoiled).keys()
 
 
 def test_a_head_is_trained(train, tmp_path, embedded):

@@ -11,8 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from draftbench.models.source import ModelSource
-from draftbench.training.batches import IGNORED
-from draftbench.training.draft_model import ModelInTraining
+from draftbench.training.draft_model import IGNORED, ModelInTraining
 
 
 class Fixed:
@@ -66,6 +65,28 @@ def test_of_greedy_responses_among_sampled_ones_the_tokens_are_learned():
 def test_a_teacher_with_more_or_fewer_rows_of_padding_teaches_the_same():
     for teacher in (Fixed(math.log(3), 0.0), Fixed(math.log(3), 0.0, -100.0, -100.0)):
         assert loss(QUARTERS, [0, 2], 1.0, teacher) == pytest.approx(math.log(4))
+
+
+def test_what_adapters_add_is_in_the_weights_that_are_saved(embedded, tmp_path):
+    pytest.importorskip("peft")
+    source = ModelSource(str(embedded / "draft"))
+    draft, again = (ModelInTraining(source, "cpu", None, rank=2) for _ in range(2))
+    grown = {name: p for name, p in draft.module.named_parameters() if p.requires_grad}
+    assert all(torch.equal(p, again.module.get_parameter(name)) for name, p in grown.items())
+    assert {name.split(".")[-3] for name in grown} == {"lora_A", "lora_B"}
+    with torch.no_grad():
+        for p in grown.values():
+            p.normal_(0, 0.1)
+    draft.save(tmp_path / "saved")
+    assert stored(tmp_path / "saved") == stored(embedded / "draft")
+    ids = torch.arange(3, 20)[None]
+    saved = ModelSource(str(tmp_path / "saved")).load(torch.float32, "cpu")
+    with torch.no_grad():
+        kept, trained, before = (
+            model(ids).logits for model in (saved, draft.module, source.load(torch.float32, "cpu"))
+        )
+    # Rounding to 16 bits apart.
+    assert (kept - trained).norm() < 0.02 * (before - trained).norm()
 
 
 def stored(folder):

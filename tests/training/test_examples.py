@@ -8,7 +8,13 @@ from scenes import manifest, trajectory
 from draftbench.errors import UsageError
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.run import read_run
-from draftbench.training.examples import examples_of, other_traffic, place_of
+from draftbench.training.examples import (
+    examples_of,
+    first_of_near,
+    other_traffic,
+    place_of,
+    prompt_of,
+)
 
 KEY = b"k" * 32
 
@@ -51,10 +57,62 @@ def test_a_prompt_is_for_the_same_in_every_run_of_a_key(prompt, key):
 
 
 def test_of_a_hundred_prompts_fifteen_prove_and_ten_stop():
-    places = [place_of((at,), KEY)[0] for at in range(1000)]
+    places = [place_of((at,), KEY) for at in range(1000)]
     # Three standard deviations of binomials of 1000 with .15 and .1 are 34 and 28.
     assert abs(places.count("prove") - 150) < 34
     assert abs(places.count("stop") - 100) < 28
+
+
+def prompts_of(count, length=40):
+    """Unlike each other in every token."""
+    return [tuple(range(at * length, (at + 1) * length)) for at in range(1, count + 1)]
+
+
+def test_the_turns_of_a_conversation_and_a_prompt_with_another_word_are_near():
+    """By hand: of 33 pieces of 40 tokens, the word in the middle is in 8; 25 are shared."""
+    short, *others = prompts_of(100)
+    turn, longer = (*short, *range(50)), (*short, *range(90))
+    word = (*short[:20], 7, *short[21:])
+    first = first_of_near([longer, *others, word, turn, short])
+    assert {first[each] for each in (short, turn, longer, word)} == {word}
+    assert [first[each] for each in others] == others
+
+
+@pytest.mark.parametrize(("equal", "near"), [(20, False), (30, True)])
+def test_prompts_are_near_if_half_of_their_pieces_are_equal(equal, near):
+    """By hand: of 33 pieces, the first 20 tokens hold 13, the first 30 hold 23."""
+    one, other, *rest = prompts_of(100)
+    other = (*one[:equal], *other[equal:])
+    first = first_of_near([one, other, *rest])
+    assert (first[other] == one) is near
+
+
+def test_what_many_prompts_begin_with_makes_none_of_them_near():
+    system = tuple(range(10**6, 10**6 + 300))
+    prompts = [system + each for each in prompts_of(100)]
+    assert first_of_near(prompts) == {each: each for each in prompts}
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12).map(tuple), min_size=1))
+def test_the_first_of_near_prompts_is_the_same_in_any_order_and_none_follows_it(prompts):
+    first = first_of_near(prompts)
+    assert first == first_of_near(reversed(prompts))
+    assert first.keys() == set(prompts)
+    assert all(each <= prompt and first[each] == each for prompt, each in first.items())
+
+
+def test_near_prompts_have_one_place_and_prove_nothing_on_other_traffic(recorded):
+    turns = [(prompt[:end], (1, 2)) for prompt in prompts_of(100) for end in (20, 30, 40)]
+    run = recorded(turns)
+    found = examples_of(run, KEY)
+    beginnings = [
+        {prompt_of(r)[:20] for r in each} for each in (found.train, found.stop, found.prove)
+    ]
+    assert sum(map(len, beginnings)) == 100
+    other = recorded([((*prompt, 5), (1, 2)) for prompt in prompts_of(200)], "other")
+    proving = {prompt_of(r)[:20] for r in other_traffic(other, run, found)}
+    assert proving.isdisjoint(beginnings[0] | beginnings[1])
+    assert len(proving) == 100 + len(beginnings[2])
 
 
 def test_no_more_are_looked_at_than_say_enough(recorded, monkeypatch):
@@ -72,8 +130,9 @@ def test_a_response_of_one_token_has_nothing_to_draft(recorded):
 def test_any_first_part_of_the_training_responses_is_the_same_in_any_order_of_the_run(recorded):
     run = recorded([((at,), (1, 2)) for at in range(100)])
     train = examples_of(run, KEY).train
-    digests = [place_of(response.prompt.tokens, KEY)[1] for response in train]
-    assert digests == sorted(digests)
+    back = recorded([((at,), (1, 2)) for at in reversed(range(100))], "reversed")
+    assert train
+    assert [prompt_of(r) for r in examples_of(back, KEY).train] == [prompt_of(r) for r in train]
 
 
 def test_a_run_with_too_few_requests_is_refused(recorded):

@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM
 
 from draftbench.models.eagle import rotary_of, shape_of
 from draftbench.models.source import ModelSource
-from draftbench.training.batches import IGNORED
+from draftbench.training.draft_model import IGNORED
 from draftbench.training.head import (
     DEPTHS,
     HeadInTraining,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftbench.acceptance.definitions import ALPHA_EMITTED, Sample, quotient
-from draftbench.training.learning_curve import gain_draws, interval
+from draftbench.training.forecast import gain_draws, interval
 
 PARTS = (0.005, 0.01, 0.02, 0.04)
 
@@ -35,6 +35,14 @@ def test_a_gain_that_grows_by_the_same_with_every_doubling_is_held():
     found = forecast(0.5, 0.51, 0.52, 0.53, 0.54)
     assert found.low < 0.04 + 4.64 * 0.01 < found.high
     assert found.low > 0.01
+
+
+def test_a_gain_that_more_than_doubles_with_every_part_is_held():
+    """Half of a draft's layers after 1, 2, 4 and 8 of 57 steps and after all: as trained."""
+    parts = [steps / 57 for steps in (1, 2, 4, 8)]
+    rates = (0.009 + gain for gain in (0.0, 0.0017, 0.0051, 0.0098, 0.0286))
+    found = interval(gain_draws(parts, accepted(*rates, requests=60, tokens=40)))
+    assert found.low <= 0.173 <= found.high
 
 
 def test_where_no_part_gained_nothing_is_promised():

@@ -53,28 +53,33 @@ def test_it_is_called_worth_training_only_if_the_low_end_is_so_too(found, verdic
 
 
 def proof(value, low, high, after=None):
-    even = Estimate(0.6, 0.5, 0.7)
+    """Of tokens per round; where the speed is known, it changes by as large a part."""
+    even, rate = Estimate(0.6, 0.5, 0.7), Estimate(-0.01, -0.02, -0.005)
     reached = None if after is None else Reached(2, Estimate(after, after - 0.1, after + 0.1))
-    compared = Compared(even, even, Estimate(value, low, high))
-    faster = Estimate(1.05, 1.02, 1.08)
-    return Proof(20, compared, 2, compared, reached, reached, faster)
+    faster = None if after is None else Estimate(1 + value, 1 + low, 1 + high)
+    of_round = Compared(even, even, Estimate(value, low, high))
+    return Proof(20, Compared(even, even, rate), 2, of_round, reached, reached, faster)
 
 
 @pytest.mark.parametrize(
-    ("found", "words", "better"),
+    ("figures", "of_speed", "of_tokens", "better"),
     [
-        (proof(0.02, 0.01, 0.03), "draft is accepted more often", True),
-        (proof(0.02, -0.01, 0.05), "not surely accepted more often", True),
-        (proof(-0.007, -0.02, 0.01), "not surely accepted more often", False),
-        (proof(-0.02, -0.03, -0.01), "accepted less often", False),
+        ((0.02, 0.01, 0.03), "is faster", "yields more", True),
+        ((0.02, -0.01, 0.05), "is not surely faster", "may yield no more", True),
+        ((-0.007, -0.02, 0.01), "is not surely faster", "may yield no more", False),
+        ((-0.02, -0.03, -0.01), "is slower", "yields fewer", False),
     ],
     ids=["more", "expected more", "expected less", "less"],
 )
-def test_the_proof_says_which_draft_is_better_whatever_was_seen_while_training(
-    found, words, better
+def test_the_verdict_is_of_speed_or_else_of_tokens_per_round_whatever_is_accepted(
+    figures, of_speed, of_tokens, better
 ):
-    assert words in _proof("draft", found, "requests").title
-    assert found.better is better
+    timed, untimed = proof(*figures, after=1.2), proof(*figures)
+    on = "on 20 requests"
+    assert _proof("draft", timed, "requests").title == f"The trained draft {of_speed} {on}"
+    found = _proof("draft", untimed, "requests").title
+    assert found == f"The trained draft {of_tokens} tokens per round {on}"
+    assert (timed.better, untimed.better) == (better, better)
 
 
 def test_only_a_draft_that_is_shown_better_is_one_like_any_other():
@@ -111,5 +116,5 @@ def test_the_outcome_says_whether_the_trained_draft_beats_the_fastest_of_the_run
 
 
 def test_how_much_faster_it_is_has_an_interval():
-    rows = _proof("draft", proof(0.1, 0.1, 0.1, 1.2), "requests").rows
+    rows = _proof("draft", proof(0.05, 0.02, 0.08, 1.2), "requests").rows
     assert rows[-1][-1] == "+5% (+2% to +8%)"

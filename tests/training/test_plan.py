@@ -45,6 +45,13 @@ def test_what_has_no_weights_is_not_trained(planned, draft):
         planned(draft)
 
 
+@pytest.mark.parametrize("draft", ["ngram+spoiled", "ngram+eagle3:head"])
+def test_of_a_stack_the_draft_is_trained_by_its_own_name(planned, draft):
+    with pytest.raises(UsageError, match="prompt lookup before") as refused:
+        planned(draft)
+    assert f"`--draft {draft.removeprefix('ngram+')}`" in refused.value.hint
+
+
 def test_a_head_that_is_named_as_a_model_is_refused_with_its_name(planned, embedded):
     with pytest.raises(UsageError, match="EAGLE-3 head") as refused:
         planned(str(embedded / "head"))
@@ -77,3 +84,27 @@ def test_too_little_memory_is_refused_with_the_batch_that_fits(planned, monkeypa
     with pytest.raises(ModelError) as refused:
         planned("spoiled", batch=8)
     assert "smaller draft" in refused.value.hint
+    assert "--lora 16" in refused.value.hint
+
+
+def test_adapters_need_little_memory_beside_the_weights(planned, monkeypatch):
+    """By hand: inputs and outputs of q and o 128 + 128, of k and v 128 + 64, of gate, up and down
+    128 + 352, together 2336, in two layers, at rank 2.
+    """
+    monkeypatch.setattr(plans, "find_spec", lambda name: name)
+    seen = []
+    monkeypatch.setattr(plans, "training_bytes", lambda *given: seen.append(given) or (0, 0))
+    for lora in (None, 2):
+        planned("spoiled", lora=lora)
+    whole, (parameters, trained, *_) = seen
+    assert whole[0] == whole[1]
+    assert trained == 2 * 2 * 2336
+    assert parameters == whole[0] + trained
+
+
+def test_adapters_are_for_draft_models_and_need_peft(planned, monkeypatch):
+    with pytest.raises(UsageError, match="a head is one layer"):
+        planned("eagle3:head", lora=2)
+    monkeypatch.setattr(plans, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="peft, which is not installed"):
+        planned("spoiled", lora=2)

@@ -25,8 +25,13 @@ _SECONDS_BETWEEN_LINES = 60.0
 # Drawing may cost this share of the time, however many requests the running figures cover.
 _SHARE_OF_TIME = 0.02
 
-# A candidate or (None) the target, how the words of one of its stages begin, and planned seconds.
-PlannedStage = tuple[Candidate | None, str, float]
+# How much of a plan counts as done in the time planned for it, before anything is: a sweep's first
+# stage alone says little of the others.
+_BELIEVED = 0.2
+
+# A candidate or (None) the target, how the words of one of its stages begin, and planned seconds:
+# until it begins, and its own.
+PlannedStage = tuple[Candidate | None, str, float, float]
 
 
 class TerminalWatcher:
@@ -54,6 +59,7 @@ class TerminalWatcher:
         # the first began.
         self._to_come: list[PlannedStage] = []
         self._planned, self._planned_before, self._all_begun = 0.0, 0.0, 0.0
+        self._believed = 0.0
         self._moved = 0.0  # when the last unit was done
         self._shown_before: list[str] = []
 
@@ -68,25 +74,36 @@ class TerminalWatcher:
             self._view.stop()
 
     def expect(
-        self, candidates: Sequence[str], ks: Sequence[int], stages: Sequence[PlannedStage] = ()
+        self,
+        candidates: Sequence[str],
+        ks: Sequence[int],
+        stages: Sequence[PlannedStage] = (),
+        *,
+        in_seconds: bool = True,
     ) -> None:
         """Name the candidates and draft lengths of the sweep, and its stages as far as they are
-        known, for its overall progress.
+        known, for its overall progress; their planned times may be mere proportions.
         """
         self._candidates, self._figures = tuple(candidates), RunningFigures(ks)
         self._to_come, self._all_begun = list(stages), time.monotonic()
+        self._believed = _BELIEVED * self._seconds_to_come() if in_seconds else 0.0
 
-    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None:
-        """Begin a stage of `total` units or more, of a candidate or (None) of the target."""
+    def stage(
+        self, what: str, total: int, candidate: Candidate | None = None, longer: float = 1.0
+    ) -> None:
+        """Begin a stage of `total` units or more, of a candidate or (None) of the target; it is
+        `longer` than planned by that factor.
+        """
         self._finish_stage()
         if total == 0:
             return
         now, name = time.monotonic(), str(candidate or "")
         self._candidate, self._stage = name, f"{name}: {what}" if name else what
-        for at, (of, words, seconds) in enumerate(self._to_come):
+        for at, (of, words, start, seconds) in enumerate(self._to_come):
             if of == candidate and what.startswith(words):
                 # What an earlier run has done lies between.
-                self._planned, self._to_come = seconds, self._to_come[at + 1 :]
+                self._planned, self._to_come = longer * seconds, self._to_come[at + 1 :]
+                self._planned_before += start
                 break
         self._begun, self._units, self._done = now, total, 0
         self._moved = now
@@ -106,8 +123,8 @@ class TerminalWatcher:
         late = not self._quiet and time.monotonic() > self._next_line
         if self._stage and not self._live and (self._verbose or late):
             words = [f"{self._stage}: {self._done} of {self._units}", *self._known_figures()]
-            if late and 0 < self._done < self._units:
-                words[0] += f", about {duration(self._left())} left"
+            if late and self._done < self._units and (left := self._left()) is not None:
+                words[0] += f", about {duration(left)} left"
             if late and (overall := self._overall()):
                 words.append(overall)
             self._print("   ".join(words))
@@ -161,14 +178,10 @@ class TerminalWatcher:
         speed = f"tokens/s{rows}: {rates}" if rates else ""
         return [line for line in ("   ".join(acceptance), speed) if line]
 
-    def _left(self) -> float:
-        """Seconds until the stage is done, if its units to come take as long as those done."""
-        return (time.monotonic() - self._begun) / self._done * (self._units - self._done)
-
     def _drawing(self) -> RenderableType:
         if not self._stage:
             return Text("")
-        left = self._left() if self._done else None
+        left = self._left()
         row = Table.grid(padding=(0, 2, 0, 0))
         row.add_row(
             Text(printable(self._stage), no_wrap=True, overflow="ellipsis"),
@@ -191,17 +204,34 @@ class TerminalWatcher:
         return ", ".join(words if left is None else [*words, f"about {duration(left)} left in all"])
 
     def _left_in_all(self) -> float | None:
-        """Seconds until the sweep is done; None while nothing is done.
+        """Seconds until the sweep is done; None while nothing is known of how long it takes."""
+        return None if self._slowness() is None else self._left(self._seconds_to_come())
 
-        What is planned takes as many times its seconds as what is done took. The stage at work is
-        taken to be as long as it took so far and what is left of its plan, since its units may end
-        early. All this is judged when a unit is done; from then on the clock counts.
+    def _left(self, to_come: float = 0.0) -> float | None:
+        """Seconds until the stage at work is done, and what is `to_come` by the plan.
+
+        The stage is taken to be as long as it took so far and what is left of its plan, since its
+        units may end early; without a plan its units to come take as long as those done. All this
+        is judged when a unit is done; from then on the clock counts.
         """
-        now, share = self._moved, self._done / self._units
-        done = self._planned_before + share * self._planned
-        if not done:
+        share, took, slowness = (
+            self._done / self._units,
+            self._moved - self._begun,
+            self._slowness(),
+        )
+        if self._planned and slowness is not None:
+            left = (1 - share) * (took + (1 - share) * self._planned * slowness)
+        elif share:
+            left = (1 - share) * took / share
+        else:
             return None
-        slowness = (now - self._all_begun) / done
-        stage = now - self._begun + (1 - share) * self._planned * slowness
-        left = (1 - share) * stage + slowness * sum(seconds for _, _, seconds in self._to_come)
-        return max(0.0, left - (time.monotonic() - now))
+        left += (slowness or 0.0) * to_come
+        return max(0.0, left - (time.monotonic() - self._moved))
+
+    def _slowness(self) -> float | None:
+        """How many times its planned seconds all that is done took, and what is believed."""
+        done = self._believed + self._planned_before + self._done / self._units * self._planned
+        return (self._believed + self._moved - self._all_begun) / done if done else None
+
+    def _seconds_to_come(self) -> float:
+        return sum(start + seconds for _, _, start, seconds in self._to_come)

@@ -73,7 +73,7 @@ def _lines(summary: TrafficSummary) -> Iterator[str]:
     if summary.constrained:
         yield (
             f"{summary.constrained} of {requests} have structured output, which only an engine "
-            "applies: draft models are replayed without it, so replay speaks for the other "
+            "applies: draft models are replayed without it, so α holds for the other "
             f"{1 - summary.constrained / summary.requests:.0%}"
         )
     if (first := summary.first) is not None:

@@ -141,13 +141,13 @@ def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console, hand):
 
 
 A, B = Candidate(draft="a"), Candidate(draft="b")
-# 100 s in all.
+# 100 s in all, 4 s of them until the target is loaded and 2 s until B is.
 PLAN = [
-    (None, "responses", 10.0),
-    (A, "replay", 5.0),
-    (A, "decoding", 35.0),
-    (B, "replay", 5.0),
-    (B, "decoding", 45.0),
+    (None, "responses", 4.0, 6.0),
+    (A, "replay", 0.0, 5.0),
+    (A, "decoding", 0.0, 35.0),
+    (B, "replay", 2.0, 3.0),
+    (B, "decoding", 0.0, 45.0),
 ]
 
 
@@ -172,13 +172,14 @@ def planned(console, clock):
 
 
 def test_what_is_left_takes_as_many_times_its_plan_as_what_is_done_took(planned, clock):
+    """A fifth of the plan, 20 s, counts as done in its time."""
     watcher, left = planned
     watcher.stage("replay", 1, A)
-    assert left() == "3 min"  # 90 s twice
-    clock[0] = 30.0
+    assert left() == "2 min"  # 90 s, times 20 + 20 over 10 + 20
+    clock[0] = 40.0
     watcher.advance()
     watcher.stage("decoding at k = 3", 10, A)
-    assert left() == "2.8 min"  # 85 s twice
+    assert left() == "2.4 min"  # 85 s, times 40 + 20 over 15 + 20
 
 
 def test_the_time_left_moves_within_a_stage(planned, clock):
@@ -192,31 +193,61 @@ def test_the_time_left_moves_within_a_stage(planned, clock):
     watcher.stage("decoding at k = 3", 10, A)
     clock[0] = 82.5
     watcher.advance(5)
-    slowness = 82.5 / 32.5
-    assert 169 < (52.5 + 17.5 * slowness) / 2 + 50 * slowness < 177
-    assert left() in ("2.8 min", "2.9 min")
+    slowness = (82.5 + 20) / (32.5 + 20)
+    assert 140 < (52.5 + 17.5 * slowness) / 2 + 50 * slowness < 141
+    assert left() == "2.3 min"
+
+
+def test_a_stage_that_is_longer_than_planned_has_that_much_more_left(planned, clock):
+    """Decoding at two k's and without a draft takes 1.5 times what one k was planned at: 52.5 s."""
+    watcher, left = planned
+    watcher.stage("decoding at k = 2, 3", 10, A, 1.5)
+    assert left() == "2.3 min"  # 52.5 + 50 s, times 20 + 20 over 10 + 20
 
 
 def test_between_two_units_the_time_left_is_counted_down(planned, clock):
     watcher, left = planned
     watcher.stage("replay", 1, A)
-    assert left() == "3 min"
-    clock[0] = 80.0
-    watcher.advance(0)
     assert left() == "2 min"
+    clock[0] = 50.0
+    watcher.advance(0)
+    assert left() == "1.5 min"
 
 
 def test_what_an_earlier_run_has_done_is_not_waited_for(planned):
     watcher, left = planned
     watcher.stage("replay", 1, B)
-    assert left() == "1.7 min"  # 50 s twice
+    assert left() == "1 min"  # 48 s, times 20 + 20 over 10 + 2 + 20: b is loaded
 
 
-def test_while_nothing_is_done_nothing_is_said_of_the_whole(console):
+def test_no_stage_is_said_to_take_longer_than_the_whole(planned, clock):
+    """Known fault: a stage had two minutes left by its units, and the whole 1.6 by its plan."""
+    watcher, left = planned
+    watcher.stage("decoding", 10, B)
+    clock[0] = 60.0
+    watcher.advance(1)
+    # 10 + 4.5 s of the plan took 60 s, and 20 s count as done.
+    slowness = (60 + 20) / (10 + 4.5 + 20)
+    assert 120 < 0.9 * (40 + 0.9 * 45 * slowness) < 121
+    assert left() == "2 min"
+    assert watcher._left() == watcher._left_in_all()
+
+
+def test_what_is_loaded_for_a_stage_is_done_when_it_begins(console, clock):
     watcher, text = console(terminal=True)
     watcher.expect(["a", "b"], [1], PLAN)
     with watcher:
+        clock[0] = 4.0
         watcher.stage("responses of the target", 2)
+    assert "about 1.6 min left in all" in text()  # 96 s, as planned
+
+
+def test_of_a_plan_of_proportions_nothing_is_said_while_nothing_is_done(console):
+    watcher, text = console(terminal=True)
+    stages = [(A, "one by one", 0.0, 5.0)]
+    watcher.expect(["a"], [1], stages, in_seconds=False)
+    with watcher:
+        watcher.stage("one by one", 2, A)
     assert "left in all" not in text()
 
 
@@ -239,9 +270,10 @@ def test_the_line_of_a_minute_says_what_is_left_of_the_whole(console, clock):
         watcher.stage("responses of the target", 2)
         clock[0] = 61.0
         watcher.advance()
-    # 5 s of the plan took 61 s; 66 s of the stage are half over, and 90 s are to come.
+    # 4 s and 3 s of the plan took 61 s, and 20 s count as done: what is left takes three times its
+    # plan. Of the stage's 70 s half is left, and 90 s are to come.
     assert text() == (
-        "responses of the target: 1 of 2, about 1 min left   about 19 min left in all\n"
+        "responses of the target: 1 of 2, about 35 s left   about 5.1 min left in all\n"
     )
 
 

@@ -354,6 +354,11 @@ def test_what_a_trained_draft_must_reach_is_one_line_where_it_could_change_the_a
     assert (says or "None") in str(better_draft(answer))
 
 
+def test_of_too_few_requests_no_better_draft_is_promised(answers):
+    answer = msgspec.structs.replace(answers["qwen2.5-coder"], headroom=(better(),), requests=4)
+    assert better_draft(answer) is None
+
+
 def test_what_training_a_draft_alone_cannot_bring_is_not_said_of_it_behind_prompt_lookup(answers):
     answer = answers["qwen2.5-coder"]
     stack = msgspec.structs.replace(answer.evaluations[0], draft="ngram+small")

@@ -5,8 +5,7 @@ import pytest
 import scenes
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.training.held_out import Acceptance
-from draftbench.training.speed import Speeds
+from draftbench.training.held_out import Acceptance, Speeds
 
 
 def accepted(*rates, length=2001):

@@ -1,5 +1,4 @@
-"""A target's name → the heads and drafts that people pair with it; two names → how the models are
-related.
+"""A target's name → the heads and drafts that people pair with it.
 
 Tables of what is in use, from sources that they name, and no judgement of what is fast. They know
 names only: sizes and vocabularies are read elsewhere, from the models' own files.
@@ -11,13 +10,11 @@ import re
 from datetime import date
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from draftbench.models.check_result import OwnDraft, Works
-
-Kinship = Literal["same family and generation", "another generation", "another family"]
 
 # What follows a model's name where its weights are stored otherwise; a head fits those too.
 _STORED = (
@@ -26,7 +23,6 @@ _STORED = (
 )
 # How some name Meta's models before the family.
 _MAKER = "(?:meta-)?"
-_SIZE = re.compile(r"(?:^|[-_])\d+(?:\.\d+)?[bm](?:$|[-_.@])")
 
 
 class KnownPairing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,13 +96,12 @@ class _Heads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    families: dict[str, str]
     pairings: tuple[KnownPairing, ...]
 
 
 @cache
 def table() -> _Table:
-    """Families by name with the pattern of their generations, and every known pairing."""
+    """Every known pairing."""
     return msgspec.convert(_read("known_pairs.yaml"), _Table)
 
 
@@ -124,7 +119,7 @@ def heads() -> tuple[date, tuple[KnownHead, ...]]:
 def _read(name: str) -> Any:
     import yaml
 
-    raw = (files("draftbench.planner") / name).read_text(encoding="utf-8")
+    raw = (files("draftbench.models") / name).read_text(encoding="utf-8")
     return yaml.safe_load(raw)
 
 
@@ -143,27 +138,6 @@ def pairings_of(target: str) -> tuple[KnownPairing, ...]:
     if re.search(r"draft|-assistant", _short(target), re.IGNORECASE):
         return ()
     return tuple(row for row in table().pairings if re.search(row.name, _short(target)))
-
-
-def kinship(target: str, draft: str) -> Kinship | None:
-    """How two models are related by their names; None where a name does not tell."""
-    ours, theirs = _family(target), _family(draft)
-    if ours is None or theirs is None:
-        return None
-    if ours == theirs:
-        return "same family and generation"
-    return "another generation" if ours[0] == theirs[0] else "another family"
-
-
-def _family(spec: str) -> tuple[str, str] | None:
-    """Family and generation; a name without a size may be anything (`qwen1.5` is often a 1.5B)."""
-    name = _short(spec)
-    if not _SIZE.search(name):
-        return None
-    for family, pattern in table().families.items():
-        if found := re.search(pattern, name):
-            return family, found[1]
-    return None
 
 
 def _short(spec: str) -> str:

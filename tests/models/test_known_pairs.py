@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftbench.planner.known_pairs import heads, heads_of, kinship, pairings_of, table
+from draftbench.models.known_pairs import heads, heads_of, pairings_of, table
 
 
 def test_every_row_names_its_source_and_a_draft_or_why_there_is_none():
@@ -109,30 +109,6 @@ def test_sizes_are_counted_or_unknown():
     known = {row.billions for row in table().pairings} - {None}
     assert known == {1.236, 3.213, 8.03, 0.494, 1.544, 7.248, 0.6}
     assert any(row.draft and row.billions is None for row in table().pairings)
-
-
-@pytest.mark.parametrize(
-    ("target", "draft", "related"),
-    [
-        ("Llama-3.3-70B", "meta-llama/Llama-3.2-1B-Instruct", "same family and generation"),
-        ("Qwen2.5-72B", "Qwen2.5-0.5B", "same family and generation"),
-        ("Qwen/Qwen3-32B", "Qwen/Qwen2.5-0.5B", "another generation"),
-        ("Qwen/Qwen3-32B", "meta-llama/Llama-3.2-1B", "another family"),
-        ("mistralai/Mistral-Large-123B", "Mistral-7B-v0.3", "same family and generation"),
-        ("Qwen/Qwen3-32B", "org/mystery-1b", None),
-        (
-            "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
-            "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
-            "same family and generation",
-        ),
-        ("allenai/Olmo-3-32B-Think", "allenai/Olmo-3-7B-Think", "same family and generation"),
-        ("allenai/Olmo-3-32B-Think", "ibm-granite/granite-4.0-1b", "another family"),
-        # A folder called after a size, not after a generation.
-        ("./qwen1.5", "./qwen0.5", None),
-    ],
-)
-def test_names_tell_how_models_are_related(target, draft, related):
-    assert kinship(target, draft) == related
 
 
 @pytest.mark.parametrize(
