@@ -71,6 +71,17 @@ step sweep 180 "${DRAFTBENCH[@]}" sweep --target "$TARGET" --drafts "$MODELS/d1,
     --dtype bfloat16 --device "$DEVICE" --traffic suite:completion --sample "$REQUESTS" \
     --max-new-tokens "$TOKENS" --temperature 0 --k 1-8 --concurrency "$ROWS" --no-controls \
     --out "$OUT/built-in"
+step transformers 90 "$PYTHON" scripts/card_peers.py transformers "$OUT/peers.jsonl" \
+    --target "$TARGET" --draft "$DRAFT" --k $K --requests "$ALONE" --tokens "$TOKENS"
+if [ -n "$VLLM" ]; then
+    for drafting in "" "--draft $DRAFT"; do
+        # shellcheck disable=SC2086
+        step "vllm${drafting:+-drafting}" 120 "$VLLM" scripts/card_peers.py vllm "$OUT/peers.jsonl" \
+            --target "$TARGET" $drafting --k $K --requests "$ALONE" --rows "$ROWS" --tokens "$TOKENS"
+    done
+else
+    missing vllm "DRAFTBENCH_VLLM_PYTHON names no interpreter that has it"
+fi
 if [ "$DEVICE" = cuda ]; then
     step kernels 60 "$PYTHON" scripts/bench_kernels.py "$OUT/kernels.jsonl"
     # A plugin for benchmarks, where there is one, would warn, and warnings are errors.
@@ -81,21 +92,12 @@ else
     missing tests-cuda "PyTorch finds no GPU here"
 fi
 step selfcheck 60 "${DRAFTBENCH[@]}" selfcheck --device "$DEVICE"
-step transformers 90 "$PYTHON" scripts/card_peers.py transformers "$OUT/peers.jsonl" \
-    --target "$TARGET" --draft "$DRAFT" --k $K --requests "$ALONE" --tokens "$TOKENS"
 if [ -n "$VLLM" ]; then
-    for drafting in "" "--draft $DRAFT"; do
-        # shellcheck disable=SC2086
-        step "vllm${drafting:+-drafting}" 120 "$VLLM" scripts/card_peers.py vllm "$OUT/peers.jsonl" \
-            --target "$TARGET" $drafting --k $K --requests "$ALONE" --rows "$ROWS" --tokens "$TOKENS"
-    done
     step vllm-sweep 250 "${DRAFTBENCH[@]}" sweep --engine vllm --target "$TARGET" --drafts "$DRAFT" \
         --engine-command "$VLLM -m vllm.entrypoints.openai.api_server {args}" \
         --engine-args "--dtype bfloat16 --max-model-len 1024 $EAGER" --device "$DEVICE" \
         --traffic suite:completion --sample "$REQUESTS" --max-new-tokens "$TOKENS" \
         --temperature 0 --k $K --concurrency "$ROWS" --no-controls --out "$OUT/vllm"
-else
-    missing vllm "DRAFTBENCH_VLLM_PYTHON names no interpreter that has it"
 fi
 
 for run in built-in vllm; do
