@@ -37,7 +37,7 @@ def on_card(*size, dtype):
 
 
 def model(dtype, held, normed):
-    """An 8B model of one layer whose tensors have no values."""
+    """An 8B model of one layer whose tensors have no values; its heads may be normed."""
 
     def linear(outputs, inputs):
         scale = on_card(outputs, dtype=torch.float32) if held.itemsize == 1 else None
@@ -102,7 +102,7 @@ def main():
             card = SimpleNamespace(shared_memory_per_block_optin=shared)
             torch.cuda.get_device_properties = lambda device, card=card: card
             for dtype, held in TYPES[capability]:
-                passes = FusedPasses(model(dtype, held, normed=False))
+                passes = FusedPasses(model(dtype, held, normed=capability == 89))
                 for rows, width, reach in ((1, 1, 256), (16, 4, 4096)):
                     slabs = on_card(1, 2, rows, KV_HEADS, 4096, HEAD, dtype=dtype)
                     tokens = torch.empty(rows * width, dtype=torch.long, device="cuda")
