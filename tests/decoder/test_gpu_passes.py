@@ -187,7 +187,7 @@ def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, kernels, name):
         ("int4", 1, OF_MANY),
     ],
 )
-def test_few_tokens_are_what_the_weights_make_of_them(on_gpu, kernels, level, width, expected):
+def test_how_many_tokens_are_few_depends_on_the_weights(on_gpu, kernels, level, width, expected):
     """Four rows of them: up to 16 for weights of 16 bits, up to 64 for 8 bits."""
     options = {"level": level, "rows": 4, "widths": (width,), "capacity": 100}
     assert launches_of_a_layer(on_gpu, "llama", **options) == [expected]
