@@ -53,14 +53,6 @@ DEVICE=$("$PYTHON" -c "import torch; print('cuda' if torch.cuda.is_available() e
 SIZE=${SIZE:-$([ "$DEVICE" = cuda ] && echo card || echo small)}
 echo "on $DEVICE, models of size $SIZE; output in $OUT"
 
-step selfcheck 60 "${DRAFTBENCH[@]}" selfcheck --device "$DEVICE"
-if [ "$DEVICE" = cuda ]; then
-    step tests-cuda 120 "$PYTHON" -m pytest -n 0 -q -m "slow or not slow" tests/cuda \
-        tests/decoder/test_fused.py
-else
-    missing tests-cuda "PyTorch finds no GPU here"
-fi
-
 # The embedded pair accepts what it accepts at any cost: 8.03B with drafts of 1.50B and .32B.
 if [ "$SIZE" = card ]; then
     ROWS=1,8,32 REQUESTS=32 ALONE=12 TOKENS=64 VOCAB=128256 EAGER=
@@ -75,7 +67,7 @@ else
 fi
 TARGET=$MODELS/target DRAFT=$MODELS/d03 K=3
 
-step sweep 150 "${DRAFTBENCH[@]}" sweep --target "$TARGET" --drafts "$MODELS/d1,$DRAFT" \
+step sweep 180 "${DRAFTBENCH[@]}" sweep --target "$TARGET" --drafts "$MODELS/d1,$DRAFT" \
     --dtype bfloat16 --device "$DEVICE" --traffic suite:completion --sample "$REQUESTS" \
     --max-new-tokens "$TOKENS" --temperature 0 --k 1-8 --concurrency "$ROWS" --no-controls \
     --out "$OUT/built-in"
@@ -87,13 +79,25 @@ if [ -n "$VLLM" ]; then
         step "vllm${drafting:+-drafting}" 120 "$VLLM" scripts/card_peers.py vllm "$OUT/peers.jsonl" \
             --target "$TARGET" $drafting --k $K --requests "$ALONE" --rows "$ROWS" --tokens "$TOKENS"
     done
+else
+    missing vllm "DRAFTBENCH_VLLM_PYTHON names no interpreter that has it"
+fi
+if [ "$DEVICE" = cuda ]; then
+    step kernels 60 "$PYTHON" scripts/bench_kernels.py "$OUT/kernels.jsonl"
+    # A plugin for benchmarks, where there is one, would warn, and warnings are errors.
+    step tests-cuda 90 "$PYTHON" -m pytest -n 8 -p no:benchmark -q tests/cuda \
+        tests/decoder/test_fused.py
+else
+    missing kernels "PyTorch finds no GPU here"
+    missing tests-cuda "PyTorch finds no GPU here"
+fi
+step selfcheck 60 "${DRAFTBENCH[@]}" selfcheck --device "$DEVICE"
+if [ -n "$VLLM" ]; then
     step vllm-sweep 250 "${DRAFTBENCH[@]}" sweep --engine vllm --target "$TARGET" --drafts "$DRAFT" \
         --engine-command "$VLLM -m vllm.entrypoints.openai.api_server {args}" \
         --engine-args "--dtype bfloat16 --max-model-len 1024 $EAGER" --device "$DEVICE" \
         --traffic suite:completion --sample "$REQUESTS" --max-new-tokens "$TOKENS" \
         --temperature 0 --k $K --concurrency "$ROWS" --no-controls --out "$OUT/vllm"
-else
-    missing vllm "DRAFTBENCH_VLLM_PYTHON names no interpreter that has it"
 fi
 
 for run in built-in vllm; do

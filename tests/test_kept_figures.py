@@ -22,7 +22,8 @@ from draftbench.run_folder.run import read_run
 
 KEPT = Path(__file__).parent / "kept"
 REFERENCE = Path("results/reference")
-RUNS = ("qwen2.5-coder", "tinyllama-stories", "tinyllama-gsm8k", "h200-8b", "h200-8b-32")
+RUNS = ("qwen2.5-coder", "tinyllama-stories", "tinyllama-gsm8k")
+RUNS += ("h200-8b", "h200-8b-32", "h200-8b-loads")
 ENGINES = ("vllm", "sglang", "llamacpp", "tensorrt-llm", "transformers")
 
 # Old path → new path, as regular expressions over "a.b[0].c".

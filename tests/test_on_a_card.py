@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bench_kernels
 import pytest
 import torch
 from card_table import Speed, measured, peers, table
@@ -76,6 +77,12 @@ def test_the_table_leaves_empty_what_was_not_timed(tmp_path):
         "| plain | 40 |  |",
         "| drafting | 60, **1.50×** | 90 |",
     ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_kernels_are_timed_on_a_gpu_alone():
+    with pytest.raises(SystemExit, match="error: this needs an NVIDIA GPU"):
+        bench_kernels.main(None)
 
 
 def test_what_there_is_no_time_for_is_said_step_by_step(tmp_path):

@@ -18,11 +18,6 @@ from torch.nn import functional
 _attention = functional.scaled_dot_product_attention
 # Most tokens of one row in one pass: enough to be bound by arithmetic, few enough for small masks.
 PIECE = 512
-# A GPU's kernel for attention with a mask goes through all keys of a key head in one block, so a
-# model of 8 key heads keeps 8 of 132 multiprocessors busy. Beyond `WHOLE` keys they are split into
-# chunks of `CHUNK` keys, a block each, and the results are joined, as in Flash-Decoding (Dao et al.
-# 2023). The four more launches take as long as 512 keys.
-WHOLE, CHUNK = 1024, 256
 
 
 class Rotary(NamedTuple):
@@ -140,33 +135,20 @@ class EvenRows:
     def __init__(
         self, slabs: Tensor, starts: Tensor, width: int, reach: int, rotary: Rotary, group: int
     ) -> None:
-        self.slabs, self.starts = slabs, starts
-        self.rows, self.width = len(starts), width
-        device = starts.device
+        self.slabs, self.rows, self.width, device = slabs, len(starts), width, starts.device
         places = starts.unsqueeze(1) + torch.arange(width, device=device)
         self.mask = _mask(torch.arange(reach, device=device), places, group, slabs)
-        self.mixed = _mixed
-        if _splits(slabs, reach):
-            self.mask, self.mixed = _by_chunk(self.mask, slabs.shape[3]), _mixed_by_chunk
-        self._find_places(places, rotary)
-
-    def attend(self, layer: int, qkv: Tensor) -> Tensor:
-        slab = self.slabs.select(0, layer)
-        mixed = self.mixed(self._store(qkv, slab), slab, self.mask, self.width)
-        return mixed.reshape(len(qkv), -1)
-
-    def _find_places(self, places: Tensor, rotary: Rotary) -> None:
-        """What `_store` needs of the `places` [rows, width] of all tokens."""
         self.place = places.flatten()
         position = self.place.clamp(max=len(rotary.cos) - 1)
         self.rotary = Rotary(*(table.index_select(0, position) for table in rotary))
-        rows = torch.arange(self.rows, device=places.device)
-        self.row = rows.unsqueeze(1).expand(-1, self.width).reshape(-1)
+        each = torch.arange(self.rows, device=device)
+        self.row = each.unsqueeze(1).expand(-1, width).reshape(-1)
 
-    def _store(self, qkv: Tensor, slab: Tensor) -> Tensor:
-        """Rotate, write keys and values, and return the queries by key head."""
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        slab = self.slabs.select(0, layer)
         query = _store(qkv, slab, self.row, self.place, self.rotary)
-        return _grouped(query.view(self.rows, self.width, *query.shape[1:]), slab.shape[2])
+        grouped = _grouped(query.view(self.rows, self.width, *query.shape[1:]), slab.shape[2])
+        return _mixed(grouped, slab, self.mask, self.width).reshape(len(qkv), -1)
 
 
 class LaterDepths:
@@ -239,49 +221,6 @@ def _grouped(query: Tensor, kv_heads: int) -> Tensor:
 def _mixed(grouped: Tensor, slab: Tensor, mask: Tensor, width: int) -> Tensor:
     """Attention of `_grouped` queries, by token [rows, width, key heads, group, head]."""
     keys, values = slab.narrow(3, 0, mask.shape[3]).unbind()
-    return _by_token(_attention(grouped, keys, values, mask), width)
-
-
-def _by_token(mixed: Tensor, width: int) -> Tensor:
+    mixed = _attention(grouped, keys, values, mask)
     # However a GPU's kernel lays its results out, these are views.
     return mixed.unflatten(2, (-1, width)).permute(0, 3, 1, 2, 4)
-
-
-def _splits(slabs: Tensor, reach: int) -> bool:
-    """Whether attention to so many keys goes by chunks. Every reach that is recorded divides into
-    chunks.
-    """
-    return slabs.is_cuda and reach > WHOLE and reach % CHUNK == 0
-
-
-def _by_chunk(mask: Tensor, kv_heads: int) -> Tensor:
-    """A `_mask` as [chunks, rows · key heads, group · width, CHUNK], with large negative numbers in
-    place of -inf: a chunk of which a query sees nothing must give numbers, not NaN, which its share
-    of 0 then removes.
-    """
-    numbers = mask.clamp(min=torch.finfo(mask.dtype).min / 2)
-    heads = numbers.expand(-1, kv_heads, -1, -1).flatten(0, 1)
-    return heads.unflatten(2, (-1, CHUNK)).permute(2, 0, 1, 3)
-
-
-def _mixed_by_chunk(grouped: Tensor, slab: Tensor, mask: Tensor, width: int) -> Tensor:
-    """`_mixed` with a mask by chunk. A chunk's share is its part of the sum of exponentials."""
-    chunks = len(mask)
-    by_chunk = grouped.flatten(0, 1).expand(chunks, -1, -1, -1)
-    seen = slab.narrow(3, 0, chunks * CHUNK).flatten(1, 2).unflatten(2, (chunks, CHUNK))
-    keys, values = seen.transpose(1, 2).unbind()
-    mixed, log_sums = _attention_with_log_sums(by_chunk, keys, values, mask)
-    mixed = (mixed * log_sums.softmax(0).unsqueeze(3)).sum(0).to(grouped.dtype)
-    return _by_token(mixed.unflatten(0, (len(grouped), -1)), width)
-
-
-def _attention_with_log_sums(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`_attention` by a GPU's kernel for attention with a mask, and for each query the logarithm of
-    its sum of exponentials, without the kernel's padding (PyTorch,
-    mem_eff_attention/kernel_forward.h).
-    """
-    attention = torch.ops.aten._scaled_dot_product_efficient_attention.default
-    mixed, log_sums, *_ = attention(query, keys, values, mask, True)
-    return mixed, log_sums.narrow(2, 0, query.shape[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -121,6 +122,11 @@ def _cards(device: str) -> list[torch.device]:
     if device == "auto":
         return [torch.device("cuda", card) for card in range(torch.cuda.device_count())]
     return [torch.device(device)]
+
+
+def has_triton(device: str) -> bool:
+    """Whether Triton can compile kernels for it."""
+    return device != "cpu" and find_spec("triton") is not None
 
 
 def default_dtype(device: str) -> torch.dtype:

@@ -1,191 +1,90 @@
-"""Kernels of recorded passes: what a layer does between its products and its attention.
+"""Recorded passes by kernels of their own: a layer of a few tokens in five launches instead of 17.
 
-A pass over a few tokens is bound by memory, and each of PyTorch's operations takes a launch of a
-few microseconds: a sum and its norm two, SwiGLU two, a norm of heads two, rotary embedding, cache
-write and grouping of queries five. Here each of these is one launch. The kernels round where
-PyTorch's operations round, so that a recorded pass writes what the same pass launched call by call
-does.
+A pass over a few tokens is bound by memory, and a launch takes a few microseconds in which no
+weight is read. What is left of a layer is
 
-Triton, which comes with PyTorch's builds for CUDA, compiles them at their first call. Without a GPU
-they run in its interpreter (TRITON_INTERPRET=1).
+    queries, keys and values · attention · output · gate and up · down
+
+with one launch more where attention goes by chunks of keys. A pass over many tokens is bound by
+arithmetic: it takes PyTorch's products, and a launch for what lies between two of them.
 """
 
-# Kernels are written in Triton's language, whose values have no Python types.
-# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
-from draftbench.decoder.attention import EvenRows, Rotary
-from draftbench.decoder.llama import PlainStream, RootMeanSquare
+from draftbench.decoder import kernels
+from draftbench.decoder.linear import matrix_of
+from draftbench.decoder.llama import Layer, LlamaModel
 
-# Elements of a row that one program of SwiGLU takes.
-GATED = 1024
-
-
-class FusedStream(PlainStream):
-    """The residual stream, by fused kernels."""
-
-    def add_normed(self, out: Tensor, norm: RootMeanSquare) -> Tensor:
-        return add_norm(self._sum, out, norm.weight, norm.eps)
-
-    def gated(self, gate_up: Tensor) -> Tensor:
-        return swiglu(gate_up)
-
-    def norm_heads(self, heads: Tensor, norm: RootMeanSquare) -> None:
-        norm_heads(heads, norm.weight, norm.eps)
+# float16 would overflow before a norm's factor is applied, and no tensor core multiplies float32.
+FOR_FEW = (torch.bfloat16,)
 
 
-class FusedRows(EvenRows):
-    """Rows whose queries, keys and values one kernel rotates and stores."""
-
-    def _find_places(self, places: Tensor, rotary: Rotary) -> None:
-        self.rotary = rotary  # the kernel finds them
-
-    def _store(self, qkv: Tensor, slab: Tensor) -> Tensor:
-        return rotate_and_store(qkv, self.starts, *self.rotary, slab)
-
-
-@triton.jit
-def _add_norm(sums, added, weight, normed, width, eps, block: tl.constexpr):
-    """One program a token."""
-    row, at = tl.program_id(0), tl.arange(0, block)
-    here = at < width
-    places = row * width + at
-    stored = sums.dtype.element_ty
-    total = tl.load(sums + places, mask=here, other=0.0).to(tl.float32)
-    total += tl.load(added + places, mask=here, other=0.0).to(tl.float32)
-    total = total.to(stored)
-    tl.store(sums + places, total, mask=here)
-    exact = total.to(tl.float32)
-    scale = 1 / tl.sqrt(tl.sum(exact * exact, axis=0) / width + eps)
-    weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
-    tl.store(normed + places, (exact * scale * weights).to(stored), mask=here)
-
-
-@triton.jit
-def _norm_heads(heads, weight, to_token, head, eps, block: tl.constexpr):
-    """One program a token and a head, whose elements follow each other."""
-    at = tl.arange(0, block)
-    here = at < head
-    places = tl.program_id(0) * to_token + tl.program_id(1) * head + at
-    exact = tl.load(heads + places, mask=here, other=0.0).to(tl.float32)
-    scale = 1 / tl.sqrt(tl.sum(exact * exact, axis=0) / head + eps)
-    weights = tl.load(weight + at, mask=here, other=0.0).to(tl.float32)
-    tl.store(heads + places, (exact * scale * weights).to(heads.dtype.element_ty), mask=here)
-
-
-@triton.jit
-def _swiglu(gate_up, gated, inner, block: tl.constexpr):
-    """One program a token and `block` neurons."""
-    row, at = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
-    here = at < inner
-    stored = gated.dtype.element_ty
-    gate = tl.load(gate_up + 2 * row * inner + at, mask=here, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + (2 * row + 1) * inner + at, mask=here, other=0.0).to(tl.float32)
-    silu = (gate / (1 + tl.exp(-gate))).to(stored).to(tl.float32)
-    tl.store(gated + row * inner + at, (silu * up).to(stored), mask=here)
-
-
-@triton.jit
-def _rotate_and_store(
-    qkv, starts, cos, sin, query, slab,
-    width, heads, kv_heads, half, positions, to_values, to_row, to_head,
-    block: tl.constexpr,
-):  # fmt: skip
-    """One program a token and a head of a query, key or value."""
-    token, number, at = tl.program_id(0), tl.program_id(1), tl.arange(0, block)
-    here, head, group = at < half, 2 * half, heads // kv_heads
-    row, slot = (token // width).to(tl.int64), token % width
-    place = tl.load(starts + row) + slot
-    stored = query.dtype.element_ty
-    source = qkv + (token * (heads + 2 * kv_heads) + number) * head + at
-    first = tl.load(source, mask=here, other=0.0)
-    second = tl.load(source + half, mask=here, other=0.0)
-    if number < heads + kv_heads:
-        table = tl.minimum(place, positions - 1) * head + at
-        one, other = first.to(tl.float32), second.to(tl.float32)
-        # sin carries the sign of the swapped half
-        first = (one * tl.load(cos + table, mask=here)).to(stored).to(tl.float32)
-        second = (other * tl.load(cos + table + half, mask=here)).to(stored).to(tl.float32)
-        first = (first + other * tl.load(sin + table, mask=here)).to(stored)
-        second = (second + one * tl.load(sin + table + half, mask=here)).to(stored)
-    if number < heads:
-        grouped = ((row * kv_heads + number // group) * group + number % group) * width + slot
-        tl.store(query + grouped * head + at, first, mask=here)
-        tl.store(query + grouped * head + half + at, second, mask=here)
-    else:
-        of_values = (number - heads) // kv_heads
-        to = of_values * to_values + row * to_row + (number - heads) % kv_heads * to_head
-        tl.store(slab + to + place * head + at, first, mask=here)
-        tl.store(slab + to + place * head + half + at, second, mask=here)
-
-
-@torch.library.custom_op("draftbench::add_norm", mutates_args={"sums"})
-def add_norm(sums: Tensor, added: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Add to `sums` [n, width] in place, and return their RMSNorm."""
-    normed, width = torch.empty_like(sums), sums.shape[1]
-    block = triton.next_power_of_2(width)
-    _add_norm[(len(sums),)](
-        sums, added, weight, normed, width, eps, block=block, num_warps=8 if block > 1024 else 4
-    )
-    return normed
-
-
-@add_norm.register_fake
-def _(sums: Tensor, added: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return torch.empty_like(sums)
-
-
-@torch.library.custom_op("draftbench::norm_heads", mutates_args={"heads"})
-def norm_heads(heads: Tensor, weight: Tensor, eps: float) -> None:
-    """RMSNorm of each of [n, heads, head] in place, some heads next to each other of a token's."""
-    n, count, head = heads.shape
-    block = triton.next_power_of_2(head)
-    _norm_heads[(n, count)](heads, weight, heads.stride(0), head, eps, block=block, num_warps=1)
-
-
-@norm_heads.register_fake
-def _(heads: Tensor, weight: Tensor, eps: float) -> None:
-    pass
-
-
-@torch.library.custom_op("draftbench::swiglu", mutates_args=())
-def swiglu(gate_up: Tensor) -> Tensor:
-    """[n, 2 · inner], gates and then ups, → silu(gate) · up [n, inner]."""
-    n, inner = gate_up.shape[0], gate_up.shape[1] // 2
-    gated = gate_up.new_empty(n, inner)
-    _swiglu[(n, triton.cdiv(inner, GATED))](gate_up, gated, inner, block=GATED)
-    return gated
-
-
-@swiglu.register_fake
-def _(gate_up: Tensor) -> Tensor:
-    return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
-
-
-@torch.library.custom_op("draftbench::rotate_and_store", mutates_args={"slab"})
-def rotate_and_store(qkv: Tensor, starts: Tensor, cos: Tensor, sin: Tensor, slab: Tensor) -> Tensor:
-    """Rotate queries and keys in qkv [rows · width, heads + 2 · key heads, head], write keys and
-    values behind the `starts` [rows] valid tokens of each row of a layer's slab, and return the
-    queries by key head [rows, key heads, group · width, head].
+class FusedPasses:
+    """A model's passes over the same number of tokens in every row (`LlamaModel.continue_evenly`),
+    by these kernels.
     """
-    n, every, head = qkv.shape
-    rows, kv_heads = len(starts), slab.shape[2]
-    heads, width = every - 2 * kv_heads, n // rows
-    query = qkv.new_empty(rows, kv_heads, heads // kv_heads * width, head)
-    _rotate_and_store[(n, every)](
-        qkv, starts, cos, sin, query, slab,
-        width, heads, kv_heads, head // 2, len(cos), *slab.stride()[:3],
-        block=triton.next_power_of_2(head // 2), num_warps=1,
-    )  # fmt: skip
-    return query
 
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        matrices = [matrix_of(layer) for layer in model.linears]
+        # Query, key and value, output, gate and up, down of each layer, and then the head.
+        self._matrices = [matrix for matrix in matrices if matrix is not None]
+        self._few = 0
+        if model.like.dtype in FOR_FEW and len(self._matrices) == len(matrices):
+            narrow = all(matrix.scale is not None for matrix in self._matrices)
+            self._few = kernels.MOST_TOKENS if narrow else kernels.FEW
 
-@rotate_and_store.register_fake
-def _(qkv: Tensor, starts: Tensor, cos: Tensor, sin: Tensor, slab: Tensor) -> Tensor:
-    n, every, head = qkv.shape
-    rows, kv_heads = len(starts), slab.shape[2]
-    return qkv.new_empty(rows, kv_heads, (every // kv_heads - 2) * n // rows, head)
+    def __call__(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
+        """Logits after each of the tokens [rows · width], which go behind the `starts` [rows] valid
+        ones of each row.
+
+        Args:
+            reach: number of keys to look at, at least every start + width.
+        """
+        model = self._model
+        sums = functional.embedding(tokens, model.embedding).to(model.like.dtype)
+        append = self._of_few if len(tokens) <= self._few else self._of_many
+        return append(sums, reach, starts, slabs)
+
+    def _of_few(self, sums: Tensor, reach: int, starts: Tensor, slabs: Tensor) -> Tensor:
+        layers, dtype = self._model.layers, sums.dtype
+        x, squares = kernels.begin(sums, layers[0].input_norm.weight)
+        for index, layer in enumerate(layers):
+            qkv, out, gate_up, down = self._matrices[4 * index : 4 * index + 4]
+            slab, norm = slabs.select(0, index), layer.mlp_norm
+            given = kernels.given(x, squares, layer.input_norm.eps, qkv)
+            if layer.q_norm is None:
+                query = kernels.rotated_product(*given, starts, *self._model.rotary, slab)
+            else:
+                query = self._rotated(kernels.product(*given, dtype), layer, starts, slab)
+            seen = kernels.given(kernels.attention(query, slab, starts, reach), None, 0.0, out)
+            x, squares = kernels.add_product(sums, norm.weight, *seen)
+            gated = kernels.gated_product(*kernels.given(x, squares, norm.eps, gate_up), dtype)
+            x, squares = kernels.add_product(
+                sums, layer.next_norm.weight, *kernels.given(gated, None, 0.0, down)
+            )
+        given = kernels.given(x, squares, layers[-1].next_norm.eps, self._matrices[-1])
+        return kernels.product(*given, dtype)
+
+    def _of_many(self, sums: Tensor, reach: int, starts: Tensor, slabs: Tensor) -> Tensor:
+        layers = self._model.layers
+        first = layers[0].input_norm
+        x = functional.rms_norm(sums, first.shape, first.weight, first.eps)
+        for index, layer in enumerate(layers):
+            slab = slabs.select(0, index)
+            query = self._rotated(layer.qkv(x), layer, starts, slab)
+            x = layer.out(kernels.attention(query, slab, starts, reach))
+            x = kernels.add_norm(sums, x, layer.mlp_norm.weight, layer.mlp_norm.eps)
+            x = layer.down(kernels.swiglu(layer.gate_up(x)))
+            x = kernels.add_norm(sums, x, layer.next_norm.weight, layer.next_norm.eps)
+        return self._model.logits(x)
+
+    def _rotated(self, qkv: Tensor, layer: Layer, starts: Tensor, slab: Tensor) -> Tensor:
+        norms: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            norms = (layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps)
+        return kernels.rotate(qkv, *norms, starts, *self._model.rotary, slab)

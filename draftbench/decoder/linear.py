@@ -17,6 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -284,6 +285,23 @@ class PackedLinear(ProductLinear):
         self.product = one
         if several is not None:
             self.product = lambda x: one(x) if x.shape[0] == 1 else several(x)
+
+
+class Matrix(NamedTuple):
+    """A linear layer's weights [outputs, inputs], those of 8 bits with one scale [outputs] per
+    output.
+    """
+
+    weight: Tensor
+    scale: Tensor | None
+    bias: Tensor | None
+
+
+def matrix_of(layer: nn.Module) -> Matrix | None:
+    """The weights of a layer that is no more than a product with them; else None."""
+    if isinstance(layer, nn.Linear):
+        return Matrix(layer.weight, None, layer.bias)
+    return getattr(layer, "matrix", None)
 
 
 def as_function(layer: nn.Module) -> Product:

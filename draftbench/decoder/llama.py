@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -22,13 +21,14 @@ from torch.nn import functional
 
 from draftbench.decoder.attention import PIECE, EvenRows, ManyRows, OneRow, Placement, Rotary
 from draftbench.decoder.cuda_graphs import (
+    Append,
     CudaGraphs,
     Lender,
     RecordedPasses,
     Recorder,
     RecordingError,
 )
-from draftbench.decoder.device import attention_words
+from draftbench.decoder.device import attention_words, has_triton
 from draftbench.decoder.linear import Product, as_function, fits_16_bits, layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
@@ -57,11 +57,6 @@ def llama_obstacle(model: Any) -> str | None:
     if len({p.device for p in model.parameters()}) > 1:
         return "weights on several devices"
     return None
-
-
-def has_fused_kernels(device: str) -> bool:
-    """Whether recorded passes have kernels of their own there: on a GPU, with Triton."""
-    return device != "cpu" and find_spec("triton") is not None
 
 
 def _reason(error: Exception) -> str:
@@ -140,23 +135,24 @@ class LlamaRunner:
 
     def record_with(self, make_recorder: Callable[[], Recorder]) -> str | None:
         """`record_short_passes` with any recorder."""
-        obstacle = ""
-        if has_fused_kernels(self.device):
-            obstacle = self._record_with(make_recorder, fused=True)
+        obstacle, plain = "", self._model.continue_evenly
+        if has_triton(self.device):
+            from draftbench.decoder.fused import FusedPasses
+
+            obstacle = self._record_with(make_recorder, FusedPasses(self._model))
             if not obstacle:
                 self._kernels = ", fused kernels"
                 return None
             obstacle = f"its passes take more launches than they could: {obstacle}"
-        if unrecorded := self._record_with(make_recorder, fused=False):
+        if unrecorded := self._record_with(make_recorder, plain):
             self._kernels = ", call by call"
             obstacle = f"launches its steps call by call, not as CUDA graphs: {unrecorded}"
         return obstacle or None
 
-    def _record_with(self, make_recorder: Callable[[], Recorder], *, fused: bool) -> str:
+    def _record_with(self, make_recorder: Callable[[], Recorder], append: Append) -> str:
         """Try it on short caches; returns why passes cannot be recorded, empty if they can."""
-        plain = self._model.continue_evenly
-        append = partial(plain, fused=fused)
-        lender = partial(Lender, self._model.new_slabs, append, plain, make_recorder)
+        model = self._model
+        lender = partial(Lender, model.new_slabs, append, model.continue_evenly, make_recorder)
         try:
             for rows in (1, 2):
                 lender().lend(1, rows, (1, 2))
@@ -413,38 +409,28 @@ class LlamaModel:
         starts: Tensor,
         slabs: Tensor,
         heard: HiddenStates | None = None,
-        *,
-        fused: bool = False,
     ) -> Tensor:
         """Append tokens [rows · width], `width` behind the `starts` [rows] valid ones of each row,
-        by operations that are the same for all starts; `fused` by fewer kernels (`fused.py`).
+        by operations that are the same for all starts.
         """
-        rows, stream = EvenRows, self._stream
-        if fused:
-            from draftbench.decoder.fused import FusedRows, FusedStream
-
-            rows, stream = FusedRows, FusedStream
         width = len(tokens) // len(starts)
-        placement = rows(slabs, starts, width, reach, self.rotary, self.group)
-        return self.append(tokens, placement, heard, stream)
+        placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)
+        return self.append(tokens, placement, heard)
 
-    def continue_evenly(
-        self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor, *, fused: bool = False
-    ) -> Tensor:
+    def continue_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
         """`append_evenly` with the output head: logits after every token."""
-        return self.logits(self.append_evenly(reach, tokens, starts, slabs, fused=fused))
+        return self.logits(self.append_evenly(reach, tokens, starts, slabs))
 
     def append(
         self,
         tokens: Tensor,
         placement: Placement,
         heard: HiddenStates | None = None,
-        stream_of: Stream | None = None,
     ) -> Tensor:
         """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
         heads = self.heads + 2 * self.kv_heads
         embedded = functional.embedding(tokens, self.embedding).to(self.like.dtype)
-        stream = (stream_of or self._stream)(embedded)
+        stream = self._stream(embedded)
         x = stream.normed(self.layers[0].input_norm)
         for index, layer in enumerate(self.layers):
             if heard is not None:

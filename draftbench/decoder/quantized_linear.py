@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from draftbench.decoder.device import Capability, capability
+from draftbench.decoder.device import Capability, capability, has_triton
 from draftbench.decoder.linear import (
     INT8_FBGEMM,
     INT8_HALVES,
     INT8_ONEDNN,
     INT8_WEIGHT_ONLY,
+    Matrix,
     Product,
     ProductLinear,
     has_fbgemm,
@@ -371,6 +372,31 @@ class Int4CudaLinear(ProductLinear):
         self.product = product
 
 
+class EightBitLinear(ProductLinear):
+    """Weights and tokens in 8 bits on a GPU, with one scale per output and per token, as serving
+    engines have them: half the bytes of 16, and nothing to convert.
+
+    Args:
+        dtype: of the codes, int8 or float8_e4m3fn.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        from draftbench.decoder import kernels
+
+        super().__init__(weight)
+        if dtype == torch.int8:
+            exact = weight.float()
+            scale = exact.abs().amax(1, keepdim=True).clamp_(min=SMALLEST) / INT8_TOP
+            codes = (exact / scale).round_().to(torch.int8)
+        else:
+            codes, scale = fp8_rows(weight)
+        self.matrix = Matrix(codes, scale[:, 0].contiguous(), bias)
+        self.weight_bytes = codes.nbytes + scale.nbytes
+        self.product = lambda x: kernels.product(
+            *kernels.given(x.contiguous(), None, 0.0, self.matrix), x.dtype
+        )
+
+
 def _int8_on_cpu(weight: Tensor, bias: Tensor | None, two_layouts: bool) -> nn.Module:
     way = int8_way()
     if way == INT8_WEIGHT_ONLY or weight.numel() < INTEGERS_FROM:
@@ -385,6 +411,7 @@ class Kernel:
     words: Callable[[], str]
     layer: Callable[[Tensor, Tensor | None, bool], nn.Module]  # weight, bias, two layouts → layer
     least: Capability = (0, 0)  # compute capability that a GPU needs
+    triton: bool = False  # whether it is compiled by Triton
 
 
 # By kind of device and level. Levels that are not listed are simulated there.
@@ -399,6 +426,19 @@ KERNELS = {
         lambda weight, bias, two_layouts: Int4CudaLinear(weight, bias),
         (8, 0),
     ),
+    ("cuda", "int8"): Kernel(
+        lambda: "Triton, activations in 8 bits too, one scale per token",
+        lambda weight, bias, two_layouts: EightBitLinear(weight, bias, torch.int8),
+        (8, 0),
+        triton=True,
+    ),
+    # The first capability whose instructions convert e4m3.
+    ("cuda", "fp8"): Kernel(
+        lambda: "Triton, activations in 8 bits too, one scale per token",
+        lambda weight, bias, two_layouts: EightBitLinear(weight, bias, torch.float8_e4m3fn),
+        (8, 9),
+        triton=True,
+    ),
 }
 
 
@@ -409,4 +449,4 @@ def kernel_of(level: str, device: str) -> Kernel | None:
     kernel = KERNELS.get(("cpu" if device == "cpu" else "cuda", level))
     if kernel is None or (device != "cpu" and capability(device) < kernel.least):
         return None
-    return kernel
+    return None if kernel.triton and not has_triton(device) else kernel

@@ -134,13 +134,13 @@ def check_level(level: str, device: str, *, simulate: bool) -> bool:
 
 
 def _why_no_kernel(level: str, device: str) -> str:
-    if device == "cpu":
-        return "cpu"
-    kernel = KERNELS.get(("cuda", level))
+    kernel = KERNELS.get(("cpu" if device == "cpu" else "cuda", level))
     if kernel is None:
-        return f"cuda: {LEVEL_FACTS[level].on_gpu}"
-    needed, here = ("{}.{}".format(*numbers) for numbers in (kernel.least, capability(device)))
-    return f"cuda: {kernel.words()} needs compute capability {needed}, and this GPU has {here}"
+        return device
+    if capability(device) < kernel.least:
+        needed, here = ("{}.{}".format(*numbers) for numbers in (kernel.least, capability(device)))
+        return f"{kernel.words()} needs compute capability {needed}, and this GPU has {here}"
+    return f"{kernel.words()} needs Triton, which is not installed"
 
 
 def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[Runner, ModelFacts]:

@@ -16,8 +16,7 @@ from statistics import median
 import torch
 
 import draftbench
-from draftbench.decoder.attention import EvenRows, OneRow, Rotary
-from draftbench.decoder.cuda_graphs import LEAST_COSINE, RecordedPasses
+from draftbench.decoder.cuda_graphs import RecordedPasses
 from draftbench.decoder.device import attention_words, default_dtype, device_words, make_ready
 from draftbench.decoder.llama import LlamaRunner, SlabCache
 from draftbench.decoder.quantized_linear import make_linear
@@ -33,10 +32,8 @@ from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.preparation import prepare_models
 from draftbench.traffic import TrafficQuery
 
-# Of the recorded passes: more tokens than are attended to at once.
+# Of the recorded passes: more keys than a kernel goes through at once.
 WIDTHS, CAPACITY = range(1, 10), 3000
-# Keys and values of a layer as large as an 8B model's: tokens, key heads, queries to each, head.
-KEYS, KEY_HEADS, GROUP, HEAD = 4096, 8, 4, 128
 # Inputs and outputs of the layer whose bytes are timed.
 SIDE = {"cpu": 4096, "cuda": 16384}
 # Read before each product, so that its weights come from the memory, as a decoder's do after those
@@ -63,7 +60,6 @@ def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterat
     yield Finding("versions", versions, True)
     attention = attention_words(device).removeprefix(", ") or "PyTorch's for CPUs"
     yield Finding("attention", attention, "cuDNN" not in attention)
-    yield _tried("attention by chunks", partial(_by_chunks, device))
     yield _tried("recorded passes", partial(_recorded, device))
     for level in LEVELS:
         weights = "unquantized weights" if level == "none" else f"{level} weights"
@@ -80,23 +76,6 @@ def _tried(what: str, attempt: Callable[[], tuple[str, bool | None]]) -> Finding
         return Finding(what, reason, False)
 
 
-@torch.inference_mode()
-def _by_chunks(device: str) -> tuple[str, bool | None]:
-    """One token's attention to many keys: in chunks, against all of them at once."""
-    if device == "cpu":
-        return "not tried: only a GPU takes keys by chunks", None
-    like = torch.zeros((), dtype=default_dtype(device), device=device)
-    slabs = torch.randn_like(like.expand(1, 2, 1, KEY_HEADS, KEYS, HEAD))
-    qkv = torch.randn_like(like.expand(1, (GROUP + 2) * KEY_HEADS, HEAD))
-    unturned = Rotary(like.new_ones(KEYS, 1, HEAD), like.new_zeros(KEYS, 1, HEAD))
-    start = torch.tensor([KEYS - 1], device=device)
-    at_once = OneRow(slabs[:, :, 0], KEYS - 1, 1, unturned, GROUP, like)
-    by_chunks = EvenRows(slabs, start, 1, KEYS, unturned, GROUP)
-    expected, found = (way.attend(0, qkv.clone()).float() for way in (at_once, by_chunks))
-    cosine = float(torch.nn.functional.cosine_similarity(expected, found))
-    return f"cosine {cosine:.5f} with all {KEYS} keys at once", cosine >= LEAST_COSINE
-
-
 def _recorded(device: str) -> tuple[str, bool | None]:
     """Each width and reach against the same pass launched call by call."""
     if device == "cpu":
@@ -111,7 +90,8 @@ def _recorded(device: str) -> tuple[str, bool | None]:
     cosines = cache.graphs.cosines
     (width, reach), least = min(cosines.items(), key=lambda item: item[1])
     passes = f"{len(cosines)} of widths 1 to {max(WIDTHS)}"
-    return f"{passes}; least cosine {least:.5f}, width {width} over {reach} keys", True
+    found = f"{passes}; least cosine {least:.5f}, width {width} over {reach} keys"
+    return "; ".join([found, *facts.caveats]), True
 
 
 def _bandwidth(device: str, level: str) -> tuple[str, bool | None]:

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from draftbench.decoder import attention, device
+from draftbench.decoder import device
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.sweep import device_check
-from tests.decoder.test_attention import cpu_attention_with_log_sums
 from tests.decoder.test_cuda_graphs import Traced
 
 
@@ -41,26 +40,12 @@ def test_a_cpu_says_what_it_could_not_try(command, quick):
     assert found["recorded passes"] == "not tried: CUDA graphs need a GPU"
     assert "has no fast kernel" in found["fp8 weights"]
     assert "GB/s, a plain read" in found["unquantized weights"]
-    assert "not tried: attention by chunks; recorded passes; fp8" in outcome.out.splitlines()[-1]
+    assert "not tried: recorded passes; fp8" in outcome.out.splitlines()[-1]
 
 
 def test_several_gpus_are_not_tried_at_once(failing, monkeypatch):
     monkeypatch.setattr(device, "device_of", lambda name: "auto")
     assert "selfcheck tries one device" in failing(2, "selfcheck", "--device", "auto")
-
-
-@pytest.mark.parametrize(("scale", "works"), [(1.0, True), (-1.0, False)])
-def test_attention_by_chunks_is_held_against_all_keys_at_once(card, monkeypatch, scale, works):
-    """The second kernel's values have the wrong sign."""
-
-    def kernel(query, keys, values, mask):
-        return cpu_attention_with_log_sums(query, keys, scale * values, mask)
-
-    monkeypatch.setattr(attention, "_splits", lambda slabs, reach: True)
-    monkeypatch.setattr(attention, "_attention_with_log_sums", kernel)
-    found, seen = device_check._by_chunks(card)
-    assert seen is works
-    assert found == f"cosine {scale:.5f} with all 4096 keys at once"
 
 
 @pytest.mark.slow

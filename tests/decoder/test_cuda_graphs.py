@@ -15,7 +15,6 @@ from transformers import LlamaConfig
 from draftbench.decoder import attention
 from draftbench.decoder.cuda_graphs import STRIDE
 from draftbench.errors import ModelError
-from tests.decoder.test_attention import cpu_attention_with_log_sums
 from tests.decoder.test_runners import (
     LLAMA,
     SIZES,
@@ -130,10 +129,7 @@ def test_a_row_may_be_full_while_others_go_on(recorder):
     assert_close(got, expected[1, 64:68])
 
 
-@pytest.mark.parametrize("by_chunk", [False, True])
-def test_a_pass_reaches_as_far_as_its_rows(monkeypatch, recorder, by_chunk):
-    monkeypatch.setattr(attention, "_splits", lambda slabs, reach: by_chunk and reach > STRIDE)
-    monkeypatch.setattr(attention, "_attention_with_log_sums", cpu_attention_with_log_sums)
+def test_a_pass_reaches_as_far_as_its_rows(recorder):
     model = random_model(LlamaConfig(**{**SIZES, "max_position_embeddings": 900}))
     ids, expected = full_pass(model, 800)
     runner = recorded_runner(model, recorder)

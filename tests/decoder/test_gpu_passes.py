@@ -17,6 +17,7 @@ from draftbench.decoder.cuda_graphs import CudaGraphs, RecordedPasses
 from draftbench.decoder.device import default_dtype, make_ready
 from draftbench.decoder.drafters import ModelDrafter, Proposal, ProposalRequest, _Draft
 from draftbench.decoder.llama import LlamaRunner
+from draftbench.decoder.quantized_linear import kernel_of
 from draftbench.decoder.runner import clock_for
 from draftbench.decoder.sampling import TOP_P_CANDIDATES
 from draftbench.decoder.speculate import _answers
@@ -28,13 +29,13 @@ from tests.decoder.test_runners import LLAMA, random_model
 # By hand: query, key and value; rotary (roll, multiply, add); store; queries by key head;
 # attention; its result by token; out; add; norm; gate and up; silu; multiply; down; add; norm.
 A_LAYER = 17
-# By hand, of fused kernels: rotary, store and queries by key head in one, add and norm in one, silu
-# and multiply in one: six besides the four products.
-A_FUSED_LAYER = 10
-# Qwen 3 norms queries and keys: each to a place of its own and back, or fused in place.
-OF_NORMED_HEADS, OF_FUSED_NORMED_HEADS = 4, 2
-# The shares of chunks, the product with them, its sum, and back to 16 bits.
-OF_CHUNKS = 4
+# By hand, of kernels for few tokens: the four products and attention. Tokens for weights of 8 bits
+# are rounded before each product.
+OF_FEW, OF_ROUNDING = 5, 4
+# By hand, of kernels for many: the same, and rotary with store, two sums with norm, SwiGLU.
+OF_MANY = 9
+# Qwen 3 norms queries and keys: each to a place of its own and back, or as it rotates them.
+OF_NORMED_HEADS, OF_ROTATION = 4, 1
 
 
 class Watched:
@@ -92,7 +93,7 @@ def on_gpu(monkeypatch):
     moved, copied = torch.Tensor.to, torch.ops.aten.copy_.default
     for module in (cuda_graphs, llama):  # where it would pin the host's memory
         monkeypatch.setattr(module, "on_device", on_device)
-    monkeypatch.setattr(llama, "has_fused_kernels", lambda device: False)
+    monkeypatch.setattr(llama, "has_triton", lambda device: False)
     # Values are what this GPU lacks.
     monkeypatch.setattr(RecordedPasses, "_cosine", lambda *of_a_pass: 1.0)
 
@@ -131,7 +132,7 @@ def kernels(request, monkeypatch, on_gpu):
     """Those of recorded passes; here no more than their shapes is needed of them."""
     if request.param == "fused kernels":
         pytest.importorskip("triton", reason="Triton comes with PyTorch's builds for CUDA")
-        monkeypatch.setattr(llama, "has_fused_kernels", lambda device: True)
+        monkeypatch.setattr(llama, "has_triton", lambda device: True)
     return request.param
 
 
@@ -156,30 +157,48 @@ def test_a_recorded_pass_holds_nothing_that_a_graph_cannot_repeat(
     assert all(tensor.device.type == "cuda" for tensor in runner.tensors())
 
 
+def launches_of_a_layer(on_gpu, name, **options):
+    """Of each recording: those of a model of two layers less those of one."""
+    one, two = (on_gpu(name, layers=layers, **options)[1] for layers in (1, 2))
+    pairs = zip(one, two, strict=True)
+    return [len(more.launched) - len(fewer.launched) for fewer, more in pairs]
+
+
 @pytest.mark.parametrize("name", LLAMA)
 def test_a_layer_of_a_recorded_pass_is_few_launches(on_gpu, kernels, name):
-    one, two = (on_gpu(name, layers=layers)[1] for layers in (1, 2))
-    most, of_heads = A_LAYER, OF_NORMED_HEADS
+    """Widths of 1, 2 and 5, with 256 and 512 keys: one launch more joins what is seen of these."""
+    launches, norms = launches_of_a_layer(on_gpu, name), name == "qwen3"
     if kernels == "fused kernels":
-        most, of_heads = A_FUSED_LAYER, OF_FUSED_NORMED_HEADS
-    for fewer, more in zip(one, two, strict=True):
-        launches = len(more.launched) - len(fewer.launched)
-        assert launches <= most + of_heads * (name == "qwen3")
+        expected = OF_FEW + OF_ROTATION * norms
+        assert launches == 3 * [expected, expected + 1]
+    else:
+        assert launches == 6 * [A_LAYER + OF_NORMED_HEADS * norms]
+
+
+@pytest.mark.parametrize("kernels", ["fused kernels"], indirect=True)
+@pytest.mark.parametrize(
+    ("level", "width", "expected"),
+    [
+        ("none", 4, OF_FEW),
+        ("none", 5, OF_MANY),
+        ("int8", 16, OF_FEW + OF_ROUNDING),
+        ("fp8", 16, OF_FEW + OF_ROUNDING),
+        ("int8", 17, OF_MANY + OF_ROUNDING),
+        ("int4", 1, OF_MANY),
+    ],
+)
+def test_how_many_tokens_are_few_depends_on_the_weights(on_gpu, kernels, level, width, expected):
+    """Four rows of them: up to 16 for weights of 16 bits, up to 64 for 8 bits."""
+    options = {"level": level, "rows": 4, "widths": (width,), "capacity": 100}
+    assert launches_of_a_layer(on_gpu, "llama", **options) == [expected]
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_more_than_1024_keys_are_attended_to_by_chunks_and_not_copied(on_gpu, kernels, rows):
-    """Reaches of 256, 512, 1024, 2048 and 2304 keys."""
-    one, two = (
-        on_gpu("llama", layers=layers, rows=rows, widths=(5,), capacity=2200)[1]
-        for layers in (1, 2)
-    )
-    pairs = zip(one, two, strict=True)
-    launches = [len(more.launched) - len(fewer.launched) for fewer, more in pairs]
-    assert [extra - launches[0] for extra in launches] == [0, 0, 0, OF_CHUNKS, OF_CHUNKS]
-    assert [found for recorded in two for found in recorded.illegal] == []
-    by_chunk = "_scaled_dot_product_efficient_attention"
-    assert [recorded.launched.count(by_chunk) for recorded in two[3:]] == [2, 2]
+def test_many_keys_are_not_copied(on_gpu, kernels, rows):
+    """Reaches of 256, 512, 1024, 2048 and 2304 keys: no launch more than for 512."""
+    options = {"rows": rows, "widths": (5,), "capacity": 2200}
+    of_256, *of_more = launches_of_a_layer(on_gpu, "llama", **options)
+    assert of_more == [of_256 + (kernels == "fused kernels")] * 4
 
 
 @pytest.mark.parametrize(
@@ -187,6 +206,7 @@ def test_more_than_1024_keys_are_attended_to_by_chunks_and_not_copied(on_gpu, ke
     [
         *(((9, 0), level) for level in LEVELS),
         ((8, 9), "fp8"),
+        ((8, 0), "int8"),
         ((8, 0), "int4"),
         ((7, 5), "none"),
         ((7, 5), "int4"),
@@ -214,7 +234,9 @@ def test_every_kind_of_pass_has_what_the_kernels_of_a_gpu_take(on_gpu, level, ca
         "llama", level, rows=2, widths=(1, 5), capacity=1500, card=card, then=then
     )
     # Query, key and value, output, gate and up, down of two layers, and the head.
-    kernel = "_weight_int4pack_mm" if level == "int4" and card >= (8, 0) else "linear"
+    kernel = "linear"
+    if level != "none" and kernel_of(level, "cuda") is not None:
+        kernel = "_weight_int4pack_mm" if level == "int4" else "product"
     assert [recorded.launched.count(kernel) for recorded in recordings] == [9] * len(recordings)
 
 

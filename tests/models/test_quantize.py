@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, MambaConfig
 
-from draftbench.decoder import linear
+from draftbench.decoder import linear, quantized_linear
 from draftbench.decoder.any_transformer import TransformersRunner
 from draftbench.decoder.linear import has_fbgemm, multiplies_bfloat16
 from draftbench.errors import ModelError
@@ -33,10 +33,11 @@ BFLOAT16, FLOAT32 = 2, 4
 
 @pytest.fixture
 def card(monkeypatch):
-    """A GPU of this compute capability; 9.0 if nothing else is said."""
+    """A GPU of this compute capability; 9.0, with Triton, if nothing else is said."""
 
-    def here(capability=(9, 0)):
+    def here(capability=(9, 0), triton=True):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(quantized_linear, "has_triton", lambda device: triton)
 
     here()
     return here
@@ -60,31 +61,36 @@ def test_the_table_says_what_each_level_is_on_a_device():
 
 
 @pytest.mark.parametrize(
-    ("capability", "slow"),
-    [((9, 0), ["fp8", "int8"]), ((8, 9), ["fp8", "int8"]), ((7, 5), ["fp8", "int8", "int4"])],
+    ("capability", "triton", "slow"),
+    [
+        ((9, 0), True, []),
+        ((9, 0), False, ["fp8", "int8"]),
+        ((8, 9), True, []),
+        ((8, 6), True, ["fp8"]),
+        ((7, 5), True, ["fp8", "int8", "int4"]),
+    ],
 )
-def test_on_a_gpu_a_level_is_offered_where_it_moves_fewer_bytes_in_as_many_launches(
-    card, capability, slow
-):
-    card(capability)
+def test_a_gpu_offers_the_levels_whose_kernels_it_can_run(card, capability, triton, slow):
+    card(capability, triton)
     rows = level_table("cuda:1")
     assert [row.level for row in rows if row.kernel is None] == slow
     assert all(" a weight" in row.moves and "(" in row.moves for row in rows if row.level != "none")
 
 
 @pytest.mark.parametrize(
-    ("capability", "level", "why"),
+    ("capability", "triton", "level", "why"),
     [
-        ((9, 0), "fp8", "cuda: 1 byte a weight, but 9 launches"),
-        ((9, 0), "int8", "cuda: 5 bytes a weight"),
-        ((7, 5), "fp8", "cuda: 1 byte a weight, but 9 launches"),
-        ((7, 5), "int4", "needs compute capability 8.0, and this GPU has 7.5"),
+        ((9, 0), False, "fp8", "needs Triton, which is not installed"),
+        ((9, 0), False, "int8", "needs Triton, which is not installed"),
+        ((8, 6), False, "fp8", "needs compute capability 8.9, and this GPU has 8.6"),
+        ((7, 5), True, "int8", "needs compute capability 8.0, and this GPU has 7.5"),
+        ((7, 5), True, "int4", "needs compute capability 8.0, and this GPU has 7.5"),
     ],
 )
 def test_a_level_that_a_gpu_has_no_kernel_for_is_refused_before_weights_load(
-    workshop, card, monkeypatch, capability, level, why
+    workshop, card, monkeypatch, capability, triton, level, why
 ):
-    card(capability)
+    card(capability, triton)
     monkeypatch.delattr(ModelSource, "load")
     build = Build(torch.float16, level, "cuda")
     with pytest.raises(ModelError, match="has no fast kernel on this device") as caught:
@@ -108,7 +114,6 @@ def test_nothing_is_quantized_over_several_gpus(card, monkeypatch, simulate):
         ("int4", 200_000, "cpu"),
         # Nothing gets smaller: whether it fits shows when it loads.
         ("none", 200_000, "cuda:1"),
-        ("fp8", 200_000, "cuda:1"),
     ],
 )
 def test_weights_that_a_gpu_has_no_room_for_are_quantized_on_their_way_there(
@@ -123,22 +128,25 @@ def test_weights_that_a_gpu_has_no_room_for_are_quantized_on_their_way_there(
     ("level", "device", "words", "hint"),
     [
         ("fp8", "cpu", r"`fp8` has no fast kernel on this device \(cpu\)", "--simulate-quant"),
-        ("int8", "cuda:1", r"`int8` has no fast kernel .* \(cuda: 5 bytes", "--simulate-quant"),
-        ("fp8", "cuda", r"`fp8` has no fast kernel .* 9 launches", "its cost is unknown here"),
+        ("fp8", "cuda:1", r"`fp8` has no fast kernel .* \(Triton, .* 8\.9", "--simulate-quant"),
+        ("fp8", "cuda", r"`fp8` has no fast kernel .* 8\.9", "its cost is unknown here"),
         ("int5", "cpu", "unknown quantization `int5`", "none, fp8, int8, int4"),
         ("int4", "cuda", "`int4` needs bfloat16", "--dtype bfloat16"),
     ],
 )
 def test_a_level_that_cannot_be_had_is_refused(workshop, card, level, device, words, hint):
+    card((8, 0))
     with pytest.raises(ModelError, match=words) as caught:
         build_runner(workshop.source("model"), Build(torch.float32, level, device), None)
     assert hint in caught.value.hint
 
 
 def test_a_level_without_a_kernel_may_be_simulated(card):
+    card((8, 0))
     for level, device, real in (
         ("fp8", "cpu", False),
-        ("int8", "cuda:1", False),
+        ("fp8", "cuda:1", False),
+        ("int8", "cuda:1", True),
         ("int4", "cuda:1", True),
         ("int4", "cpu", True),
     ):
