@@ -68,7 +68,7 @@ class DecisionOptions:
     )
     objective: Objective = in_decision(
         "speedup",
-        "Rank by speedup (after the first token), latency (prefills included), throughput or "
+        "Rank by speedup (prefill excluded), latency (prefill included), throughput or "
         "cost; the last two also choose among --concurrency.",
         "NAME",
         among=tuple(RANKS_BY),

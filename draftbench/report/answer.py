@@ -52,7 +52,7 @@ DECISIONS = {
 # What a column of the table of all figures means, for the columns that are shown.
 _LEGEND = {
     "": "±: half of a 95% interval over requests (of c, over repeated timings).",
-    "τ": "τ: mean accepted length, the tokens that a round with a draft yields, the target's own "
+    "τ": "τ: mean accepted length, the tokens that a round with a draft produces, the target's own "
     "included.",
     "tok/round": "tok/round: tokens of a round, rounds without a draft included.",
     "c": "c: time of a draft step / target step.",

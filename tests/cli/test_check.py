@@ -25,6 +25,11 @@ def test_a_pair_that_works_exits_0(command, words):
         assert f"  {engine} accepts" in outcome.out
 
 
+def test_that_neither_has_a_chat_template_is_not_hidden_in_what_is_the_same(command, words):
+    said = " ".join(command(*words).out.split())
+    assert "adds bos token. Chat template: none in either, so chats cannot be measured." in said
+
+
 def test_one_pair_that_cannot_work_exits_1(command, words, tmp_path):
     words = [*words, "--drafts", stranger(tmp_path), "--all"]
     outcome = command(*words, "--traffic", "suite:completion", "--sample", 4)

@@ -82,3 +82,8 @@ def test_a_bad_row_is_named_with_its_reason(command, log):
     assert "prod.jsonl:3: not JSON" in outcome.err
     skipped = command("traffic", log, "--skip-bad").out
     assert "bad row prod.jsonl:2: no known form of request" in skipped
+
+
+def test_only_a_sweep_samples_so_a_log_is_shown_without_a_seed(command, log):
+    assert "--seed" not in command("traffic", "--help").out
+    assert "--seed" in command("sweep", "--help").out

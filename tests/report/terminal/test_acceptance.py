@@ -132,7 +132,7 @@ def on_one_screen(*candidates: CandidateAcceptance) -> str:
 
 def test_on_one_screen_few_requests_are_warned_of_once_by_the_fewest() -> None:
     shown = on_one_screen(by_segment("small", 14.0, 31.0), by_segment("tiny", 12.0, 33.0))
-    assert re.findall(r"requests of equal length: (.*)", shown) == ["s0 12"]
+    assert re.findall(r"effective sample under 30\): (.*)", shown) == ["s0 12"]
 
 
 def test_only_candidates_of_the_table_are_warned_of() -> None:
@@ -190,7 +190,7 @@ def test_one_screen_names_the_faults_and_the_way_to_the_rest() -> None:
     shown = render(REPORT, "table", 80, everything=False)
     assert len(shown.splitlines()) <= 25
     assert "suspected fault: not one token in 320 positions" in shown.replace("\n    ", " ")
-    assert "`--all`" in shown
+    assert shown.endswith("Everything: --all.")
 
 
 def test_one_screen_shows_the_least_the_usual_and_the_largest_k() -> None:
