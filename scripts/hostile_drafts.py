@@ -123,7 +123,7 @@ def main() -> int:
             controls=False,
             threads=1,
             candidate_timeout=SECONDS,
-            isolate=True,
+            workers=1,
             trust=Trust(remote_code=True),
         )
         folder = run(prepare(options, "hostile drafts", Silence()), Path(place) / "run", Silence())

@@ -194,7 +194,8 @@ class World:
             enough = None
             if self.scenario.stops:
                 replayed = run_of(manifest(self.scenario), [*responses, *replays])
-                enough = timed_enough(replayed, draft, 1, responses, self.scenario.cells)
+                cells = self.scenario.cells
+                enough = partial(timed_enough, replayed, draft, 1, responses, cells)
             records += self.costs(draft, self.steps[at], enough)
             if self.scenario.parted:
                 accepted = self.accepted(responses, rates, at)

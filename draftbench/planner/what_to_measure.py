@@ -7,7 +7,7 @@ All answers follow from recorded observations alone, so that a sweep that resume
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -98,8 +98,13 @@ def next_start(
 
 
 def timed_enough(
-    run: Run, candidate: Candidate, concurrency: int, decoded: Sequence[Trajectory], cells: int
-) -> Callable[[Sequence[CostPoint]], bool]:
+    run: Run,
+    candidate: Candidate,
+    concurrency: int,
+    decoded: Sequence[Trajectory],
+    cells: int,
+    points: Sequence[CostPoint],
+) -> bool:
     """Judges the points of one block and concurrency as they are timed, turn by turn.
 
     Timing continues until what it adds to the interval of the best predicted speed-up is at most
@@ -113,27 +118,23 @@ def timed_enough(
         decoded: responses that will be decoded, at no more than so many `cells`, the baseline
             among them.
     """
-    tokens = sum(t.output_tokens for t in decoded)
     along = candidate_rounds(run, candidate)
-
-    def enough(points: Sequence[CostPoint]) -> bool:
-        evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
-        best = evaluator.at(concurrency, candidate).best_of_draft if along.laws else None
-        if best is None or best.block is None or best.parts is None:
-            return True
-        if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
-            return False
-        speed = best.value("expected") or 1.0
-        step = float(best.block.target.at(1, along.context)[0, 0])
-        decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
-        if _spent_with_next_visit(points) > SHARE_OF_DECODING * decoding:
-            return True
-        low, high = quantiles(best.timing, (0.025, 0.975))
-        of_requests = 1.96 * math.sqrt(best.parts[0])
-        small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
-        return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
-
-    return enough
+    evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
+    best = evaluator.at(concurrency, candidate).best_of_draft if along.laws else None
+    if best is None or best.block is None or best.parts is None:
+        return True
+    if any(_unstalled(point) < _LEAST_PASSES for point in points if point.what != "prefill"):
+        return False
+    speed = best.value("expected") or 1.0
+    step = float(best.block.target.at(1, along.context)[0, 0])
+    tokens = sum(t.output_tokens for t in decoded)
+    decoding = tokens * step / concurrency * (1 + (cells - 1) / speed)
+    if _spent_with_next_visit(points) > SHARE_OF_DECODING * decoding:
+        return True
+    low, high = quantiles(best.timing, (0.025, 0.975))
+    of_requests = 1.96 * math.sqrt(best.parts[0])
+    small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
+    return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 
 
 def _unstalled(point: CostPoint) -> int:

@@ -8,6 +8,7 @@ and its failure is cleared once it succeeds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from draftbench.decoder.self_check import distribution_fault
@@ -17,11 +18,11 @@ from draftbench.run_folder.folder import RunFolder
 from draftbench.sweep.engine_ask import EngineWorker
 from draftbench.sweep.engine_check import refuse_changes
 from draftbench.sweep.failures import changed_model
-from draftbench.sweep.isolation import IsolatedWorker
 from draftbench.sweep.options import Watcher
+from draftbench.sweep.pool import Pool
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import SweepState
-from draftbench.sweep.worker import Private, Worker
+from draftbench.sweep.worker import Private
 
 
 def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
@@ -37,7 +38,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     if prepared.options.audit:
         _audit(prepared.options.mode, watcher)
     folder = RunFolder.create(out, prepared.manifest)
-    with folder.writer() as writer:
+    with folder.writer() as writer, ExitStack() as stack:
 
         def keep(records: Sequence[Observation], private: Private = ()) -> None:
             """Write what was measured. Texts come before their records: a kill between the two
@@ -65,13 +66,11 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
             watcher.note("everything is measured already; no model is loaded")
             folder.note_sweep(prepared.manifest, None)
             return folder
-        worker: Worker | IsolatedWorker | EngineWorker
+        worker: Pool | EngineWorker
         if prepared.serving is not None:
             worker = EngineWorker(prepared, state, folder, keep, watcher)
-        elif prepared.options.isolate or prepared.options.processes > 1:
-            worker = IsolatedWorker(prepared, folder, keep, watcher)
         else:
-            worker = Worker(prepared, state, keep, watcher)
+            worker = stack.enter_context(Pool(prepared, state, keep, watcher))
         failed: set[Candidate] = set()
         repeats = prepared.options.repeats
         # All candidates once, then again in reverse order and so on: drift of the machine then
@@ -79,7 +78,7 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         for repeat in range(repeats):
             last = repeat + 1 == repeats
             if repeat > 0:
-                left = SweepState.read(prepared, folder).left()[:: -1 if repeat % 2 else 1]
+                left = state.left()[:: -1 if repeat % 2 else 1]
                 what = "repeat" if prepared.serving else "process"
                 watcher.note(f"{what} {repeat + 1} of {repeats}")
             for candidate in left:

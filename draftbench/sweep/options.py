@@ -95,6 +95,18 @@ def _lookup(text: str) -> NGramSizes:
     return NGramSizes(longest, shortest)
 
 
+def _cards(text: str) -> tuple[int, ...]:
+    """`0-3,6` → (0, 1, 2, 3, 6)."""
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        cards = [card for first, *last in ends for card in range(first, [first, *last][-1] + 1)]
+        if max(map(len, ends)) <= 2 and cards:
+            return tuple(dict.fromkeys(cards))
+    except ValueError:
+        pass
+    raise UsageError(f"--cards {text}: expected numbers of GPUs", hint="for example --cards 0-7")
+
+
 def _temperature(text: str) -> float:
     try:
         value = float(text)
@@ -335,10 +347,19 @@ class SweepOptions:
         "Exit 1 if speculation changes what the target writes.",
         hint="whether texts are the same is measured anyway",
     )
-    isolate: bool = in_built_in(
-        False,
-        "Run each candidate in its own process, so a crash loses only that candidate (slower).",
+    workers: int | None = in_built_in(
+        None,
+        "Share responses and replays among so many processes, each of which loads the target; a "
+        "crash costs one task. Steps are timed by one of them alone (default: this process).",
         hint="an engine runs in separate processes anyway",
+        min=1,
+    )
+    cards: tuple[int, ...] | None = in_built_in(
+        None,
+        "One worker on each of these GPUs, e.g. 0-7.",
+        "N,…",
+        hint="an engine takes its GPUs by --engine-args",
+        parse=_cards,
     )
 
     candidate_timeout: float | None = in_safety(
@@ -354,6 +375,16 @@ class SweepOptions:
         if self.serving is None or self.serving.arrivals == "closed":
             return max(self.concurrency)
         return self.serving.max_concurrency or SLOTS
+
+    @property
+    def at_once(self) -> int:
+        """How many workers share the sweep."""
+        return len(self.cards or ()) or self.workers or 1
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether they run in processes of their own."""
+        return bool(self.cards or self.workers) or self.processes > 1
 
     @property
     def most_ks(self) -> int:

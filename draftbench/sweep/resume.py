@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import chain
 from typing import NamedTuple
 
+from draftbench.measure.prompts import Prompt
+from draftbench.measure.step_costs import CostGrid, grid_for
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
+from draftbench.models.compatibility import context_length_of
 from draftbench.planner.what_to_measure import ks_to_decode, next_start, timed_enough
 from draftbench.records import (
     LOOKUP,
@@ -38,6 +42,12 @@ from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Serving
 from draftbench.sweep.preparation import Prepared
 
 
+class Answering(NamedTuple):
+    """Write the responses of a group, or take them from the log, and score them."""
+
+    group: list[PromptSample]
+
+
 class Replaying(NamedTuple):
     """Replay the groups in which a response is not replayed yet."""
 
@@ -45,9 +55,10 @@ class Replaying(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Time steps at a concurrency."""
+    """Time the passes of a grid until they are timed well enough."""
 
-    concurrency: int
+    grid: CostGrid
+    enough: Callable[[Sequence[CostPoint]], bool]
 
 
 class Decoding(NamedTuple):
@@ -88,16 +99,7 @@ class SweepState:
             RunFolderError: a file that cannot be read, or was changed.
         """
         state = cls(prepared, plan(prepared.prompts, prepared.options.samples))
-        prompts = {prompt.request.id: prompt for prompt in prepared.prompts}
-        texts = {text.key: text for text in folder.records(PrivateText)}
-        for record in folder.observations(resumes=True):
-            if not isinstance(record, Trajectory):
-                state.add([record])
-                continue
-            if record.request in prompts and record.key in texts:
-                text = texts[record.key]
-                response = ScoredResponse.recorded(prompts[record.request], text, record)
-                state.responses[response.key] = response
+        state.add(folder.observations(resumes=True), folder.records(PrivateText))
         for along in state.replays.values():
             for key in along.keys() & state.responses.keys():
                 check_that_it_fits(along[key], state.responses[key].trajectory, folder)
@@ -136,10 +138,16 @@ class SweepState:
             *self.faults,
         ]
 
-    def add(self, records: Iterable[Observation]) -> None:
-        """Take note of observations; who has a response's tokens puts it into `responses`."""
+    def add(self, records: Iterable[Observation], texts: Iterable[PrivateText] = ()) -> None:
+        """Take note of observations; of a response only with its text."""
+        known = {text.key: text for text in texts}
         for record in records:
             match record:
+                case Trajectory(request=request, key=key):
+                    if request in self.prompts and key in known:
+                        self.responses[key] = ScoredResponse.recorded(
+                            self.prompts[request], known[key], record
+                        )
                 case Replay() | LookupReplay():
                     along = self.replays.setdefault(record.candidate, {})
                     along[record.key] = record
@@ -158,6 +166,11 @@ class SweepState:
                     self.failures.pop(record.candidate, None)
                 case Failure():
                     self.failures[record.candidate] = record
+
+    @cached_property
+    def prompts(self) -> dict[str, Prompt]:
+        """The prompts by the ids of their requests."""
+        return {prompt.request.id: prompt for prompt in self.prepared.prompts}
 
     def _add_answer(self, row: Served) -> None:
         """Record an answer, or the error in its place. At times of arrival only the answers of one
@@ -213,19 +226,26 @@ class SweepState:
 
         return tuple(c for c in candidates if c in self.failures or not whole(c))
 
+    def unreplayed(self, candidate: Candidate) -> list[list[ScoredResponse]]:
+        """The groups in which a response is not replayed yet; none where it has no weights here to
+        be replayed with.
+        """
+        if (
+            self.prepared.serving is not None
+            and candidate.draft != LOOKUP
+            and candidate.draft not in self.prepared.drafts
+        ):
+            return []
+        along = self.along(candidate)
+        return [group for group in self.drafted() if any(r.key not in along for r in group)]
+
     def steps(self, candidate: Candidate) -> Iterator[Replaying | Timing | Decoding]:
         """The steps left for a candidate in one process, in order. Take each before asking for the
         next: at which k's to decode follows from it.
         """
-        along = self.along(candidate)
-        missing = [group for group in self.drafted() if any(r.key not in along for r in group)]
-        serving = self.prepared.serving
-        # On an engine, what has no weights here is not replayed.
-        if missing and (
-            serving is None or candidate.draft == LOOKUP or candidate.draft in self.prepared.drafts
-        ):
+        if missing := self.unreplayed(candidate):
             yield Replaying(missing)
-        if serving is not None:  # its servers are in `sessions`
+        if self.prepared.serving is not None:  # its servers are in `sessions`
             return
         loaded = [self.facts[model][-1] for model in (None, candidate) if model in self.facts]
         # The speed of a simulated level says nothing about the level.
@@ -238,7 +258,11 @@ class SweepState:
             points = self.costs.get(str(candidate), ())
             timed = {point.process for point in points if point.concurrency == concurrency}
             if len(timed) < self.prepared.options.processes:
-                yield Timing(concurrency)
+                room = context_length_of(self.prepared.target)
+                assert room is not None  # or the sweep was refused
+                drafted = list(chain.from_iterable(self.drafted()))
+                grid = grid_for(drafted, self.prepared.options.ks, room, concurrency)
+                yield Timing(grid, self._timed_enough(candidate, concurrency))
             ks = self._ks(candidate, concurrency)
             done = self._decoded(candidate, ks, concurrency)
             if ks and any(response.key not in done for response in responses):
@@ -347,7 +371,7 @@ class SweepState:
         run = run_of(self.prepared.manifest, records)
         return ks_to_decode(run, candidate, concurrency, options.most_ks)
 
-    def timed_enough(
+    def _timed_enough(
         self, candidate: Candidate, concurrency: int
     ) -> Callable[[Sequence[CostPoint]], bool]:
         """Whether its steps are timed well enough for what was replayed and will be decoded."""
@@ -360,7 +384,9 @@ class SweepState:
         replays = (self.replays.get(part, {}).values() for part in parts if part)
         records = [*trajectories, *chain.from_iterable(replays)]
         run = run_of(self.prepared.manifest, records)
-        return timed_enough(run, candidate, concurrency, decoded, 1 + options.most_ks)
+        return partial(
+            timed_enough, run, candidate, concurrency, decoded, 1 + options.most_ks
+        )
 
     def _decoded(self, candidate: Candidate, ks: Sequence[int], concurrency: int) -> set[Key]:
         """The responses that enough processes decoded, both without a draft and at every k."""

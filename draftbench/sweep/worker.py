@@ -1,8 +1,5 @@
-"""Measures with the built-in decoder: writes the target's responses once, then loads, checks,
-replays, times and decodes each candidate.
-
-Workers of another kind offer the same `attempt`: it hands observations to `keep` as soon as they
-are made, and returns what was wrong with this candidate alone.
+"""Measures with the built-in decoder, one step of one candidate at a time: the loaded target, the
+candidate that it measures, and what is made of them. A worker decides nothing of what is measured.
 """
 
 from __future__ import annotations
@@ -10,22 +7,21 @@ from __future__ import annotations
 import gc
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import torch
 
 from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import clock_for
-from draftbench.errors import DraftbenchError, ModelError, TrafficError
+from draftbench.errors import DraftbenchError, ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
-from draftbench.measure.decoding import decode_requests, repeats_of
+from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import TextSide
 from draftbench.measure.replay import replay, stepping_disagreement
-from draftbench.measure.step_costs import LEAST_TURNS, grid_for, time_steps
-from draftbench.measure.trajectories import generate, logged, refuse_foreign_log, score
+from draftbench.measure.step_costs import LEAST_TURNS, time_steps
+from draftbench.measure.trajectories import ScoredResponse, generate, logged, score
 from draftbench.models.drafting import parsed
 from draftbench.models.eagle import build_head
 from draftbench.models.mtp import build_mtp
@@ -44,93 +40,132 @@ from draftbench.records import (
 from draftbench.run_folder.folder import PrivateStart, PrivateText
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.machine import Watch
-from draftbench.sweep.failures import failure, known_error, parts_missing, timed_out
+from draftbench.sweep.failures import failure, known_error, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
-from draftbench.sweep.resume import Decoding, Replaying, SweepState, Timing
+from draftbench.sweep.resume import Answering, Decoding, Replaying, Timing
 
 Private = Sequence[PrivateText] | Sequence[PrivateStart]
+# How often all passes are timed, as far as is known before.
+TURNS = 2 * LEAST_TURNS
 # Writes observations, and the private part of them, to the run folder.
 Keep = Callable[[Sequence[Observation], Private], None]
 
 
+@dataclass(frozen=True)
+class Task:
+    """A step of a candidate, or (None) of the target, and what a worker needs to know for it."""
+
+    candidate: Candidate | None
+    step: Answering | Replaying | Timing | Decoding
+    # What target and candidate were loaded as before in this run, where anything was.
+    loaded_as: Mapping[Candidate | None, ModelFacts]
+    longest: ScoredResponse | None = None  # on which the passes of a draft are tried
+    seconds: float | None = None  # that are left of the candidate's
+
+    def __str__(self) -> str:
+        return str(self.candidate or "the target's responses")
+
+
 class Worker:
-    """The loaded target with its responses, ready for candidates.
+    """A target, loaded for the first task, and the last candidate that a task named."""
 
-    Raises:
-        ModelError: the target cannot be loaded or run.
-        TrafficError: nothing to measure on, or logged responses that are not the target's.
-    """
-
-    def __init__(self, prepared: Prepared, state: SweepState, keep: Keep, watcher: Watcher) -> None:
+    def __init__(self, prepared: Prepared, keep: Keep, watcher: Watcher) -> None:
         self.prepared, self.options = prepared, prepared.options
-        self.state, self.keep, self.watcher = state, keep, watcher
+        self.keep, self.watcher = keep, watcher
+        self.process = uuid.uuid4().hex[:8]
         self.deadline: float | None = None
-        watcher.note(f"loading the target {prepared.target.name}")
+        self._machine: Watch | None = None
+        self._measurement: MeasurementContext | None = None
+        self._loaded: LoadedCandidate | None = None
+
+    def prepare(self, task: Task) -> None:
+        """Load the target, unless it is.
+
+        Raises:
+            ModelError: it cannot be loaded or run.
+        """
+        if self._measurement is not None:
+            return
+        self.watcher.note(f"loading the target {self.prepared.target.name}")
+        known = task.loaded_as.get(None)
+        build = replace(self.prepared.build, least_rows=known and known.least_rows)
         try:
-            process = uuid.uuid4().hex[:8]
-            self.machine = Watch(process)
-            build = replace(prepared.build, least_rows=state.least_rows(None))
-            target, facts = build_runner(prepared.target, build, None)
-            self._keep_facts(facts)
-            self.measurement = MeasurementContext(
+            target, facts = build_runner(self.prepared.target, build, None)
+            self._keep_facts(facts, known)
+            self._measurement = MeasurementContext(
                 target=target,
-                text=TextSide(prepared.target),
+                text=TextSide(self.prepared.target),
                 mode=self.options.mode,
                 ks=self.options.ks,
                 lookup=self.options.lookup,
-                dtype=prepared.manifest.question.dtype,
+                dtype=self.prepared.manifest.question.dtype,
                 clock=clock_for(target.device),
-                process=process,
+                process=self.process,
                 digest=lambda tokens: keyed_hash(self.options.traffic.key, repr(tokens).encode()),
                 between=self._between,
             )
-            self._answer_requests()
-        except DraftbenchError:
-            raise
         # Whatever a library raises here ends the sweep, with a message.
         except Exception as error:
-            raise known_error(f"the target {prepared.target.name}", error) from error
+            raise known_error(f"the target {self.prepared.target.name}", error) from error
 
-    def attempt(self, candidate: Candidate) -> Failure | None:
-        """Measure one candidate; what is wrong with it alone is returned, not raised.
+    @property
+    def measurement(self) -> MeasurementContext:
+        """What all candidates share, once a task was prepared."""
+        assert self._measurement is not None
+        return self._measurement
+
+    def take(self, task: Task) -> Failure | None:
+        """Do a task that was prepared; what is wrong with its candidate alone is returned, not
+        raised.
 
         Raises:
-            DraftbenchError: the run folder cannot be written.
+            DraftbenchError: the target fails, or the run folder cannot be written.
         """
-        limit = self.options.candidate_timeout
-        self.deadline = None if limit is None else time.monotonic() + limit
-        loaded, stage = None, "load"
+        self.deadline = None if task.seconds is None else time.monotonic() + task.seconds
+        self._watch_machine(task)
+        if task.candidate is None:
+            self._answer(task)
+            return None
+        stage = "load"
         try:
-            loaded = self._load(candidate)
+            if self._loaded is None or self._loaded.candidate != task.candidate:
+                self.forget()
+                self._loaded = self._load(task.candidate, task)
             stage = "measure"
-            self._measure(loaded)
+            self._measure(self._loaded, task.step)
         # Whatever a model's code and its libraries raise, the sweep continues.
         except Exception as error:
             if isinstance(error, DraftbenchError) and not isinstance(error, ModelError):
                 raise
-            return failure(candidate, error, stage)
-        finally:
-            loaded = None  # or its weights would be in memory beside the next one's
-            gc.collect()
-            self.measurement.target.forget_caches()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        return None
+            failed = failure(task.candidate, error, stage)
+        else:
+            return None
+        self.forget()  # once the error no longer holds the weights
+        return failed
 
-    def _answer_requests(self) -> None:
-        """Write the responses that are missing, or take them from the log, and score them, group by
-        group.
+    def forget(self) -> None:
+        """Free the candidate, or its weights would be in memory beside the next one's."""
+        self._loaded = None
+        gc.collect()
+        self.measurement.target.forget_caches()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _watch_machine(self, task: Task) -> None:
+        """Watch what else runs on the machine; beside other workers, which are no strangers, only
+        while something is timed.
         """
-        measurement, origin, missing = (
-            self.measurement,
-            self.options.responses,
-            self.state.unanswered(),
-        )
-        # A response that is written still has to be scored, which can take as long.
-        units = 2 * sum(map(len, missing))
-        self.watcher.stage("responses of the target, written and scored", units)
-        for group in missing:
+        if self.options.at_once > 1 and not isinstance(task.step, (Timing, Decoding)):
+            self._machine = None
+        elif self._machine is None:
+            self._machine = Watch(self.process)
+
+    def _answer(self, task: Task) -> None:
+        """Write a group of responses, or take them from the log, and score them."""
+        assert isinstance(task.step, Answering)
+        measurement, group, origin = self.measurement, task.step.group, self.options.responses
+        try:
             if origin == "log":
                 outputs = [logged(prompt) for prompt, _ in group]
                 self._between(len(outputs))
@@ -139,25 +174,12 @@ class Worker:
                     group, measurement.target, measurement.text, measurement.clock, self._between
                 )
             made = score(group, outputs, measurement.target, origin, measurement.digest)
-            self._keep([r.trajectory for r in made], [r.private() for r in made])
-            self.state.responses.update({response.key: response for response in made})
-            self._between(len(made))
-        self.drafted = list(chain.from_iterable(self.state.drafted()))
-        if origin == "log":
-            refuse_foreign_log(self.drafted)
-        if not self.drafted:
-            raise TrafficError(
-                "no response is longer than one token, so none has a token to draft",
-                hint="raise the limits, or look at the prompts: the target ends at once",
-            )
-        too_short = len(self.state.responses) - len(self.drafted)
-        if too_short:
-            self.watcher.note(
-                f"left out, since one token leaves nothing to draft: {too_short} of "
-                f"{len(self.state.responses)} responses"
-            )
+        except Exception as error:
+            raise known_error(f"the target {self.prepared.target.name}", error) from error
+        self._keep([r.trajectory for r in made], [r.private() for r in made])
+        self._between(len(made))
 
-    def _load(self, candidate: Candidate) -> LoadedCandidate:
+    def _load(self, candidate: Candidate, task: Task) -> LoadedCandidate:
         """The candidate's model, after a check that one pass over a text chooses the same tokens as
         stepping through it.
         """
@@ -166,8 +188,10 @@ class Worker:
         if candidate.draft == SELF:
             return LoadedCandidate(candidate, self.measurement.target, self.measurement)
         self.watcher.note(f"loading {candidate}")
-        least = self.state.least_rows(candidate)
-        build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
+        known = task.loaded_as.get(candidate)
+        build = replace(
+            self.prepared.build, level=candidate.quant, least_rows=known and known.least_rows
+        )
         target, source = self.prepared.target, self.prepared.drafts[candidate.draft]
         method, loaded = parsed(candidate.draft)[0], self.measurement.target
         if method in ("eagle3", "mtp"):
@@ -177,62 +201,45 @@ class Worker:
             else:
                 layers = target.config.get_text_config().num_hidden_layers
                 head, facts = build_head(source, build, candidate.draft, loaded, layers)
-            self._keep_draft(candidate, facts)
+            self._keep_draft(candidate, facts, known)
             return LoadedCandidate(candidate, head, self.measurement)
         runner, facts = build_runner(source, build, candidate.draft)
         runner = translated(runner, target, source)
-        longest = max(self.drafted, key=lambda response: response.length)
+        assert task.longest is not None
         facts = msgspec.structs.replace(
             facts,
             translated=not keeps_ids(target, source),
             replay_disagreement=stepping_disagreement(
-                runner, longest, NEAR_TIE_MARGIN[self.measurement.dtype]
+                runner, task.longest, NEAR_TIE_MARGIN[self.measurement.dtype]
             ),
         )
-        self._keep_draft(candidate, facts)
+        self._keep_draft(candidate, facts, known)
         return LoadedCandidate(candidate, runner, self.measurement)
 
-    def _keep_draft(self, candidate: Candidate, facts: ModelFacts) -> None:
+    def _keep_draft(self, candidate: Candidate, facts: ModelFacts, known: ModelFacts | None) -> None:
         """Keep a draft's facts, with what was found before it was loaded."""
-        known = self.prepared.caveats.get(candidate.draft, ())
-        self._keep_facts(msgspec.structs.replace(facts, caveats=(*known, *facts.caveats)))
+        caveats = self.prepared.caveats.get(candidate.draft, ())
+        facts = msgspec.structs.replace(facts, caveats=(*caveats, *facts.caveats))
+        self._keep_facts(facts, known)
 
-    def _measure(self, loaded: LoadedCandidate) -> None:
-        """What is left of the candidate: its replays, then for each concurrency the times of its
-        steps and, where that is worth it, decoding.
-        """
-        measurement, candidate = self.measurement, loaded.candidate
-        for step in self.state.steps(candidate):
-            match step:
-                case Replaying() if candidate.beneath:
-                    raise parts_missing(candidate)
-                case Replaying(groups):
-                    self.watcher.stage("replay", sum(map(len, groups)), candidate)
-                    for group in groups:
-                        made = replay(loaded, group)
-                        self._keep(made)
-                        self._between(len(made))
-                case Timing(concurrency):
-                    room = measurement.target.context_length
-                    grid = grid_for(self.drafted, self.options.ks, room, concurrency)
-                    turns = 2 * LEAST_TURNS  # or more, or fewer: until that is enough
-                    self.watcher.stage(f"step times{_of_rows(concurrency)}", turns, candidate)
-                    enough = self.state.timed_enough(candidate, concurrency)
-                    points = time_steps(loaded, grid, enough)
-                    self._keep(points)
-                    samples = max((len(point.seconds) for point in points), default=0)
-                    self._between(max(1, 1 + turns - samples // SAMPLES_PER_VISIT))
-                case Decoding(concurrency, ks, responses, done):
-                    units = sum(response.key not in done for response in responses)
-                    if concurrency > 1:
-                        units = (
-                            (1 + len(ks)) * len(responses) * repeats_of(len(responses), concurrency)
-                        )
-                    at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(concurrency)}"
-                    longer = (1 + len(ks)) / (1 + self.options.expected_ks)
-                    self.watcher.stage(at, units, candidate, longer)
-                    for decodes in decode_requests(loaded, responses, ks, concurrency, done):
-                        self._keep(decodes)
+    def _measure(
+        self, loaded: LoadedCandidate, step: Answering | Replaying | Timing | Decoding
+    ) -> None:
+        """Replay, time or decode."""
+        match step:
+            case Replaying(groups):
+                for group in groups:
+                    made = replay(loaded, group)
+                    self._keep(made)
+                    self._between(len(made))
+            case Timing(grid, enough):
+                points = time_steps(loaded, grid, enough)
+                self._keep(points)
+                samples = max((len(point.seconds) for point in points), default=0)
+                self._between(max(1, 1 + TURNS - samples // SAMPLES_PER_VISIT))
+            case Decoding(concurrency, ks, responses, done):
+                for decodes in decode_requests(loaded, responses, ks, concurrency, done):
+                    self._keep(decodes)
 
     def _between(self, done: int) -> None:
         """Report `done` finished units between two pieces of work, and look at the time.
@@ -246,28 +253,21 @@ class Worker:
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
         """Keep what was measured, and what else ran on the machine meanwhile."""
-        state = self.machine.look()
+        state = self._machine and self._machine.look()
         self.keep(records if state is None else [*records, state], private)
-        self.state.add(records)
 
-    def _keep_facts(self, facts: ModelFacts) -> None:
+    def _keep_facts(self, facts: ModelFacts, known: ModelFacts | None) -> None:
         """Keep a model's facts once.
 
         Raises:
             ModelError: it was measured with other kernels before, which differ in speed and
                 rounding.
         """
-        candidate, recorded = facts.candidate, self.state.facts.get(facts.candidate, [])
-        before = recorded[-1].runner if recorded and self.state.used(candidate) else None
-        if before not in (None, facts.runner):
-            who = f"the draft `{candidate.draft}`" if candidate else "the target"
+        if known and known.runner != facts.runner:
+            who = f"the draft `{facts.candidate.draft}`" if facts.candidate else "the target"
             raise ModelError(
-                f"{who} runs as `{facts.runner}` now and was measured as `{before}`",
+                f"{who} runs as `{facts.runner}` now and was measured as `{known.runner}`",
                 hint="give it the memory and the options that it had, or use another --out",
             )
-        if facts not in recorded:
+        if facts != known:
             self._keep([facts])
-
-
-def _of_rows(concurrency: int) -> str:
-    return "" if concurrency == 1 else f", {concurrency} rows"

@@ -33,7 +33,7 @@ def judged(scene):
         run = scene.observed(*ks)
         points = [record for record in scene.records if isinstance(record, CostPoint)]
         decoded = run.trajectories[:responses]
-        return timed_enough(run, SMALL, 1, decoded, cells)(points)
+        return timed_enough(run, SMALL, 1, decoded, cells, points)
 
     return make
 
@@ -84,7 +84,7 @@ def test_timing_takes_at_most_half_as_long_as_decoding(judged):
 
 def test_what_has_no_speed_to_predict_is_timed_no_longer(scene):
     scene.requests(5, ALL)
-    assert timed_enough(scene.observed(1), SMALL, 1, (), 4)([])
+    assert timed_enough(scene.observed(1), SMALL, 1, (), 4, [])
 
 
 def test_the_best_predicted_k_is_decoded_at_each_load(loaded):

@@ -33,7 +33,7 @@ def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, sm
     with_fields(killer / "config.json", auto_map={"AutoModelForCausalLM": "modeling_killer.Model"})
     (killer / "modeling_killer.py").write_text(KILLS_ITSELF.format(file=str(tmp_path / "left")))
     trust = Trust(remote_code=True)
-    found = small.found(killer, "ngram", trust=trust, isolate=True, measure="none")
+    found = small.found(killer, "ngram", trust=trust, workers=1, measure="none")
     os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)  # fails if it is gone
     assert [(str(f.candidate), f.reason) for f in found.failures] == [
         ("killer", "its process was ended by SIGKILL")

@@ -1,0 +1,210 @@
+"""Where a worker runs: in this process, or in a child.
+
+A worker sends one message at a time and goes on when it is answered, so that nothing is written or
+drawn beside what it times. A child whose parent is gone ends at its next message.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from draftbench.decoder.device import set_threads
+from draftbench.errors import DraftbenchError, ModelError
+from draftbench.models.source import ModelSource
+from draftbench.sweep.options import Watcher
+from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.worker import Keep, Task, Worker
+
+# What a worker says and with which values: `ready` for a task, `begin` once its models are there,
+# `done`, `fatal`, or a method of those that keep and watch.
+Message = tuple[str, tuple[Any, ...]]
+
+
+class WorkerDied(Exception):
+    """A worker ended without saying why; `how` goes on after the words for who it was."""
+
+    def __init__(self, how: str, hint: str) -> None:
+        super().__init__(how)
+        self.how, self.hint = how, hint
+
+    def error(self, who: str) -> ModelError:
+        return ModelError(f"{who} {self.how}", hint=self.hint)
+
+
+class Place(Protocol):
+    """A worker, seen from the process that keeps what it measures."""
+
+    def answer(self, value: Task | None) -> None:
+        """Answer its last message, with a task where it is ready or done."""
+        ...
+
+    def hear(self) -> Message | None:
+        """Its next message, None where there is none yet.
+
+        Raises:
+            WorkerDied: there will be none.
+        """
+        ...
+
+    def end(self) -> None:
+        """Stop it, whatever it does."""
+        ...
+
+    @staticmethod
+    def wait(places: Sequence[Any], seconds: float) -> None:
+        """Wait until one of such places is to be heard, at most so long."""
+        ...
+
+
+class Here:
+    """A worker in this process, which does a task while it is given it."""
+
+    def __init__(self, prepared: Prepared, keep: Keep, watcher: Watcher) -> None:
+        self._worker = Worker(prepared, keep, watcher)
+        self._message: Message | None = ("ready", (None,))
+
+    def answer(self, value: Task | None) -> None:
+        if value is not None:
+            self._worker.prepare(value)
+            self._message = "done", (self._worker.take(value),)
+
+    def hear(self) -> Message | None:
+        message, self._message = self._message, None
+        return message
+
+    def end(self) -> None:
+        pass
+
+    @staticmethod
+    def wait(places: Sequence[Any], seconds: float) -> None:
+        pass
+
+
+class Child:
+    """A worker in a process of its own, so that a crash in native code, the kernel's out-of-memory
+    killer or a pass that never ends costs a task and not the sweep.
+
+    Args:
+        card: the GPU that it sees, of those that this process sees; None: all.
+    """
+
+    def __init__(self, prepared: Prepared, card: int | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(prepared, theirs), daemon=True)
+        with _seeing(card):
+            self._process.start()
+        theirs.close()
+
+    def answer(self, value: Task | None) -> None:
+        try:
+            self._pipe.send(value)
+        except OSError:  # `hear` says how it ended
+            pass
+
+    def hear(self) -> Message | None:
+        try:
+            if self._pipe.poll():
+                return self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+        # A process that the child left behind may hold the pipe open for ever.
+        if self._process.is_alive() or self._pipe.poll():
+            return None
+        raise self._died()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    @staticmethod
+    def wait(places: Sequence[Any], seconds: float) -> None:
+        signs = [sign for each in places for sign in (each._pipe, each._process.sentinel)]
+        wait(signs, seconds)
+
+    def _died(self) -> WorkerDied:
+        code = self._process.exitcode
+        how = f"was ended with exit code {code}"
+        hint = "draftbench itself never exits like this: suspect the code that a checkpoint brings"
+        if code is not None and code < 0:
+            how = f"was ended by {signal.Signals(-code).name}"
+            hint = "a crash in native code: try another quantization, dtype or device"
+        if code == -signal.SIGKILL:
+            hint = "the kernel's out-of-memory killer does this: a smaller model may fit"
+        return WorkerDied(how, hint)
+
+
+def for_workers(prepared: Prepared) -> Prepared:
+    """What a worker elsewhere is told of a sweep: no prompts, which come with its tasks, and no
+    configurations and tokenizers read so far, since a checkpoint's code does not pickle.
+    """
+    trust = prepared.options.trust
+    return replace(
+        prepared,
+        target=ModelSource(prepared.target.spec, trust),
+        drafts={name: ModelSource(s.spec, trust) for name, s in prepared.drafts.items()},
+        prompts=(),
+    )
+
+
+@contextmanager
+def _seeing(card: int | None) -> Iterator[None]:
+    """What is started meanwhile sees one GPU."""
+    if card is None:
+        yield
+        return
+    name = "CUDA_VISIBLE_DEVICES"
+    before = os.environ.get(name)
+    os.environ[name] = before.split(",")[card] if before else str(card)
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+class _Parent:
+    """The parent, seen from its child: every method runs there."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def __getattr__(self, what: str) -> Callable[..., Any]:
+        return partial(self._ask, what)
+
+    def _ask(self, what: str, *values: object) -> Any:
+        """Send, and wait for the answer. If the parent is gone, exit: an error would be blamed on
+        the candidate.
+        """
+        try:
+            self._pipe.send((what, values))
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise SystemExit(1) from error
+
+
+def _work(prepared: Prepared, pipe: Connection) -> None:
+    """The child: one task after the other."""
+    parent: Any = _Parent(pipe)
+    try:
+        set_threads(prepared.manifest.environment.threads)
+        worker = Worker(prepared, parent.keep, parent)
+        task = parent.ready(None)
+        while True:
+            worker.prepare(task)
+            parent.begin(task.seconds)
+            task = parent.done(worker.take(task))
+    except DraftbenchError as error:
+        parent.fatal(type(error).__name__, error.message, error.hint)
+    except KeyboardInterrupt:
+        pass  # the parent was interrupted too, and says so

@@ -1,0 +1,337 @@
+"""Gives the steps of a sweep to its workers, and keeps what they measure.
+
+The target answers the requests group by group, and each candidate is replayed along them group by
+group. Groups follow from the requests alone, so that it does not matter who takes one: several
+workers share them. What is timed is timed and decoded by the first worker, while the others wait. A
+worker that dies costs its task, which is done again; a task that ends `MOST_TRIES` of them costs
+its candidate.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self
+
+from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
+from draftbench.measure.decoding import repeats_of
+from draftbench.measure.trajectories import refuse_foreign_log
+from draftbench.records import Candidate, Failure, ModelFacts, Observation
+from draftbench.run_folder.folder import PrivateText
+from draftbench.sweep.failures import failure, parts_missing, timed_out
+from draftbench.sweep.options import Watcher
+from draftbench.sweep.places import Child, Here, Place, WorkerDied, for_workers
+from draftbench.sweep.preparation import Prepared
+from draftbench.sweep.resume import Answering, Decoding, Replaying, SweepState, Timing
+from draftbench.sweep.worker import TURNS, Keep, Private, Task
+
+MOST_TRIES = 3
+_LOOK_SECONDS = 5.0
+
+Step = Answering | Replaying | Timing | Decoding
+
+# What can end a worker as a whole, by name: an exception with a hint does not pickle.
+_FATAL: dict[str, type[DraftbenchError]] = {
+    kind.__name__: kind for kind in (ModelError, TrafficError, RunFolderError)
+}
+
+
+@dataclass
+class _Job:
+    """A step of a candidate or (None) of the target."""
+
+    candidate: Candidate | None
+    step: Step
+    deaths: int = 0  # workers that it ended
+
+
+@dataclass
+class _Seat:
+    """One of the workers: where it runs, and what it does."""
+
+    place: Place
+    card: int | None = None
+    waits: bool = False  # for a task
+    job: _Job | None = None
+    candidate: Candidate | None = None  # of its last job
+    begun: float = 0.0
+    deadline: float = math.inf
+    deaths: int = 0  # before any was ready
+
+
+# Jobs that nobody has, by candidate.
+Left = dict[Candidate | None, deque[_Job]]
+
+
+class Pool:
+    """The workers of a sweep with the built-in decoder; a context manager, which ends them.
+
+    Raises:
+        ModelError: the target cannot be loaded or run.
+        TrafficError: nothing to measure on, or logged responses that are not the target's.
+    """
+
+    def __init__(
+        self, prepared: Prepared, state: SweepState, keep: Keep, watcher: Watcher
+    ) -> None:
+        self.options, self.state, self.watcher = prepared.options, state, watcher
+        self.prepared, self.keep = prepared, keep
+        self._elsewhere = for_workers(prepared)
+        self._loaded: set[Candidate | None] = set()  # by a worker of this sweep
+        self._spent = Counter[Candidate]()  # seconds of each candidate
+        self._failed: dict[Candidate, Failure] = {}  # while they were replayed
+        self._timed = False
+        self._seats: list[_Seat] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for card in self.options.cards or [None] * self.options.at_once:
+                self._seats.append(_Seat(self._begin(card), card))
+            self._answer_requests()
+            if len(self._seats) > 1:
+                self._replay()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for seat in self._seats:
+            seat.place.end()
+
+    def attempt(self, candidate: Candidate) -> Failure | None:
+        """Measure what is left of one candidate; what is wrong with it alone is returned, not
+        raised.
+
+        Raises:
+            DraftbenchError: the run folder cannot be written.
+        """
+        if failed := self._failed.pop(candidate, None):
+            return failed
+        if self._timed and self.options.processes > 1:
+            self._renew(self._seats[0])
+        self._timed = True
+        steps = self.state.steps(candidate)
+        while True:
+            # Which step is next follows from figures of what was measured.
+            try:
+                step = next(steps, None)
+            except Exception as error:
+                return failure(candidate, error)
+            match step:
+                case None:
+                    return None
+                case Replaying() if candidate.beneath:
+                    return failure(candidate, parts_missing(candidate))
+                case Replaying(groups):
+                    self.watcher.stage("replay", sum(map(len, groups)), candidate)
+                    every: list[Step] = [Replaying([group]) for group in groups]
+                    failed = self._share({candidate: every}, self._seats).get(candidate)
+                case Timing() | Decoding():
+                    self._announce(candidate, step)
+                    failed = self._share({candidate: [step]}, self._seats[:1]).get(candidate)
+            if failed:
+                return failed
+
+    def _answer_requests(self) -> None:
+        """Have the missing responses written, and see that there is something to draft."""
+        missing = self.state.unanswered()
+        # A response that is written still has to be scored, which can take as long.
+        units = 2 * sum(map(len, missing))
+        self.watcher.stage("responses of the target, written and scored", units)
+        self._share({None: [Answering(group) for group in missing]}, self._seats)
+        drafted = list(chain.from_iterable(self.state.drafted()))
+        if self.options.responses == "log":
+            refuse_foreign_log(drafted)
+        if not drafted:
+            raise TrafficError(
+                "no response is longer than one token, so none has a token to draft",
+                hint="raise the limits, or look at the prompts: the target ends at once",
+            )
+        self._longest = max(drafted, key=lambda response: response.length)
+        if too_short := len(self.state.responses) - len(drafted):
+            self.watcher.note(
+                f"left out, since one token leaves nothing to draft: {too_short} of "
+                f"{len(self.state.responses)} responses"
+            )
+
+    def _replay(self) -> None:
+        """Replay all candidates at once, each by as few workers as keep all busy."""
+        left: dict[Candidate | None, Sequence[Step]] = {
+            candidate: [Replaying([group]) for group in self.state.unreplayed(candidate)]
+            for candidate in self.prepared.candidates
+            if candidate.beneath is None
+        }
+        groups = [step.groups for steps in left.values() for step in steps]
+        responses = sum(len(group) for each in groups for group in each)
+        self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
+        self._failed = {c: f for c, f in self._share(left, self._seats).items() if c}
+
+    def _announce(self, candidate: Candidate, step: Timing | Decoding) -> None:
+        match step:
+            case Timing(grid):
+                # Or more turns, or fewer: until that is enough.
+                self.watcher.stage(f"step times{_of_rows(grid.concurrency)}", TURNS, candidate)
+            case Decoding(concurrency, ks, responses, done):
+                units = sum(response.key not in done for response in responses)
+                if concurrency > 1:
+                    repeats = repeats_of(len(responses), concurrency)
+                    units = (1 + len(ks)) * len(responses) * repeats
+                at = f"decoding at k = {', '.join(map(str, ks))}{_of_rows(concurrency)}"
+                longer = (1 + len(ks)) / (1 + self.options.expected_ks)
+                self.watcher.stage(at, units, candidate, longer)
+
+    def _share(
+        self, steps: Mapping[Candidate | None, Sequence[Step]], seats: Sequence[_Seat]
+    ) -> dict[Candidate | None, Failure]:
+        """Have steps done by some workers. Returns what went wrong with a candidate; its other
+        steps are dropped.
+        """
+        left: Left = {c: deque(_Job(c, step) for step in some) for c, some in steps.items()}
+        failed: dict[Candidate | None, Failure] = {}
+        while any(left.values()) or any(seat.job for seat in seats):
+            self._hand_out(left, seats)
+            self._wait(seats)
+            for seat in seats:
+                job = seat.job
+                try:
+                    wrong = self._listen(seat)
+                except WorkerDied as died:
+                    wrong = self._died(seat, died, left)
+                if wrong and job:
+                    failed[job.candidate] = wrong
+                    left[job.candidate].clear()
+        return failed
+
+    def _hand_out(self, left: Left, seats: Sequence[_Seat]) -> None:
+        """Give every worker that waits a job: of the candidate that it has loaded, else of the one
+        that fewest work at.
+        """
+        for seat in seats:
+            busy = Counter(other.candidate for other in seats if other.job)
+            open_to = [c for c, jobs in left.items() if jobs and self._may_load(c, busy)]
+            if not seat.waits or not open_to:
+                continue
+            candidate = min(open_to, key=lambda c: (c != seat.candidate, busy[c]))
+            job = left[candidate].popleft()
+            seat.job, seat.candidate, seat.waits = job, candidate, False
+            seat.begun, seat.deadline = time.monotonic(), math.inf
+            seat.place.answer(self._task(job))
+
+    def _may_load(self, candidate: Candidate | None, busy: Counter[Candidate | None]) -> bool:
+        """Whether one more worker may load target and candidate: one alone finds to how many rows
+        products are padded, and all others take that number.
+        """
+        if not busy:
+            return True
+        target, draft = self._loaded_as(None), self._loaded_as(candidate)
+        weightless = candidate is not None and candidate.draft not in self.prepared.drafts
+        return target is not None and (draft is not None or weightless or not busy[candidate])
+
+    def _loaded_as(self, candidate: Candidate | None) -> ModelFacts | None:
+        """The facts of a model that this sweep has loaded or that anything was measured with."""
+        facts = self.state.facts.get(candidate)
+        known = facts and (candidate in self._loaded or self.state.used(candidate))
+        return facts[-1] if facts and known else None
+
+    def _task(self, job: _Job) -> Task:
+        candidate, limit = job.candidate, self.options.candidate_timeout
+        known = {model: self._loaded_as(model) for model in (None, candidate)}
+        return Task(
+            candidate,
+            job.step,
+            {model: facts for model, facts in known.items() if facts},
+            self._longest if candidate else None,
+            limit - self._spent[candidate] if candidate and limit else None,
+        )
+
+    def _wait(self, seats: Sequence[_Seat]) -> None:
+        """Wait until a worker says something, its time is up, or it is time to look at them."""
+        until = min(seat.deadline for seat in seats) - time.monotonic()
+        at_work = [seat.place for seat in seats if not seat.waits]
+        seats[0].place.wait(at_work, max(0.0, min(until, _LOOK_SECONDS)))
+
+    def _listen(self, seat: _Seat) -> Failure | None:
+        """Take what a worker says until it waits for a task or says no more."""
+        while not seat.waits and (message := seat.place.hear()):
+            match message:
+                case "ready", (machine,):
+                    seat.waits, seat.deaths = True, 0
+                    self._keep([] if machine is None else [machine])
+                case "begin", (seconds,):
+                    seat.begun = time.monotonic()
+                    seat.deadline = seat.begun + (math.inf if seconds is None else seconds)
+                    seat.place.answer(None)
+                case "done", (failed,):
+                    self._end_of_job(seat)
+                    seat.waits = True
+                    return failed
+                case "fatal", (kind, message, hint):
+                    raise _FATAL.get(kind, ModelError)(message, hint=hint)
+                case "keep", (records, private):
+                    self._keep(records, private)
+                    seat.place.answer(None)
+                case what, values:
+                    getattr(self.watcher, what)(*values)
+                    seat.place.answer(None)
+        if seat.job and seat.job.candidate and time.monotonic() >= seat.deadline:
+            candidate = seat.job.candidate
+            self._renew(seat)
+            return failure(candidate, timed_out(self.options.candidate_timeout))
+        return None
+
+    def _died(self, seat: _Seat, died: WorkerDied, left: Left) -> Failure | None:
+        """Put another worker in the place of one that died, and its job back.
+
+        Raises:
+            ModelError: the target ends every worker.
+        """
+        job = seat.job
+        deaths = seat.deaths = seat.deaths + 1
+        if job is not None:
+            deaths = job.deaths = job.deaths + 1
+        self._renew(seat)
+        if deaths < MOST_TRIES:
+            if job is not None:
+                left[job.candidate].appendleft(job)
+            return None
+        if job is None or job.candidate is None:
+            raise died.error("the target's process")
+        return failure(job.candidate, died.error("its process"))
+
+    def _end_of_job(self, seat: _Seat) -> None:
+        if seat.job and seat.job.candidate:
+            self._spent[seat.job.candidate] += time.monotonic() - seat.begun
+        seat.job, seat.deadline = None, math.inf
+
+    def _renew(self, seat: _Seat) -> None:
+        """Begin a new worker in the place of one."""
+        self._end_of_job(seat)
+        seat.place.end()
+        seat.place, seat.waits, seat.candidate = self._begin(seat.card), False, None
+
+    def _begin(self, card: int | None) -> Place:
+        if self.options.elsewhere:
+            return Child(self._elsewhere, card)
+        return Here(self.prepared, self._keep, self.watcher)
+
+    def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
+        """Write what a worker made, without facts that are written already."""
+        self._loaded |= {facts.candidate for facts in records if isinstance(facts, ModelFacts)}
+        new = [
+            record
+            for record in records
+            if not isinstance(record, ModelFacts)
+            or record not in self.state.facts.get(record.candidate, [])
+        ]
+        if new:
+            self.keep(new, private)
+        self.state.add(new, [text for text in private if isinstance(text, PrivateText)])
+
+
+def _of_rows(concurrency: int) -> str:
+    return "" if concurrency == 1 else f", {concurrency} rows"
