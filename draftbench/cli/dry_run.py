@@ -58,6 +58,11 @@ def of_decoder(
     level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
     twice = not prepared.options.one_layout
     seconds = START_SECONDS + _seconds(stages_of_decoder(prepared, target, drafts, speed))
+    options = prepared.options
+    groups = -(-len(prepared.prompt_tokens) * options.samples // GROUP)
+    replayed = sum(candidate.beneath is None for candidate in prepared.candidates)
+    # Of GPUs each has its own memory.
+    held = 1 if options.cards else options.at_once
     return DryRun(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),
@@ -66,10 +71,13 @@ def of_decoder(
         most_starts=None,
         least_seconds=seconds,
         most_seconds=seconds,
-        memory=max(
+        memory=held
+        * max(
             _memory(candidate, target, drafts, tokens, level, second_layout=twice)
             for candidate in prepared.candidates
         ),
+        workers=options.at_once,
+        tasks=groups * (1 + replayed),
         assumed=(
             "If the machine stays as busy as it is now, every response reaches its limit, each "
             "candidate is decoded at one k, and no draft gives a speed-up.",
@@ -193,6 +201,8 @@ class DryRun(Record, frozen=True):
     most_seconds: float | None
     memory: int | None  # bytes, of the candidate that needs most; None: unknown
     assumed: tuple[str, ...]  # what time and memory are computed from
+    workers: int = 1  # that share the work
+    tasks: int | None = None  # groups of requests that they answer and replay; None: on an engine
 
 
 def render(plan: DryRun, style: str, width: int) -> str:
@@ -247,6 +257,9 @@ def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
     else:
         threads = counted(plan.manifest.environment.threads, "CPU thread")
         yield "device", f"{question.device}; {threads}"
+    if plan.workers > 1:
+        tasks = f"{plan.tasks} tasks of at most {GROUP} requests"
+        yield "workers", f"{plan.workers}, which share {tasks}; one of them times and decodes"
 
 
 def _names(candidates: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -28,7 +28,7 @@ from draftbench.sweep.worker import Keep, Task, Worker
 Message = tuple[str, tuple[Any, ...]]
 
 
-class WorkerDied(Exception):
+class WorkerDiedError(Exception):
     """A worker ended without saying why; `how` goes on after the words for who it was."""
 
     def __init__(self, how: str, hint: str) -> None:
@@ -50,7 +50,7 @@ class Place(Protocol):
         """Its next message, None where there is none yet.
 
         Raises:
-            WorkerDied: there will be none.
+            WorkerDiedError: there will be none.
         """
         ...
 
@@ -105,10 +105,8 @@ class Child:
         theirs.close()
 
     def answer(self, value: Task | None) -> None:
-        try:
+        with suppress(OSError):  # `hear` says how it ended
             self._pipe.send(value)
-        except OSError:  # `hear` says how it ended
-            pass
 
     def hear(self) -> Message | None:
         try:
@@ -131,7 +129,7 @@ class Child:
         signs = [sign for each in places for sign in (each._pipe, each._process.sentinel)]
         wait(signs, seconds)
 
-    def _died(self) -> WorkerDied:
+    def _died(self) -> WorkerDiedError:
         code = self._process.exitcode
         how = f"was ended with exit code {code}"
         hint = "draftbench itself never exits like this: suspect the code that a checkpoint brings"
@@ -140,7 +138,7 @@ class Child:
             hint = "a crash in native code: try another quantization, dtype or device"
         if code == -signal.SIGKILL:
             hint = "the kernel's out-of-memory killer does this: a smaller model may fit"
-        return WorkerDied(how, hint)
+        return WorkerDiedError(how, hint)
 
 
 def for_workers(prepared: Prepared) -> Prepared:

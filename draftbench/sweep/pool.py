@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Self
+from typing import Any, Self
 
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
 from draftbench.measure.decoding import repeats_of
@@ -24,7 +24,7 @@ from draftbench.records import Candidate, Failure, ModelFacts, Observation
 from draftbench.run_folder.folder import PrivateText
 from draftbench.sweep.failures import failure, parts_missing, timed_out
 from draftbench.sweep.options import Watcher
-from draftbench.sweep.places import Child, Here, Place, WorkerDied, for_workers
+from draftbench.sweep.places import Child, Here, Place, WorkerDiedError, for_workers
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Answering, Decoding, Replaying, SweepState, Timing
 from draftbench.sweep.worker import TURNS, Keep, Private, Task
@@ -75,14 +75,12 @@ class Pool:
         TrafficError: nothing to measure on, or logged responses that are not the target's.
     """
 
-    def __init__(
-        self, prepared: Prepared, state: SweepState, keep: Keep, watcher: Watcher
-    ) -> None:
+    def __init__(self, prepared: Prepared, state: SweepState, keep: Keep, watcher: Watcher) -> None:
         self.options, self.state, self.watcher = prepared.options, state, watcher
         self.prepared, self.keep = prepared, keep
         self._elsewhere = for_workers(prepared)
         self._loaded: set[Candidate | None] = set()  # by a worker of this sweep
-        self._spent = Counter[Candidate]()  # seconds of each candidate
+        self._spent = defaultdict[Candidate, float](float)  # seconds of each candidate
         self._failed: dict[Candidate, Failure] = {}  # while they were replayed
         self._timed = False
         self._seats: list[_Seat] = []
@@ -129,8 +127,8 @@ class Pool:
                     return failure(candidate, parts_missing(candidate))
                 case Replaying(groups):
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)
-                    every: list[Step] = [Replaying([group]) for group in groups]
-                    failed = self._share({candidate: every}, self._seats).get(candidate)
+                    each = [Replaying([group]) for group in groups]
+                    failed = self._share({candidate: each}, self._seats).get(candidate)
                 case Timing() | Decoding():
                     self._announce(candidate, step)
                     failed = self._share({candidate: [step]}, self._seats[:1]).get(candidate)
@@ -161,14 +159,10 @@ class Pool:
 
     def _replay(self) -> None:
         """Replay all candidates at once, each by as few workers as keep all busy."""
-        left: dict[Candidate | None, Sequence[Step]] = {
-            candidate: [Replaying([group]) for group in self.state.unreplayed(candidate)]
-            for candidate in self.prepared.candidates
-            if candidate.beneath is None
-        }
-        groups = [step.groups for steps in left.values() for step in steps]
-        responses = sum(len(group) for each in groups for group in each)
+        groups = {c: self.state.unreplayed(c) for c in self.prepared.candidates if not c.beneath}
+        responses = sum(len(group) for some in groups.values() for group in some)
         self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
+        left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
         self._failed = {c: f for c, f in self._share(left, self._seats).items() if c}
 
     def _announce(self, candidate: Candidate, step: Timing | Decoding) -> None:
@@ -186,7 +180,7 @@ class Pool:
                 self.watcher.stage(at, units, candidate, longer)
 
     def _share(
-        self, steps: Mapping[Candidate | None, Sequence[Step]], seats: Sequence[_Seat]
+        self, steps: Mapping[Any, Sequence[Step]], seats: Sequence[_Seat]
     ) -> dict[Candidate | None, Failure]:
         """Have steps done by some workers. Returns what went wrong with a candidate; its other
         steps are dropped.
@@ -200,7 +194,7 @@ class Pool:
                 job = seat.job
                 try:
                     wrong = self._listen(seat)
-                except WorkerDied as died:
+                except WorkerDiedError as died:
                     wrong = self._died(seat, died, left)
                 if wrong and job:
                     failed[job.candidate] = wrong
@@ -284,7 +278,7 @@ class Pool:
             return failure(candidate, timed_out(self.options.candidate_timeout))
         return None
 
-    def _died(self, seat: _Seat, died: WorkerDied, left: Left) -> Failure | None:
+    def _died(self, seat: _Seat, died: WorkerDiedError, left: Left) -> Failure | None:
         """Put another worker in the place of one that died, and its job back.
 
         Raises:

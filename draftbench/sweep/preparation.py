@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
+import torch
 
 import draftbench
 from draftbench.decoder.device import (
@@ -65,6 +66,7 @@ from draftbench.run_folder.manifest import (
     Manifest,
     Question,
     TrafficFacts,
+    cores_here,
     environment,
     portable,
 )
@@ -121,11 +123,14 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         DraftbenchError: nothing could be measured, or the input cannot be used.
     """
     device = device_of(options.device)
-    usual = environment_threads()
-    threads = set_threads(options.threads or usual)
+    _check_cards(options, device, watcher)
+    usual, workers = environment_threads(), options.at_once
+    each = max(1, cores_here() // workers) if workers > 1 and device == "cpu" else None
+    threads = set_threads(options.threads or usual or each)
     watcher.note(f"device: {device_words(device)}", always=True)
-    if options.threads is None and usual:
-        watcher.note(f"CPU threads: {usual}, from OMP_NUM_THREADS; --threads sets another number")
+    if options.threads is None and (usual or each):
+        whence = "from OMP_NUM_THREADS" if usual else f"for each of {workers} workers"
+        watcher.note(f"CPU threads: {threads}, {whence}; --threads sets another number")
     build = Build(
         dtype_of(options.dtype, device),
         options.target_quant,
@@ -216,7 +221,7 @@ def manifest_of(
         key_id=key_id(options.traffic.key),
         question=question,
         traffic=traffic,
-        environment=environment(threads, card_names(question.device)),
+        environment=environment(threads, card_names(_timing_device(options, question.device))),
         effort=Effort(
             measure=options.measure,
             measure_requests=options.measure_requests,
@@ -226,6 +231,35 @@ def manifest_of(
         ),
         specs={name: portable(spec) for name, spec in specs.items()},
     )
+
+
+def _check_cards(options: SweepOptions, device: str, watcher: Watcher) -> None:
+    """Raise a UsageError where the workers cannot have the GPUs that they are to have."""
+    if options.cards is None:
+        return
+    if options.workers is not None:
+        raise UsageError(
+            "--cards with --workers", hint="leave --workers out: each card has one worker"
+        )
+    if device != "cuda":
+        raise UsageError(
+            f"--cards with the device `{device}`",
+            hint="it is for several NVIDIA GPUs; on a CPU, --workers 4 shares the work",
+        )
+    missing = [card for card in options.cards if card >= torch.cuda.device_count()]
+    if missing:
+        raise UsageError(
+            f"--cards: there is no GPU {missing[0]}",
+            hint=f"{torch.cuda.device_count()} are visible, numbered from 0",
+        )
+    names = [card_names(f"cuda:{card}") for card in options.cards]
+    if len(set(names)) > 1:
+        watcher.note(f"the GPUs differ: all times are those of the {names[0]}", always=True)
+
+
+def _timing_device(options: SweepOptions, device: str) -> str:
+    """The device of the worker that times."""
+    return f"cuda:{options.cards[0]}" if options.cards else device
 
 
 def specs_of(options: SweepOptions) -> dict[str, str]:

@@ -131,12 +131,22 @@ class SweepState:
     def records(self) -> list[AnyObservation]:
         """The responses, then what was replayed and decoded on them."""
         return [
-            *(response.trajectory for response in self.responses.values()),
-            *(replay for along in self.replays.values() for replay in along.values()),
+            *self.trajectories(),
+            *(row for each in self.prepared.candidates for row in self.replayed(each)),
             *(row for rows in self.decodes.values() for row in rows),
             *(row for rows in self.answers.values() for row in rows.values()),
             *self.faults,
         ]
+
+    def trajectories(self) -> list[Trajectory]:
+        """The responses as recorded, in the order of the plan."""
+        samples = (sample.key for group in self.groups for sample in group)
+        return [self.responses[key].trajectory for key in samples if key in self.responses]
+
+    def replayed(self, candidate: Candidate) -> list[Replay | LookupReplay]:
+        """The records of a candidate's replays, in the order of the plan."""
+        along = self.replays.get(candidate, {})
+        return [along[t.key] for t in self.trajectories() if t.key in along] if along else []
 
     def add(self, records: Iterable[Observation], texts: Iterable[PrivateText] = ()) -> None:
         """Take note of observations; of a response only with its text."""
@@ -251,8 +261,7 @@ class SweepState:
         # The speed of a simulated level says nothing about the level.
         if not self.prepared.options.times(candidate) or not all(f.has_kernel for f in loaded):
             return
-        trajectories = [response.trajectory for response in self.responses.values()]
-        chosen = to_decode(trajectories, self.prepared.options.measure_requests)
+        chosen = to_decode(self.trajectories(), self.prepared.options.measure_requests)
         responses = [self.responses[t.key] for t in chosen]
         for concurrency in self.prepared.options.concurrency:
             points = self.costs.get(str(candidate), ())
@@ -325,7 +334,7 @@ class SweepState:
         serving = self.prepared.serving
         assert serving is not None
         samples = list(chain(*self.groups))
-        known = [response.trajectory for response in self.responses.values()]
+        known = self.trajectories()
         missing = {}
         for load in serving.loads(config):
             done = self.answers.get((config, load), {}).keys()
@@ -362,10 +371,10 @@ class SweepState:
         ]
         first = {(point.block, point.concurrency): point.process for point in reversed(points)}
         records = [
-            *(response.trajectory for response in self.responses.values()),
+            *self.trajectories(),
             *(facts for loaded in self.facts.values() for facts in loaded),
             *(point for point in points if point.process == first[point.block, point.concurrency]),
-            *(replay for each in seen for replay in self.replays.get(each, {}).values()),
+            *(row for each in seen for row in self.replayed(each)),
             *(row for each in seen for row in self.decodes.get(str(each), ())),
         ]
         run = run_of(self.prepared.manifest, records)
@@ -376,17 +385,15 @@ class SweepState:
     ) -> Callable[[Sequence[CostPoint]], bool]:
         """Whether its steps are timed well enough for what was replayed and will be decoded."""
         options = self.prepared.options
-        trajectories = [response.trajectory for response in self.responses.values()]
+        trajectories = self.trajectories()
         decoded = to_decode(trajectories, options.measure_requests)
         if not options.most_ks:
             decoded = trajectories  # writing them is all that the sweep does besides
         parts = (candidate, candidate.beneath, Candidate(draft=LOOKUP))
-        replays = (self.replays.get(part, {}).values() for part in parts if part)
+        replays = (self.replayed(part) for part in parts if part)
         records = [*trajectories, *chain.from_iterable(replays)]
         run = run_of(self.prepared.manifest, records)
-        return partial(
-            timed_enough, run, candidate, concurrency, decoded, 1 + options.most_ks
-        )
+        return partial(timed_enough, run, candidate, concurrency, decoded, 1 + options.most_ks)
 
     def _decoded(self, candidate: Candidate, ks: Sequence[int], concurrency: int) -> set[Key]:
         """The responses that enough processes decoded, both without a draft and at every k."""

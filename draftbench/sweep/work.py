@@ -181,10 +181,9 @@ def stages_of_decoder(
         for candidate in prepared.candidates
         if candidate.draft in drafts
     }
-    # Separate processes each load the target: one that writes its responses, and in every turn one
-    # for each candidate.
-    apart = options.isolate or options.processes > 1
-    begin = START_SECONDS + ours.loading
+    # Workers in processes of their own each load the target; with `--processes`, one for every
+    # candidate in every turn, the first of which also writes the responses.
+    begin, workers = START_SECONDS + ours.loading, options.at_once
     # The target writes several responses side by side, and reads its prompts for that; then each
     # model reads all of it once, the target first.
     read = sum(tokens for tokens, _ in prompts) * options.samples
@@ -193,20 +192,33 @@ def stages_of_decoder(
     if options.responses != "log":
         rows = min(RESPONSE_ROWS, len(prompts) * options.samples)
         seconds += written / rows * ours.one_pass(rows) + ours.reading(read)
-    yield Stage(None, "responses", begin if apart else ours.loading, seconds)
+    start = begin if options.elsewhere else ours.loading
+    yield Stage(None, "responses", start, seconds / workers)
+
+    def model(candidate: Candidate) -> _Model:
+        return ours if candidate.draft == SELF else theirs.get(candidate, _Model())
+
+    if workers > 1:
+        loading = sum(draft.loading for draft in theirs.values())
+        reading = sum(model(candidate).reading(read + written) for candidate in prepared.candidates)
+        yield Stage(None, "replay", loading / workers, reading / workers)
     for process in range(options.processes):
-        for candidate in prepared.candidates[:: -1 if process % 2 else 1]:
-            draft = ours if candidate.draft == SELF else theirs.get(candidate, _Model())
-            loading = begin * apart + (candidate in theirs) * draft.loading
-            # The next process only loads it.
-            reading = (process == 0) * draft.reading(read + written)
-            yield Stage(candidate, "replay", loading, reading)
+        for at, candidate in enumerate(prepared.candidates[:: -1 if process % 2 else 1]):
+            draft = model(candidate)
+            loading = begin * (process + at > 0) * (options.processes > 1)
+            loading += (candidate in theirs) * draft.loading
+            if workers == 1 or process > 0:
+                # The next process only loads it.
+                reading = (process == 0) * draft.reading(read + written)
+                yield Stage(candidate, "replay", loading, reading)
+                loading = 0.0
             for rows in options.concurrency if options.times(candidate) else ():
                 decoding = _decoding(prepared, ours, draft, rows)
                 least = _step_times(prepared, ours, draft, rows)
                 # What a restless machine is timed for, and a quiet one is not.
                 most = max(least, bool(options.most_ks) * SHARE_OF_DECODING * decoding)
-                yield Stage(candidate, "step times", 0.0, (least + most) / 2)
+                yield Stage(candidate, "step times", loading, (least + most) / 2)
+                loading = 0.0
                 if options.most_ks:
                     yield Stage(candidate, "decoding", 0.0, decoding)
 

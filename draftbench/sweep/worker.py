@@ -89,7 +89,7 @@ class Worker:
             return
         self.watcher.note(f"loading the target {self.prepared.target.name}")
         known = task.loaded_as.get(None)
-        build = replace(self.prepared.build, least_rows=known and known.least_rows)
+        build = replace(self.prepared.build, least_rows=known.least_rows if known else None)
         try:
             target, facts = build_runner(self.prepared.target, build, None)
             self._keep_facts(facts, known)
@@ -189,9 +189,8 @@ class Worker:
             return LoadedCandidate(candidate, self.measurement.target, self.measurement)
         self.watcher.note(f"loading {candidate}")
         known = task.loaded_as.get(candidate)
-        build = replace(
-            self.prepared.build, level=candidate.quant, least_rows=known and known.least_rows
-        )
+        least = known.least_rows if known else None
+        build = replace(self.prepared.build, level=candidate.quant, least_rows=least)
         target, source = self.prepared.target, self.prepared.drafts[candidate.draft]
         method, loaded = parsed(candidate.draft)[0], self.measurement.target
         if method in ("eagle3", "mtp"):
@@ -216,7 +215,9 @@ class Worker:
         self._keep_draft(candidate, facts, known)
         return LoadedCandidate(candidate, runner, self.measurement)
 
-    def _keep_draft(self, candidate: Candidate, facts: ModelFacts, known: ModelFacts | None) -> None:
+    def _keep_draft(
+        self, candidate: Candidate, facts: ModelFacts, known: ModelFacts | None
+    ) -> None:
         """Keep a draft's facts, with what was found before it was loaded."""
         caveats = self.prepared.caveats.get(candidate.draft, ())
         facts = msgspec.structs.replace(facts, caveats=(*caveats, *facts.caveats))
@@ -253,7 +254,7 @@ class Worker:
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
         """Keep what was measured, and what else ran on the machine meanwhile."""
-        state = self._machine and self._machine.look()
+        state = self._machine.look() if self._machine else None
         self.keep(records if state is None else [*records, state], private)
 
     def _keep_facts(self, facts: ModelFacts, known: ModelFacts | None) -> None:

@@ -1,40 +1,217 @@
-"""A candidate in its own process cannot take the sweep with it.
+"""Several workers measure what one measures, whichever of them dies.
 
-Only the hardest case: every child imports torch anew. `scripts/hostile_drafts.py` shows more.
+Most workers here are in this process; those of the slow tests are children, which import torch
+anew. `scripts/hostile_drafts.py` and `scripts/kill_test.py --workers 2` show more.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from itertools import count
 
 import pytest
 from scenes import with_fields
 
+from draftbench.errors import ModelError, UsageError
 from draftbench.hub import Trust
+from draftbench.measure import trajectories
 from draftbench.records import Candidate
+from draftbench.run_folder.folder import PrivateText
+from draftbench.run_folder.run import read_run
+from draftbench.sweep import resume
+from draftbench.sweep.places import Here, WorkerDiedError
+from draftbench.sweep.pool import MOST_TRIES, Pool
+from draftbench.sweep.preparation import prepare_models
 
-pytestmark = pytest.mark.slow
 
-# What it leaves behind holds its end of the pipe, and must not be waited for.
+class Mortal(Here):
+    """A worker in this process that says nothing of some tasks, or dies of them."""
+
+    def __init__(self, pool, dies, hangs):
+        super().__init__(pool.prepared, pool._keep, pool.watcher)
+        self.dies, self.hangs, self.died = dies, hangs, False
+
+    def answer(self, value):
+        self.died = value is not None and self.dies(value)
+        if value is not None and self.hangs(value):
+            self._message = "begin", (value.seconds,)
+        elif not self.died:
+            super().answer(value)
+
+    def hear(self):
+        if self.died:
+            raise WorkerDiedError("was ended by SIGKILL", "a smaller model may fit")
+        return super().hear()
+
+    @staticmethod
+    def wait(places, seconds):
+        assert seconds < 10
+        time.sleep(min(seconds, 0.01))
+
+
+def never(task):
+    return False
+
+
+@pytest.fixture
+def crew(small, monkeypatch):
+    """crew(drafts, workers=3, dies=…, hangs=…, **options): the folder of a sweep over six
+    requests in groups of two, shared by workers that `began`.
+    """
+    monkeypatch.setattr(trajectories, "GROUP", 2)
+    began = []
+
+    def sweep(*drafts, dies=never, hangs=never, **changes):
+        def begin(pool, card):
+            began.append(Mortal(pool, dies, hangs))
+            return began[-1]
+
+        monkeypatch.setattr(Pool, "_begin", begin)
+        return small.sweep(*drafts, **{"requests": 6, "workers": 3, "measure": "none"} | changes)
+
+    sweep.began = began
+    return sweep
+
+
+def measured(folder):
+    """What does not depend on time, in the order in which a reader finds it."""
+    found = read_run(folder)
+    texts = {text.key: text for text in folder.records(PrivateText)}
+    return texts, found.trajectories, found.replays, found.candidates, found.failures
+
+
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.7, marks=pytest.mark.slow)])
+def test_several_workers_find_what_one_finds_in_the_same_order(crew, temperature):
+    asked = {"controls": True, "temperature": temperature}
+    alone = crew(workers=1, out="alone", **asked)
+    assert measured(crew(workers=3, **asked)) == measured(alone)
+
+
+@pytest.mark.slow
+def test_every_worker_takes_a_part(crew):
+    folder = crew()
+    takers = [worker._worker for worker in crew.began]
+    assert len(takers) == 3
+    assert all(worker._measurement for worker in takers)
+    assert len(read_run(folder).trajectories) == 6
+
+
+@pytest.mark.slow
+def test_what_is_timed_is_timed_by_one_worker(crew):
+    found = read_run(crew(measure="all", measure_requests=2))
+    assert found.costs
+    assert found.decodes
+    assert len({row.process for row in (*found.costs, *found.decodes)}) == 1
+
+
+def test_a_worker_that_dies_costs_its_task_alone(crew):
+    """Every fourth task ends its worker."""
+    alone, number = measured(crew(workers=1, out="alone")), count(1)
+    folder = crew(dies=lambda task: next(number) % 4 == 0)
+    assert len(crew.began) > 1 + 3
+    assert measured(folder) == alone
+
+
+@pytest.mark.slow
+def test_a_task_that_ends_every_worker_costs_its_candidate(crew, small):
+    draft = Candidate(draft="draft")
+    deaths = []
+
+    def dies(task):
+        deaths.append(task.candidate == draft)
+        return deaths[-1]
+
+    found = read_run(crew(dies=dies))
+    (failed,) = found.failures
+    assert sum(deaths) == MOST_TRIES
+    assert failed.reason == "its process was ended by SIGKILL"
+    assert failed.hint == "a smaller model may fit"
+    assert found.candidates == (Candidate(draft="ngram"),)
+
+
+def test_a_target_that_ends_every_worker_ends_the_sweep(crew):
+    with pytest.raises(ModelError, match=r"^the target's process was ended by SIGKILL$"):
+        crew(dies=lambda task: task.candidate is None)
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_replaced_once_the_time_of_its_candidate_is_up(crew):
+    draft = Candidate(draft="draft")
+    folder = crew(hangs=lambda task: task.candidate == draft, candidate_timeout=2)
+    (failed,) = read_run(folder).failures
+    assert failed.candidate == draft
+    assert failed.reason == "it took longer than the 2 seconds of --candidate-timeout"
+
+
+def test_a_fault_in_choosing_the_next_step_costs_its_candidate(small, monkeypatch):
+    def broken(*arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(resume, "ks_to_decode", broken)
+    found = small.found("ngram", measure="best")
+    assert [str(failure.candidate) for failure in found.failures] == ["ngram"]
+    assert "ZeroDivisionError" in found.failures[0].reason
+    assert found.replays
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cards": (0,), "device": "cpu"}, "--cards with the device `cpu`"),
+        ({"cards": (0, 1), "workers": 2}, "--cards with --workers"),
+    ],
+)
+def test_cards_that_workers_cannot_have_are_refused(small, changes, message):
+    with pytest.raises(UsageError, match=message):
+        small.prepared("ngram", **changes)
+
+
+def test_workers_share_the_cores(small, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("draftbench.sweep.preparation.cores_here", lambda: 6)
+    prepared = small.prepared("ngram", threads=None, workers=3)
+    assert prepared.manifest.environment.threads == 2
+    assert any("2, for each of 3 workers" in note for note in small.notes)
+    prepare_models(small.prepared("ngram").options, "", small.notes)  # one thread again
+
+
+# Once, or always, it is ended by the kernel, leaving a process that holds its end of the pipe.
 KILLS_ITSELF = """
 import os, pathlib, signal, time
-left = os.fork()
-if left:
-    pathlib.Path({file!r}).write_text(str(left))
-    os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(3600)
+left, always = pathlib.Path({file!r}), {always}
+if always or not left.exists():
+    child = os.fork()
+    if child:
+        with left.open("a") as file:
+            file.write(f"{{child}} ")
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(3600)
 """
 
 
-def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, small, monkeypatch):
+@pytest.fixture
+def killer(tmp_path, small, monkeypatch):
+    """killer(always): a draft whose code ends the worker that loads it."""
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    killer = small.copy("draft", "killer")
-    with_fields(killer / "config.json", auto_map={"AutoModelForCausalLM": "modeling_killer.Model"})
-    (killer / "modeling_killer.py").write_text(KILLS_ITSELF.format(file=str(tmp_path / "left")))
+    left = tmp_path / "left"
+
+    def make(always):
+        folder = small.copy("draft", "killer")
+        with_fields(folder / "config.json", auto_map={"AutoModelForCausalLM": "code.Model"})
+        (folder / "code.py").write_text(KILLS_ITSELF.format(file=str(left), always=always))
+        return folder
+
+    yield make
+    for process in left.read_text().split():
+        os.kill(int(process), signal.SIGKILL)  # fails if it is gone
+
+
+@pytest.mark.slow
+def test_a_candidate_that_ends_every_process_is_recorded_and_the_next_is_measured(small, killer):
     trust = Trust(remote_code=True)
-    found = small.found(killer, "ngram", trust=trust, workers=1, measure="none")
-    os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)  # fails if it is gone
+    found = small.found(killer(True), "ngram", trust=trust, workers=1, measure="none")
     assert [(str(f.candidate), f.reason) for f in found.failures] == [
         ("killer", "its process was ended by SIGKILL")
     ]
@@ -43,6 +220,14 @@ def test_a_candidate_that_dies_is_recorded_and_the_next_is_measured(tmp_path, sm
     assert len(found.trajectories) == 2
 
 
+@pytest.mark.slow
+def test_processes_that_share_a_sweep_find_what_this_one_finds(small):
+    asked = {"requests": 40, "measure": "replay", "temperature": 0.7}
+    alone = measured(small.sweep(out="alone", **asked))
+    assert measured(small.sweep(workers=2, **asked)) == alone
+
+
+@pytest.mark.slow
 def test_several_processes_measure_each_candidate(small):
     found = small.found("ngram", processes=2, max_new_tokens=4)
     assert len({row.process for row in found.decodes}) == 2

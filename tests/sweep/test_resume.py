@@ -18,9 +18,8 @@ from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Failure, ModelFacts
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import grid
-from draftbench.sweep.resume import SweepState
-from draftbench.sweep.worker import Worker
+from draftbench.sweep.places import Here
+from draftbench.sweep.pool import Pool
 
 pytestmark = pytest.mark.slow
 
@@ -182,16 +181,9 @@ def test_a_sweep_that_is_refused_did_not_begin(small):
 @pytest.fixture
 def restarted(monkeypatch):
     """Every process of several is a new worker in this one."""
-
-    class Restarted:
-        def __init__(self, prepared, folder, keep, watcher):
-            self.begin = lambda: Worker(prepared, SweepState.read(prepared, folder), keep, watcher)
-            self.begin()
-
-        def attempt(self, candidate):
-            return self.begin().attempt(candidate)
-
-    monkeypatch.setattr(grid, "IsolatedWorker", Restarted)
+    monkeypatch.setattr(
+        Pool, "_begin", lambda pool, card: Here(pool.prepared, pool._keep, pool.watcher)
+    )
 
 
 def by_process(folder):

@@ -106,11 +106,21 @@ def test_the_target_as_its_own_draft_is_timed_and_decoded_only_where_it_was_aske
 
 
 def test_processes_of_their_own_each_start_and_load_the_target(work):
-    """One writes the responses, then one for each of three candidates: in every turn."""
-    apart = 5 * 5 + 4 * 10 + 1
-    assert work(isolate=True) == apart + WRITING + READING + timed(2) + DECODING
-    three = 11 * 5 + 10 * 10 + 3 * 1
+    """One for each of three candidates, in every turn; the first also writes the responses."""
+    three = 10 * 5 + 9 * 10 + 3 * 1
     assert work(processes=3) == three + WRITING + READING + 3 * (timed(2) + DECODING)
+
+
+def test_a_worker_of_its_own_process_starts_once(work):
+    assert work(workers=1) == 5 + LOADING + WRITING + READING + timed(2) + DECODING
+
+
+def test_several_workers_share_what_is_not_timed(work):
+    """Each loads the target, they share two loads of the draft, and one loads it to time it."""
+    shared = (1 + WRITING + READING) / 2
+    assert work(workers=2) == 5 + (5 + 10) + shared + 1 + timed(2) + DECODING
+    replays = work(workers=2, measure="replay")
+    assert replays == 5 + (5 + 10) + shared
 
 
 def test_rows_that_step_together_take_longer_and_write_more(work):
