@@ -3,10 +3,12 @@ compares the end with a sweep that was not killed.
 
     python scripts/kill_test.py --kills 100
     python scripts/kill_test.py --kills 200 --per-sweep 100 --requests 24 --longest 0.6 --lines 3
+    python scripts/kill_test.py --kills 25 --workers 2 --requests 60 --longest 40
 
 Every third kill comes inside a write, after a random part of the line. Half of the sweeps are
 greedy, half sampled at temperature 0.7. They are forked from a process that has imported
-everything, so that kills do not come during imports. Prints the kills, the acknowledged records
+everything, so that kills do not come during imports. With `--workers` four of five kills end a
+worker, which imports everything, and the sweep goes on. Prints the kills, the acknowledged records
 that were lost, and what differs at the end; exits with 1 if anything was lost or differs.
 """
 
@@ -27,6 +29,7 @@ from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 
+import psutil
 import torch
 from silence import Silence
 
@@ -50,7 +53,7 @@ SHORTEST = 0.05
 ACCEPTANCE = ("draft", "quant", "k", "alpha", "mean_accepted_length", "tokens_per_round")
 
 
-def prepared_sweep(temperature: float, requests: int) -> Prepared:
+def prepared_sweep(temperature: float, requests: int, workers: int | None) -> Prepared:
     key = b"key of the kill test"
     query = TrafficQuery("suite:completion", key, requests)
     options = SweepOptions(
@@ -65,6 +68,7 @@ def prepared_sweep(temperature: float, requests: int) -> Prepared:
         measure_requests=requests // 3,
         controls=False,
         threads=1,
+        workers=workers,
     )
     return prepare(options, "kill test", Silence())
 
@@ -117,14 +121,33 @@ class Kills:
     longest: float
     lines: int
     chance: random.Random
+    workers: bool = False  # of which four in five kills end one
 
 
-def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool, int]:
-    """Fork a sweep, and kill it if `kills` are given. Returns whether it ended by itself, and how
-    many records it reported as kept.
+def kill_some(sweep: int, kills: Kills) -> int:
+    """Kill a forked sweep, or its workers one after the other until it is killed or ends. Returns
+    how many workers were killed.
+    """
+    killed, chance, process = 0, kills.chance, psutil.Process(sweep)
+    while True:
+        time.sleep(SHORTEST * (kills.longest / SHORTEST) ** chance.random())
+        if not kills.workers or chance.random() < 1 / 5:
+            os.kill(sweep, signal.SIGKILL)
+            return killed
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return killed
+        if workers := [each for each in process.children() if "spawn_main" in str(each.cmdline())]:
+            chance.choice(workers).kill()
+            killed += 1
+
+
+def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool, int, int]:
+    """Fork a sweep, and kill it if `kills` are given. Returns whether it ended by itself, how many
+    records it reported as kept, and how many of its workers were killed.
     """
     chance = kills and kills.chance
-    inside = chance is not None and chance.random() < 1 / 3
+    inside = chance is not None and not kills.workers and chance.random() < 1 / 3
+    workers = 0
     number = chance.randint(1, kills.lines) if kills and chance else 0
     reader, writer = os.pipe()
     child = os.fork()
@@ -144,14 +167,13 @@ def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool
         os._exit(0)
     os.close(writer)
     if kills and chance and not inside:
-        time.sleep(SHORTEST * (kills.longest / SHORTEST) ** chance.random())
-        os.kill(child, signal.SIGKILL)
+        workers = kill_some(child, kills)
     _, status = os.waitpid(child, 0)
     with os.fdopen(reader, "rb") as reports:
         acknowledged = len(reports.read())
     if os.WIFEXITED(status) and os.WEXITSTATUS(status):
         sys.exit("a sweep failed instead of resuming")
-    return os.WIFEXITED(status), acknowledged
+    return os.WIFEXITED(status), acknowledged, workers
 
 
 def essence(out: Path) -> dict[str, object]:
@@ -200,10 +222,10 @@ def endure(prepared: Prepared, folder: Path, kills: Kills) -> list[int]:
         out, ours, finished = folder / f"killed{ended}", 0, False
         while not finished:
             before = readable(out)
-            finished, acknowledged = sweep_once(
+            finished, acknowledged, workers = sweep_once(
                 prepared, out, kills if ours < kills.per_sweep else None
             )
-            ours += not finished
+            ours += workers + (not finished)
             lost += max(0, before + acknowledged - readable(out))
         done, ended = done + ours, ended + 1
         found = essence(out)
@@ -221,15 +243,19 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=6)
     parser.add_argument("--longest", type=float, default=8.0, help="seconds until a kill")
     parser.add_argument("--lines", type=int, default=12, help="lines written until a kill")
+    parser.add_argument("--workers", type=int, help="share the sweep among so many processes")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     chance, bad = random.Random(asked.seed), 0
-    kills = Kills(asked.kills // 2, asked.per_sweep, asked.longest, asked.lines, chance)
+    most = asked.kills // 2, asked.per_sweep, asked.longest, asked.lines
+    kills = Kills(*most, chance, bool(asked.workers))
     with tempfile.TemporaryDirectory() as folder:
         for temperature in (0.0, 0.7):
             print(f"temperature {temperature}")
             place = Path(folder) / str(temperature)
-            result = endure(prepared_sweep(temperature, asked.requests), place, kills)
+            result = endure(
+                prepared_sweep(temperature, asked.requests, asked.workers), place, kills
+            )
             print("{} kills, {} records lost, {} sweeps ended, {} of them differ".format(*result))
             bad += result[1] + result[3]
     return 1 if bad else 0
