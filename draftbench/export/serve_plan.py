@@ -61,7 +61,7 @@ class ServePlan:
     contexts: tuple[int, int] | None = None  # lengths of the target's and the draft's
     concurrency: int = 1  # largest number of concurrent requests that was measured
     schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
-    undecided: tuple[str, ...] = ()  # sentences on loads that the schedule leaves open
+    open_loads: tuple[str, ...] = ()  # sentences on loads at which the run is inconclusive
     differences: tuple[str, ...] = ()  # from what the run recommends
     provisional: str = ""  # why a longer or quieter run could change the answer
     # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
@@ -150,10 +150,10 @@ def serve_plan(
                 hint="give another one with --target or --draft",
             )
     schedule: Schedule = ()
-    undecided: tuple[str, ...] = ()
+    open_loads: tuple[str, ...] = ()
     # The answer's schedule is the leader's.
     if answer.leader is not None and pick.candidate == answer.leader.candidate:
-        schedule, undecided = schedule_of(answer, pick.k)
+        schedule, open_loads = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
     # A head writes ids of the target, of which it may know only some.
@@ -178,7 +178,7 @@ def serve_plan(
         concurrency=question.max_concurrency
         or max((entry.concurrency for entry in answer.schedule if entry.timed), default=1),
         schedule=schedule,
-        undecided=undecided,
+        open_loads=open_loads,
         differences=differences,
         provisional=answer.provisional,
         engine=question.engine,
@@ -291,18 +291,18 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:
     """The draft length by ranges of load, from 1 request to the most that were measured, none if
-    one length serves all; and a sentence on each range of loads that is undecided.
+    one length serves all; and a sentence on each range of loads at which the run is inconclusive.
 
     Args:
         k: the length up to the first load whose answer is decided.
     """
     lengths: list[tuple[int, int]] = []
     open_loads = []
-    for undecided, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
+    for unknown, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
         entries = list(group)
-        if undecided:
+        if unknown:
             k = lengths[-1][1] if lengths else k
-            open_loads.append(f"{_undecided(answer.schedule, entries)}: k = {k} is kept")
+            open_loads.append(f"{_inconclusive(answer.schedule, entries)}: k = {k} is kept")
         lengths += [(entry.concurrency, k if entry.k is None else entry.k) for entry in entries]
     firsts = [next(group) for _, group in groupby(lengths, key=lambda entry: entry[1])]
     if len(firsts) < 2:
@@ -314,11 +314,11 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     ), tuple(open_loads)
 
 
-def _undecided(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:
-    """A note that the run is undecided from the first of these loads up to the next decided one."""
+def _inconclusive(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:
+    """A note that the run is inconclusive from the first of these loads to the next decided one."""
     first, last = entries[0].concurrency, entries[-1].concurrency
     last = next((entry.concurrency - 1 for entry in every if entry.concurrency > last), last)
     concurrencies = f"{first} to {last} concurrent requests"
     if first == last:
         concurrencies = f"{first} concurrent request{'s' if first > 1 else ''}"
-    return f"the run is undecided with {concurrencies}"
+    return f"the run is inconclusive at {concurrencies}"

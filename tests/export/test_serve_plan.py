@@ -53,10 +53,10 @@ def test_one_length_for_all_loads_is_no_schedule(answer, steps):
     assert schedule_of(answer(*steps), 4) == ((), ())
 
 
-def test_where_the_run_is_undecided_the_length_below_is_kept_with_a_note(answer):
-    found, undecided = schedule_of(answer((1, 4), (8, None), (32, 0)), 4)
+def test_where_the_run_is_inconclusive_the_length_below_is_kept_with_a_note(answer):
+    found, inconclusive = schedule_of(answer((1, 4), (8, None), (32, 0)), 4)
     assert found == ((1, 31, 4), (32, 32, 0))
-    assert undecided == ("the run is undecided with 8 to 31 concurrent requests: k = 4 is kept",)
+    assert inconclusive == ("the run is inconclusive at 8 to 31 concurrent requests: k = 4 is kept",)
     assert schedule_of(answer((1, None), (8, 2)), 5)[0] == ((1, 7, 5), (8, 8, 2))
 
 
@@ -68,8 +68,8 @@ def test_where_the_run_is_undecided_the_length_below_is_kept_with_a_note(answer)
         (((1, 2), (4, None)), "with 4 concurrent requests: k = 2"),
     ],
 )
-def test_loads_that_are_undecided_are_one_range(answer, steps, words):
-    assert schedule_of(answer(*steps), 5)[1] == (f"the run is undecided {words} is kept",)
+def test_loads_that_are_inconclusive_are_one_range(answer, steps, words):
+    assert schedule_of(answer(*steps), 5)[1] == (f"the run is inconclusive {words} is kept",)
 
 
 def test_a_plan_carries_the_schedule_of_its_run(run, answer):
