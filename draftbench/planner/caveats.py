@@ -27,6 +27,7 @@ from draftbench.planner.recommendation import (
     FEW_DECODED,
     AtConcurrency,
     Caveat,
+    CaveatKind,
     PredictionError,
     Recommendation,
 )
@@ -57,7 +58,7 @@ _STALLED = 0.02
 # steps above it.
 _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
 # Kinds of decisive caveats by which no figure of acceptance can be trusted.
-_BASIC = ("contradiction", "control-failed", "replay-disagreement")
+_BASIC: tuple[CaveatKind, ...] = ("contradiction", "control-failed", "replay-disagreement")
 # Smaller relative differences in tokens per round are printed as none.
 _NO_LUCK = 0.0005
 # Requests that came at a smaller share of the log's load say little of that load.
@@ -319,7 +320,7 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if missing:
         yield Caveat("unfinished", missing, decisive=True, short="the run is not finished")
     replayed = by_tokens(run.trajectories)
-    counts = []
+    counts: list[tuple[CaveatKind, int, float, str]] = []
     requests = len(replayed.requests)
     # Of drafts that only an engine runs there are no other requests than the decoded ones.
     if run.replays or not (leader and leader.measured):

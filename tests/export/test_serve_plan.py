@@ -54,9 +54,9 @@ def test_one_length_for_all_loads_is_no_schedule(answer, steps):
 
 
 def test_where_the_run_is_inconclusive_the_length_below_is_kept_with_a_note(answer):
-    found, inconclusive = schedule_of(answer((1, 4), (8, None), (32, 0)), 4)
+    found, notes = schedule_of(answer((1, 4), (8, None), (32, 0)), 4)
     assert found == ((1, 31, 4), (32, 32, 0))
-    assert inconclusive == ("the run is inconclusive at 8 to 31 concurrent requests: k = 4 is kept",)
+    assert notes == ("the run is inconclusive at 8 to 31 concurrent requests: k = 4 is kept",)
     assert schedule_of(answer((1, None), (8, 2)), 5)[0] == ((1, 7, 5), (8, 8, 2))
 
 
