@@ -150,7 +150,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
 
 def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
     """Raise a UsageError if no version of the engine can serve the plan."""
-    sizes, drafts, measured_on = plan.vocabularies, plan.drafting, plan.engine
+    sizes, drafts, measured_on = plan.vocabularies, plan.speculation, plan.engine
     if sizes and (refusal := refusal_of(rules, *sizes, translated=plan.other_ids)):
         raise UsageError(
             f"{rules.name} refuses this pair: {refusal}",
