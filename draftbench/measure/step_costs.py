@@ -228,7 +228,7 @@ def _head_passes(
     sizes: tuple[int, ...],
     target: Runner,
 ) -> Iterator[_Point]:
-    """A head's catch-up over so many tokens a row at each context, a step after it, and whole
+    """A head's catch-up over each of `sizes` tokens at each context, a step after it, and whole
     prompts. The states of any text serve.
     """
     rows = grid.concurrency
@@ -274,7 +274,7 @@ def _experts_read(runner: Runner, once: Callable[[], Tensor]) -> float | None:
 
 
 def _repeated(once: Callable[[], Tensor], passes: int) -> None:
-    """Make so many passes, and wait for the last."""
+    """Make `passes` passes and wait for the last."""
     for _ in range(passes - 1):
         once()
     once().tolist()

@@ -490,7 +490,7 @@ class Evaluator:
 
     @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
-        """The decision with so many active rows, among all candidates or the k's of one."""
+        """The decision at one load, among all candidates or the k's of one."""
         every = self.alternatives(concurrency)
         return DecisionAt(self, concurrency, tuple(a for a in every if only in (None, a.candidate)))
 

@@ -82,7 +82,7 @@ class _Scale(NamedTuple):
     most_alpha: float
 
     def share(self, tokens: float) -> float:
-        """Which share of what is refused now must be accepted for so many tokens of a round, as if
+        """The share of what is refused now that must be accepted to reach `tokens` a round, as if
         all positions were alike.
         """
         now, needed, most = (alpha_of(each, self.k) for each in (self.tokens, tokens, self.most))

@@ -257,7 +257,7 @@ class Block:
     catch_up: Passes | None = None
 
     def steps(self, tokens: Floats, contexts: Floats) -> Spent:
-        """Plain decoding of so many tokens along every response [responses]."""
+        """Plain decoding of each response's tokens [responses]."""
         return Spent(contexts).add(self.target, 1, tokens)
 
     def rounds(self, rounds: Rounds, contexts: Floats, concurrency: int, weights: Floats) -> Spent:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import at, decoded, parsed
+from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.request_settings import MARKS, MEDIA
 
 # Cohere's templates write the last, others the reasoning that it is.
@@ -178,7 +178,7 @@ def speaker_of(turn: Any) -> str | None:
 
 
 def _call(value: Any) -> Mapping[str, Any]:
-    call = decoded(value)
+    call = unpacked(value)
     if not isinstance(call, Mapping):
         raise BadRowError("a function call is not JSON")
     return call
@@ -244,7 +244,7 @@ def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
 
 def _parts_in(text: str) -> list[Any]:
     """The parts of a message that a text holds as JSON or as a Python literal, or the text."""
-    match decoded(text) if text.lstrip().startswith("[") else None:
+    match unpacked(text) if text.lstrip().startswith("[") else None:
         case [{"type": str()}, *_] as parts if all(_is_part(part) for part in parts):
             return parts
     return [text]
