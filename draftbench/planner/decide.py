@@ -263,31 +263,27 @@ class Alternative:
 
 
 class Evaluator:
-    """Decisions of one run at any concurrency, each computed once. With costs from elsewhere
-    (`foreign`) the run's own decoding does not count.
+    """Decisions of one run at any concurrency, each computed once, from the `effects`: how much
+    longer than promised decoding takes, by all timed cells. With costs from elsewhere (`foreign`)
+    the run's own decoding does not count.
     """
 
     def __init__(self, run: Run, options: DecisionOptions) -> None:
         self.run, self.options = run, options
         self.foreign = options.costs is not None
         self.source = options.costs or costs_in(run)
+        self.on_engine = bool(self.source.served)  # whether costs are those of an engine's rounds
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = ks_of(run)
+        # The run that costs come from may have requests of its own.
+        runs = filter(None, (run, self.source.run))
+        self.drawn = DrawnRequests(t.request for each in runs for t in each.trajectories)
+        self.effects = self._effects()
+        self.cells: dict[Configuration, tuple[Cell, ...]] = {}  # the run's own
+        for cell in self.effects.cells if not self.foreign else ():
+            self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
 
-    @property
-    def on_engine(self) -> bool:
-        """Whether costs are those of a serving engine's rounds."""
-        return bool(self.source.served)
-
-    @cached_property
-    def drawn(self) -> DrawnRequests:
-        """The requests of this run and of the one that costs come from."""
-        runs = filter(None, (self.run, self.source.run))
-        return DrawnRequests(t.request for run in runs for t in run.trajectories)
-
-    @cached_property
-    def effects(self) -> Effects:
-        """How much longer than promised decoding takes, by all timed cells."""
+    def _effects(self) -> Effects:
         timed, blocks = self.source.run, self.source.blocks
         cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
         loads = {n for by_concurrency in blocks.values() for n in by_concurrency}
@@ -302,14 +298,6 @@ class Evaluator:
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]
         return Effects(cells, design, known)
-
-    @cached_property
-    def cells(self) -> Mapping[Configuration, tuple[Cell, ...]]:
-        """The run's own timed cells of every configuration."""
-        found: dict[Configuration, tuple[Cell, ...]] = {}
-        for cell in self.effects.cells if not self.foreign else ():
-            found[cell.configuration] = (*found.get(cell.configuration, ()), cell)
-        return found
 
     def concurrencies(self) -> tuple[int, ...]:
         """Those of the run's question; with costs from elsewhere, those timed there."""
