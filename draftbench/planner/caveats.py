@@ -208,7 +208,9 @@ def _not_timed_on_engine(run: Run) -> str:
 
 
 def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
-    """Of a run on a serving engine; where costs are not its own, only what it did not answer."""
+    """Caveats of a run on a serving engine; where costs are not its own, only of what it did not
+    answer.
+    """
     run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
     question, traffic = run.manifest.question, run.manifest.traffic
     yield from unanswered(run)
@@ -375,7 +377,7 @@ def _of_modelled_rounds(decided: DecisionAt) -> Iterator[Caveat]:
 
 
 def _of_stalls(run: Run) -> Iterator[Caveat]:
-    """Of an engine by whole answers: a client sees a server's rounds late, several at once."""
+    """On an engine whole answers count: a client sees a server's rounds late, several at once."""
     judged = [row for row in run.decodes if len(row.verify_seconds) >= _ROUNDS_TO_JUDGE]
     word, how = "decoding run", f"a round took over {_ROUND_STALL:g} times as long as usual"
     stalls = [max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds) for row in judged]

@@ -177,7 +177,7 @@ class Alternative:
 
     @cached_property
     def measured_rows(self) -> list[int]:
-        """Where its decoded responses are among all."""
+        """The rows of its decoded responses."""
         at = self.along.row_of
         return sorted(at[key] for key in self.measured.keys if key in at) if self.measured else []
 
@@ -555,7 +555,7 @@ class DecisionAt:
 
     @cached_property
     def competing(self) -> tuple[Alternative, ...]:
-        """Those of known speed that keep the limits, without the control."""
+        """The alternatives of known speed that keep the limits, without the control."""
         known = [a for a in self.alternatives if a.log(self.by) is not None]
         drafts = [a for a in known if a.candidate.draft != SELF]
         allowed = (a for a in drafts if a.configuration not in self.breaks)
@@ -563,13 +563,15 @@ class DecisionAt:
 
     @cached_property
     def _drawn(self) -> Floats:
-        """Log speed-ups of plain decoding and of every competing one [draws, 1 + competing]."""
+        """Log speed-ups of plain decoding and of every competing alternative [draws, 1 +
+        competing].
+        """
         logs = [np.zeros(RESAMPLES), *(a.log(self.by)[1:] for a in self.competing)]  # type: ignore[index]
         return np.stack(logs, axis=1)
 
     @cached_property
     def _shares(self) -> Floats:
-        """The speeds of the same, as shares of the best one in each draw."""
+        """Their speeds as shares of the best in each draw."""
         found: Floats = np.exp(self._drawn - self._drawn.max(axis=1, keepdims=True))
         return found
 
@@ -593,7 +595,7 @@ class DecisionAt:
         return float((self._shares[:, self._column(choice)] >= 1 - TIMING_NOISE).mean())
 
     def chance(self, one: Alternative, other: Alternative) -> float:
-        """How likely one is faster than the other."""
+        """How likely the first is faster than the second."""
         faster = self._drawn[:, self._column(one)] > self._drawn[:, self._column(other)]
         return float(faster.mean())
 
@@ -606,8 +608,8 @@ class DecisionAt:
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """Of some competing ones the smallest draft at its smallest k, among those that lose hardly
-        more than the best on average and pay as surely.
+        """The smallest draft of these at its smallest k, among those that lose hardly more than the
+        best on average and pay as surely.
         """
         losses = {each: self.loss(each) for each in some}
         best = min(losses, key=lambda each: losses[each], default=None)

@@ -28,7 +28,7 @@ _UNTRAINED = "suffix"
 def headroom(
     decided: DecisionAt, evaluated: Sequence[Evaluation], ceiling: float | None
 ) -> tuple[Headroom, ...]:
-    """One for every draft that training could improve and whose speed is known.
+    """The headroom of every draft that training could improve and whose speed is known.
 
     Args:
         evaluated: whose α is taken.

@@ -243,7 +243,7 @@ def lead(answer: Recommendation) -> str:
 
 
 def certainty(answer: Recommendation) -> list[str]:
-    """How likely the choice is the best, what ranks, and which limits are kept."""
+    """How likely the choice is the best, what it is ranked by, and which limits are kept."""
     notes = []
     if answer.probability_best is not None and answer.expected_regret is not None:
         sure = answer.probability_best
