@@ -120,7 +120,7 @@ def has_answer(row: Mapping[str, Any], place: str) -> bool:
 
 
 def _standing(row: Mapping[str, Any], place: str) -> Any:
-    """What stands at one of `ANSWERS`, but for the choices of a quiz, which are texts."""
+    """What stands at one of `ANSWERS`, except a quiz's choices, which are texts."""
     value = at(row, place)
     if place != "choices":
         return value
@@ -131,7 +131,7 @@ def _standing(row: Mapping[str, Any], place: str) -> Any:
 
 
 def message_of(turn: Mapping[str, Any]) -> Answer | None:
-    """The answer that a message is; None if it holds no text and calls nothing."""
+    """A message as an answer; None if it holds no text and calls nothing."""
     try:
         (message, *_) = messages_of([turn], set()) or [{}]
     except (BadRowError, NotRepresentableError):

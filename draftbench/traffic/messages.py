@@ -159,7 +159,7 @@ def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def role_of(name: str) -> str:
-    """The role of whom ShareGPT calls so."""
+    """The role of a speaker by the name that ShareGPT gives it."""
     role = _role(name)
     if role not in _ROLES.values():
         raise NotRepresentableError("conversations.from")
@@ -185,7 +185,7 @@ def _call(value: Any) -> Mapping[str, Any]:
 
 
 def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
-    """The messages of a turn: the results of tools that a user's message brings are their own."""
+    """The messages of a turn; tool results in a user's message become messages of their own."""
     role = turn.get("role")
     if not isinstance(role, str):
         raise BadRowError(f"{where} has no `role`")

@@ -121,7 +121,7 @@ def _with_system(
 
 
 def _system(value: Any) -> list[dict[str, Any]]:
-    """The messages that a system text is, however it is written; none if it is no such text."""
+    """The messages of a system text, however it is written; none if it is not one."""
     match unpacked(value):
         case {"role": _} as turn if _is_system(turn):
             return [turn]
