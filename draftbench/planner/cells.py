@@ -374,8 +374,8 @@ class _Timed(NamedTuple):
 
 
 def _of_missing(one: _Timed, every: Sequence[_Timed], columns: Columns) -> float:
-    """How much longer than promised plain steps took over all requests than over those that one
-    cell's draft answered, as a logarithm: a draft is not faster for leaving slow ones unanswered.
+    """How much longer than promised decoding without a draft took over all requests than over those
+    that one cell's draft answered, as a logarithm: leaving slow ones unanswered makes none faster.
     """
     load, answered = one.cell.configuration.concurrency, columns.values[one.spent] > 0
     plain = [
