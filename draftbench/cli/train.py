@@ -146,10 +146,10 @@ def _forecast(draft: str, found: Forecast) -> Section:
         reached = with_ends(Estimate(value, low, high))
         title = f"{verdict}: {_rate(draft)} of `{draft}` {found.rate:.2f} → {reached}"
     seen = ", ".join(f"{part.rate:.3f}" for part in found.parts)
-    shares = ", ".join(f"{part.share:.1%}" for part in found.parts)
+    shares = ", ".join(f"{part.share:.0%}" for part in found.parts)
     notes = [
-        f"{_rate(draft)} {found.rate:.3f} → {value:.3f} ({low:.3f}–{high:.3f}), since training on "
-        f"{shares} of the responses reaches {seen} on {found.requests} other requests",
+        f"{_rate(draft)} {found.rate:.3f} → {value:.3f} ({low:.3f}–{high:.3f}), since "
+        f"{shares} of the training reach {seen} on {found.requests} other requests",
         f"training on all of them, {found.tokens:,} tokens, takes about "
         f"{duration(found.seconds)} on {found.device}",
     ]
