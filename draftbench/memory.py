@@ -97,7 +97,7 @@ def training_bytes(
     itemsize: int,
 ) -> tuple[int, int]:
     """Bytes of training a model with AdamW: of its states (weights and, of those that are trained,
-    gradients and two moments, in 32 bits), and of what a row of so many tokens leaves for the
+    gradients and two moments, in 32 bits), and of what a row of `tokens` leaves for the
     backward pass: 17 values of each layer's width (Korthikanti et al. 2022), and the logits, their
     softmax and its gradient in 32.
     """

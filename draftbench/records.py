@@ -461,7 +461,7 @@ class Mixture(Record, frozen=True):
     parameters: Positive  # of all experts in all layers
 
     def most_read(self, tokens: int) -> float:
-        """The experts of a layer that a pass over so many tokens reads if each token's are chosen
+        """The experts of a layer that a pass over `tokens` reads if each token's are chosen
         independently and evenly, E(1 - (1 - K/E)^n): an upper bound, since neighbours share some.
         """
         return self.experts * (1 - (1 - self.per_token / self.experts) ** tokens)
@@ -565,7 +565,7 @@ class RoundCounts(Record, frozen=True):
     by_round: tuple[Round, ...] | None = None  # tokens proposed and accepted in each
 
     def impossible_in(self, tokens: int) -> str | None:
-        """Why an answer of so many tokens cannot have these rounds; None if it can."""
+        """Why an answer of `tokens` cannot have these rounds; None if it can."""
         by_position, by_round = self.by_position or (), self.by_round or ()
         most = 2 * tokens + _PAST_END
         if any(accepted > proposed for proposed, accepted in by_round):

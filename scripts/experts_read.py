@@ -18,7 +18,7 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from draftbench.decoder.device import default_dtype
-from draftbench.decoder.routing import counted_experts
+from draftbench.decoder.mixture import counted_experts
 from draftbench.decoder.runner import clock_for
 from draftbench.models.check import check_models, memory_here
 from draftbench.models.quantize import Build, build_runner

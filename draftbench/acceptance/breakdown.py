@@ -168,8 +168,8 @@ def rounds_by_group(
 
 
 def parting(groups: Sequence[GroupRounds]) -> list[tuple[GroupRounds, GroupRounds]]:
-    """Of each grouping those with the fewest and the most tokens per round, where their intervals
-    do not overlap.
+    """The groups with the fewest and the most tokens per round in each grouping, where their
+    intervals do not overlap.
     """
     found = []
     for by in dict.fromkeys(group.by for group in groups):
@@ -196,7 +196,7 @@ class _Sums:
 
     @classmethod
     def of(cls, pairs: ModelPairs) -> _Sums:
-        """Those of responses with their replays, some at a time to save memory."""
+        """The sums over responses with their replays, some at a time to save memory."""
         figure, accepted = accepted_by_position(pairs)
         known = all(replay.confidence for _, replay in pairs if replay.accept)
         parts = [
@@ -236,7 +236,9 @@ def _sums_by_group(
         values[2] = np.concatenate([np.asarray(r.confidence)[: r.draftable] for _, r in pairs])
 
     def sums(group: Ints | int, groups: int, share: Floats | float = 1.0) -> Floats:
-        """By group [groups, responses, 3], to which positions belong with a probability."""
+        """The sums of each group, to which positions belong with a probability [groups, responses,
+        3].
+        """
         place, shape = group * responses + row, (groups, responses)
         every = [np.bincount(place, share * each, groups * responses) for each in values]
         return np.stack([each.reshape(shape) for each in every], axis=-1)

@@ -151,7 +151,7 @@ class CandidateRounds:
 
     @cached_property
     def row_of(self) -> dict[Key, int]:
-        """Where each response is among them."""
+        """The row of each response."""
         return {trajectory.key: row for row, trajectory in enumerate(self.trajectories)}
 
     @remembered
@@ -216,8 +216,8 @@ def context_of(trajectory: Trajectory) -> float:
 
 @remembered
 def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -> CandidateRounds:
-    """The rounds of a candidate along the run's responses, those left out where it failed, computed
-    together at the `ks` that the run asked for or at others.
+    """The rounds of a candidate along the run's responses on which it did not fail, computed
+    together at `ks` (default: those that the run asked for).
     """
     along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
     replays = [(t, along[key]) for key, t in run.responses.items() if key in along]

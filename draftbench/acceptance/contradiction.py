@@ -82,7 +82,9 @@ def contradiction(
 
 
 def _comparable(response: Trajectory, replay: AnyReplay, row: Decode) -> bool:
-    """Whether acceptance is certain by the text, and how far the text is the response is known."""
+    """Whether the text alone says what is accepted, and it is known how far the text is the
+    response.
+    """
     drawn = isinstance(replay, Replay) and replay.mode is not DraftingMode.GREEDY
     if drawn and response.sampling.temperature > 0:
         return False

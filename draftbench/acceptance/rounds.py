@@ -246,7 +246,7 @@ def counted_rounds(decodes: Sequence[Decode]) -> Rounds:
 
 @dataclass(frozen=True, eq=False)
 class _Positions:
-    """What a model's rounds from every position of some responses accept."""
+    """What a model's rounds accept from every position of some responses."""
 
     length: Ints  # tokens of each response [responses]
     last: Ints  # position after which nothing is drafted [responses]

@@ -186,7 +186,7 @@ def groups_at(
     run: Run, candidates: Sequence[Candidate], k: int
 ) -> dict[Candidate, tuple[GroupRounds, ...]]:
     """Tokens per round of each segment and temperature at one k, of the candidates whose replay
-    holds: one without is known at few k's.
+    holds: those of others are known at few k's.
     """
     replayed = {
         each: along for each in candidates if (along := candidate_rounds(run, each)).replays

@@ -154,8 +154,8 @@ def _memory(
     *,
     second_layout: bool = False,
 ) -> int:
-    """Bytes of a candidate with a cache of so many tokens, without a drafter that only an engine
-    knows; the target, at this level, needs a second cache as its own draft.
+    """Bytes of a candidate with a cache for `tokens`, without a draft that only an engine knows;
+    the target, at this level, needs a second cache as its own draft.
     """
     models = [(target, level)]
     if candidate.draft in drafts:

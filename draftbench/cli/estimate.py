@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from draftbench.cli.output import TextOutput, width
 from draftbench.errors import UsageError
 from draftbench.flags import draft_lengths, flag
+from draftbench.records import to_json
+from draftbench.report.terminal.text import Section, render_sections
+
+if TYPE_CHECKING:
+    from draftbench.planner.formula import FormulaTable
+
+_BASIS = "closed form, positions alike (Leviathan et al. 2023); not measured"
 
 
 def _ratios(name: str, text: str) -> tuple[float, ...]:
@@ -38,8 +49,64 @@ def estimate(
     draftbench estimate --alpha .7 --draft-cost .1 --verify-ratio 1.1,1.3 --k 1-2
     """
     from draftbench.planner.formula import formula_table
-    from draftbench.report.terminal.estimate import render
 
     table = formula_table(alpha, draft_cost, k, verify_ratio)
     output.write(render(table, output.style, width()))
     return 0
+
+
+def render(table: FormulaTable, style: str, width: int) -> str:
+    """The table as table, json or markdown."""
+    if style == "json":
+        return to_json({"basis": _BASIS, **msgspec.to_builtins(table)})
+    rows = [
+        [
+            "→" if row.k == table.best_k else "",
+            str(row.k),
+            *([] if table.verify_ratio else [f"{row.verify_ratio:g}"]),
+            f"{row.tokens_per_round:.2f}",
+            f"{row.speedup:.2f}",
+            "–" if row.break_even_alpha is None else f"{row.break_even_alpha:.2f}",
+        ]
+        for row in table.rows
+    ]
+    given = f"α = {table.alpha:g}, c = {table.draft_cost_ratio:g}"
+    given += (
+        ""
+        if table.verify_ratio == 1
+        else f", v = {table.verify_ratio:g}"
+        if table.verify_ratio
+        else ", v by k"
+    )
+    none = "None of these k is" if table.faster_k else "Do not speculate: no k is"
+    title = f"{none} faster than decoding without a draft ({given})"
+    if table.best_k:
+        title = (
+            f"Best k = {table.best_k}: {table.best_speedup:.2f}× ({given}); k = {table.best_k} "
+            f"breaks even at α = {table.best_break_even_alpha:.2f}"
+        )
+    notes = []
+    # Not where both speed-ups are the same in print.
+    if table.faster_speedup and f"{table.faster_speedup:.2f}" != f"{table.best_speedup:.2f}":
+        notes.append(f"k = {table.faster_k} would be faster: {table.faster_speedup:.2f}×.")
+    notes += [
+        f"Estimated: {_BASIS}.",
+        "speed-up = (1 + α + … + α^k) / (k·c + v), with c per draft token.",
+    ]
+    if table.verify_ratio:
+        notes.append(
+            f"v = {table.verify_ratio:g} for every k. It grows with k, most in mixtures of "
+            "experts, so that long drafts look better than they are: give it for each, "
+            "--verify-ratio V,…"
+        )
+    notes += [
+        f"v falls from {short.verify_ratio:g} at k = {short.k} to {long.verify_ratio:g} at k = "
+        f"{long.k}, though the longer pass does more: see whether the shortest k comes first, or "
+        "whether timing was disturbed."
+        for short, long in pairwise(table.rows)
+        if long.verify_ratio < short.verify_ratio
+    ][:1]
+    v = [] if table.verify_ratio else ["v(k+1)"]
+    head = ["", "k", *v, "tok/round", "speed-up ×", "break-even α"]
+    section = Section(title, head, rows, notes)
+    return render_sections([section], style, width)

@@ -137,11 +137,12 @@ def traffic_query(source: str, sample: int | None = None, **reading: Any) -> Tra
 
 def read(folder: Path | None) -> Run:
     """Everything in a run folder, by default the newest, which is then named on stderr."""
-    from draftbench.cli.runs import newest
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import read_run
 
     if folder is None:
+        from draftbench.cli.runs import newest
+
         folder = newest()
         note(f"the newest run: {folder}")
     return read_run(RunFolder(folder))

@@ -12,7 +12,7 @@ from draftbench.cli.output import Output, width
 from draftbench.flags import flag, flag_name, flags_of
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend as decide
-from draftbench.planner.recommendation import Caveat, Recommendation
+from draftbench.planner.recommendation import Caveat, CaveatKind, Recommendation
 from draftbench.records import to_json
 from draftbench.report.answer import (
     LONGEST_NAME,
@@ -63,7 +63,7 @@ _SHORTEST_NAME, _TELLING_NAME = 12, 24
 _HALF = "± half a 95% interval"
 # Kinds of caveats for the first screen, the most urgent first; decisive ones are already in its
 # second line.
-_URGENT = (
+_URGENT: tuple[CaveatKind, ...] = (
     "unanswered",
     "output-differs",
     "suspected-fault",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from draftbench.cli.check import CAN_WORK, own_draft_section
 from draftbench.cli.output import TextOutput, note, width
 from draftbench.errors import ModelError
 from draftbench.flags import target_flag
@@ -26,7 +27,6 @@ from draftbench.models.known_pairs import (
 )
 from draftbench.models.own_draft import own_draft_by_name, own_draft_of
 from draftbench.records import to_json
-from draftbench.report.terminal.check import CAN_WORK, own_draft_section
 from draftbench.report.terminal.text import (
     SCREEN_COLUMNS,
     Section,

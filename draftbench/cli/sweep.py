@@ -214,9 +214,9 @@ def _audited(observed: Run) -> str:
 
 def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     """Say what was read of the traffic and which drafts are refused, before weights load."""
+    from draftbench.cli.traffic import traffic_lines
     from draftbench.planner.caveats import LOAD
     from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
-    from draftbench.report.terminal.traffic import traffic_lines
 
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD:  # as a caveat of the answer says

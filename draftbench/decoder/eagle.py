@@ -166,7 +166,7 @@ class EagleHead:
             yield self.embedding
 
     def new_cache(self, capacity: int, rows: int = 1, widths: Collection[int] = ()) -> SlabCache:
-        """An empty cache for so many rows of the text in each of some responses."""
+        """An empty cache of `rows` texts, with room for `capacity` tokens each."""
         like = self.norms["last"].weight
         size = 1, 2, rows, self.kv_heads, capacity, self.shape.head_dim
         return SlabCache(like.new_zeros(size), [0] * rows)

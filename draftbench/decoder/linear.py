@@ -145,7 +145,7 @@ def unquantized_linear(
 def layout_on_cpu(
     weights: int, dtype: torch.dtype, narrow: bool, *, two_layouts: bool = True
 ) -> str | None:
-    """How a CPU holds a matrix of so many weights; None: as PyTorch's layer does.
+    """How a CPU holds a matrix of that many weights; None: as PyTorch's layer does.
 
     Args:
         narrow: whether its float32 weights fit into 16 bits.
@@ -210,12 +210,12 @@ def least_rows(
 
 
 def in_blocks(weight: Tensor, bias: Tensor | None, rows: int = SEVERAL) -> Product:
-    """The product with a copy of the weights packed for so many rows."""
+    """The product with a copy of the weights packed for products of `rows`."""
     return _onednn(torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows), bias)
 
 
 def padded_to(least: int, weight: Tensor, bias: Tensor | None = None) -> Product:
-    """The product with weights packed for `least` rows; fewer are padded to so many."""
+    """The product with weights packed for `least` rows; fewer are padded to as many."""
     held = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), least)
     return _onednn(held, bias, least)
 

@@ -148,7 +148,7 @@ class Http:
         self, path: str, body: Any = None, *, type: type[T], most: int = MOST_BYTES
     ) -> T:
         """`json` as a coroutine."""
-        return decoded(await self._bytes(path, body, most), type)
+        return from_json(await self._bytes(path, body, most), type)
 
     async def page(self, path: str) -> str:
         """The answer to a GET as text. Raises: AnswerError."""
@@ -276,7 +276,7 @@ def unless_refused() -> Iterator[None]:
             raise
 
 
-def decoded(raw: bytes, type: type[T]) -> T:
+def from_json(raw: bytes, type: type[T]) -> T:
     """A JSON document as a value of this type. Raises: AnswerError."""
     try:
         return msgspec.json.decode(raw, type=type)

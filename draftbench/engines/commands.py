@@ -85,12 +85,12 @@ def launch(start: ServerStart, host: str, port: int) -> Launch:
         UsageError: the command or the arguments cannot be used as they are.
     """
     engine = _PROGRAMS[start.engine]
-    if (drafts := start.speculation) is not None:
-        check_method(start.engine, drafts)
-        if drafts.mode not in (DraftingMode.GREEDY, engine.draws):
+    if (speculation := start.speculation) is not None:
+        check_method(start.engine, speculation)
+        if speculation.mode not in (DraftingMode.GREEDY, engine.draws):
             modes = f"greedy or {engine.draws}" if engine.draws else "greedy"
             raise UsageError(
-                f"{start.engine} is not measured in --mode {drafts.mode}",
+                f"{start.engine} is not measured in --mode {speculation.mode}",
                 hint=f"give --mode {modes}",
             )
     words = [*engine.flags(start), "--host", host, "--port", str(port)]
@@ -166,8 +166,8 @@ def _vllm(start: ServerStart) -> list[str]:
         words += ["--max-model-len", str(start.context_length)]
     if start.max_concurrency is not None or start.concurrency > ENGINE_RULES["vllm"].requests:
         words += ["--max-num-seqs", str(start.concurrency)]
-    if (drafts := start.speculation) is not None:
-        fields = vllm_fields(drafts)
+    if (speculation := start.speculation) is not None:
+        fields = vllm_fields(speculation)
         words += ["--speculative-config", json.dumps(fields, separators=(",", ":"))]
         if tells_rounds(start.version):
             words += ["--per-request-spec-decode-metrics", "detailed"]

@@ -20,8 +20,8 @@ from draftbench.engines.client import (
     AnswerError,
     Fault,
     Http,
-    decoded,
     failure,
+    from_json,
     garbage,
     other_ids,
     unless_refused,
@@ -234,7 +234,7 @@ def event_of(data: bytes, kind: type[S], answer: Answer) -> S | None:
     if data == b"[DONE]":
         answer.ended = True
         return None
-    return _without_error(decoded(data, kind))
+    return _without_error(from_json(data, kind))
 
 
 def one_token(

@@ -102,7 +102,7 @@ def _end(group: int, grace: float) -> None:
 
 
 def _gone(group: int, seconds: float) -> bool:
-    """Whether no process is left, after waiting up to so many seconds."""
+    """Whether no process is left, after waiting for up to `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         dict(_reaped())

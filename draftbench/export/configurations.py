@@ -141,7 +141,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
             f"{name} drafts in the mode `{written.mode}`, and the run measured `{plan.mode}`: "
             "above temperature 0 acceptance will differ, so measure again there"
         )
-    to_do += [*written.to_do, *_of_paths(plan, engine), *plan.undecided]
+    to_do += [*written.to_do, *_of_paths(plan, engine), *plan.open_loads]
     text = written.text
     if engine != "vllm":  # JSON, alone of the formats, has no comments
         text = "\n".join([*map(_COMMENT.fill, differences), text])
@@ -150,7 +150,7 @@ def configure(plan: ServePlan, engine: str, version: str | None = None) -> Engin
 
 def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
     """Raise a UsageError if no version of the engine can serve the plan."""
-    sizes, drafts, measured_on = plan.vocabularies, plan.drafting, plan.engine
+    sizes, drafts, measured_on = plan.vocabularies, plan.speculation, plan.engine
     if sizes and (refusal := refusal_of(rules, *sizes, translated=plan.other_ids)):
         raise UsageError(
             f"{rules.name} refuses this pair: {refusal}",

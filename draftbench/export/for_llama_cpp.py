@@ -54,7 +54,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     build, _ = version
     renamed = build >= _NEW_BUILD
     differences, to_do = list[str](), list[str]()
-    if plan.drafting.stacked:
+    if plan.speculation.stacked:
         plan = _of_stack(plan, build, differences)
     words = ["llama-server", "-m", _file(plan.target, plan.target_quant, "target")]
     more = ["-np", str(plan.concurrency), "--metrics"]  # 4 without -np
@@ -69,23 +69,23 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         )
     if plan.on_gpu and plan.method != "ngram":
         more += ["-ngl", "99", "-ngld", "99"]
-    drafting, mode = plan.drafting, None
-    if plan.method == "ngram" or plan.drafting.stacked:
+    speculation, mode = plan.speculation, None
+    if plan.method == "ngram" or plan.speculation.stacked:
         _of_lookup(plan, to_do)
     if plan.method == "ngram":
         if not plan.target.endswith(".gguf"):
             to_do.append(_CONVERT.format("model to a GGUF file of this name"))
     elif plan.method == "draft-model":
-        drafting, mode = _of_draft_model(plan, build, to_do)
+        speculation, mode = _of_draft_model(plan, build, to_do)
     elif not renamed:
         raise too_old("llama.cpp", f"b{_NEW_BUILD}", "flags as the run started it with")
     elif plan.draft:
-        drafting = replace(drafting, model=_file(plan.draft, plan.quant, "head"))
-        if drafting.model != plan.draft:
+        speculation = replace(speculation, model=_file(plan.draft, plan.quant, "head"))
+        if speculation.model != plan.draft:
             to_do.append(f"{CONVERT_HEAD} makes the head's GGUF file")
         if not plan.target.endswith(".gguf"):
             to_do.append(_CONVERT.format("target to a GGUF file of this name"))
-    flags = llama_cpp_flags(drafting)
+    flags = llama_cpp_flags(speculation)
     if not renamed:
         flags = _as_before_renaming(flags, plan)
     return WriterResult(
@@ -97,7 +97,7 @@ def _of_stack(plan: ServePlan, build: int, differences: list[str]) -> ServePlan:
     """A stack as llama.cpp drafts by it; the draft alone where it would look up in vain."""
     if plan.k < plan.lookup.shortest:
         differences.append(f"the draft alone, as {too_short(plan.lookup.shortest)}")
-        return replace(plan, drafting=replace(plan.drafting, stacked=False))
+        return replace(plan, speculation=replace(plan.speculation, stacked=False))
     if build < _NEW_BUILD:
         raise too_old("llama.cpp", f"b{_NEW_BUILD}", "prompt lookup before a draft")
     if plan.method != "draft-model" and plan.engine != "llama.cpp":
@@ -140,7 +140,7 @@ def _of_draft_model(
         if arguments := level_facts(quant).llama_quantize:
             to_do.append(f"nearest to {quant} is `llama-quantize {arguments}`")
     file = _file(draft, plan.quant, "draft")
-    return replace(plan.drafting, model=file, mode=mode), mode
+    return replace(plan.speculation, model=file, mode=mode), mode
 
 
 def _as_before_renaming(flags: list[str], plan: ServePlan) -> list[str]:

@@ -21,7 +21,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         words += ["--revision", plan.target_revision]
     if plan.concurrency > ENGINE_RULES["sglang"].requests:
         words += ["--max-running-requests", str(plan.concurrency)]
-    words += sglang_flags(plan.drafting)
+    words += sglang_flags(plan.speculation)
     to_do: list[str] = []
     mode = None
     if plan.method == "ngram":

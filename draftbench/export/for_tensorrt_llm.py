@@ -30,7 +30,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
         raise too_old("TensorRT-LLM", "1.3", "fields as the run started it with")
     # `max_draft_len` is the longest length, and must be that of the smallest batch.
     scheduled = bool(steps) and steps[0][2] == plan.longest
-    fields = tensorrt_llm_fields(plan.drafting_at(plan.longest if scheduled else plan.k))
+    fields = tensorrt_llm_fields(plan.speculation_at(plan.longest if scheduled else plan.k))
     model = fields.pop("speculative_model", None)
     if scheduled:
         # Keys are the largest batch of each length, before 1.3 the smallest (pull request 10860).

@@ -31,7 +31,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     if plan.target_revision:
         words += ["--revision", plan.target_revision]
     to_do: list[str] = []
-    fields = vllm_fields(plan.drafting_at(plan.longest))
+    fields = vllm_fields(plan.speculation_at(plan.longest))
     if plan.schedule:
         fields["num_speculative_tokens_per_batch_size"] = [list(step) for step in plan.schedule]
         if plan.draft and not plan.translated and version >= _DRAFT_RUNNER:

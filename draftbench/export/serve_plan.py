@@ -16,7 +16,7 @@ from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.acceptance.definitions import survival
 from draftbench.errors import DraftbenchError, UsageError
 from draftbench.hub import split_revision
-from draftbench.models.drafting import Speculation, speculation
+from draftbench.models.drafting import Speculation, speculation_of
 from draftbench.planner.recommendation import Configuration, Recommendation, ScheduleEntry
 from draftbench.records import (
     LOOKUP,
@@ -49,7 +49,7 @@ class ServePlan:
 
     target: str  # without its revision
     target_quant: str
-    drafting: Speculation  # the draft by the name that the engine will find
+    speculation: Speculation  # the draft by the name that the engine will find
     sampled: bool  # whether any request is above temperature 0, where the drafting mode matters
     vocabularies: tuple[int, int] | None  # sizes of the target's and a draft model's
     on_gpu: bool
@@ -61,7 +61,7 @@ class ServePlan:
     contexts: tuple[int, int] | None = None  # lengths of the target's and the draft's
     concurrency: int = 1  # largest number of concurrent requests that was measured
     schedule: Schedule = ()  # draft lengths by load; empty if one length serves all
-    undecided: tuple[str, ...] = ()  # sentences on loads that the schedule leaves open
+    open_loads: tuple[str, ...] = ()  # sentences on loads at which the run is inconclusive
     differences: tuple[str, ...] = ()  # from what the run recommends
     provisional: str = ""  # why a longer or quieter run could change the answer
     # With --synthetic, the share of rounds that accept their first 1, 2, … draft tokens.
@@ -73,36 +73,36 @@ class ServePlan:
     @property
     def method(self) -> str:
         """How it drafts: `draft-model`, `ngram`, or one that only an engine runs."""
-        return self.drafting.method
+        return self.speculation.method
 
     @property
     def k(self) -> int:
-        return self.drafting.k
+        return self.speculation.k
 
     @property
     def mode(self) -> DraftingMode:
-        return self.drafting.mode
+        return self.speculation.mode
 
     @property
     def quant(self) -> str:
-        return self.drafting.quant
+        return self.speculation.quant
 
     @property
     def draft(self) -> str | None:
         """The draft model, without its revision; None for a method that needs none."""
-        return self.drafting.model and split_revision(self.drafting.model)[0]
+        return self.speculation.model and split_revision(self.speculation.model)[0]
 
     @property
     def draft_revision(self) -> str | None:
-        return self.drafting.model and split_revision(self.drafting.model)[1]
+        return self.speculation.model and split_revision(self.speculation.model)[1]
 
     @property
     def lookup(self) -> NGramSizes:
-        return self.drafting.lookup
+        return self.speculation.lookup
 
-    def drafting_at(self, k: int) -> Speculation:
+    def speculation_at(self, k: int) -> Speculation:
         """How to draft k tokens instead."""
-        return replace(self.drafting, k=k, translated=self.translated)
+        return replace(self.speculation, k=k, translated=self.translated)
 
     @property
     def longest(self) -> int:
@@ -142,22 +142,22 @@ def serve_plan(
     question = run.manifest.question
     served = target or question.target
     served_name, served_revision = split_revision(served)
-    drafting = drafting_of(pick, run.manifest, draft)
-    for name in filter(None, (served, drafting.model)):
+    speculation = speculation_of_pick(pick, run.manifest, draft)
+    for name in filter(None, (served, speculation.model)):
         if not name.isprintable() or name.startswith("-"):
             raise UsageError(
                 f"the model name {name!r} cannot be written into a command",
                 hint="give another one with --target or --draft",
             )
     schedule: Schedule = ()
-    undecided: tuple[str, ...] = ()
+    open_loads: tuple[str, ...] = ()
     # The answer's schedule is the leader's.
     if answer.leader is not None and pick.candidate == answer.leader.candidate:
-        schedule, undecided = schedule_of(answer, pick.k)
+        schedule, open_loads = schedule_of(answer, pick.k)
     facts, draft_facts = run.facts_of(None), run.facts_of(pick.candidate)
     both = (facts, draft_facts) if facts and draft_facts else None
     # A head writes ids of the target, of which it may know only some.
-    pair = both if drafting.method == "draft-model" else None
+    pair = both if speculation.method == "draft-model" else None
     samplings = Counter(
         msgspec.structs.replace(t.sampling, seed=None) if t.sampling.temperature else Sampling()
         for t in run.trajectories
@@ -165,7 +165,7 @@ def serve_plan(
     plan = ServePlan(
         target=served_name,
         target_quant=question.target_quant,
-        drafting=drafting,
+        speculation=speculation,
         sampled=any(t.sampling.temperature > 0 for t in run.trajectories),
         vocabularies=pair and (pair[0].vocab_size, pair[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
@@ -178,7 +178,7 @@ def serve_plan(
         concurrency=question.max_concurrency
         or max((entry.concurrency for entry in answer.schedule if entry.timed), default=1),
         schedule=schedule,
-        undecided=undecided,
+        open_loads=open_loads,
         differences=differences,
         provisional=answer.provisional,
         engine=question.engine,
@@ -238,7 +238,7 @@ def _chosen(
     )
 
 
-def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
+def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
     """How an engine drafts as the run did; `given` is what `--draft` names: the engine's name for
     the draft's model, or the draft itself where a running server did not tell it.
 
@@ -248,7 +248,7 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
     """
     question = manifest.question
     sizes = NGramSizes(question.lookup_longest, question.lookup_shortest)
-    how = partial(speculation, k=pick.k, lookup=sizes, quant=pick.quant, mode=question.mode)
+    how = partial(speculation_of, k=pick.k, lookup=sizes, quant=pick.quant, mode=question.mode)
     specs = manifest.specs | {LOOKUP: LOOKUP}
     if (spec := specs.get(pick.draft)) is None:
         if given is None:
@@ -278,31 +278,31 @@ def drafting_of(pick: Configuration, manifest: Manifest, given: str | None) -> S
             raise UsageError(
                 f"the run does not record what `{spec}` held", hint="give the engine that file"
             )
-    drafting = how(spec, held=held)
+    speculation = how(spec, held=held)
     if given is None:
-        return drafting
-    if drafting.model is None:
+        return speculation
+    if speculation.model is None:
         raise UsageError(
             f"`{spec}` has no model that --draft could name",
             hint="omit --draft; what is exported can be edited",
         )
-    return replace(drafting, model=given)
+    return replace(speculation, model=given)
 
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:
     """The draft length by ranges of load, from 1 request to the most that were measured, none if
-    one length serves all; and a sentence on each range of loads that is undecided.
+    one length serves all; and a sentence on each range of loads at which the run is inconclusive.
 
     Args:
         k: the length up to the first load whose answer is decided.
     """
     lengths: list[tuple[int, int]] = []
     open_loads = []
-    for undecided, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
+    for unknown, group in groupby(answer.schedule, key=lambda entry: entry.k is None):
         entries = list(group)
-        if undecided:
+        if unknown:
             k = lengths[-1][1] if lengths else k
-            open_loads.append(f"{_undecided(answer.schedule, entries)}: k = {k} is kept")
+            open_loads.append(f"{_inconclusive(answer.schedule, entries)}: k = {k} is kept")
         lengths += [(entry.concurrency, k if entry.k is None else entry.k) for entry in entries]
     firsts = [next(group) for _, group in groupby(lengths, key=lambda entry: entry[1])]
     if len(firsts) < 2:
@@ -314,11 +314,11 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
     ), tuple(open_loads)
 
 
-def _undecided(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:
-    """A note that the run is undecided from the first of these loads up to the next decided one."""
+def _inconclusive(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:
+    """A note that the run is inconclusive from the first of these loads to the next decided one."""
     first, last = entries[0].concurrency, entries[-1].concurrency
     last = next((entry.concurrency - 1 for entry in every if entry.concurrency > last), last)
     concurrencies = f"{first} to {last} concurrent requests"
     if first == last:
         concurrencies = f"{first} concurrent request{'s' if first > 1 else ''}"
-    return f"the run is undecided with {concurrencies}"
+    return f"the run is inconclusive at {concurrencies}"

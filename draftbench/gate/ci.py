@@ -39,8 +39,8 @@ def describe(check: Check) -> str:
 
 
 def describe_texts(texts: TextCheck) -> str:
-    """How many texts speculation left as they were, how the others differ, and the verdict on that,
-    in a line.
+    """A line on how many texts speculation left as they were, how the others differ, and the
+    verdict.
     """
     plain = "the baseline's plain decoding" if texts.against_baseline else "plain decoding"
     same = texts.requests - texts.differ - texts.near_ties
@@ -62,7 +62,7 @@ def describe_texts(texts: TextCheck) -> str:
 
 
 def describe_answers(answers: AnswerCheck) -> str:
-    """How many requests were not answered, and the verdict on that, in a line."""
+    """A line on how many requests were not answered, and the verdict."""
     missing = not_answered(Counter(answers.reasons).elements(), answers.requests)
     return _line(f"{missing}; {answers.baseline_unanswered} in the baseline: {answers.verdict}")
 

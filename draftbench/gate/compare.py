@@ -263,7 +263,7 @@ def _served(
 
 
 def _elsewhere(a: Run, b: Run) -> str | None:
-    """In what the hardware of two runs differs, as far as times depend on it; None: in nothing."""
+    """How the hardware of two runs differs, as far as times depend on it; None if it does not."""
     one, other = (run.manifest.environment for run in (a, b))
     if one.machine == other.machine:
         return None
@@ -292,7 +292,7 @@ def _answered_otherwise(a: Run, b: Run) -> str | None:
 
 
 def _resampled(a: Run, b: Run, keys: Iterable[Key]) -> int:
-    """How many of both runs' responses were sampled with different settings."""
+    """How many responses the two runs sampled with different settings."""
     labels = ([sampling_label(run.responses[key].sampling) for key in keys] for run in (a, b))
     return sum(before != after for before, after in zip(*labels, strict=True))
 

@@ -226,7 +226,7 @@ def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair])
 
 
 def _timed(gain: Gain, limit: Limit, old: Baseline, new: Baseline) -> Gain:
-    """The gain, for a timed metric with the scatter between processes in its interval."""
+    """The gain, whose interval for a timed metric holds the scatter between processes too."""
     if limit.metric not in TIMED or (
         gain.interval and gain.interval.low == gain.interval.high == 0
     ):

@@ -141,7 +141,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def chance_of(worse: int, better: int) -> float:
-    """The probability that of all requests that changed at least so many became worse by chance
+    """The probability that, of the requests that changed, at least `worse` became worse by chance
     (McNemar's exact test).
     """
     changed = worse + better

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from draftbench.acceptance.rounds import MOST_READ
 from draftbench.decoder.drafters import LookupIndex
+from draftbench.decoder.mixture import counted_experts, expert_layers
 from draftbench.decoder.mtp import Head
-from draftbench.decoder.routing import counted_experts, expert_layers
 from draftbench.decoder.runner import HiddenStates, KVCache, Runner
 from draftbench.decoder.sampling import best
 from draftbench.measure.candidate import LoadedCandidate
@@ -228,7 +228,7 @@ def _head_passes(
     sizes: tuple[int, ...],
     target: Runner,
 ) -> Iterator[_Point]:
-    """A head's catch-up over so many tokens a row at each context, a step after it, and whole
+    """A head's catch-up over each of `sizes` tokens at each context, a step after it, and whole
     prompts. The states of any text serve.
     """
     rows = grid.concurrency
@@ -274,7 +274,7 @@ def _experts_read(runner: Runner, once: Callable[[], Tensor]) -> float | None:
 
 
 def _repeated(once: Callable[[], Tensor], passes: int) -> None:
-    """Make so many passes, and wait for the last."""
+    """Make `passes` passes and wait for the last."""
     for _ in range(passes - 1):
         once()
     once().tolist()

@@ -17,6 +17,7 @@ from draftbench.decoder.any_transformer import matrix_of, rewind_obstacle
 from draftbench.decoder.device import device_of
 from draftbench.decoder.linear import IN_16_BITS, IN_ROWS, TWICE, has_fbgemm, layout_on_cpu
 from draftbench.decoder.llama import llama_obstacle
+from draftbench.decoder.mixture import mixture_of
 from draftbench.decoder.quantized_linear import int4_copy_dtype
 from draftbench.memory import (
     CGROUP,
@@ -40,7 +41,6 @@ from draftbench.models.drafting import parsed
 from draftbench.models.eagle import misfits
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.heads import check_head
-from draftbench.models.mixture import mixture_of
 from draftbench.models.mtp import mtp_obstacles
 from draftbench.models.own_draft import own_draft_of
 from draftbench.models.prequantized import (

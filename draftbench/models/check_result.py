@@ -109,7 +109,7 @@ class ModelSheet(msgspec.Struct, frozen=True):
         return self.read_bytes.get(level, self.read_bytes["none"])
 
     def most_read(self, tokens: int) -> float:
-        """Bytes that a pass over so many tokens reads, over those of one token, at most."""
+        """At most how many times the bytes of a one-token pass a pass over `tokens` reads."""
         if self.mixture is None:
             return 1.0
         more = self.mixture.most_read(tokens) - self.mixture.per_token

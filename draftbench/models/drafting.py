@@ -71,7 +71,7 @@ class Speculation:
     """How a server drafts, and how many tokens a round."""
 
     method: Method
-    model: str | None  # the drafter's weights; None where it has none
+    model: str | None  # the draft's weights; None where it has none
     k: int
     lookup: NGramSizes = NGRAMS
     raw: dict[str, Any] | None = None  # the content of `spec:FILE.json`
@@ -118,7 +118,7 @@ def draft_name(draft: str) -> str:
     return f"{kind}{short_name(model)}" if model else draft
 
 
-def speculation(
+def speculation_of(
     draft: str,
     k: int,
     *,
@@ -151,39 +151,40 @@ def _raw(file: str, held: str | None) -> dict[str, Any]:
         raise UsageError(f"`{file}` is no JSON object", hint=_RAW_HINT) from error
 
 
-def check_method(engine: str, drafts: Speculation) -> None:
+def check_method(engine: str, speculation: Speculation) -> None:
     """Raise an EngineError where an engine lacks this method of drafting, a UsageError where it
     cannot draft as a `spec:FILE.json` says.
     """
     methods = METHODS[engine]
-    if drafts.method not in methods:
+    if speculation.method not in methods:
         raise EngineError(
-            f"{engine} is not known to draft by `{drafts.method}`",
+            f"{engine} is not known to draft by `{speculation.method}`",
             hint=f"it drafts by {', '.join(methods).replace('raw', 'spec:FILE.json')}",
         )
-    check_stack(engine, drafts)
+    check_stack(engine, speculation)
     flags = engine in _TAKES_FLAGS
-    for name in drafts.raw or {}:
+    for name in speculation.raw or {}:
         if name.startswith("-") is not flags:
             meant = f"--{name}" if flags else name.lstrip("-").replace("-", "_")
             raise UsageError(
                 f"`{name}` in spec:FILE.json is no {'flag' if flags else 'field'} of {engine}",
                 hint=f"write `{meant}`: {_RAW_HINT}",
             )
-    if engine == "vllm" and drafts.raw is not None:
-        vllm_fields(drafts)
+    if engine == "vllm" and speculation.raw is not None:
+        vllm_fields(speculation)
 
 
-def check_stack(engine: str, drafts: Speculation) -> None:
+def check_stack(engine: str, speculation: Speculation) -> None:
     """Raise an EngineError where an engine does not look up before it drafts."""
-    if drafts.stacked and engine not in STACKING:
+    if speculation.stacked and engine not in STACKING:
+        method = speculation.method
         raise EngineError(
-            f"{engine} drafts by one method, not by prompt lookup and then by `{drafts.method}`",
+            f"{engine} drafts by one method, not by prompt lookup and then by `{method}`",
             hint=f"{' and '.join(STACKING)} does; or take the draft alone, without `{STACK}`",
         )
 
 
-def doubtful_fields(engine: str, drafts: Speculation) -> list[str]:
+def doubtful_fields(engine: str, speculation: Speculation) -> list[str]:
     """A sentence for each field of a speculative configuration that the version of vLLM known here
     does not have. Other versions have others, so it is no error.
     """
@@ -192,107 +193,110 @@ def doubtful_fields(engine: str, drafts: Speculation) -> list[str]:
     return [
         f"vLLM {VLLM_FIELDS_OF} has no field `{name}` in its speculative configuration: "
         + did_you_mean(name, VLLM_FIELDS, "see what your version calls it")
-        for name in drafts.raw or {}
+        for name in speculation.raw or {}
         if name not in VLLM_FIELDS
     ]
 
 
-def vllm_fields(drafts: Speculation) -> dict[str, Any]:
+def vllm_fields(speculation: Speculation) -> dict[str, Any]:
     """The fields of vLLM's `--speculative-config`. Where it translates tokens, drafts are
     greedy.
     """
-    length = {"num_speculative_tokens": drafts.k}
-    if drafts.method == "raw":
-        fields = length | _passed_through(drafts)
-        if fields["num_speculative_tokens"] != drafts.k:
+    length = {"num_speculative_tokens": speculation.k}
+    if speculation.method == "raw":
+        fields = length | _passed_through(speculation)
+        if (k := fields["num_speculative_tokens"]) != speculation.k:
             raise UsageError(
-                f"spec:FILE.json drafts {fields['num_speculative_tokens']} tokens, not {drafts.k}",
+                f"spec:FILE.json drafts {k} tokens, not {speculation.k}",
                 hint='write "num_speculative_tokens": "{k}"',
             )
         return fields
-    if drafts.method == "ngram":
+    if speculation.method == "ngram":
         sizes = {
-            "prompt_lookup_min": drafts.lookup.shortest,
-            "prompt_lookup_max": drafts.lookup.longest,
+            "prompt_lookup_min": speculation.lookup.shortest,
+            "prompt_lookup_max": speculation.lookup.longest,
         }
         return {"method": "ngram", **length, **sizes}
-    if drafts.model is None:
-        return {"method": drafts.method, **length}
-    model, revision = split_revision(drafts.model)
-    method = drafts.method.replace("draft-model", "draft_model")
+    if speculation.model is None:
+        return {"method": speculation.method, **length}
+    model, revision = split_revision(speculation.model)
+    method = speculation.method.replace("draft-model", "draft_model")
     fields = {"method": method, "model": model, **length}
     if revision is not None:
         fields["revision"] = revision
-    if drafts.method != "draft-model":
+    if speculation.method != "draft-model":
         return fields
-    if level := made_by("vllm", drafts.quant):
+    if level := made_by("vllm", speculation.quant):
         fields["quantization"] = level
-    if drafts.translated:
+    if speculation.translated:
         fields |= {"use_heterogeneous_vocab": True, "draft_sample_method": "greedy"}
-    elif drafts.mode is not DraftingMode.GREEDY:
+    elif speculation.mode is not DraftingMode.GREEDY:
         fields["draft_sample_method"] = "probabilistic"
     return fields
 
 
-def llama_cpp_flags(drafts: Speculation) -> list[str]:
+def llama_cpp_flags(speculation: Speculation) -> list[str]:
     """llama-server's flags for drafting, since their renaming in April 2026: k tokens in every
     round, however sure the draft is; prompt lookup takes n-grams of one size.
     """
-    if drafts.method == "raw":
-        return _passed_flags(drafts)
-    lookup = ["--spec-ngram-simple-size-n", str(drafts.lookup.shortest)]
-    lookup += ["--spec-ngram-simple-size-m", str(drafts.k)]
-    if drafts.method == "ngram":
+    if speculation.method == "raw":
+        return _passed_flags(speculation)
+    lookup = ["--spec-ngram-simple-size-n", str(speculation.lookup.shortest)]
+    lookup += ["--spec-ngram-simple-size-m", str(speculation.k)]
+    if speculation.method == "ngram":
         return ["--spec-type", "ngram-simple", *lookup]
-    kind = "simple" if drafts.method == "draft-model" else drafts.method
-    words = [] if drafts.model is None else ["-md", drafts.model]
+    kind = "simple" if speculation.method == "draft-model" else speculation.method
+    words = [] if speculation.model is None else ["-md", speculation.model]
     words += ["--spec-type", f"draft-{kind}"]
-    if drafts.stacked:
+    if speculation.stacked:
         words[-1:] = [f"ngram-simple,draft-{kind}", *lookup]
-    if drafts.mode is not DraftingMode.GREEDY:
+    if speculation.mode is not DraftingMode.GREEDY:
         words += ["--spec-draft-sampling", "probabilistic"]
-    words += ["--spec-draft-n-max", str(drafts.k), "--spec-draft-n-min", "0"]
+    words += ["--spec-draft-n-max", str(speculation.k), "--spec-draft-n-min", "0"]
     return [*words, "--spec-draft-p-min", "0"]
 
 
-def sglang_flags(drafts: Speculation) -> list[str]:
+def sglang_flags(speculation: Speculation) -> list[str]:
     """SGLang's flags for drafting: a chain of k tokens, where SGLang could draft a tree. A draft's
     quantization is always written out: by default it is the target's.
     """
-    if drafts.method == "raw":
-        return _passed_flags(drafts)
-    draft_tokens = ["--speculative-num-draft-tokens", str(drafts.k + 1)]
-    if drafts.method == "ngram":
+    if speculation.method == "raw":
+        return _passed_flags(speculation)
+    draft_tokens = ["--speculative-num-draft-tokens", str(speculation.k + 1)]
+    if speculation.method == "ngram":
         words = ["--speculative-algorithm", "NGRAM", *draft_tokens]
         return [*words, "--speculative-ngram-max-bfs-breadth", "1"]
     algorithms = {"draft-model": "STANDALONE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
-    words = ["--speculative-algorithm", algorithms.get(drafts.method, drafts.method.upper())]
-    model, pinned = revision_flags(drafts.model or "", "--speculative-draft-model-revision")
+    words = [
+        "--speculative-algorithm",
+        algorithms.get(speculation.method, speculation.method.upper()),
+    ]
+    model, pinned = revision_flags(speculation.model or "", "--speculative-draft-model-revision")
     words += ["--speculative-draft-model-path", model] if model else []
-    chain = ["--speculative-num-steps", str(drafts.k), "--speculative-eagle-topk", "1"]
-    if drafts.method == "draft-model":
-        level = made_by("sglang", drafts.quant) or "unquant"
+    chain = ["--speculative-num-steps", str(speculation.k), "--speculative-eagle-topk", "1"]
+    if speculation.method == "draft-model":
+        level = made_by("sglang", speculation.quant) or "unquant"
         quantization = ["--speculative-draft-model-quantization", level]
         return [*words, *chain, *draft_tokens, *quantization, *pinned]
-    if drafts.method == "dflash":  # its block holds the last accepted token too
-        return [*words, *pinned, "--speculative-dflash-block-size", str(drafts.k + 1)]
+    if speculation.method == "dflash":  # its block holds the last accepted token too
+        return [*words, *pinned, "--speculative-dflash-block-size", str(speculation.k + 1)]
     return [*words, *pinned, *chain, *draft_tokens]
 
 
-def tensorrt_llm_fields(drafts: Speculation) -> dict[str, Any]:
+def tensorrt_llm_fields(speculation: Speculation) -> dict[str, Any]:
     """The fields of TensorRT-LLM's `speculative_config`. Its prompt lookup by default takes the
     oldest match in the texts of all requests.
     """
-    length = {"max_draft_len": drafts.k}
-    if drafts.method == "mtp":
-        return {"decoding_type": "MTP", "num_nextn_predict_layers": drafts.k}
-    if drafts.method == "ngram":
-        longest = drafts.lookup.longest
+    length = {"max_draft_len": speculation.k}
+    if speculation.method == "mtp":
+        return {"decoding_type": "MTP", "num_nextn_predict_layers": speculation.k}
+    if speculation.method == "ngram":
+        longest = speculation.lookup.longest
         fields = {"decoding_type": "NGram", **length, "max_matching_ngram_size": longest}
         return {**fields, "is_public_pool": False, "is_use_oldest": False}
-    kind = "Draft_Target" if drafts.method == "draft-model" else "Eagle3"
-    fields = {"decoding_type": kind, **length, "speculative_model": drafts.model}
-    if drafts.mode is not DraftingMode.GREEDY:
+    kind = "Draft_Target" if speculation.method == "draft-model" else "Eagle3"
+    fields = {"decoding_type": kind, **length, "speculative_model": speculation.model}
+    if speculation.mode is not DraftingMode.GREEDY:
         fields["use_rejection_sampling"] = True
     return fields
 
@@ -322,15 +326,16 @@ def revision_flags(model: str, flag: str) -> tuple[str, list[str]]:
     return name, [] if revision is None else [flag, revision]
 
 
-def _passed_through(drafts: Speculation) -> dict[str, Any]:
+def _passed_through(speculation: Speculation) -> dict[str, Any]:
     """The content of `spec:FILE.json`, with the draft length in place of `{k}`."""
     return {
-        name: drafts.k if value == "{k}" else value for name, value in (drafts.raw or {}).items()
+        name: speculation.k if value == "{k}" else value
+        for name, value in (speculation.raw or {}).items()
     }
 
 
-def _passed_flags(drafts: Speculation) -> list[str]:
+def _passed_flags(speculation: Speculation) -> list[str]:
     words: list[str] = []
-    for name, value in _passed_through(drafts).items():
+    for name, value in _passed_through(speculation).items():
         words += [name] if value is True else [name, str(value)]
     return words

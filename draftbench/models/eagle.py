@@ -86,7 +86,7 @@ def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
 
 
 def shape_of(raw: Mapping[str, Any], layers: int, engine: str | None = None) -> EagleShape:
-    """What its config.json says, for a target of so many layers; where it is silent, as an engine
+    """What a head's config.json says, for a target with `layers`; where it is silent, as an engine
     reads it (None: the built-in decoder).
     """
     from transformers import AutoConfig

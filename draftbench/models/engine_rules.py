@@ -124,18 +124,18 @@ def refusal_of(engine: EngineRules, target: int, draft: int, *, translated: bool
     return None
 
 
-def drafting_option(engine: str, drafts: Speculation) -> str:
+def drafting_option(engine: str, speculation: Speculation) -> str:
     """What to pass to an engine that is started, so that it drafts in this way."""
     match engine:
         case "vllm":
-            fields = json.dumps(vllm_fields(drafts), separators=(",", ":"))
+            fields = json.dumps(vllm_fields(speculation), separators=(",", ":"))
             return f"--speculative-config '{fields}'"
         case "sglang":
-            return shlex.join(sglang_flags(drafts))
+            return shlex.join(sglang_flags(speculation))
         case "llama.cpp":
-            return shlex.join(llama_cpp_flags(drafts))
+            return shlex.join(llama_cpp_flags(speculation))
         case "tensorrt-llm":
-            named = tensorrt_llm_fields(drafts).items()
+            named = tensorrt_llm_fields(speculation).items()
             return (
                 f"speculative_config: {{{', '.join(f'{name}: {value}' for name, value in named)}}}"
             )

@@ -25,15 +25,14 @@ from draftbench.decoder.linear import (
     multiplies_bfloat16,
 )
 from draftbench.decoder.llama import LlamaRunner, llama_obstacle
+from draftbench.decoder.mixture import STACKED, mixture_of
 from draftbench.decoder.mtp import Head
 from draftbench.decoder.quantized_linear import INT4_ALONE, KERNELS, kernel_of
-from draftbench.decoder.routing import STACKED
 from draftbench.decoder.runner import Runner
 from draftbench.errors import ModelError, did_you_mean
 from draftbench.memory import LEVELS, kv_bytes_per_token, memory_left
 from draftbench.models.check_result import LevelRow
 from draftbench.models.levels import LEVEL_FACTS
-from draftbench.models.mixture import mixture_of
 from draftbench.models.prequantized import (
     StoredLinear,
     format_of,

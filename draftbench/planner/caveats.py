@@ -27,6 +27,7 @@ from draftbench.planner.recommendation import (
     FEW_DECODED,
     AtConcurrency,
     Caveat,
+    CaveatKind,
     PredictionError,
     Recommendation,
 )
@@ -57,7 +58,7 @@ _STALLED = 0.02
 # steps above it.
 _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
 # Kinds of decisive caveats by which no figure of acceptance can be trusted.
-_BASIC = ("contradiction", "control-failed", "replay-disagreement")
+_BASIC: tuple[CaveatKind, ...] = ("contradiction", "control-failed", "replay-disagreement")
 # Smaller relative differences in tokens per round are printed as none.
 _NO_LUCK = 0.0005
 # Requests that came at a smaller share of the log's load say little of that load.
@@ -207,7 +208,9 @@ def _not_timed_on_engine(run: Run) -> str:
 
 
 def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
-    """Of a run on a serving engine; where costs are not its own, only what it did not answer."""
+    """Caveats of a run on a serving engine; where costs are not its own, only of what it did not
+    answer.
+    """
     run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
     question, traffic = run.manifest.question, run.manifest.traffic
     yield from unanswered(run)
@@ -319,7 +322,7 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if missing:
         yield Caveat("unfinished", missing, decisive=True, short="the run is not finished")
     replayed = by_tokens(run.trajectories)
-    counts = []
+    counts: list[tuple[CaveatKind, int, float, str]] = []
     requests = len(replayed.requests)
     # Of drafts that only an engine runs there are no other requests than the decoded ones.
     if run.replays or not (leader and leader.measured):
@@ -374,7 +377,7 @@ def _of_modelled_rounds(decided: DecisionAt) -> Iterator[Caveat]:
 
 
 def _of_stalls(run: Run) -> Iterator[Caveat]:
-    """Of an engine by whole answers: a client sees a server's rounds late, several at once."""
+    """On an engine whole answers count: a client sees a server's rounds late, several at once."""
     judged = [row for row in run.decodes if len(row.verify_seconds) >= _ROUNDS_TO_JUDGE]
     word, how = "decoding run", f"a round took over {_ROUND_STALL:g} times as long as usual"
     stalls = [max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds) for row in judged]

@@ -97,7 +97,7 @@ class TimedRun(NamedTuple):
 
 
 def timed_runs(run: Run, rows: Iterable[Decode]) -> list[TimedRun]:
-    """Those of the decoding runs that have steady rounds."""
+    """The decoding runs that have steady rounds."""
     return [
         TimedRun(run.responses[row.key], row, part)
         for row in rows
@@ -245,7 +245,7 @@ class DrawnRequests:
         return generator.standard_exponential((RESAMPLES, len(self.names)))
 
     def rows(self, requests: Iterable[str]) -> Ints:
-        """Where each of some requests is among all."""
+        """The row of each of these requests among all."""
         return np.array([self._row[name] for name in requests], np.int64)
 
     def column(self, rows: Ints, values: Floats) -> Floats:
@@ -277,7 +277,9 @@ class Columns:
 
 
 def _seconds(spent: Spent, weights: Floats) -> tuple[Floats, Floats]:
-    """Seconds of every response, and by what factor drawn passes change their sum [1 + draws]."""
+    """The seconds of every response, and the factor by which drawn passes change their sum [1 +
+    draws].
+    """
     drawn = spent.drawn(weights)
     return spent.seconds, drawn / (drawn[0] or 1.0)
 
@@ -285,8 +287,8 @@ def _seconds(spent: Spent, weights: Floats) -> tuple[Floats, Floats]:
 class Cell(NamedTuple):
     """A timed cell. `configuration` has k = 0 for decoding without a draft next to its candidate,
     `place` says which of all processes it was, `step` is the share of a target step in the passes
-    of its rounds, `equal` as how many equal requests its own count, `log` the logarithm of its
-    seconds over those promised [1 + draws].
+    of its rounds, `equal` how many requests of one length would say as much as its own, `log` the
+    logarithm of its seconds over those promised [1 + draws].
     """
 
     configuration: Configuration
@@ -372,8 +374,8 @@ class _Timed(NamedTuple):
 
 
 def _of_missing(one: _Timed, every: Sequence[_Timed], columns: Columns) -> float:
-    """How many times as long steps without a draft took over all requests as over those that one
-    cell's draft answered, as a logarithm: what its rounds lack for the others.
+    """How much longer than promised decoding without a draft took over all requests than over those
+    that one cell's draft answered, as a logarithm: leaving slow ones unanswered makes none faster.
     """
     load, answered = one.cell.configuration.concurrency, columns.values[one.spent] > 0
     plain = [
@@ -416,11 +418,11 @@ def _spent_and_promised(
     concurrency: int,
     along: CandidateRounds,
 ) -> tuple[Floats, tuple[Floats, Floats], float]:
-    """Weighted seconds of every run, those promised of it with what drawn passes change their sum
-    by, and the share of a target step in its rounds.
+    """The weighted seconds of every run, those that passes promise of it with the factor by which
+    drawn passes change their sum, and the share of a target step in its rounds.
 
     Args:
-        along: of the candidate, for what is not counted.
+        along: the candidate's rounds, for what a run does not count.
     """
     parts = [each.steady for each in runs]
     weights = np.array([each.response.weight for each in runs])
@@ -442,7 +444,7 @@ def _spent_and_promised(
 
 
 def _with_parts(rounds: Rounds, expected: Rounds, rows: Ints) -> Rounds:
-    """Counted rounds of a stack, of which its draft has the share that replay expects of them."""
+    """The counted rounds of a stack, shared between lookup and its draft as replay expects."""
     counted = (rounds.target_passes / expected.target_passes[rows])[:, None]
     parts = {n: c[rows] * counted for n, c in expected.counts.items() if n in ("by_draft", "reads")}
     return Rounds(**rounds.counts | parts, k=rounds.k)
@@ -472,8 +474,8 @@ class Promised:
 def in_seconds(
     along: CandidateRounds, block: Block, concurrency: int, k: int | None
 ) -> tuple[Floats, Floats]:
-    """Seconds of every response that passes promise at a k, None: without a draft, and by what
-    factor drawn passes change their sum [1 + draws].
+    """The seconds that passes promise of every response at a k (None: without a draft), and the
+    factor by which drawn passes change their sum [1 + draws].
     """
     contexts, weights = along.contexts, along.weights
     if k is None:
@@ -586,7 +588,9 @@ class _OfOne(NamedTuple):
 def _answered_prefills(
     run: Run, candidate: Candidate, concurrency: int, drawn: DrawnRequests
 ) -> dict[int, Floats]:
-    """By k, seconds of prefill of the requests that were decoded, in place of all [requests]."""
+    """By k, the seconds of prefill of the requests that were decoded, which stand for all
+    [requests].
+    """
     decodes, total = run.decodes_by_concurrency, candidate_rounds(run, candidate).weights.sum()
     rows = [row for row in decodes.get(concurrency, ()) if row.block == str(candidate)]
     found = {}

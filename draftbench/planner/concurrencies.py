@@ -78,7 +78,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
 
 
 def _note_on_costs(decided: DecisionAt) -> str | None:
-    """What to know of the leader's costs, or without a leader of all."""
+    """What to know of the leader's costs; without a leader, of every candidate's."""
     leader, evaluator = decided.leader, decided.evaluator
     if leader is None:
         notes = (each.note for each in decided.alternatives)
@@ -132,7 +132,7 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
 
 
 def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
-    """Seconds of a step by timed passes alone, next to each candidate; of an engine 1."""
+    """Seconds of a step by timed passes alone, next to each candidate; 1 on an engine."""
     here = evaluator.promised(concurrency)
     return {
         each.candidate: float(here.plain[0, at] / here.tokens[at])

@@ -177,7 +177,7 @@ class Alternative:
 
     @cached_property
     def measured_rows(self) -> list[int]:
-        """Where its decoded responses are among all."""
+        """The rows of its decoded responses."""
         at = self.along.row_of
         return sorted(at[key] for key in self.measured.keys if key in at) if self.measured else []
 
@@ -263,31 +263,27 @@ class Alternative:
 
 
 class Evaluator:
-    """Decisions of one run at any concurrency, each computed once. With costs from elsewhere
-    (`foreign`) the run's own decoding does not count.
+    """Decisions of one run at any concurrency, each computed once, from the `effects`: how much
+    longer than promised decoding takes, by all timed cells. With costs from elsewhere (`foreign`)
+    the run's own decoding does not count.
     """
 
     def __init__(self, run: Run, options: DecisionOptions) -> None:
         self.run, self.options = run, options
         self.foreign = options.costs is not None
         self.source = options.costs or costs_in(run)
+        self.on_engine = bool(self.source.served)  # whether costs are those of an engine's rounds
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = ks_of(run)
+        # The run that costs come from may have requests of its own.
+        runs = filter(None, (run, self.source.run))
+        self.drawn = DrawnRequests(t.request for each in runs for t in each.trajectories)
+        self.effects = self._effects()
+        self.cells: dict[Configuration, tuple[Cell, ...]] = {}  # the run's own
+        for cell in self.effects.cells if not self.foreign else ():
+            self.cells[cell.configuration] = (*self.cells.get(cell.configuration, ()), cell)
 
-    @property
-    def on_engine(self) -> bool:
-        """Whether costs are those of a serving engine's rounds."""
-        return bool(self.source.served)
-
-    @cached_property
-    def drawn(self) -> DrawnRequests:
-        """The requests of this run and of the one that costs come from."""
-        runs = filter(None, (self.run, self.source.run))
-        return DrawnRequests(t.request for run in runs for t in run.trajectories)
-
-    @cached_property
-    def effects(self) -> Effects:
-        """How much longer than promised decoding takes, by all timed cells."""
+    def _effects(self) -> Effects:
         timed, blocks = self.source.run, self.source.blocks
         cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
         loads = {n for by_concurrency in blocks.values() for n in by_concurrency}
@@ -302,14 +298,6 @@ class Evaluator:
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]
         return Effects(cells, design, known)
-
-    @cached_property
-    def cells(self) -> Mapping[Configuration, tuple[Cell, ...]]:
-        """The run's own timed cells of every configuration."""
-        found: dict[Configuration, tuple[Cell, ...]] = {}
-        for cell in self.effects.cells if not self.foreign else ():
-            found[cell.configuration] = (*found.get(cell.configuration, ()), cell)
-        return found
 
     def concurrencies(self) -> tuple[int, ...]:
         """Those of the run's question; with costs from elsewhere, those timed there."""
@@ -490,7 +478,7 @@ class Evaluator:
 
     @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
-        """The decision with so many active rows, among all candidates or the k's of one."""
+        """The decision at one load, among all candidates or the k's of one."""
         every = self.alternatives(concurrency)
         return DecisionAt(self, concurrency, tuple(a for a in every if only in (None, a.candidate)))
 
@@ -567,7 +555,7 @@ class DecisionAt:
 
     @cached_property
     def competing(self) -> tuple[Alternative, ...]:
-        """Those of known speed that keep the limits, without the control."""
+        """The alternatives of known speed that keep the limits, without the control."""
         known = [a for a in self.alternatives if a.log(self.by) is not None]
         drafts = [a for a in known if a.candidate.draft != SELF]
         allowed = (a for a in drafts if a.configuration not in self.breaks)
@@ -575,13 +563,15 @@ class DecisionAt:
 
     @cached_property
     def _drawn(self) -> Floats:
-        """Log speed-ups of plain decoding and of every competing one [draws, 1 + competing]."""
+        """Log speed-ups of plain decoding and of every competing alternative [draws, 1 +
+        competing].
+        """
         logs = [np.zeros(RESAMPLES), *(a.log(self.by)[1:] for a in self.competing)]  # type: ignore[index]
         return np.stack(logs, axis=1)
 
     @cached_property
     def _shares(self) -> Floats:
-        """The speeds of the same, as shares of the best one in each draw."""
+        """Their speeds as shares of the best in each draw."""
         found: Floats = np.exp(self._drawn - self._drawn.max(axis=1, keepdims=True))
         return found
 
@@ -605,7 +595,7 @@ class DecisionAt:
         return float((self._shares[:, self._column(choice)] >= 1 - TIMING_NOISE).mean())
 
     def chance(self, one: Alternative, other: Alternative) -> float:
-        """How likely one is faster than the other."""
+        """How likely the first is faster than the second."""
         faster = self._drawn[:, self._column(one)] > self._drawn[:, self._column(other)]
         return float(faster.mean())
 
@@ -618,8 +608,8 @@ class DecisionAt:
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """Of some competing ones the smallest draft at its smallest k, among those that lose hardly
-        more than the best on average and pay as surely.
+        """The smallest draft of these at its smallest k, among those that lose hardly more than the
+        best on average and pay as surely.
         """
         losses = {each: self.loss(each) for each in some}
         best = min(losses, key=lambda each: losses[each], default=None)

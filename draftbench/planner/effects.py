@@ -278,7 +278,7 @@ class BuiltInDesign:
             yield from self._slower(own, cell.step)
 
     def plain(self, configuration: Configuration) -> Iterator[Part]:
-        """Those of decoding without a draft next to a configuration."""
+        """The effects of decoding without a draft next to a configuration."""
         for concurrency, weight in around(configuration.concurrency, self.concurrencies):
             names = self.processes.get((configuration.candidate, concurrency), [])
             for name in names:
@@ -286,7 +286,9 @@ class BuiltInDesign:
                 yield Part(effect, FREE, weight / len(names))
 
     def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
-        """Those of decoding with it; `step` is the share of a target step in a round's passes."""
+        """The effects of decoding with it; `step` is the share of a target step in a round's
+        passes.
+        """
         yield from self.plain(configuration)
         yield from self._slower(configuration, step)
 

@@ -61,7 +61,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
 
 
 def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decode]]:
-    """Those of a serving engine, with or without a baseline."""
+    """The answers of a serving engine, with or without a baseline."""
     concurrency = alternative.configuration.concurrency
     return runs_at(run, alternative.candidate, alternative.k, concurrency) if run.served else []
 

@@ -69,7 +69,7 @@ def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | Non
 
 
 def alpha_of(tokens: float, k: int) -> float:
-    """The α at which a round yields so many tokens, 1 to k + 1, as `expected_tokens` has it."""
+    """The α at which a round yields this many tokens, 1 to k + 1, as `expected_tokens` has it."""
     return _least(lambda alpha: expected_tokens(alpha, k) >= tokens)
 
 

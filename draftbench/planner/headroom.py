@@ -28,7 +28,7 @@ _UNTRAINED = "suffix"
 def headroom(
     decided: DecisionAt, evaluated: Sequence[Evaluation], ceiling: float | None
 ) -> tuple[Headroom, ...]:
-    """One for every draft that training could improve and whose speed is known.
+    """The headroom of every draft that training could improve and whose speed is known.
 
     Args:
         evaluated: whose α is taken.
@@ -82,7 +82,7 @@ class _Scale(NamedTuple):
     most_alpha: float
 
     def share(self, tokens: float) -> float:
-        """Which share of what is refused now must be accepted for so many tokens of a round, as if
+        """The share of what is refused now that must be accepted to reach `tokens` a round, as if
         all positions were alike.
         """
         now, needed, most = (alpha_of(each, self.k) for each in (self.tokens, tokens, self.most))

@@ -57,7 +57,9 @@ def worst_by_request(matches: Mapping[Key, Match]) -> dict[str, Match]:
 
 
 def audit(run: Run) -> Audit | None:
-    """How many answers with speculation match how; None where nothing can be compared."""
+    """How many answers with speculation are the same as without, and how the others differ; None
+    where nothing can be compared.
+    """
     counts = Counter(matches_with_draft(run).values())
     if not counts:
         return None

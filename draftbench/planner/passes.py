@@ -96,7 +96,7 @@ class Passes:
         return inside
 
     def raised(self, fewer_rows: Passes) -> Passes:
-        """These, nowhere under those of fewer rows, as far as the fewer were timed."""
+        """These passes, nowhere cheaper than those of fewer rows that were timed too."""
         grid = self.sizes[:, None], self.contexts[None, :]
         sizes, contexts = (each.ravel() for each in np.broadcast_arrays(*grid))
         floor = fewer_rows.at(sizes, contexts).reshape(self.seconds.shape)
@@ -108,7 +108,7 @@ class Passes:
 
 
 def exactly(seconds: Mapping[int, float]) -> Passes:
-    """Passes by size, of one time for each and at every context."""
+    """Passes of one time for each size, the same at every context."""
     sizes = sorted(seconds)
     each = np.array([[seconds[size]] for size in sizes])
     return Passes(np.array(sizes), np.zeros(1, np.int64), np.repeat(each[None], PASS_DRAWS + 1, 0))
@@ -222,19 +222,21 @@ class Spent:
         self._contexts, self._parts = contexts, list[tuple[Passes, Floats, Floats]]()
 
     def add(self, passes: Passes, sizes: npt.ArrayLike, times: Floats) -> Spent:
-        """So many `times` a pass over each of some sizes [responses, sizes]."""
+        """Add passes over `sizes` new tokens, each as many `times` as it was made [responses,
+        sizes].
+        """
         by_size = times.reshape(len(times), -1) @ _shares(passes.sizes, np.atleast_1d(sizes))
         self._parts.append((passes, by_size, _shares(passes.contexts, self._contexts)))
         return self
 
     @property
     def seconds(self) -> Floats:
-        """Of every response, by the medians [responses]."""
+        """Seconds of every response, by the medians [responses]."""
         every = [((size @ p.seconds[0]) * context).sum(axis=1) for p, size, context in self._parts]
         return np.sum(every, axis=0)
 
     def drawn(self, weights: Floats) -> Floats:
-        """Of all responses together [1 + draws]."""
+        """Seconds of all responses together [1 + draws]."""
         often = [(p, (size.T * weights) @ context) for p, size, context in self._parts]
         return np.sum([p.flat @ points.ravel() for p, points in often], axis=0)
 
@@ -257,7 +259,7 @@ class Block:
     catch_up: Passes | None = None
 
     def steps(self, tokens: Floats, contexts: Floats) -> Spent:
-        """Plain decoding of so many tokens along every response [responses]."""
+        """Plain decoding of each response's tokens [responses]."""
         return Spent(contexts).add(self.target, 1, tokens)
 
     def rounds(self, rounds: Rounds, contexts: Floats, concurrency: int, weights: Floats) -> Spent:

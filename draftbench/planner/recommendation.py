@@ -12,6 +12,43 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.records import SELF, Candidate, DraftingMode, Failure, Record
 
 Decision = Literal["speculate", "do_not_speculate", "inconclusive"]
+CaveatKind = Literal[
+    "borrowed-costs",
+    "model",
+    "failed",
+    "no-speed",
+    "impossible",
+    "slow-step",
+    "interval",
+    "too-few",
+    "revised",
+    "structured-output",
+    "thinned-log",
+    "not-timed",
+    "untold-rounds",
+    "cached-prompts",
+    "unanswered",
+    "other-server",
+    "unfinished",
+    "few-requests",
+    "few-decoded",
+    "logged-responses",
+    "concurrency",
+    "stalled",
+    "busy-machine",
+    "throttled",
+    "drift",
+    "looping",
+    "output-differs",
+    "contradiction",
+    "no-fast-kernel",
+    "replay-disagreement",
+    "partly-replayed",
+    "uncertain-cost",
+    "outside-timed-range",
+    "control-failed",
+    "suspected-fault",
+]
 # Fewer decoded requests correct no prediction: one noisy request of so few would decide it.
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
@@ -281,7 +318,7 @@ class SloKept(Record, frozen=True):
 class Caveat(Record, frozen=True):
     """What a reader must know before trusting a figure."""
 
-    kind: str
+    kind: CaveatKind  # what it is about
     text: str  # the whole sentence
     decisive: bool = False  # a longer or quieter run could change the decision
     short: str = ""  # the same in few words, with its advice; a decisive one gives the reason alone

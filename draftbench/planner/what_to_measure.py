@@ -53,8 +53,8 @@ def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int
 def _worth_timing(
     here: DecisionAt, some: Sequence[Alternative], timed: Sequence[Alternative] = ()
 ) -> Alternative | None:
-    """The one of some whose decoding improves the choice most for its time, besides those that will
-    be `timed`; None where no one's does by enough. Time is counted in that of decoding without a
+    """The alternative whose decoding improves the choice most for its time, besides those that will
+    be `timed`; None where none improves it enough. Time is counted in that of decoding without a
     draft.
     """
     gain = here.gain(timed)

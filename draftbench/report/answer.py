@@ -100,21 +100,22 @@ def reasons(answer: Recommendation) -> list[str]:
 
 
 class _Sweep(NamedTuple):
-    """A sweep to run next: a sentence, and its flags that differ from those of the last one; None
-    where these are not known, since it takes another server or more traffic.
+    """A sweep to run next: a sentence, its flags that differ from those of the last one, None where
+    it takes another server or more traffic, and whether it resumes the last one.
     """
 
     sentence: str
     flags: Mapping[str, str] | None
+    resumes: bool = False
 
 
-def _next_sweep(answer: Recommendation, run: str) -> _Sweep | None:
+def _next_sweep(answer: Recommendation) -> _Sweep | None:
     """The sweep that would settle the decision, or is worth trying; None if it is settled, or none
-    is known to settle it. `run` is the folder of the last one, which some resume.
+    is known to settle it.
     """
     kinds, settled_by = {caveat.kind for caveat in answer.caveats}, answer.settled_by
     if "unfinished" in kinds:
-        return _Sweep("Next: repeat the sweep's own command, which resumes it.", {"--out": run})
+        return _Sweep("Next: repeat the sweep's own command, which resumes it.", {}, resumes=True)
     if "impossible" in kinds:
         return _Sweep("Next: the same sweep on a quiet machine, in another --out.", {})
     if settled_by == "baseline":
@@ -122,7 +123,7 @@ def _next_sweep(answer: Recommendation, run: str) -> _Sweep | None:
     if settled_by == "decoding":
         decoded = {"--measure": "best", "--measure-requests": str(answer.requests)}
         sentence = f"Next: decode it, by the same sweep with {_words(decoded)}."
-        return _Sweep(sentence, {"--out": run} | decoded)
+        return _Sweep(sentence, decoded, resumes=True)
     if settled_by == "load":
         sentence = f"Next: a sweep that measures concurrency {answer.concurrency}."
         return _Sweep(sentence, {"--concurrency": str(answer.concurrency)})
@@ -157,7 +158,7 @@ def _words(flags: Mapping[str, str]) -> str:
 
 def to_settle(answer: Recommendation) -> str | None:
     """A sentence on the sweep to run next; None if no sweep is known to settle the decision."""
-    following = _next_sweep(answer, "")
+    following = _next_sweep(answer)
     return following and following.sentence
 
 
@@ -165,11 +166,13 @@ def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | No
     """The words after `draftbench` of the sweep to run next; None where none is known to settle the
     decision, or where it needs more traffic or another server. `run` is the run's folder.
     """
-    following, traffic = _next_sweep(answer, run), manifest.traffic
+    following, traffic = _next_sweep(answer), manifest.traffic
     rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
     _, *words = SHELL_WORD.findall(manifest.command)
-    flags = following and following.flags
-    if flags is None or int(flags.get("--sample", 0)) > rows or words[:1] != ["sweep"]:
+    if following is None or following.flags is None or words[:1] != ["sweep"]:
+        return None
+    flags = {**({"--out": run} if following.resumes else {}), **following.flags}
+    if int(flags.get("--sample", 0)) > rows:
         return None
     kept: list[str] = []
     replaced = (*flags, "--out", "--output", "-o")
@@ -243,7 +246,7 @@ def lead(answer: Recommendation) -> str:
 
 
 def certainty(answer: Recommendation) -> list[str]:
-    """How likely the choice is the best, what ranks, and which limits are kept."""
+    """How likely the choice is the best, what it is ranked by, and which limits are kept."""
     notes = []
     if answer.probability_best is not None and answer.expected_regret is not None:
         sure = answer.probability_best

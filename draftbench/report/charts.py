@@ -86,7 +86,7 @@ class Bar:
 
 
 def _height(rows: Sequence[object]) -> float:
-    """The height of a drawing with so many rows and an axis, in units of `Plot`."""
+    """The height of a drawing of these rows and an axis, in units of `Plot`."""
     return 44.0 + 34.0 * len(rows)
 
 

@@ -136,8 +136,8 @@ class RunFolder:
         return folder
 
     def note_sweep(self, manifest: Manifest, under_way: tuple[Candidate, ...] | None) -> None:
-        """Keep what a sweep was asked for last and which candidates it measures, None once it went
-        to its end, which seals the observations; for who holds the writer.
+        """Keep what the last sweep was asked for and which candidates it measures; None: it went to
+        its end, which seals the observations. Only who holds the writer may do so.
 
         Raises:
             RunFolderError: it cannot be written.
@@ -170,7 +170,7 @@ class RunFolder:
 
         Raises:
             RunFolderError: they cannot be read, or are not those with which the last sweep ended;
-                who `resumes` measures again what is missing.
+                a sweep that `resumes` measures again what is missing.
         """
         found, sealed = list[AnyObservation](), self.manifest.sealed
         for kind in get_args(AnyObservation):

@@ -45,7 +45,7 @@ def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> li
 
 
 def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:
-    """Of each request that a server was asked and never answered as it should, what went wrong."""
+    """What went wrong with each request that a server never answered as it should."""
     rows = list(rows)
 
     def question_of(row: Served) -> tuple[object, ...]:

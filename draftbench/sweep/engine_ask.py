@@ -278,8 +278,10 @@ class EngineWorker:
         start = replace(start, version=next(versions, None))
         refuse_other_files(self.state.engines, self.serving)
         self.watcher.note(f"starting {start.engine}: {config}")
-        drafter = self.serving.drafters[config.candidate.draft] if config.candidate else None
-        files = files_of(self.options.target, drafter)
+        speculation = (
+            self.serving.speculations[config.candidate.draft] if config.candidate else None
+        )
+        files = files_of(self.options.target, speculation)
         name = uuid.uuid4().hex[:8]
         logs = self.folder.path / PRIVATE / "servers" / name
         logs.mkdir(parents=True)
@@ -301,7 +303,7 @@ class EngineWorker:
         name: str = "",
         running: Running | None = None,
         files: Mapping[str, str] = MappingProxyType({}),
-        drafter: Speculation | None = None,
+        speculation: Speculation | None = None,
     ) -> Session:
         """Record how a server describes itself.
 
@@ -312,7 +314,7 @@ class EngineWorker:
         described = server.facts()
         facts = facts_of(described, config, name or uuid.uuid4().hex[:8], process, running, files)
         refuse_another(self.state.engines, facts)
-        check_drafting(described, config, drafter)
+        check_drafting(described, config, speculation)
         self._keep([facts])
         return Session(config, server, facts)
 

@@ -82,9 +82,9 @@ def facts_of(
     )
 
 
-def files_of(target: str, drafter: Speculation | None) -> dict[str, str]:
+def files_of(target: str, speculation: Speculation | None) -> dict[str, str]:
     """Hashes of the models that a server is started with, if they are on this machine."""
-    specs = {"target": target, "draft": drafter.model if drafter else None}
+    specs = {"target": target, "draft": speculation.model if speculation else None}
     sources = {role: ModelSource(spec) for role, spec in specs.items() if spec}
     return {role: source.fingerprint() for role, source in sources.items() if source.local}
 
@@ -127,7 +127,7 @@ def refuse_other_files(recorded: Iterable[EngineFacts], serving: Serving) -> Non
         (before.candidate.draft if before.candidate else None): before.files for before in recorded
     }
     for draft, files in begun.items():
-        now = files_of(serving.sweep.target, serving.drafters.get(draft) if draft else None)
+        now = files_of(serving.sweep.target, serving.speculations.get(draft) if draft else None)
         for role in files.keys() & now.keys():
             if files[role] != now[role]:
                 raise changed_model(None if role == "target" else draft)
@@ -220,8 +220,8 @@ def find_drafting(
     model, spec = facts.settings.get("speculative_model"), _stated_spec(facts)
     meant = _meant(method) or ("draft-model",)
     stacked = "ngram" in method and "," in method
-    drafters = serving.drafters.items()
-    named = [name for name, d in drafters if d.method in meant and d.stacked == stacked]
+    speculations = serving.speculations.items()
+    named = [name for name, d in speculations if d.method in meant and d.stacked == stacked]
     name = draft_name(spec) if spec else short_name(model or method)
     if spec is None and model is None and len(named) == 1:
         name = named[0]
@@ -286,11 +286,9 @@ def _meant(method: str) -> tuple[Method, ...] | None:
 
 
 def check_drafting(
-    described: ServerFacts, config: ServerConfig, drafter: Speculation | None
+    described: ServerFacts, config: ServerConfig, speculation: Speculation | None
 ) -> None:
-    """Raise an EngineError where a server says that it drafts otherwise than asked; `drafter` is
-    what it was started with.
-    """
+    """Raise an EngineError where a server says that it drafts otherwise than it was started to."""
     drafts = described.method not in (None, "none") or bool(described.k)
     if config.candidate is None:
         if drafts:
@@ -303,16 +301,16 @@ def check_drafting(
         raise other_drafting(config, "it says that it does not draft")
     if described.k and described.k != config.k:
         raise other_drafting(config, f"it says that it drafts {described.k} tokens a round")
-    if drafter is None or drafter.method == "raw":
+    if speculation is None or speculation.method == "raw":
         return
     for method in (described.method or "").lower().split(","):
         meant = _meant(method)
-        if meant == ("ngram",) and drafter.stacked:
+        if meant == ("ngram",) and speculation.stacked:
             continue
-        if meant is not None and drafter.method not in meant:
+        if meant is not None and speculation.method not in meant:
             raise other_drafting(config, f"it says that it drafts by {method}")
     model = described.settings.get("speculative_model")
-    if model and drafter.model and short_name(model) != short_name(drafter.model):
+    if model and speculation.model and short_name(model) != short_name(speculation.model):
         raise other_drafting(config, f"it says that it drafts with {short_name(model)}")
 
 

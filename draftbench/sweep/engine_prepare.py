@@ -45,7 +45,7 @@ from draftbench.models.drafting import (
     Method,
     Speculation,
     doubtful_fields,
-    speculation,
+    speculation_of,
     too_short,
 )
 from draftbench.models.eagle import misfits
@@ -109,13 +109,13 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     """
     engine_options, specs = options.serving, specs_of(options)
     assert engine_options is not None
-    drafters = {
-        name: speculation(spec, 1, lookup=options.lookup, mode=options.mode)
+    speculations = {
+        name: speculation_of(spec, 1, lookup=options.lookup, mode=options.mode)
         for name, spec in specs.items()
     }
-    _check_options(options, specs, drafters)
+    _check_options(options, specs, speculations)
     if engine_options.server is None:
-        _check_starts(options, list(drafters.values()), watcher)
+        _check_starts(options, list(speculations.values()), watcher)
     device = device_of(options.device)
     threads = set_threads(options.threads)
     watcher.note(f"device: {device_words(device)}", always=True)
@@ -146,18 +146,18 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
     counts = counts_of(prompts)
     by_ids = partial(_check_served, target.source, options=options, traffic=counts)
     checks: dict[Method, Check] = {"draft-model": by_ids if target.configured else by_text}
-    if heads := [specs[name] for name, each in drafters.items() if each.method == "eagle3"]:
+    if heads := [specs[name] for name, each in speculations.items() if each.method == "eagle3"]:
         checks["eagle3"] = _check_of_heads(heads, target, engine, options, build, watcher)
     checked = check_drafts(options, specs, checks)
     refusals: dict[str, str] = {}
     if target.configured:
-        drafters, refusals = _translated(target.source, checked.sources, engine, drafters)
+        speculations, refusals = _translated(target.source, checked.sources, engine, speculations)
     candidates = checked.candidates
     if not candidates and (server is None or checked.refusals):
         raise checked.no_draft
     levels = {}
     for candidate in candidates:
-        level = _level_served(engine, drafters[candidate.draft], candidate.quant)
+        level = _level_served(engine, speculations[candidate.draft], candidate.quant)
         refusal = refusals.get(candidate.draft)
         if level is not None and refusal is None:
             levels[candidate] = level
@@ -165,7 +165,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
             why = refusal or "it does not serve it at this level"
             watcher.note(f"{candidate} is replayed only, not started on {engine}: {why}")
     if options.controls and (server is None or options.drafts):
-        drafters.setdefault(LOOKUP, speculation(LOOKUP, 1, lookup=options.lookup))
+        speculations.setdefault(LOOKUP, speculation_of(LOOKUP, 1, lookup=options.lookup))
         candidates.setdefault(Candidate(draft=LOOKUP))
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     rounded = math.ceil((longest + _CONTEXT_SLACK) / _CONTEXT_STEP) * _CONTEXT_STEP
@@ -175,7 +175,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         options=engine_options,
         target=ServedTarget(target.context),
         configured=target.configured,
-        drafters=drafters,
+        speculations=speculations,
         levels=levels,
         warm_up=_warm_up_prompts(options, target.text, target.context, prompts),
         context_length=min(rounded, target.context),
@@ -200,7 +200,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
         serving = replace(serving, sweep=options)
     given = "given" if engine_options.baseline is None else "given with a baseline"
-    raw = (drafter.raw for drafter in drafters.values() if drafter.raw is not None)
+    raw = (speculation.raw for speculation in speculations.values() if speculation.raw is not None)
     question = msgspec.structs.replace(
         question_of(options, traffic, build),
         target=portable(target.name),
@@ -234,7 +234,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
 
 
 def _check_options(
-    options: SweepOptions, specs: Mapping[str, str], drafters: Mapping[str, Speculation]
+    options: SweepOptions, specs: Mapping[str, str], speculations: Mapping[str, Speculation]
 ) -> None:
     """Raise a UsageError where options do not go together on a serving engine."""
     assert options.serving is not None
@@ -257,8 +257,8 @@ def _check_options(
         )
     for level in options.quants:
         check_level(level, "cpu", simulate=True)
-    for name, drafter in drafters.items() if options.serving.server is not None else ():
-        if drafter.method not in REPLAYED:
+    for name, speculation in speculations.items() if options.serving.server is not None else ():
+        if speculation.method not in REPLAYED:
             raise UsageError(
                 f"`{specs[name]}` cannot be replayed: only a server that drafts with it shows it",
                 hint=_LEAVE_OUT,
@@ -285,7 +285,9 @@ def _slots_recorded(serving: Serving) -> int | None:
     return serving.options.max_concurrency or (SLOTS if serving.engine == "llama.cpp" else None)
 
 
-def _check_starts(options: SweepOptions, drafters: Sequence[Speculation], watcher: Watcher) -> None:
+def _check_starts(
+    options: SweepOptions, speculations: Sequence[Speculation], watcher: Watcher
+) -> None:
     """Check models and drafting before any server is started. A user's command may see other files.
 
     Raises:
@@ -312,15 +314,15 @@ def _check_starts(options: SweepOptions, drafters: Sequence[Speculation], watche
         stop_command=how.stop_command,
     )
     launch(plain, HOST, 0)
-    for drafter in drafters:
-        for doubt in doubtful_fields(how.engine, drafter):
+    for speculation in speculations:
+        for doubt in doubtful_fields(how.engine, speculation):
             watcher.note(doubt, always=True)
         # Replays can be of any mode; no server drafts for them.
-        mode = drafter.mode if options.most_ks else DraftingMode.GREEDY
+        mode = speculation.mode if options.most_ks else DraftingMode.GREEDY
         for k in options.ks:
-            launch(replace(plain, speculation=replace(drafter, k=k, mode=mode)), HOST, 0)
+            launch(replace(plain, speculation=replace(speculation, k=k, mode=mode)), HOST, 0)
     models = [("--target", options.target, "")]
-    models += [("--drafts", d.model, d.method) for d in drafters if d.model]
+    models += [("--drafts", d.model, d.method) for d in speculations if d.model]
     for flag, spec, method in models:
         replayed_here, is_head = method == "draft-model", method not in ("", "draft-model")
         source = ModelSource(spec)
@@ -397,15 +399,15 @@ def _slots_of(facts: ServerFacts) -> int | None:
     return min(int(stated), MOST_ROWS) if stated.isdecimal() else None
 
 
-def _level_served(engine: str, drafter: Speculation, level: str) -> str | None:
+def _level_served(engine: str, speculation: Speculation, level: str) -> str | None:
     """What to tell an engine to serve a draft at a level; None where it does not serve it so."""
     as_stored = "none" if level == "none" or level not in LEVELS else None
-    if drafter.method != "draft-model":
+    if speculation.method != "draft-model":
         return as_stored
     rules = ENGINE_RULES.get(engine)
     if rules is None or rules.converts:
         # llama.cpp converts before it serves: it takes a file at the level that it has.
-        return as_stored if (drafter.model or "").endswith(".gguf") else None
+        return as_stored if (speculation.model or "").endswith(".gguf") else None
     return as_stored if made_by(engine, level) is None else level
 
 
@@ -649,12 +651,12 @@ def _translated(
     target: ModelSource,
     drafts: Mapping[str, ModelSource],
     engine: str,
-    drafters: Mapping[str, Speculation],
+    speculations: Mapping[str, Speculation],
 ) -> tuple[dict[str, Speculation], dict[str, str]]:
     """How the engine drafts where it has to translate tokens, and why it refuses drafts of which
     replay translates some, or heads.
     """
-    found, refusals = dict(drafters), dict[str, str]()
+    found, refusals = dict(speculations), dict[str, str]()
     for name, source in drafts.items():
         if found[name].method == "eagle3":
             if words := _not_started(engine, source):

@@ -64,7 +64,7 @@ ALONE = Load(1)
 
 @dataclass(frozen=True)
 class Serving:
-    """The engine of a sweep: its `drafters` by the name of each draft, the `levels` at which it
+    """The engine of a sweep: its `speculations` by the name of each draft, the `levels` at which it
     serves candidates, and prompts outside the sample for the `warm_up`. A user's `server` and
     `baseline` are already running; `drafting` is the configuration of `server`, None if it does not
     draft.
@@ -75,7 +75,7 @@ class Serving:
     options: ServingOptions
     target: ServedTarget
     configured: bool  # whether the target's configuration is at hand
-    drafters: dict[str, Speculation]
+    speculations: dict[str, Speculation]
     levels: dict[Candidate, str]
     warm_up: tuple[Sequence[int], ...]
     context_length: int | None = None  # to start servers with
@@ -104,19 +104,22 @@ class Serving:
         """How the draft proposes; where only the user's server has it, as --mode says."""
         if config.candidate is None or config.candidate.draft == LOOKUP:
             return DraftingMode.GREEDY
-        drafter = self.drafters.get(config.candidate.draft)
-        return drafter.mode if drafter is not None else self.sweep.mode
+        speculation = self.speculations.get(config.candidate.draft)
+        return speculation.mode if speculation is not None else self.sweep.mode
 
     def start(self, config: ServerConfig) -> ServerStart:
         """How to start a server."""
-        drafts = None
+        speculation = None
         if config.candidate is not None:
-            drafter = self.drafters[config.candidate.draft]
-            drafts = replace(drafter, k=config.k, quant=self.levels[config.candidate])
+            speculation = replace(
+                self.speculations[config.candidate.draft],
+                k=config.k,
+                quant=self.levels[config.candidate],
+            )
         return ServerStart(
             engine=self.engine,
             target=self.sweep.target,
-            speculation=drafts,
+            speculation=speculation,
             args=self.options.args,
             command=self.options.command,
             stop_command=self.options.stop_command,

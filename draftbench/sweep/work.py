@@ -160,7 +160,7 @@ class _Model:
         return self.step + (tokens - 1) * self.token
 
     def reading(self, tokens: float) -> float:
-        """Seconds of long passes over so many tokens together."""
+        """Seconds of long passes over `tokens` in total."""
         return tokens * self.token
 
 

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import at, decoded
+from draftbench.traffic.json_paths import at, unpacked
 from draftbench.traffic.messages import messages_of
 from draftbench.traffic.request_settings import PADDING
 
@@ -69,7 +69,7 @@ def _is_error(answer: Any) -> bool:
     """Whether an API's answer says that its call failed. JSON that is kept as text may be what the
     model wrote, unless it is written as an API writes it.
     """
-    match decoded(answer):
+    match unpacked(answer):
         case {"error": {"message": _}} | {"object": "error"}:
             return True
         case {"choices": [{"finish_reason": "error"} | {"error": Mapping()}, *_]}:
@@ -101,7 +101,7 @@ def answer_of(row: Mapping[str, Any], path: str | None, last: Answer | None) -> 
     if path is not None:
         given = at(row, path)
         found = _read(given)
-        if found is None and given is not None and not _is_api_answer(decoded(given)):
+        if found is None and given is not None and not _is_api_answer(unpacked(given)):
             raise BadRowError("the logged response is not a text")
     else:
         places = (_standing(row, place) for place in ANSWERS)
@@ -120,18 +120,18 @@ def has_answer(row: Mapping[str, Any], place: str) -> bool:
 
 
 def _standing(row: Mapping[str, Any], place: str) -> Any:
-    """What stands at one of `ANSWERS`, but for the choices of a quiz, which are texts."""
+    """What stands at one of `ANSWERS`, except a quiz's choices, which are texts."""
     value = at(row, place)
     if place != "choices":
         return value
-    match decoded(value):
+    match unpacked(value):
         case [Mapping(), *_] as choices:
             return choices
     return None
 
 
 def message_of(turn: Mapping[str, Any]) -> Answer | None:
-    """The answer that a message is; None if it holds no text and calls nothing."""
+    """A message as an answer; None if it holds no text and calls nothing."""
     try:
         (message, *_) = messages_of([turn], set()) or [{}]
     except (BadRowError, NotRepresentableError):
@@ -149,7 +149,7 @@ def _read(answer: Any) -> Answer | None:
         case str() if _STREAMED.match(answer):
             return None
         case str():
-            content = decoded(answer)
+            content = unpacked(answer)
             # JSON that is no API's answer is what the model wrote.
             return _read(content) if _is_api_answer(content) else answer
         case [list() as first, *_] | [{"message": first}, *_]:

@@ -106,6 +106,8 @@ def misnamed(path: Path) -> str | None:
         for beginning, hint in _BEGINNINGS.items():
             if start.startswith(beginning):
                 return hint.format(path.name.partition(".")[0])
+        if b"\0" in start:
+            return "it is binary: a log is text"
     return None
 
 

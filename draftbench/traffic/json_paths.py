@@ -29,7 +29,7 @@ def at(row: Any, path: str) -> Any:
     the object that these columns make, or the list if they are numbered (`messages.0.role`).
     """
     if not isinstance(row, dict):
-        row = decoded(row)
+        row = unpacked(row)
     if not path or not isinstance(row, dict):
         return None if path else row
     if path in row:
@@ -83,7 +83,7 @@ def is_cut(value: Any) -> bool:
     return False
 
 
-def decoded(value: Any) -> Any:
+def unpacked(value: Any) -> Any:
     """The object or list that a text holds as JSON, possibly encoded twice, or as a Python literal,
     or that a list holds as typed attributes; anything else as it is.
     """

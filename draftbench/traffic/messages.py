@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import at, decoded, parsed
+from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.request_settings import MARKS, MEDIA
 
 # Cohere's templates write the last, others the reasoning that it is.
@@ -159,7 +159,7 @@ def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def role_of(name: str) -> str:
-    """The role of whom ShareGPT calls so."""
+    """The role of a speaker by the name that ShareGPT gives it."""
     role = _role(name)
     if role not in _ROLES.values():
         raise NotRepresentableError("conversations.from")
@@ -178,14 +178,14 @@ def speaker_of(turn: Any) -> str | None:
 
 
 def _call(value: Any) -> Mapping[str, Any]:
-    call = decoded(value)
+    call = unpacked(value)
     if not isinstance(call, Mapping):
         raise BadRowError("a function call is not JSON")
     return call
 
 
 def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
-    """The messages of a turn: the results of tools that a user's message brings are their own."""
+    """The messages of a turn; tool results in a user's message become messages of their own."""
     role = turn.get("role")
     if not isinstance(role, str):
         raise BadRowError(f"{where} has no `role`")
@@ -244,7 +244,7 @@ def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
 
 def _parts_in(text: str) -> list[Any]:
     """The parts of a message that a text holds as JSON or as a Python literal, or the text."""
-    match decoded(text) if text.lstrip().startswith("[") else None:
+    match unpacked(text) if text.lstrip().startswith("[") else None:
         case [{"type": str()}, *_] as parts if all(_is_part(part) for part in parts):
             return parts
     return [text]

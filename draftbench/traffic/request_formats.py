@@ -24,7 +24,7 @@ from draftbench.traffic.errors import (
     UnknownFormError,
     readable_names,
 )
-from draftbench.traffic.json_paths import at, decoded, is_cut, splits
+from draftbench.traffic.json_paths import at, is_cut, splits, unpacked
 from draftbench.traffic.messages import BEGUN, messages_of, readable, role_of, speaker_of
 from draftbench.traffic.request_settings import (
     COLUMNS,
@@ -121,8 +121,8 @@ def _with_system(
 
 
 def _system(value: Any) -> list[dict[str, Any]]:
-    """The messages that a system text is, however it is written; none if it is no such text."""
-    match decoded(value):
+    """The messages of a system text, however it is written; none if it is not one."""
+    match unpacked(value):
         case {"role": _} as turn if _is_system(turn):
             return [turn]
         case [{"role": _}, *_] as turns if all(map(_is_system, turns)):
@@ -145,7 +145,7 @@ def _text(turn: Any) -> str:
 
 def _turns_in(value: Any) -> LoggedRequest | None:
     """Turns of a conversation, as any API or data set writes them; None for anything else."""
-    match decoded(value):
+    match unpacked(value):
         case {"role": "user" | "system" | "developer" | "human", "content": _} as turn:
             return LoggedRequest([turn])
         case [{"role": _} | {"lc": _} | {"type": "human" | "system", "content": _}, *_] as turns:
@@ -156,7 +156,7 @@ def _turns_in(value: Any) -> LoggedRequest | None:
 
 
 def _messages(call: Mapping[str, Any]) -> LoggedRequest | None:
-    messages = decoded(at(call, "messages"))
+    messages = unpacked(at(call, "messages"))
     if messages in (None, *PADDING) or (not messages and call.get("prompt")):
         return None
     if "messages" not in call and not isinstance(messages, list):  # columns that speak of messages
@@ -176,7 +176,7 @@ def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
     read = ("prompt", "raw")
     if turns := _turns_in(prompt):
         return replace(turns, read=read)
-    match prompt, decoded(prompt):
+    match prompt, unpacked(prompt):
         case (None | Mapping(), _) | (_, {"messages": _} | {"conversations": _}):  # see `PARTS`
             return None
         case list(), _:
@@ -188,7 +188,7 @@ def _prompt(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 
 def _gemini(call: Mapping[str, Any]) -> LoggedRequest | None:
-    match decoded(call.get("contents")):
+    match unpacked(call.get("contents")):
         case [{"parts": _}, *_] as turns if all(isinstance(turn, Mapping) for turn in turns):
             choice = {"AUTO": "auto", "ANY": "required", "NONE": "none"}
             mode = at(call, place := "toolConfig.functionCallingConfig.mode")
@@ -223,7 +223,7 @@ def _bedrock(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 
 def _conversations(call: Mapping[str, Any]) -> LoggedRequest | None:
-    turns = decoded(call.get("conversations"))
+    turns = unpacked(call.get("conversations"))
     if turns in (None, *PADDING):
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
@@ -249,7 +249,7 @@ def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
 
 def _responses(call: Mapping[str, Any]) -> LoggedRequest | None:
     read: tuple[str, ...] = ("input",)
-    match call.get("input"), decoded(call.get("input")):
+    match call.get("input"), unpacked(call.get("input")):
         case _, [{"role": _} | {"type": _} | {"lc": _}, *_] as items:
             content = items
         case _, Mapping() as inner if PROMPTS & inner.keys():  # Langfuse: a part of the request
@@ -308,7 +308,7 @@ def _text_alone(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
     places = ("gen_ai.input.messages", "gen_ai.prompt")  # the second is OpenLLMetry's
-    found = ((place, decoded(at(call, place))) for place in places)
+    found = ((place, unpacked(at(call, place))) for place in places)
     place, messages = next((each for each in found if isinstance(each[1], list)), ("", None))
     if messages is None:
         return None
@@ -316,7 +316,7 @@ def _telemetry(call: Mapping[str, Any]) -> LoggedRequest | None:
         raise NotRepresentableError("gen_ai.output.type")
     functions, defined = at(call, "llm.request.functions"), at(call, "gen_ai.tool.definitions")
     tools = [
-        {"type": "function", **{name: decoded(each[name]) for name in each}}
+        {"type": "function", **{name: unpacked(each[name]) for name in each}}
         for each in (functions if isinstance(functions, list) else [])
     ]
     return LoggedRequest(
@@ -330,14 +330,14 @@ def _openinference(call: Mapping[str, Any]) -> LoggedRequest | None:
     messages, tools = at(call, "llm.input_messages"), at(call, "llm.tools")
     if not isinstance(messages, list):
         return None
-    tools = [decoded(at(tool, "tool.json_schema")) for tool in tools or ()] or None
+    tools = [unpacked(at(tool, "tool.json_schema")) for tool in tools or ()] or None
     # `input.value` is the same once more, as the program gave it.
     read = ("llm.input_messages", "llm.tools", "input.value", "input.mime_type")
     return LoggedRequest(messages, read, settings={"tools": tools})
 
 
 def _turns(call: Mapping[str, Any]) -> LoggedRequest | None:
-    match decoded(call.get("turns")):
+    match unpacked(call.get("turns")):
         # Only the first turn: a later one needs the answers before it.
         case [str(first), *_] | [{"text": str(first)}, *_]:
             return LoggedRequest([_user(first)], ("turns",))
@@ -362,7 +362,7 @@ def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
 def _history(value: Any) -> list[dict[str, Any]]:
     """The earlier questions and answers of a data set's row."""
     turns = []
-    for pair in () if value in _EMPTY else decoded(value) or ():
+    for pair in () if value in _EMPTY else unpacked(value) or ():
         match pair:
             case [str(asked), str(answer)]:
                 turns += [_user(asked), {"role": "assistant", "content": answer}]
@@ -441,7 +441,7 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
     if prompt_field is not None:
         return _at_prompt_field(row, prompt_field)
     for place in (*BODIES, "", *PARTS):
-        call = decoded(at(row, place))
+        call = unpacked(at(row, place))
         if place in BODIES and is_cut(call):
             raise NoTrafficError("cut by the logger")
         if not isinstance(call, Mapping):
@@ -471,7 +471,7 @@ def _elsewhere(row: Mapping[str, Any]) -> str | None:
         for name in readable_names(fields) if len(objects) < _MOST_SEARCHED else ():
             if name in _OF_PROMPTS - PROMPTS:
                 continue
-            place, value = _join(path, name), decoded(fields[name])
+            place, value = _join(path, name), unpacked(fields[name])
             if isinstance(value, Mapping):
                 objects.append((place, value))
             # What cannot be used is not pointed at.
@@ -490,7 +490,7 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
     """The request whose prompt is at a path, with what the objects around it say of it."""
     if (found := at(row, path)) is None:
         raise UnknownFormError(row, path)
-    content, request, unread = decoded(found), None, {}
+    content, request, unread = unpacked(found), None, {}
     holders = list(_around(row, path))
     if isinstance(content, Mapping):
         request = _request_in(content, path, server=True)
@@ -506,7 +506,7 @@ def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
         turns = _turns_in(content)
         request = _answered(turns) if turns else LoggedRequest(found)
     bodies = {
-        name: decoded(at(row, name)) for name in BODIES if not f"{path}.".startswith(f"{name}.")
+        name: unpacked(at(row, name)) for name in BODIES if not f"{path}.".startswith(f"{name}.")
     }
     for name, body in bodies.items():
         if isinstance(body, Mapping):
@@ -589,7 +589,7 @@ def _around(row: Mapping[str, Any], path: str) -> Iterator[_Around]:
     heads = [("", path), *splits(path)] if path else []
     child = path
     for prefix, rest in reversed(heads):
-        fields = decoded(at(row, prefix))
+        fields = unpacked(at(row, prefix))
         if isinstance(fields, Mapping):
             yield _Around(prefix, fields, child[len(prefix) :].removeprefix("."), rest)
             child = prefix
@@ -651,7 +651,7 @@ def _left(fields: Mapping[str, Any], read: Collection[str]) -> Iterator[tuple[st
         if "." in name and any(name.startswith(f"{path}.") for path in read):
             continue
         inside = [path[len(name) + 1 :] for path in read if path.startswith(f"{name}.")]
-        if inside and isinstance(inner := decoded(value), Mapping):
+        if inside and isinstance(inner := unpacked(value), Mapping):
             yield from ((f"{name}.{each}", left) for each, left in _left(inner, inside))
         else:
             yield name, value
@@ -686,7 +686,7 @@ def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     """The sampling parameters that an object has under one of `BLOCKS`; None if it has none
     there.
     """
-    block = decoded(at(call, name))
+    block = unpacked(at(call, name))
     if not isinstance(block, Mapping):
         return None
     other = name in BLOCKS[:2] and block and not _PARAMETERS & block.keys()

@@ -16,7 +16,7 @@ from msgspec import Meta
 from draftbench.records import Sampling
 from draftbench.traffic.constraints import CONSTRAINTS, constraint_of
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import decoded, parsed
+from draftbench.traffic.json_paths import parsed, unpacked
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off
@@ -227,7 +227,7 @@ def _untyped(name: str, value: Any) -> Any:
         return value
     if not value.strip() or value in PADDING:
         return None
-    content = decoded(value)
+    content = unpacked(value)
     if content is value:
         try:
             content = parsed(_PYTHON.get(value, value))

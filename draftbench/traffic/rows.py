@@ -22,7 +22,7 @@ from draftbench.safe_files import without_controls
 from draftbench.traffic.answers import Answer, answer_of, failed
 from draftbench.traffic.errors import BadRowError, NoTrafficError, NotRepresentableError
 from draftbench.traffic.files import MAX_ROW
-from draftbench.traffic.json_paths import at, decoded, parsed
+from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.messages import messages_of
 from draftbench.traffic.request_formats import SEGMENTS, LoggedRequest, find_request
 from draftbench.traffic.request_settings import PADDING, request_fields, setting_value
@@ -159,7 +159,7 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
     if isinstance(content, str):
         if not content.strip():
             raise BadRowError("the prompt is empty")
-        ids = decoded(content)
+        ids = unpacked(content)
         if isinstance(ids, list) and ids and all(type(token) is int for token in ids):
             raise NotRepresentableError("prompt as a list")
         if _LIKE_MESSAGES.match(content):
@@ -244,7 +244,7 @@ def _new_parts(
     plain = f"\n{content.get('prompt') or ''}\n"
     left = {}
     for path, value in request.parts:
-        part = decoded(value)
+        part = unpacked(value)
         texts = {text.strip() for text in _texts(part)} - {""}
         rendered = answer and isinstance(part, str) and all(line in part for line in lines)
         number = _NUMBER.fullmatch(part) if isinstance(part, str) else isinstance(part, int | float)

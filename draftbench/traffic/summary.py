@@ -82,7 +82,7 @@ class Unread:
             self.rows[name] = self.rows.get(name, 0) + 1
 
     def longest_first(self) -> dict[str, int]:
-        """In how many rows each was, by the length of what it first held."""
+        """The rows that each field was in, the field whose first value was longest first."""
         order = sorted(self.rows, key=lambda name: (-self._sizes[name], name))
         return {name: self.rows[name] for name in order}
 

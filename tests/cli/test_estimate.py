@@ -12,7 +12,7 @@ def test_the_closed_form_as_a_table(command):
     assert (outcome.code, outcome.err) == (0, "")
     title, _, *lines = outcome.out.splitlines()
     # (1 - x^8) / (1 - x) = 1.35 at x = 0.26.
-    assert title == "Best k = 7: 2.67× (α = 0.75, c = 0.05); k = 7 pays from α = 0.26 on"
+    assert title == "Best k = 7: 2.67× (α = 0.75, c = 0.05); k = 7 breaks even at α = 0.26"
     assert "closed form, positions alike (Leviathan et al. 2023); not measured" in outcome.out
     # (1 - 0.75^8) / 0.25 = 3.60 tokens for 1.35 steps.
     assert lines[0].split() == ["→", "7", "3.60", "2.67", "0.26"]

@@ -5,7 +5,7 @@ import pytest
 
 from draftbench.engines.commands import ServerStart, launch
 from draftbench.errors import EngineError, UsageError
-from draftbench.models.drafting import doubtful_fields, speculation
+from draftbench.models.drafting import doubtful_fields, speculation_of
 from draftbench.records import NGRAMS, DraftingMode
 
 VLLM = (
@@ -22,7 +22,7 @@ def started():
     """The words and the whole launch of an engine with a drafter and other settings."""
 
     def launched(engine, draft=None, k=4, *, lookup=NGRAMS, quant="none", mode="greedy", **changes):
-        drafts = draft and speculation(
+        drafts = draft and speculation_of(
             draft, k, lookup=lookup, quant=quant, mode=DraftingMode(mode)
         )
         start = ServerStart(engine, changes.pop("target", "T"), drafts, **changes)
@@ -228,7 +228,7 @@ def test_a_file_that_holds_no_object_is_refused(tmp_path, text, problem):
     if text is not None:
         (tmp_path / "raw.json").write_text(text)
     with pytest.raises(UsageError, match=problem):
-        speculation(f"spec:{tmp_path}/raw.json", 4)
+        speculation_of(f"spec:{tmp_path}/raw.json", 4)
 
 
 def test_a_file_of_another_draft_length_is_refused(started, tmp_path):
@@ -270,7 +270,7 @@ def test_a_field_that_vllm_is_not_known_to_have_is_doubted(tmp_path, engine, key
     """Not refused: another version may have it."""
     file = tmp_path / "raw.json"
     file.write_text(json.dumps({"method": "mtp", key: 2}))
-    found = doubtful_fields(engine, speculation(f"spec:{file}", 2))
+    found = doubtful_fields(engine, speculation_of(f"spec:{file}", 2))
     assert [sentence.partition(": ")[2] for sentence in found] == doubts
 
 
@@ -294,7 +294,7 @@ def test_the_keys_of_a_file_are_written_as_its_engine_writes_them(
 
 def test_a_head_without_its_weights_is_refused():
     with pytest.raises(UsageError) as caught:
-        speculation("eagle3:", 4)
+        speculation_of("eagle3:", 4)
     assert caught.value.hint == "write eagle3:MODEL"
 
 
@@ -309,7 +309,7 @@ def test_prompt_lookup_goes_before_drafts_with_weights_alone(draft):
     with pytest.raises(
         UsageError, match="an EAGLE-3 head or the target's own layers; before another way"
     ):
-        speculation(draft, 4)
+        speculation_of(draft, 4)
 
 
 @pytest.mark.parametrize(("engine", "draft"), [("llama.cpp", "suffix"), ("sglang", "suffix")])

@@ -22,7 +22,7 @@ from draftbench.engines.drive import drive
 from draftbench.engines.engine import Ask
 from draftbench.engines.start import started
 from draftbench.engines.vllm import Vllm
-from draftbench.models.drafting import speculation
+from draftbench.models.drafting import speculation_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import NEAR_TIE_MARGIN, NGramSizes, Sampling
@@ -63,7 +63,7 @@ def llama(tmp_path_factory):
         name = files.get(drafts, "ngram").format(folder)
         return ServerStart(
             *("llama.cpp", f"{folder}/target.gguf"),
-            drafts and speculation(name, 4, lookup=NGramSizes(4, 2)),
+            drafts and speculation_of(name, 4, lookup=NGramSizes(4, 2)),
             command=LLAMA,
             context_length=512,
             concurrency=2,
@@ -172,7 +172,7 @@ def vllm(monkeypatch):
     """vllm(draft) is how to start it with the embedded target."""
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     return lambda draft: ServerStart(
-        *("vllm", str(EMBEDDED / "target"), speculation(draft, 4)),
+        *("vllm", str(EMBEDDED / "target"), speculation_of(draft, 4)),
         args="--dtype float32 --enforce-eager",
         command=f"{VLLM} -m vllm.entrypoints.openai.api_server",
         context_length=512,

@@ -15,7 +15,7 @@ from draftbench.engines import start as starting
 from draftbench.engines.commands import ServerStart
 from draftbench.engines.start import server_threads, started
 from draftbench.errors import EngineError
-from draftbench.models.drafting import speculation
+from draftbench.models.drafting import speculation_of
 
 ENGINE = shlex.join([sys.executable, "-S", str(Path(__file__).with_name("scripted_engine.py"))])
 
@@ -59,7 +59,7 @@ def port_of(server):
 
 
 def test_a_server_answers_under_its_address_until_it_is_ended(engine):
-    with engine(speculation=speculation("d.gguf", 4), threads=1) as server:
+    with engine(speculation=speculation_of("d.gguf", 4), threads=1) as server:
         told = asked(server)
         assert server.ended() is None
         assert [*shlex.split(ENGINE), *told["argv"]] == shlex.split(server.whole_command)

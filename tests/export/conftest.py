@@ -8,7 +8,7 @@ import pytest
 import scenes
 
 from draftbench.export.serve_plan import ServePlan
-from draftbench.models.drafting import speculation
+from draftbench.models.drafting import speculation_of
 from draftbench.records import Candidate, NGramSizes
 from draftbench.run_folder.folder import RunFolder
 
@@ -21,13 +21,13 @@ def plan():
 
     def make(draft="Qwen/Qwen2.5-0.5B", **changes):
         drafts = {name: changes.pop(name) for name in ("quant", "mode") if name in changes}
-        drafting = speculation(
+        speculation = speculation_of(
             draft or "ngram", changes.pop("k", 4), lookup=NGramSizes(5, 2), **drafts
         )
         fields = {
             "target": "Qwen/Qwen2.5-1.5B",
             "target_quant": "none",
-            "drafting": drafting,
+            "speculation": speculation,
             "sampled": False,
             "vocabularies": (151936, 151936),
             "on_gpu": False,

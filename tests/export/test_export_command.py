@@ -142,7 +142,7 @@ def test_vocabularies_are_those_of_the_runs_models(export, make_run):
 def test_a_load_that_was_not_timed_adds_no_draft_length(export, make_run):
     found, err = export(make_run(), "--concurrency", "1,8", "--all")
     assert "num_speculative_tokens_per_batch_size" not in found
-    assert "note: the run is undecided with 8 concurrent requests: k = 2 is kept" in err
+    assert "note: the run is inconclusive at 8 concurrent requests: k = 2 is kept" in err
 
 
 # Three tokens in a pass are free alone, and thrice as dear beside seven other requests: with a

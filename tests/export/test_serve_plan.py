@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from draftbench.errors import UsageError
-from draftbench.export.serve_plan import drafting_of, schedule_of, serve_plan
+from draftbench.export.serve_plan import schedule_of, serve_plan, speculation_of_pick
 from draftbench.models.drafting import vllm_fields
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration, ScheduleEntry
@@ -53,23 +53,23 @@ def test_one_length_for_all_loads_is_no_schedule(answer, steps):
     assert schedule_of(answer(*steps), 4) == ((), ())
 
 
-def test_where_the_run_is_undecided_the_length_below_is_kept_with_a_note(answer):
-    found, undecided = schedule_of(answer((1, 4), (8, None), (32, 0)), 4)
+def test_where_the_run_is_inconclusive_the_length_below_is_kept_with_a_note(answer):
+    found, notes = schedule_of(answer((1, 4), (8, None), (32, 0)), 4)
     assert found == ((1, 31, 4), (32, 32, 0))
-    assert undecided == ("the run is undecided with 8 to 31 concurrent requests: k = 4 is kept",)
+    assert notes == ("the run is inconclusive at 8 to 31 concurrent requests: k = 4 is kept",)
     assert schedule_of(answer((1, None), (8, 2)), 5)[0] == ((1, 7, 5), (8, 8, 2))
 
 
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        (((1, None),), "with 1 concurrent request: k = 5"),
-        (((1, None), (4, None)), "with 1 to 4 concurrent requests: k = 5"),
-        (((1, 2), (4, None)), "with 4 concurrent requests: k = 2"),
+        (((1, None),), "at 1 concurrent request: k = 5"),
+        (((1, None), (4, None)), "at 1 to 4 concurrent requests: k = 5"),
+        (((1, 2), (4, None)), "at 4 concurrent requests: k = 2"),
     ],
 )
-def test_loads_that_are_undecided_are_one_range(answer, steps, words):
-    assert schedule_of(answer(*steps), 5)[1] == (f"the run is undecided {words} is kept",)
+def test_loads_that_are_inconclusive_are_one_range(answer, steps, words):
+    assert schedule_of(answer(*steps), 5)[1] == (f"the run is inconclusive {words} is kept",)
 
 
 def test_a_plan_carries_the_schedule_of_its_run(run, answer):
@@ -82,7 +82,7 @@ def test_a_plan_carries_the_schedule_of_its_run(run, answer):
 def drafting(path, draft, given=None):
     """How vLLM drafts 3 tokens, by the run's record of this draft and the model that is given."""
     pick = Configuration(draft=draft, quant="none", k=3, concurrency=1)
-    return vllm_fields(drafting_of(pick, RunFolder(Path(path)).manifest, given))
+    return vllm_fields(speculation_of_pick(pick, RunFolder(Path(path)).manifest, given))
 
 
 @pytest.mark.parametrize(

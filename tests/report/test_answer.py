@@ -7,11 +7,10 @@ decoding took 4 s.
 import msgspec
 import pytest
 from msgspec.structs import replace
-from scenes import OTHER_TEXT, SMALL, manifest, replay, served, trajectory
+from scenes import SMALL, manifest, replay, served, trajectory
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Caveat, Distribution, LargerSweep, Latency, Side
-from draftbench.records import Decode
 from draftbench.report.answer import (
     candidates,
     every_section,
@@ -102,30 +101,6 @@ def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar(hand):
     for each, said in ((answer, False), (told, True)):
         (legend,) = candidates(each).notes
         assert ("α acceptance rate, replayed without grammars;" in legend) is said
-
-
-def test_nothing_timed_is_said_instead_of_a_speed_up(hand):
-    found = speed_up(hand.answer(hand.untimed()))
-    assert found.startswith("No candidate's speed is known (small: step times were not measured)")
-
-
-def test_one_request_has_a_speed_up_without_an_interval(hand):
-    one = hand.answer(hand.one_request())
-    assert headline(one) == "Inconclusive: one request is too few to decide by"
-    assert speed_up(one).endswith("Not known: the speed-up, so far 2.29× with small, k = 2.")
-
-
-def test_an_open_decision_names_what_would_settle_it(hand):
-    # Two of five requests accept nothing: 40 s against 29.7 as predicted, four decoded, of which
-    # other texts came.
-    records = [
-        msgspec.structs.replace(r, **OTHER_TEXT) if isinstance(r, Decode) and r.k else r
-        for r in hand.perfect(requests=5)
-        if not (isinstance(r, Decode) and r.request == "r4")
-    ]
-    records += [hand.replay(name, (0.0,) * 8) for name in ("r1", "r3")]
-    *_, last = reasons(hand.answer(records, asked={"min_speedup": 1.3}))
-    assert last == "Next: decode it, by the same sweep with --measure best --measure-requests 5."
 
 
 def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
@@ -252,47 +227,6 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
 
 
 @pytest.mark.parametrize(
-    ("settled_by", "larger", "engine", "said"),
-    [
-        (
-            "decoding",
-            None,
-            None,
-            "Next: decode it, by the same sweep with --measure best --measure-requests 10.",
-        ),
-        ("load", None, None, "Next: a sweep that measures concurrency 1."),
-        ("sample", None, None, "Next: the same sweep with --sample 30, in another --out."),
-        ("sample", (120, 1, 0.93), None, "To settle it: a sweep with --sample 120 in another"),
-        ("sample", (60, 3, 0.9), None, "To settle it: a sweep with --sample 60 --processes 3 in"),
-        (
-            "sample",
-            (60, 3, 0.9),
-            "vllm 0.32.0",
-            "--sample 60 --measure-requests 60 --restarts 3 in",
-        ),
-        (
-            "sample",
-            (100, 3, 0.66),
-            None,
-            "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) "
-            "have a 66% chance of settling it; no realistic number reaches 90%.",
-        ),
-    ],
-)
-def test_an_open_decision_says_what_would_settle_it(hand, settled_by, larger, engine, said):
-    if larger is not None:
-        larger = LargerSweep(requests=larger[0], processes=larger[1], chance=larger[2])
-    answer = replace(
-        hand.answer(hand.perfect()),
-        decision="inconclusive",
-        settled_by=settled_by,
-        larger_sweep=larger,
-        engine=engine,
-    )
-    assert said in reasons(answer)[-1]
-
-
-@pytest.mark.parametrize(
     ("chance", "said"),
     [
         (
@@ -314,38 +248,6 @@ def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(han
 
 
 @pytest.mark.parametrize(
-    ("settled_by", "larger", "rows", "engine", "words"),
-    [
-        ("sample", (60, 3), 60, None, "--target ./big --sample 60 --processes 3"),
-        ("sample", (60, 3), 59, None, None),  # the traffic has no 60
-        ("sample", (60, 1), 60, "vllm 0.32", "--target ./big --sample 60 --measure-requests 60"),
-        ("sample", None, 42, None, "--target ./big --sample 30"),
-        ("sample", None, 29, None, None),  # the traffic has no 30
-        ("load", None, 42, None, "--target ./big --sample 9 --concurrency 1"),
-        (
-            "decoding",
-            None,
-            42,
-            None,
-            "--target ./big --sample 9 --out 'a run' --measure best --measure-requests 10",
-        ),
-        ("baseline", None, 42, None, None),  # a server that only its user knows
-    ],
-)
-def test_the_sweep_that_would_settle_it_is_a_command(hand, settled_by, larger, rows, engine, words):
-    answer = replace(
-        hand.answer(hand.perfect()),
-        decision="inconclusive",
-        settled_by=settled_by,
-        larger_sweep=larger and LargerSweep(requests=larger[0], processes=larger[1], chance=0.9),
-        engine=engine,
-    )
-    command = "draftbench sweep --target ./big --sample 9 --out 'a run'"
-    found = next_sweep(answer, hand.manifest(command=command, rows=rows, merged=0), "a run")
-    assert found == (words and f"sweep {words}")
-
-
-@pytest.mark.parametrize(
     ("processes", "said"), [(1, "about 60 requests"), (3, "about 60 requests in 3 processes")]
 )
 def test_the_headline_names_a_sweep_that_settles_it(hand, processes, said):
@@ -353,6 +255,54 @@ def test_the_headline_names_a_sweep_that_settles_it(hand, processes, said):
     bare = replace(hand.answer(hand.perfect()), decision="inconclusive", choice=None)
     assert headline(replace(bare, larger_sweep=larger)) == f"Inconclusive: {said} would settle it"
     assert headline(replace(bare, larger_sweep=replace(larger, chance=0.8))) == "Inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("settled_by", "larger", "rows", "engine", "said", "words"),
+    [
+        ("sample", (60, 3, 0.9), 60, None,
+         "To settle it: a sweep with --sample 60 --processes 3 in another --out.",
+         "--target ./big --sample 60 --processes 3"),
+        ("sample", (60, 3, 0.9), 59, None,  # the traffic has no 60
+         "To settle it: a sweep with --sample 60 --processes 3 in another --out.", None),
+        ("sample", (60, 3, 0.9), 60, "vllm 0.32",
+         "To settle it: a sweep with --sample 60 --measure-requests 60 --restarts 3 in another "
+         "--out.",
+         "--target ./big --sample 60 --measure-requests 60 --restarts 3"),
+        ("sample", (120, 1, 0.93), 120, None,
+         "To settle it: a sweep with --sample 120 in another --out.",
+         "--target ./big --sample 120"),
+        ("sample", (100, 3, 0.66), 100, None,
+         "Next: 100 requests in 3 processes (--sample 100 --processes 3 in another --out) have a "
+         "66% chance of settling it; no realistic number reaches 90%.",
+         "--target ./big --sample 100 --processes 3"),
+        ("sample", None, 42, None, "Next: the same sweep with --sample 30, in another --out.",
+         "--target ./big --sample 30"),
+        ("sample", None, 29, None,  # the traffic has no 30
+         "Next: the same sweep with --sample 30, in another --out.", None),
+        ("load", None, 42, None, "Next: a sweep that measures concurrency 1.",
+         "--target ./big --sample 9 --concurrency 1"),
+        ("decoding", None, 42, None,
+         "Next: decode it, by the same sweep with --measure best --measure-requests 10.",
+         "--target ./big --sample 9 --out 'a run' --measure best --measure-requests 10"),
+        ("baseline", None, 42, None,  # a server that only its user knows
+         "Next: the same sweep with --baseline-server URL, in another --out.", None),
+    ],
+)  # fmt: skip
+def test_an_open_decision_says_what_would_settle_it_and_gives_the_command(
+    hand, settled_by, larger, rows, engine, said, words
+):
+    answer = replace(
+        hand.answer(hand.perfect()),
+        decision="inconclusive",
+        settled_by=settled_by,
+        larger_sweep=larger and LargerSweep(*larger),
+        engine=engine,
+    )
+    assert reasons(answer)[-1] == said
+    command = "draftbench sweep --target ./big --sample 9 --out 'a run'"
+    found = next_sweep(answer, hand.manifest(command=command, rows=rows, merged=0), "a run")
+    assert found == (words and f"sweep {words}")
 
 
 @pytest.mark.parametrize(

@@ -413,7 +413,7 @@ def test_a_figure_is_rounded_for_the_eye_alone(whole):
 
 def test_a_flag_is_code_that_is_not_broken_at_its_hyphens(run):
     said = "sweep there (`--concurrency 1,4`) or see `a b`; --measure-requests decodes more"
-    answer = msgspec.structs.replace(recommend(run), caveats=(Caveat(kind="x", text=said),))
+    answer = msgspec.structs.replace(recommend(run), caveats=(Caveat(kind="model", text=said),))
     assert (
         'sweep there (<code class="flag">--concurrency 1,4</code>) or see <code>a b</code>; '
         '<code class="flag">--measure-requests</code> decodes more'

@@ -11,10 +11,10 @@ from scenes import query
 from sweep.engine import FakeServer
 
 from draftbench.cli import main
+from draftbench.cli.traffic import traffic_lines
 from draftbench.errors import RunFolderError, TrafficError, UsageError
 from draftbench.measure.prompts import TextSide
 from draftbench.models.source import ModelSource
-from draftbench.report.terminal.traffic import traffic_lines
 from draftbench.run_folder.manifest import Effort
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.preparation import specs_of

@@ -225,6 +225,7 @@ def test_columns_of_the_same_name_are_refused(tmp_path):
             "it is a pointer of Git LFS: `git lfs pull` fetches the file",
         ),
         (b"<!DOCTYPE html>", "it is a page of HTML or XML: download the file itself"),
+        (b"\0" * 300, "it is binary: a log is text"),
         (b'[\n{"prompt": "a"},\n{"prompt": "b"}\n]', "it is one JSON list: name it log.json"),
         (b'{\r\n"prompt": "a"\r\n}', "its objects go over several lines: name it log.json"),
         (b"INFO started\nINFO ended", "docs/logs.md has a row of each kind that can be read"),

@@ -12,7 +12,7 @@ from scenes import query
 
 from draftbench.traffic import load
 from draftbench.traffic.errors import BadRowError, NotRepresentableError
-from draftbench.traffic.json_paths import decoded
+from draftbench.traffic.json_paths import unpacked
 from draftbench.traffic.request_formats import BODIES, PARTS
 from draftbench.traffic.rows import Fields, read_request
 
@@ -222,4 +222,4 @@ def test_a_table_of_texts_means_what_its_objects_mean(row, tmp_path):
     ],
 )
 def test_texts_side_by_side_are_several(text, turns):
-    assert decoded(text) == (turns or text)
+    assert unpacked(text) == (turns or text)

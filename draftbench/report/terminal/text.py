@@ -273,7 +273,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """About so many seconds, in two digits: no estimate is finer."""
+    """Seconds in two digits and the largest unit: no estimate is finer."""
     if seconds is None:
         return "–"
     for unit, scale in (("h", 3600), ("min", 60)):

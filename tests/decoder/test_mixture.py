@@ -1,4 +1,6 @@
-"""What a step of a mixture of experts reads, by the public configurations of known ones."""
+"""What a step of a mixture of experts reads, by the public configurations of known ones, and which
+experts a pass reads, as its layers are handed them.
+"""
 
 import json
 from itertools import pairwise
@@ -7,13 +9,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from draftbench.decoder.mixture import counted_experts, expert_layers, mixture_of
 from draftbench.models.check import engine_sheet
-from draftbench.models.mixture import mixture_of
 from draftbench.models.source import ModelSource
 from draftbench.records import Mixture
 
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 # What their config.json say of sizes: E, K, and parameters in billions, all and active. Publishers
 # state 46.7 and 12.9, 30.5 and 3.3, 671 and 37, 20.9 and (without the table of tokens) 3.6.
 PUBLIC = {
@@ -163,3 +177,30 @@ def test_every_family_says_how_many_experts_a_token_is_sent_to(kind, changes, fo
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **small))
     mixture = mixture_of(model)
     assert (mixture and (mixture.experts, mixture.per_token)) == found
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
+def test_an_expert_that_two_tokens_are_sent_to_is_read_once(kind):
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SMALL)).eval()
+    layer, _ = expert_layers(model.modules())
+    # Experts 0, 1, 3 and 7 of 8.
+    sent = torch.tensor([[0, 1], [1, 3], [3, 7]])
+    with counted_experts(model.modules()) as counts, torch.no_grad():
+        layer(torch.randn(3, 32), sent, torch.full((3, 2), 0.5))
+    assert counts == [4]
+    with torch.no_grad():
+        layer(torch.randn(3, 32), sent, torch.full((3, 2), 0.5))
+    assert counts == [4]  # nothing is left behind in the model
+
+
+def test_a_pass_of_one_token_reads_its_own_experts_in_every_layer():
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mixtral", **SMALL)).eval()
+    with counted_experts(model.modules()) as counts, torch.no_grad():
+        model(torch.tensor([[5]]))
+    assert counts == [2, 2]
+
+
+def test_a_model_without_experts_has_none():
+    with counted_experts([nn.Linear(4, 4)]) as counts:
+        pass
+    assert (expert_layers([nn.Linear(4, 4), nn.Conv1d(2, 2, 2)]), counts) == ([], [])

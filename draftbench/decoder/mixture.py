@@ -1,7 +1,9 @@
-"""Finds the routed experts of a mixture, and counts those that a pass reads.
+"""The experts of a mixture: how many each layer has, how many of them each token is sent to, how
+many weights they are, and which of them a pass reads.
 
 transformers stacks the experts of a layer in tensors [experts, …] of a module whose class is named
-after them, and hands that module the experts of every token.
+after them, and hands that module the experts of every token. Shared experts and layers without
+experts are read by every token, as in a model that is no mixture.
 """
 
 from __future__ import annotations
@@ -12,8 +14,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from draftbench.records import Mixture
+
 # Dimensions of a tensor with the weights of all experts of a layer.
 STACKED = 3
+# What the experts of a token are called in configurations: transformers gives most of them the
+# first name, whatever config.json calls them.
+_PER_TOKEN = (
+    *("num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
+    *("moe_topk", "moe_top_k", "moe_k"),
+)
 
 
 def expert_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
@@ -24,6 +34,27 @@ def expert_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
         if type(module).__name__.endswith("Experts")
         and any(weight.ndim >= STACKED for weight in module.parameters(recurse=False))
     ]
+
+
+def mixture_of(model: Any) -> Mixture | None:
+    """The routed experts of a model, which may be without storage; None where it has none, or its
+    configuration does not say how many a token is sent to.
+    """
+    layers = expert_layers(model.modules())
+    text = model.config.get_text_config()
+    per_token = next((found for name in _PER_TOKEN if (found := getattr(text, name, None))), None)
+    if not layers or per_token is None:
+        return None
+    weights = [weight for layer in layers for weight in layer.parameters(recurse=False)]
+    experts = max(len(weight) for weight in weights if weight.ndim >= STACKED)
+    if isinstance(per_token, list):  # by layer
+        per_token = max(per_token)
+    return Mixture(
+        experts=experts,
+        per_token=min(per_token, experts),
+        layers=len(layers),
+        parameters=sum(weight.numel() for weight in weights),
+    )
 
 
 @contextmanager
