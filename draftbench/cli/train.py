@@ -37,7 +37,7 @@ def train(
     draft: str = flag(..., "The draft to train: a name of the run, a folder or a model.", "MODEL"),
     out: Path | None = flag(None, "The folder to write the trained draft to.", "FOLDER"),
     forecast: bool = flag(
-        False, "Only forecast what training would gain: a tenth of its time if requests are many."
+        False, "Only forecast what training would gain, in about a tenth of its time."
     ),
     anyway: bool = flag(False, "Train even if the forecast says that it is not worth it."),
     other: Path | None = flag(
