@@ -44,9 +44,13 @@ def trained(
     """The forecast, what was gained, and the seconds of both."""
     key = f"the key of the seed {seed}".encode().ljust(32)
     every = examples_of(run, key)
-    stop = round(requests * STOP)
-    train = requests - stop - round(requests * PROVE)
-    examples = replace(every, train=every.train[:train], stop=every.stop[:stop])
+    stop, prove = round(requests * STOP), round(requests * PROVE)
+    examples = replace(
+        every,
+        train=every.train[: requests - stop - prove],
+        stop=every.stop[:stop],
+        prove=every.prove[:prove],
+    )
     plan = plan_training(run, examples, draft, replace(settings, seed=seed), "cpu")
     with tempfile.TemporaryDirectory() as place:
         work, begun = Path(place) / "work", time.process_time()

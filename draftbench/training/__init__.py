@@ -7,7 +7,7 @@ draft_model     a draft model in training: batches, loss, checkpoint
 head            an EAGLE-3 head in training: the same
 fit             the training itself, by transformers' Trainer
 held_out        how a checkpoint is accepted on held-out requests, what that is worth → `Proof`
-forecast        trainings on small parts, and what all of the data will gain → `Forecast`
+forecast        the first parts of the training, and what all of it will gain → `Forecast`
 course          all of these in their order, resumable → the checkpoint with `training.json`
 outcome         what is said of all this, and kept
 """

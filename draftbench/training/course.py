@@ -169,14 +169,10 @@ def _trained_once(plan: Plan, work: Path, trained: Path, progress: Progress) -> 
     done = work / "looked.json"
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=_Looked)
-    draft, looked, start = plan.in_training(), work / "look", time.monotonic()
+    draft, start = plan.in_training(), time.monotonic()
 
     def look() -> float:
-        with writing(work):
-            draft.save(looked)
-        rate = plan.replayer.along(looked, plan.examples.stop).rate.value or 0.0
-        shutil.rmtree(looked)
-        return rate
+        return plan.replayer.now(draft, work / "look", plan.examples.stop).rate.value or 0.0
 
     train, checkpoints = plan.examples.train, work / CHECKPOINTS
     looks = fit(draft, train, plan.settings, checkpoints, progress, look)

@@ -1,5 +1,6 @@
-"""Trains a draft by transformers' Trainer: AdamW after a warm-up, stopped when acceptance on
-held-out responses stops growing, resumed from its last checkpoint.
+"""Trains a draft by transformers' Trainer: AdamW after a warm-up. A whole training stops when
+acceptance on held-out responses stops growing, and resumes from its last checkpoint; of another
+only the first steps are taken, to forecast it.
 """
 
 from __future__ import annotations
@@ -59,47 +60,97 @@ class Progress(Protocol):
     def note(self, text: str, *, always: bool = False) -> None: ...
 
 
+def steps_of(responses: int, settings: TrainingSettings) -> int:
+    """The steps of a whole training on so many responses."""
+    return math.ceil(responses / settings.batch) * settings.epochs
+
+
 def fit(
     draft: InTraining,
     responses: Sequence[ScoredResponse],
     settings: TrainingSettings,
     checkpoints: Path,
     progress: Progress,
-    look: Callable[[], float] | None = None,
+    look: Callable[[], float],
 ) -> list[tuple[int, float]]:
     """Train a draft in place on some responses.
 
     Args:
         checkpoints: the folder of the trainer's checkpoints, from the last of which it resumes.
-        look: how the draft is accepted now; the weights that it likes best are kept. None: train to
-            the end.
+        look: how the draft is accepted now; the weights that it likes best are kept.
 
     Returns:
         What was seen after which steps.
     """
-    steps = math.ceil(len(responses) / settings.batch) * settings.epochs
+    steps = steps_of(len(responses), settings)
     every = max(1, round(steps / settings.epochs / LOOKS_AN_EPOCH))
-    on_cpu = next(draft.module.parameters()).device.type == "cpu"
-    looking: dict[str, Any] = {"eval_strategy": "no", "save_strategy": "no"}
-    if look is not None:
-        looking = {
-            "eval_strategy": "steps",
-            "eval_steps": every,
-            "save_strategy": "steps",
-            "save_steps": every,
-            "save_total_limit": 1,
-            "load_best_model_at_end": True,
-            "metric_for_best_model": "rate",
-            "greater_is_better": True,
-            "restore_callback_states_from_checkpoint": True,  # how many looks saw nothing better
-        }
-    arguments = TrainingArguments(
-        output_dir=str(checkpoints),
+    arguments = _arguments(
+        draft,
+        settings,
+        checkpoints,
         num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch,
-        learning_rate=settings.rate_for(draft.width),
         lr_scheduler_type="linear",
         warmup_steps=round(WARM_UP * steps),
+        eval_strategy="steps",
+        eval_steps=every,
+        save_strategy="steps",
+        save_steps=every,
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="rate",
+        greater_is_better=True,
+        restore_callback_states_from_checkpoint=True,  # how many looks saw nothing better
+    )
+    trainer = _Trainer(draft, responses, arguments, progress, "training", look)
+    trainer.add_callback(EarlyStoppingCallback(PATIENCE))
+    trainer.train(resume_from_checkpoint=_whole_checkpoints(checkpoints) or None)
+    return trainer.looked()
+
+
+def begin(
+    draft: InTraining,
+    responses: Sequence[ScoredResponse],
+    settings: TrainingSettings,
+    folder: Path,
+    progress: Progress,
+    looks: Sequence[int],
+    look: Callable[[], float],
+) -> list[tuple[int, float]]:
+    """Train a draft in place as far as the last of some steps, each as large as the largest of a
+    whole training.
+
+    Args:
+        folder: for the trainer, which leaves nothing there.
+        looks: the steps after which to look, the first of them first.
+        look: how the draft is accepted now.
+
+    Returns:
+        What was seen after which steps.
+    """
+    arguments = _arguments(
+        draft,
+        settings,
+        folder,
+        max_steps=looks[-1],
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=round(WARM_UP * looks[-1]),
+        save_strategy="no",
+    )
+    trainer = _Trainer(draft, responses, arguments, progress, "forecast", look)
+    trainer.add_callback(_LooksAfter(looks))
+    trainer.train()
+    return trainer.looked()
+
+
+def _arguments(
+    draft: InTraining, settings: TrainingSettings, folder: Path, **more: Any
+) -> TrainingArguments:
+    """Those of every training, and more."""
+    on_cpu = next(draft.module.parameters()).device.type == "cpu"
+    return TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=settings.batch,
+        learning_rate=settings.rate_for(draft.width),
         seed=settings.seed,
         use_cpu=on_cpu,
         bf16=not on_cpu,
@@ -108,14 +159,8 @@ def fit(
         disable_tqdm=True,
         logging_strategy="no",
         report_to="none",
-        **looking,
+        **more,
     )
-    trainer = _Trainer(draft, responses, arguments, progress, look)
-    trainer.remove_callback(PrinterCallback)
-    begun = look is not None and _whole_checkpoints(checkpoints)
-    trainer.train(resume_from_checkpoint=begun or None)
-    history = trainer.state.log_history
-    return [(row["step"], row["eval_rate"]) for row in history if "eval_rate" in row]
 
 
 def _whole_checkpoints(folder: Path) -> bool:
@@ -138,17 +183,19 @@ class _Trainer(Trainer):  # type: ignore[misc]
         responses: Sequence[ScoredResponse],
         arguments: TrainingArguments,
         progress: Progress,
-        look: Callable[[], float] | None,
+        what: str,
+        look: Callable[[], float],
     ) -> None:
-        self.draft, self.look, self.progress = draft, look, progress
+        self.draft, self.look, self.progress, self.what = draft, look, progress, what
         super().__init__(
             draft.module,
             arguments,
             data_collator=draft.batch,
             train_dataset=responses,
-            eval_dataset=() if look else None,
-            callbacks=[_Shown(progress), *([EarlyStoppingCallback(PATIENCE)] if look else [])],
+            eval_dataset=(),
+            callbacks=[_Shown(progress, what)],
         )
+        self.remove_callback(PrinterCallback)
 
     def compute_loss(self, model: nn.Module, inputs: Batch, *_: Any, **__: Any) -> Tensor:
         return self.draft.loss(inputs)
@@ -158,27 +205,41 @@ class _Trainer(Trainer):  # type: ignore[misc]
             super()._save_checkpoint(*given, **more)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        assert self.look is not None
         seen = {"eval_rate": self.look()}
         self.log(seen)
         # Where it is decided to stop early.
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=seen)
         left = self.state.max_steps - self.state.global_step
-        self.progress.stage(f"training, {seen['eval_rate']:.1%} accepted", left)
+        self.progress.stage(f"{self.what}, {seen['eval_rate']:.1%} accepted", left)
         return seen
+
+    def looked(self) -> list[tuple[int, float]]:
+        """What was seen after which steps."""
+        history = self.state.log_history
+        return [(row["step"], row["eval_rate"]) for row in history if "eval_rate" in row]
 
 
 class _Shown(TrainerCallback):  # type: ignore[misc]
     """Tells of every step."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
+    def __init__(self, progress: Progress, what: str) -> None:
+        self.progress, self.what = progress, what
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.progress.stage("training", state.max_steps - state.global_step)
+        self.progress.stage(self.what, state.max_steps - state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.progress.advance()
+
+
+class _LooksAfter(TrainerCallback):  # type: ignore[misc]
+    """Looks after some steps."""
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.steps = steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_evaluate = state.global_step in self.steps
 
 
 @contextlib.contextmanager

@@ -1,17 +1,19 @@
-"""The forecast: the draft is trained on small parts of the data, and what they gain on held-out
+"""The forecast: the draft takes the first parts of its training, and what they gain on held-out
 requests says what all of it will.
 
-The rate of acceptance over the part x of the data is taken to be a power law,
+A step moves the weights as far as its learning rate, which over a training is half of the largest
+on average; so at the largest 3 % of the steps are 6 % of the training. The rate of acceptance at
+the part x of the training is taken to be a power law,
 
     α(x) = α∞ - b · x^(-β)
 
-written as a + s · φ(x) with φ(x) = (1 - (x/x₁)^(-β)) / β, where a is what the largest part x₁
-reaches and s what an e-fold more data adds there. Published curves have β above 0; but small parts
-are few steps, after which gains may still grow faster than the logarithm of the data, with β as low
-as -1, where they grow as the data do. Given β and how much two trainings on the same data differ,
-everything is normal: the gains of the parts have the covariance of the held-out requests, which
-they share, and noise of their own; the gain that is forecast is proven on other requests, as noisy
-as these. Both unknowns are drawn from a grid by their likelihood.
+written as a + s · φ(x) with φ(x) = (1 - (x/x₁)^(-β)) / β, where a is what the longest part x₁
+reaches and s what a training e times as long adds there. Published curves, by the data, have β
+above 0; but after few steps gains may still grow faster than the logarithm of x, with β as low as
+-1, where they grow as x does. Given β and how much two equally long trainings differ, everything is
+normal: the gains of the parts have the covariance of the held-out requests, which they share, and
+noise of their own; the gain that is forecast is proven on other requests, as noisy as these. Both
+unknowns are drawn from a grid by their likelihood.
 
 Of the original and the trained draft the better is used, so that no gain is below 0.
 """
@@ -19,11 +21,11 @@ Of the original and the trained draft the better is used, so that no gain is bel
 from __future__ import annotations
 
 import gc
-import shutil
 import time
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,29 +34,32 @@ from draftbench.acceptance.intervals import RESAMPLES, Estimate, generator_of, q
 from draftbench.acceptance.rounds import Floats
 from draftbench.decoder.device import device_words
 from draftbench.errors import UsageError
-from draftbench.training.examples import tokens_of
-from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, fit, writing
+from draftbench.measure.trajectories import ScoredResponse
+from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, begin, steps_of
+from draftbench.training.held_out import Acceptance
 from draftbench.training.outcome import Forecast, Part, Reached
 from draftbench.training.plan import Plan
+from draftbench.training.settings import TrainingSettings
 
-# The shares of the data that are trained on, the smallest first: of much data less than a tenth.
-# Of little they are larger, since parts teach something only by how many steps they are apart.
-PARTS = (0.005, 0.01, 0.02, 0.04)
-LEAST_STEPS = (1, 2, 4, 8)
-# The largest that a part may be, and how few parts show a curve.
-LARGEST, LEAST_PARTS = 0.5, 3
+# Parts of the training, the shortest first, and the least steps of each; the longest is at most a
+# half of it.
+PARTS, LEAST_STEPS, LONGEST = (0.02, 0.04, 0.06), (2, 4, 6), 0.5
+# How many average steps of a training one at the largest rate is worth.
+WORTH = 2
+# Of the responses that say when to stop a forecast reads a third, and so many where there are.
+LEAST_READ = 50
 # The exponents, all as likely beforehand.
 _BETAS = np.linspace(-1.0, 1.5, 26)
-# How much two trainings on as much data differ (sd), on a grid.
+# How much two equally long trainings differ (sd), on a grid.
 _NOISES = np.geomspace(0.003, 0.03, 8)
-# What an e-fold more data adds (sd), on a grid: from drafts that are fitted to halves of drafts.
+# What a training e times as long adds (sd), on a grid: from fitted drafts to halves of drafts.
 _SLOPES = np.geomspace(0.003, 0.1, 8)
-# What the largest part adds (sd), before anything was trained.
+# What the longest part adds (sd), before anything was trained.
 _LEVEL = 0.3
 
 
 def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
-    """Train on the parts, each from the original, and look ahead.
+    """Take the first parts of the training, and look ahead.
 
     Args:
         work: a folder for what is trained meanwhile.
@@ -62,71 +67,86 @@ def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
     Raises:
         UsageError: there is too little data for parts.
     """
-    train, settings = plan.examples.train, plan.settings
-    sizes = part_sizes(len(train), settings.batch)
-    parts, accepted, look = list[Part](), [plan.original], 0.0
-    for number, size in enumerate(sizes, 1):
-        progress.note(f"forecast: part {number} of {len(sizes)}")
-        draft, begun = plan.in_training(), time.monotonic()
-        fit(draft, train[:size], settings, work, progress)
-        seconds = time.monotonic() - begun
-        with writing(work):
-            draft.save(work / "part")
-        del draft
-        gc.collect()
-        saved = time.monotonic()
-        accepted.append(plan.replayer.along(work / "part", plan.examples.stop))
-        look = time.monotonic() - saved
-        shutil.rmtree(work / "part")
-        share = tokens_of(train[:size]) / plan.examples.tokens
-        parts.append(Part(share, size, accepted[-1].rate.value or 0.0, seconds))
-    original = plan.original.rate.value or 0.0
-    rates = [each.rate for each in accepted]
+    train, stop, settings = plan.examples.train, plan.examples.stop, plan.settings
+    total = steps_of(len(train), settings)
+    looks = part_steps(len(train), settings)
+    read = stop[: max(len(stop) // 3, LEAST_READ)]
+    before = plan.replayer.along(plan.draft.spec, read)
+    seen = _begun(plan, looks, read, work, progress)
+    gc.collect()  # what was trained is held by cycles, and the training needs the room
+    parts = tuple(
+        Part(WORTH * steps / total, steps, each.accepted.rate.value or 0.0, each.training)
+        for steps, each in zip(looks, seen, strict=True)
+    )
+    original, speeds = before.rate.value or 0.0, plan.speeds
+    rates = [before.rate, *(each.accepted.rate for each in seen)]
     draws = gain_draws([part.share for part in parts], rates, max(plan.most, original))
-    speeds = plan.speeds
+    a_step = (parts[-1].seconds - parts[0].seconds) / (looks[-1] - looks[0])
+    a_look = sum(each.looking for each in seen) / len(seen) * len(stop) / len(read)
     return Forecast(
         rate=original,
-        parts=tuple(parts),
+        parts=parts,
         gain=interval(draws),
         before=Reached(*speeds.now) if speeds else None,
-        after=Reached(*speeds.at(plan.original, original + draws)) if speeds else None,
+        after=Reached(*speeds.at(before, original + draws)) if speeds else None,
         fastest=speeds.fastest if speeds else None,
-        requests=len(plan.original.rate.requests),
+        requests=len(before.rate.requests),
         tokens=plan.examples.tokens,
-        seconds=_seconds_of_all(parts) + LOOKS_AN_EPOCH * settings.epochs * look,
+        seconds=a_step * total + a_look * LOOKS_AN_EPOCH * settings.epochs,
         device=device_words(plan.device),
     )
 
 
-def part_sizes(responses: int, batch: int) -> list[int]:
-    """How many responses each part has."""
-    wanted = (
-        max(round(share * responses), steps * batch)
-        for share, steps in zip(PARTS, LEAST_STEPS, strict=True)
-    )
-    sizes = [size for size in wanted if size <= LARGEST * responses]
-    if len(sizes) >= LEAST_PARTS:
-        return sizes
-    fits = int(LARGEST * responses / LEAST_STEPS[LEAST_PARTS - 1])
-    raise UsageError(
-        f"{responses} responses to train on, {batch} a step, are too few to forecast from",
-        hint=f"`--batch {fits}` is enough steps; better sweep more of the traffic",
-    )
+def part_steps(responses: int, settings: TrainingSettings) -> list[int]:
+    """After how many steps at the largest rate each part ends."""
+    total, least = steps_of(responses, settings), LEAST_STEPS[-1]
+    if WORTH * least > LONGEST * total:
+        fits = int(LONGEST * responses * settings.epochs / (WORTH * least))
+        raise UsageError(
+            f"{responses} responses to train on, {settings.batch} a step, are too few to forecast "
+            "from",
+            hint=(f"`--batch {fits}` is enough steps; better " if fits else "")
+            + "sweep more of the traffic",
+        )
+    wanted = zip(PARTS, LEAST_STEPS, strict=True)
+    return [max(round(part * total / WORTH), least) for part, least in wanted]
 
 
-def _seconds_of_all(parts: Sequence[Part]) -> float:
-    """Of training on all of the data, without what every training takes to begin."""
-    first, last = parts[0], parts[-1]
-    if last.share > first.share and last.seconds > first.seconds:
-        return (last.seconds - first.seconds) / (last.share - first.share)
-    return last.seconds / last.share
+class _Seen(NamedTuple):
+    """A look at the draft after a part of its training."""
+
+    accepted: Acceptance
+    training: float  # seconds of all steps before it
+    looking: float  # seconds
+
+
+def _begun(
+    plan: Plan,
+    looks: Sequence[int],
+    read: Sequence[ScoredResponse],
+    work: Path,
+    progress: Progress,
+) -> list[_Seen]:
+    """Train as far as the last look."""
+    draft, seen, begun = plan.in_training(), list[_Seen](), time.monotonic()
+
+    def look() -> float:
+        before = time.monotonic()
+        accepted = plan.replayer.now(draft, work / "part", read)
+        training = before - begun - sum(each.looking for each in seen)
+        seen.append(_Seen(accepted, training, time.monotonic() - before))
+        return accepted.rate.value or 0.0
+
+    first = plan.examples.train[: looks[-1] * plan.settings.batch]
+    begin(draft, first, plan.settings, work, progress, looks, look)
+    return seen
 
 
 def gain_draws(parts: Sequence[float], accepted: Sequence[Sample], most: float = 1.0) -> Floats:
-    """Draws of what is gained by training on all of the data.
+    """Draws of what is gained by the whole training.
 
     Args:
-        parts: the shares of the data that were trained on, growing.
+        parts: the parts of it that were taken, growing.
         accepted: the rate before training and after each part, on the same requests.
         most: the greatest rate that there can be.
     """

@@ -8,6 +8,7 @@ their tokens do.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +43,7 @@ from draftbench.models.translation import translated
 from draftbench.planner.formula import alpha_of, expected_tokens
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import SELF, Candidate, DraftingMode, Trajectory
+from draftbench.training.fit import InTraining, writing
 from draftbench.training.outcome import Compared, Proof, Reached
 
 # Rates between which speed-ups are interpolated.
@@ -106,6 +108,16 @@ class Replayer:
             made_one = replay_head(response, self.candidate, head, self.target, max(self.ks))
             pairs.append((response.trajectory, made_one))
         return Acceptance(pairs)
+
+    def now(
+        self, draft: InTraining, folder: Path, responses: Sequence[ScoredResponse]
+    ) -> Acceptance:
+        """A draft in training along some responses, by a checkpoint that stays only meanwhile."""
+        with writing(folder.parent):
+            draft.save(folder)
+        found = self.along(folder, responses)
+        shutil.rmtree(folder)
+        return found
 
 
 @dataclass(frozen=True)

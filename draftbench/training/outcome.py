@@ -15,12 +15,12 @@ def faster_than(speedup: float) -> float:
 
 
 class Part(Record, frozen=True):
-    """One training on a part of the data."""
+    """The draft after a part of its training."""
 
-    share: float  # of the tokens to train on
-    responses: int  # trained on
+    share: float  # of the training: a step counts by its learning rate
+    steps: int  # at the largest rate
     rate: float  # that it reached on held-out requests
-    seconds: float  # of training
+    seconds: float  # of these steps
 
 
 class Reached(Record, frozen=True):
@@ -31,10 +31,10 @@ class Reached(Record, frozen=True):
 
 
 class Forecast(Record, frozen=True):
-    """What training on all of the data will bring, by training on small parts of it."""
+    """What a training will bring, by the first parts of it."""
 
     rate: float  # how often a drafted token is accepted before training
-    parts: tuple[Part, ...]  # the trainings on parts, the smallest first
+    parts: tuple[Part, ...]  # the shortest first
     gain: Estimate  # of the rate
     before: Reached | None  # None: the run did not time the draft
     after: Reached | None  # what is expected of the trained draft

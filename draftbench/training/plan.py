@@ -32,7 +32,7 @@ from draftbench.training.draft_model import ModelInTraining
 from draftbench.training.examples import Examples
 from draftbench.training.fit import InTraining
 from draftbench.training.head import DEPTHS, HeadInTraining
-from draftbench.training.held_out import Acceptance, Replayer, Speeds
+from draftbench.training.held_out import Replayer, Speeds
 from draftbench.training.settings import TrainingSettings
 
 
@@ -79,11 +79,6 @@ class Plan:
             held = replace(build, level=question.target_quant, least_rows=None)
             target, _ = build_runner(self.target, held, None)
         return Replayer(self.candidate, self.target, target, build, question.mode, question.ks)
-
-    @cached_property
-    def original(self) -> Acceptance:
-        """The original on the responses that say when to stop."""
-        return self.replayer.along(self.draft.spec, self.examples.stop)
 
     @cached_property
     def _answer(self) -> Recommendation | None:

@@ -14,6 +14,8 @@ from draftbench.training.examples import examples_of
 from draftbench.training.held_out import Replayer
 
 pytestmark = pytest.mark.slow
+# Steps enough for a forecast, of few responses.
+RECIPE = ("--epochs", 2, "--batch", 4, "--learning-rate", 1e-3, "--device", "cpu", "--anyway")
 
 
 @pytest.fixture
@@ -21,8 +23,7 @@ def train(command, swept):
     """Train the spoiled draft shortly, whatever the forecast says."""
 
     def run(*words, draft="spoiled"):
-        recipe = ("--epochs", 2, "--learning-rate", 1e-3, "--device", "cpu", "--anyway")
-        return command("train", swept, "--draft", draft, *recipe, *words)
+        return command("train", swept, "--draft", draft, *RECIPE, *words)
 
     return run
 
@@ -180,8 +181,7 @@ def test_of_a_target_that_samples_its_distribution_is_learned(
     words = ["sweep", "--target", embedded / "target", "--drafts", spoiled, "--k", "1,2"]
     words += ["--traffic", swept.parent / "log.jsonl", "--temperature", 0.8, "--measure", "replay"]
     assert command(*words, "--no-controls", "--threads", 1, "--out", tmp_path / "run").code == 0
-    recipe = ("--epochs", 2, "--learning-rate", 1e-3, "--device", "cpu", "--anyway")
-    words = ["train", tmp_path / "run", "--draft", "spoiled", "--out", tmp_path / "out", *recipe]
+    words = ["train", tmp_path / "run", "--draft", "spoiled", "--out", tmp_path / "out", *RECIPE]
     outcome = command(*words, "--format", "json")
     answer = json.loads(outcome.out)
     assert answer["training"]["proof"]["rate"]["difference"]["low"] > 0
@@ -191,7 +191,7 @@ def test_of_a_target_that_samples_its_distribution_is_learned(
 def test_what_is_not_worth_it_is_not_trained(command, swept, tmp_path):
     outcome = command(
         *("train", swept, "--draft", "spoiled", "--out", tmp_path / "out", "--device", "cpu"),
-        *("--epochs", 1, "--learning-rate", 1e-9),
+        *("--epochs", 1, "--batch", 2, "--learning-rate", 1e-9),
     )
     assert outcome.code == 1
     assert outcome.out.startswith("Not worth training")

@@ -6,7 +6,7 @@ from torch import nn
 
 from draftbench.errors import RunFolderError
 from draftbench.training import fit as fits
-from draftbench.training.fit import PATIENCE, fit
+from draftbench.training.fit import PATIENCE, begin, fit
 from draftbench.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(epochs=8, batch=1, learning_rate=0.1)
@@ -108,21 +108,51 @@ def test_a_full_disk_is_an_error_to_resume_from(trained, monkeypatch):
     assert looks[0] == (1, 0.3)
 
 
-def test_without_a_look_it_trains_to_the_end_and_keeps_no_checkpoint(tmp_path):
-    draft = Falling()
-    assert fit(draft, RESPONSES, SETTINGS, tmp_path / "work", Silent()) == []
-    assert draft.weight < 1
-    assert not any(tmp_path.glob("work/checkpoint-*"))
+@pytest.fixture
+def rates(monkeypatch):
+    """The learning rate of each step."""
+    seen, on_step_end = [], fits._Shown.on_step_end
+
+    def noted(self, args, state, control, **given):
+        seen.append(given["lr_scheduler"].get_last_lr()[0])
+        on_step_end(self, args, state, control, **given)
+
+    monkeypatch.setattr(fits._Shown, "on_step_end", noted)
+    return seen
 
 
-def test_the_learning_rate_rises_and_falls_to_nothing(tmp_path, monkeypatch):
-    rates = []
-
-    def seen(self, args, state, control, **given):
-        rates.append(given["lr_scheduler"].get_last_lr()[0])
-
-    monkeypatch.setattr(fits._Shown, "on_step_end", seen)
-    fit(Falling(), RESPONSES, SETTINGS, tmp_path / "work", Silent())
+def test_the_learning_rate_rises_and_falls_to_nothing(rates, tmp_path):
+    better = iter(range(16))
+    fit(Falling(), RESPONSES, SETTINGS, tmp_path / "work", Silent(), lambda: next(better))
     assert max(rates) == pytest.approx(0.1)
     assert rates.index(max(rates)) <= 2
     assert rates[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+def begun(tmp_path, *looks):
+    draft = Falling()
+    seen = begin(
+        *(draft, RESPONSES, SETTINGS, tmp_path, Silent(), looks),
+        lambda: 1 - draft.module.weight.item(),
+    )
+    return draft, seen
+
+
+def test_the_first_steps_are_looked_at_after_some_and_end_with_the_last(tmp_path):
+    draft, seen = begun(tmp_path, 2, 4, 8)
+    assert [step for step, _ in seen] == [2, 4, 8]
+    falls = [fall for _, fall in seen]
+    assert falls == sorted(falls)
+    assert draft.weight == pytest.approx(1 - falls[-1], abs=1e-4)
+
+
+def test_the_first_steps_are_as_large_as_the_largest_of_a_training(tmp_path, rates):
+    begun(tmp_path, 10, 20, 40)
+    assert len(rates) == 40
+    assert rates[0] < 0.1
+    assert rates[4:] == pytest.approx([0.1] * 36)
+
+
+def test_the_first_steps_leave_no_file(tmp_path):
+    begun(tmp_path, 2, 4, 8)
+    assert not list(tmp_path.rglob("checkpoint-*"))
