@@ -89,7 +89,9 @@ def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
         return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 3e-7, 5e8)
     numbers = torch.ones(1 << 25)
     reading = numbers.nbytes / _timed(numbers.sum)
-    rows, weights = torch.ones(_TIMED_ROWS, 4096, dtype=dtype), torch.ones(4096, 4096, dtype=dtype)
+    # Small enough that a processor without instructions for 16 bits, which takes some hundred times
+    # as long, is done in seconds.
+    rows, weights = torch.ones(_TIMED_ROWS, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype)
     token = _timed(lambda: rows @ weights) / _TIMED_ROWS * reading / weights.nbytes
     vector, small = torch.ones(1, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype)
     layer = _OPERATIONS * _timed(lambda: vector @ small)
