@@ -1,6 +1,6 @@
 """Where a worker runs: in this process, or in a child.
 
-A worker sends one message at a time and goes on when it is answered, so that nothing is written or
+A worker sends one message at a time and waits for its answer, so that nothing is written or
 drawn beside what it times. A child whose parent is gone ends at its next message.
 """
 
@@ -29,7 +29,7 @@ Message = tuple[str, tuple[Any, ...]]
 
 
 class WorkerDiedError(Exception):
-    """A worker ended without saying why; `how` goes on after the words for who it was."""
+    """A worker ended without saying why; `how` follows the words for who it was."""
 
     def __init__(self, how: str, hint: str) -> None:
         super().__init__(how)
@@ -142,7 +142,7 @@ class Child:
 
 
 def for_workers(prepared: Prepared) -> Prepared:
-    """What a worker elsewhere is told of a sweep: no prompts, which come with its tasks, and no
+    """What a worker elsewhere knows of a sweep: no prompts, which come with its tasks, and no
     configurations and tokenizers read so far, since a checkpoint's code does not pickle.
     """
     trust = prepared.options.trust
