@@ -309,13 +309,14 @@ def _of_tokenizers(facts: PairFacts) -> list[list[str]]:
         ]
         for role in dict.fromkeys((*target.special, *draft.special))
     ]
+    templates = ("yes" if side.has_template else _NONE for side in tokenizers)
     return [
         ["vocab_size", f"{sizes.target_rows:,}", f"{sizes.draft_rows:,}"],
         ["tokenizer entries", f"{sizes.target_tokens:,}", f"{sizes.draft_tokens:,}"],
         ["tokenizer type", target.kind, draft.kind],
         *special,
         ["adds bos token", *("yes" if side.adds_bos else "no" for side in tokenizers)],
-        ["chat template", *("yes" if side.has_template else _NONE for side in tokenizers)],
+        ["chat template", *(("its own", "another") if facts.template_difference else templates)],
     ]
 
 

@@ -292,6 +292,13 @@ def test_only_what_differs_is_a_row():
     assert not any(line.startswith("context") for line in lines)
 
 
+def test_templates_that_differ_are_not_called_the_same():
+    text = render(answer(pair("small", diff=("- a", "+ b"))), "table", 88)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "chat template its own another" in lines
+    assert not any("Same in both" in line and "chat template" in line for line in lines)
+
+
 def test_several_drafts_are_a_row_each():
     text = render(answer(pair("small"), pair("other", works=False)), "table", 88)
     lines = [" ".join(line.split()) for line in text.splitlines()]
