@@ -408,7 +408,7 @@ ENGINES: list[Case] = [
     ("`--engine-args` of a running server", lambda: running("--engine-args", "--x")),
     ("`--restarts` of a running server", lambda: running("--restarts", "3")),
     ("`--baseline-server` beside `--engine`", lambda: served("--baseline-server", "http://h")),
-    ("A flag of the decoder on an engine", lambda: served("--workers 2")),
+    ("A flag of the decoder on an engine", lambda: served("--workers=2")),
     ("`--engine-command` without an engine", lambda: sweep("--engine-command", "x")),
     ("`--baseline-server` without a server", lambda: sweep("--baseline-server", "http://h")),
     ("`--tokenizer` without an engine", lambda: sweep("--tokenizer", "target")),

@@ -37,7 +37,7 @@ def train(
     draft: str = flag(..., "The draft to train: a name of the run, a folder or a model.", "MODEL"),
     out: Path | None = flag(None, "The folder to write the trained draft to.", "FOLDER"),
     forecast: bool = flag(
-        False, "Only forecast what training would gain, in about a tenth of its time."
+        False, "Only forecast what training would gain: a tenth of its time if requests are many."
     ),
     anyway: bool = flag(False, "Train even if the forecast says that it is not worth it."),
     other: Path | None = flag(
@@ -149,8 +149,8 @@ def _forecast(draft: str, found: Forecast) -> Section:
     shares = ", ".join(f"{part.share:.0%}" for part in found.parts)
     notes = [
         f"{_rate(draft)} {found.rate:.3f} → {value:.3f} ({low:.3f}–{high:.3f}), since "
-        f"{shares} of the training reach {seen} on {found.requests} other requests",
-        f"training on all of them, {found.tokens:,} tokens, takes about "
+        f"{shares} of the training reach {seen} on {found.requests} held-out requests",
+        f"all of the training, {found.tokens:,} tokens an epoch, takes about "
         f"{duration(found.seconds)} on {found.device}",
     ]
     if found.after is None:

@@ -89,7 +89,8 @@ def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
 def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
     """The forecast, made or kept from an earlier start."""
     kept = work / FORECAST
-    if kept.exists():
+    # One of another version of draftbench is made again.
+    with contextlib.suppress(FileNotFoundError, msgspec.ValidationError):
         return msgspec.json.decode(kept.read_bytes(), type=Forecast)
     made = forecast(plan, work, progress)
     with writing(work):
