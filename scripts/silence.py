@@ -4,7 +4,9 @@ from draftbench.records import Candidate
 
 
 class Silence:
-    def stage(self, what: str, total: int, candidate: Candidate | None = None) -> None: ...
+    def stage(
+        self, what: str, total: int, candidate: Candidate | None = None, longer: float = 1.0
+    ) -> None: ...
 
     def advance(self, units: int = 1) -> None: ...
 

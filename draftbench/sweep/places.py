@@ -23,6 +23,9 @@ from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.worker import Keep, Task, Worker
 
+# How long a child that closed its pipe may take to end, before it is killed.
+_LAST_SECONDS = 5.0
+
 # What a worker says and with which values: `ready` for a task, `begin` once its models are there,
 # `done`, `fatal`, or a method of those that keep and watch.
 Message = tuple[str, tuple[Any, ...]]
@@ -113,7 +116,10 @@ class Child:
             if self._pipe.poll():
                 return self._pipe.recv()
         except (EOFError, OSError):
+            self._process.join(_LAST_SECONDS)
+            self._process.kill()
             self._process.join()
+            raise self._died() from None
         # A process that the child left behind may hold the pipe open for ever.
         if self._process.is_alive() or self._pipe.poll():
             return None

@@ -291,6 +291,10 @@ class Pool:
         self._renew(seat)
         if deaths < MOST_TRIES:
             if job is not None:
+                if isinstance(job.step, Decoding) and job.candidate:
+                    concurrency, ks = job.step.concurrency, job.step.ks
+                    done = self.state.decoded(job.candidate, ks, concurrency)
+                    job.step = job.step._replace(done=done)
                 left[job.candidate].appendleft(job)
             return None
         if job is None or job.candidate is None:
@@ -314,13 +318,13 @@ class Pool:
         return Here(self.prepared, self._keep, self.watcher)
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
-        """Write what a worker made, without facts that are written already."""
+        """Write what a worker made, without facts that are the last written of their model."""
         self._loaded |= {facts.candidate for facts in records if isinstance(facts, ModelFacts)}
         new = [
             record
             for record in records
             if not isinstance(record, ModelFacts)
-            or record not in self.state.facts.get(record.candidate, [])
+            or self.state.facts.get(record.candidate, [])[-1:] != [record]
         ]
         if new:
             self.keep(new, private)

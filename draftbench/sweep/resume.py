@@ -273,7 +273,7 @@ class SweepState:
                 grid = grid_for(drafted, self.prepared.options.ks, room, concurrency)
                 yield Timing(grid, self._timed_enough(candidate, concurrency))
             ks = self._ks(candidate, concurrency)
-            done = self._decoded(candidate, ks, concurrency)
+            done = self.decoded(candidate, ks, concurrency)
             if ks and any(response.key not in done for response in responses):
                 yield Decoding(concurrency, ks, responses, done)
 
@@ -395,7 +395,7 @@ class SweepState:
         run = run_of(self.prepared.manifest, records)
         return partial(timed_enough, run, candidate, concurrency, decoded, 1 + options.most_ks)
 
-    def _decoded(self, candidate: Candidate, ks: Sequence[int], concurrency: int) -> set[Key]:
+    def decoded(self, candidate: Candidate, ks: Sequence[int], concurrency: int) -> set[Key]:
         """The responses that enough processes decoded, both without a draft and at every k."""
         rows = [
             row for row in self.decodes.get(str(candidate), ()) if row.concurrency == concurrency

@@ -177,15 +177,19 @@ def test_workers_share_the_cores(small, monkeypatch):
     prepare_models(small.prepared("ngram").options, "", small.notes)  # one thread again
 
 
-# Once, or always, it is ended by the kernel, leaving a process that holds its end of the pipe.
+# Once, or always, it is ended by the kernel, leaving a process that holds its end of the pipe or
+# none.
 KILLS_ITSELF = """
 import os, pathlib, signal, time
-left, always = pathlib.Path({file!r}), {always}
+from transformers import LlamaForCausalLM
+class Model(LlamaForCausalLM):
+    pass
+left, always, leaves = pathlib.Path({file!r}), {always}, {leaves}
 if always or not left.exists():
-    child = os.fork()
-    if child:
+    child = os.fork() if leaves else None
+    if child != 0:
         with left.open("a") as file:
-            file.write(f"{{child}} ")
+            file.write(f"{{child}} " if leaves else "")
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(3600)
 """
@@ -193,14 +197,15 @@ if always or not left.exists():
 
 @pytest.fixture
 def killer(tmp_path, small, monkeypatch):
-    """killer(always): a draft whose code ends the worker that loads it."""
+    """killer(always, leaves): a draft whose code ends the worker that loads it."""
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     left = tmp_path / "left"
 
-    def make(always):
+    def make(always, leaves):
         folder = small.copy("draft", "killer")
         with_fields(folder / "config.json", auto_map={"AutoModelForCausalLM": "code.Model"})
-        (folder / "code.py").write_text(KILLS_ITSELF.format(file=str(left), always=always))
+        code = KILLS_ITSELF.format(file=str(left), always=always, leaves=leaves)
+        (folder / "code.py").write_text(code)
         return folder
 
     yield make
@@ -209,9 +214,21 @@ def killer(tmp_path, small, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_candidate_that_ends_every_process_is_recorded_and_the_next_is_measured(small, killer):
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_process_that_is_killed_once_costs_its_task_which_is_done_again(small, killer, leaves):
+    trust, once = Trust(remote_code=True), killer(False, leaves)
+    found = small.found(once, "ngram", trust=trust, workers=2, measure="none")
+    assert not found.failures
+    assert {row.candidate.draft for row in found.replays} == {"killer", "ngram"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_candidate_that_ends_every_process_is_recorded_and_the_next_is_measured(
+    small, killer, leaves
+):
     trust = Trust(remote_code=True)
-    found = small.found(killer(True), "ngram", trust=trust, workers=1, measure="none")
+    found = small.found(killer(True, leaves), "ngram", trust=trust, workers=1, measure="none")
     assert [(str(f.candidate), f.reason) for f in found.failures] == [
         ("killer", "its process was ended by SIGKILL")
     ]
