@@ -8,8 +8,9 @@ compares the end with a sweep that was not killed.
 Every third kill comes inside a write, after a random part of the line. Half of the sweeps are
 greedy, half sampled at temperature 0.7. They are forked from a process that has imported
 everything, so that kills do not come during imports. With `--workers` four of five kills end a
-worker, which imports everything, and the sweep goes on; after two the next kill is the sweep's. Prints the kills, the acknowledged records
-that were lost, and what differs at the end; exits with 1 if anything was lost or differs.
+worker, which imports everything, and the sweep goes on; after two the next kill is the sweep's.
+Prints the kills, the acknowledged records that were lost, and what differs at the end; exits with 1
+if anything was lost or differs.
 """
 
 from __future__ import annotations
