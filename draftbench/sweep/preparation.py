@@ -55,6 +55,7 @@ from draftbench.records import (
     STACK,
     Candidate,
     DraftingMode,
+    Environment,
     Failure,
     Request,
     draft_of_stack,
@@ -124,6 +125,12 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     """
     device = device_of(options.device)
     _check_cards(options, device, watcher)
+    machine: Environment | None = None
+    if options.cluster:
+        from draftbench.sweep.ray_cluster import workers_of
+
+        cluster, threads, machine = workers_of(options, device, watcher)
+        options = replace(options, workers=cluster, threads=threads)
     usual, workers = environment_threads(), options.at_once
     each = max(1, cores_here() // workers) if workers > 1 and device == "cpu" else None
     threads = set_threads(options.threads or usual or each)
@@ -187,6 +194,9 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     longest += 2 * (max(options.ks) + 1)
     question = question_of(options, traffic, build)
+    manifest = manifest_of(options, command, question, facts_of(traffic, summary), threads, specs)
+    if machine is not None:
+        manifest = msgspec.structs.replace(manifest, environment=machine)
     return Prepared(
         options,
         target,
@@ -196,9 +206,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         caveats=checked.caveats,
         prompts=prompts,
         traffic=summary,
-        manifest=manifest_of(
-            options, command, question, facts_of(traffic, summary), threads, specs
-        ),
+        manifest=manifest,
         build=replace(build, longest=longest),
     )
 
