@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -127,6 +128,11 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     _check_cards(options, device, watcher)
     machine: Environment | None = None
     if options.cluster:
+        if find_spec("ray") is None:
+            raise UsageError(
+                f"--workers {options.cluster} needs Ray, which is not installed",
+                hint="`pip install 'draftbench[ray]'`, as on the nodes of the cluster",
+            )
         from draftbench.sweep.ray_cluster import workers_of
 
         cluster, threads, machine = workers_of(options, device, watcher)
