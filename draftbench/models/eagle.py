@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
@@ -18,7 +19,14 @@ from torch import Tensor, nn
 from draftbench.decoder.eagle import EagleHead, EagleShape
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import Runner
-from draftbench.models.heads import check_fit, layer_ids, layer_of, silent_flags, unfit
+from draftbench.models.heads import (
+    check_fit,
+    layer_ids,
+    layer_of,
+    read_otherwise,
+    silent_flags,
+    unfit,
+)
 from draftbench.models.quantize import (
     Build,
     check_level,
@@ -165,7 +173,7 @@ def build_head(
         target.context_length,
     )
     parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
-    return head, facts_of_head(
+    facts = facts_of_head(
         head,
         source,
         build,
@@ -176,6 +184,8 @@ def build_head(
         vocab_size=shape.drafted,
         has_kernel=has_kernel,
     )
+    misread = read_otherwise(source.raw_config, engine)
+    return head, msgspec.structs.replace(facts, misread=misread)
 
 
 def rotary_of(shape: EagleShape) -> nn.Module:

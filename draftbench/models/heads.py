@@ -160,6 +160,20 @@ def silent_flags(raw: Mapping[str, Any], engine: str | None) -> dict[str, bool]:
     return {"norm_before_residual": True} if engine == "vllm" and of_speculators else {}
 
 
+def read_otherwise(raw: Mapping[str, Any], engine: str | None) -> dict[str, str]:
+    """What engines make of an EAGLE-3 head other than it was trained for, or other than the one
+    that measured it (None: the built-in decoder) where its config.json is silent.
+    """
+    found, measured = misread_by(raw, "eagle3"), silent_flags(raw, engine)
+    for other in ENGINE_RULES:
+        taken = silent_flags(raw, other)
+        for flag in (taken.keys() | measured.keys()) - raw.keys():
+            if taken.get(flag) != measured.get(flag):
+                value = str(bool(taken.get(flag))).lower()
+                found[other] = f"takes {flag} for {value}, which config.json does not say"
+    return found
+
+
 def _stated_kind(raw: Mapping[str, Any]) -> str:
     """What a config.json says that its model is."""
     named = [raw.get("speculators_model_type"), *(raw.get("architectures") or ())]

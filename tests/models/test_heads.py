@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 
 from draftbench.errors import ModelError
 from draftbench.models.check import check_models
-from draftbench.models.heads import check_fit, check_head
+from draftbench.models.heads import check_fit, check_head, read_otherwise
 from draftbench.models.source import ModelSource
 
 # A Llama of 8 layers and width 64 with 300 words.
@@ -141,6 +141,22 @@ def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
     (caveat, *_) = check_fit(target, ModelSource(head.name.removeprefix("eagle3:")))
     engine, reason = next(iter(refusals.items()))
     assert caveat == f"{engine} {reason.removeprefix('it ')}"
+
+
+def test_what_engines_read_otherwise_than_the_one_that_measured_is_known():
+    silent = {k: v for k, v in SPECULATORS.items() if k != "norm_before_residual"}
+    true, false = (
+        f"takes norm_before_residual for {value}, which config.json does not say"
+        for value in ("true", "false")
+    )
+    assert read_otherwise(SPECULATORS, None) == {}
+    assert read_otherwise(silent, None) == {"vllm": true}
+    assert read_otherwise(silent, "vllm") == dict.fromkeys(
+        ("sglang", "llama.cpp", "tensorrt-llm", "transformers"), false
+    )
+    swapped = read_otherwise(silent | {"eagle_aux_hidden_state_layer_ids": [4, 2, 5]}, "vllm")
+    assert swapped["vllm"].startswith("sorts the layers")
+    assert "norm_before_residual" in swapped["sglang"]
 
 
 def test_a_model_is_no_head(head_of):
