@@ -40,8 +40,8 @@ _STACKED = (
 # Ways to draft without anything that could be checked.
 _UNCHECKED = {
     "ngram": _EVERY_TARGET,
-    "suffix": "vLLM drafts so for every target",
-    "raw": "only the engine knows whether it can draft so",
+    "suffix": "vLLM drafts so for every target, and only a sweep on it measures that",
+    "raw": "only the engine knows whether it can draft so, and only a sweep on it measures that",
 }
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300

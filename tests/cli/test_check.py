@@ -132,11 +132,13 @@ def test_traffic_that_is_not_there(failing, words):
 def test_a_draft_without_a_model_is_named_beside_those_that_are_checked(command, words):
     outcome = command(*words, "--drafts", "self,ngram,suffix,spec:a.json")
     assert outcome.code == 0
+    on_it = "only a sweep on it measures that"
     assert outcome.err.splitlines() == [
         "note: `self` is not a model: it works with every target",
         "note: `ngram` is not a model: it works with every target",
-        "note: `suffix` is not a model: vLLM drafts so for every target",
-        "note: `spec:a.json` is not a model: only the engine knows whether it can draft so",
+        f"note: `suffix` is not a model: vLLM drafts so for every target, and {on_it}",
+        "note: `spec:a.json` is not a model: only the engine knows whether it can draft so, and "
+        f"{on_it}",
     ]
     assert "`draft` can draft for `target`" in outcome.out
 
