@@ -157,6 +157,7 @@ def run_sweep(
                 options.ks,
                 stages_to_come(prepared),
                 in_seconds=prepared.serving is None,
+                at_most=options.until == "settled",
             )
             folder = run(prepared, out, watcher)
         # Models and prompts are not needed any more; they refer to each other, so only this frees
@@ -166,7 +167,10 @@ def run_sweep(
         observed = read_run(folder)
         requests = len({trajectory.request for trajectory in observed.trajectories})
         candidates = counted(len(observed.candidates), "candidate")
-        watcher.note(f"measured {candidates} on {counted(requests, 'request')}; kept in `{out}`\n")
+        watcher.note(f"measured {candidates} on {counted(requests, 'request')}; kept in `{out}`")
+        if of_waves := _settled(observed, options):
+            watcher.note(of_waves)
+        watcher.note("")
         try:
             answer = recommend(require_measured(observed))
             output.write(render(answer, output.style, width()))
@@ -187,6 +191,23 @@ def run_sweep(
                     f"{longer if limited else ''}; {how_to_resume(out)}"
                 )
     return 1 if observed.failures or observed.unanswered else 0, answer
+
+
+def _settled(observed: Run, options: SweepOptions) -> str | None:
+    """A sentence on how many requests settled the answer; None where none did, or it takes an
+    engine all of them.
+    """
+    from draftbench.planner.what_to_measure import settled_after
+
+    if options.serving is not None:
+        return None
+    after = observed.manifest.effort.settled_after
+    ended = after is not None
+    after = after or settled_after(observed)
+    if after is None:
+        return "not settled by all requests" if options.until == "settled" else None
+    others = "the others were left out" if ended else "--until settled leaves the others out"
+    return f"settled after {after} of {observed.manifest.traffic.requests} requests; {others}"
 
 
 def _audited(observed: Run) -> str:

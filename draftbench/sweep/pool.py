@@ -89,9 +89,6 @@ class Pool:
         try:
             for card in self.options.cards or [None] * self.options.at_once:
                 self._seats.append(_Seat(self._begin(card), card))
-            self._answer_requests()
-            if len(self._seats) > 1:
-                self._replay()
         except BaseException:
             self.__exit__()
             raise
@@ -100,6 +97,14 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         for seat in self._seats:
             seat.place.end()
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """Have the responses written that are due, and if there are several workers, candidates
+        replayed along them.
+        """
+        self._answer_requests()
+        if len(self._seats) > 1:
+            self._replay(candidates)
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Measure what is left of one candidate; what is wrong with it alone is returned, not
@@ -157,9 +162,9 @@ class Pool:
                 f"{len(self.state.responses)} responses"
             )
 
-    def _replay(self) -> None:
-        """Replay all candidates at once, each by as few workers as keep all busy."""
-        groups = {c: self.state.unreplayed(c) for c in self.prepared.candidates if not c.beneath}
+    def _replay(self, candidates: Sequence[Candidate]) -> None:
+        """Replay candidates at once, each by as few workers as keep all busy."""
+        groups = {c: self.state.unreplayed(c) for c in candidates if not c.beneath}
         responses = sum(len(group) for some in groups.values() for group in some)
         self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
         left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
