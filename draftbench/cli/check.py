@@ -26,7 +26,7 @@ from draftbench.models.check_result import (
 )
 from draftbench.models.drafting import parsed
 from draftbench.records import SELF, draft_of_stack, to_json
-from draftbench.report.terminal.text import Section, counted, parameters, render_sections, shortened
+from draftbench.report.text import Section, counted, parameters, render_sections, shortened
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource

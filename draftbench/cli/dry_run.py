@@ -10,7 +10,7 @@ from draftbench.measure.trajectories import GROUP
 from draftbench.memory import format_size
 from draftbench.models.check_result import ModelSheet
 from draftbench.records import SELF, Candidate, Record, to_json
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     SCREEN_COLUMNS,
     Section,
     counted,

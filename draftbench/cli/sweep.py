@@ -34,8 +34,8 @@ from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
 from draftbench.traffic import TrafficQuery
 
 if TYPE_CHECKING:
+    from draftbench.cli.progress import TerminalWatcher
     from draftbench.planner.recommendation import Recommendation
-    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.run_folder.run import Run
     from draftbench.sweep.preparation import Prepared
 
@@ -112,8 +112,8 @@ def sweep(
         refuse_missing(options.target)  # before libraries load
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
     RunFolder.check_place(out)  # before traffic is read
+    from draftbench.cli.progress import TerminalWatcher
     from draftbench.report.answer import next_sweep
-    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import prepare
 
     watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
@@ -141,7 +141,7 @@ def run_sweep(
     """
     from draftbench.cli.recommend import render
     from draftbench.planner.recommend import recommend
-    from draftbench.report.terminal.text import counted
+    from draftbench.report.text import counted
     from draftbench.run_folder.run import read_run
     from draftbench.sweep import prepare
     from draftbench.sweep.grid import run
@@ -237,7 +237,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     """Say what was read of the traffic and which drafts are refused, before weights load."""
     from draftbench.cli.traffic import traffic_lines
     from draftbench.planner.caveats import LOAD
-    from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
+    from draftbench.report.text import SCREEN_COLUMNS, paragraph
 
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD:  # as a caveat of the answer says
@@ -273,6 +273,6 @@ def _before_measuring(prepared: Prepared, draft: str) -> list[str]:
 
 def next_commands(watcher: TerminalWatcher, *commands: str) -> None:
     """Print the commands to run next, each on lines that can be pasted."""
-    from draftbench.report.terminal.text import command_lines
+    from draftbench.report.text import command_lines
 
     watcher.note("\n" + "\n".join(command_lines(commands)))

@@ -275,7 +275,7 @@ class Evaluator:
         self.on_engine = bool(self.source.served)  # whether costs are those of an engine's rounds
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = ks_of(run)
-        # The run that costs come from may have requests of its own.
+        # With the costs of another run, its requests are resampled too.
         runs = filter(None, (run, self.source.run))
         self.drawn = DrawnRequests(t.request for each in runs for t in each.trajectories)
         self.effects = self._effects()

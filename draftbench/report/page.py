@@ -34,7 +34,7 @@ from draftbench.records import SELF
 from draftbench.report import answer as words
 from draftbench.report.charts import Bar, bars, charts_of
 from draftbench.report.plot import STYLE
-from draftbench.report.terminal.text import Section, counted, numeric, printable, shown
+from draftbench.report.text import Section, counted, numeric, printable, shown
 from draftbench.run_folder.manifest import flag_of
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import GENERATOR

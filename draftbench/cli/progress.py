@@ -17,7 +17,7 @@ from rich.text import Text
 
 from draftbench.acceptance.running import RunningFigures
 from draftbench.records import Candidate, Observation
-from draftbench.report.terminal.text import duration, printable, shown
+from draftbench.report.text import duration, printable, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
 # Without a terminal: how long a sweep is silent at most, if its units take no longer.
