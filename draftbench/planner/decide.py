@@ -702,7 +702,7 @@ class DecisionAt:
         learned = math.sqrt(1 - 1 / times) * logs.requests[:, columns]
         then = self._drawn.mean(axis=0) + np.insert(learned, 0, 0.0, axis=1)  # nothing of plain
         pick = 0 if self.decision == "do_not_speculate" else own
-        as_good = then.max(axis=1) - then[:, pick] <= math.log1p(TIMING_NOISE)
+        as_good = then[:, 1:].max(axis=1) - then[:, pick] <= math.log1p(TIMING_NOISE)
         left = logs.requests[:, leader.column] / math.sqrt(times) + logs.time[:, leader.column]
         low, high = quantiles(left - left.mean(), (0.025, 0.975))
         beyond = then[:, own] - math.log(self.min_speedup * (1 + TIMING_NOISE))

@@ -11,6 +11,7 @@ from scenes import manifest, query, sheet
 from draftbench.cli import dry_run
 from draftbench.cli.dry_run import of_decoder, of_engine, render
 from draftbench.records import Candidate
+from draftbench.run_folder import run
 from draftbench.sweep import work
 from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.options import ServingOptions, SweepOptions
@@ -168,3 +169,25 @@ def test_in_a_closed_loop_a_server_takes_what_its_answers_take(on_an_engine):
     assert on_an_engine("closed", 0.0).least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16)
     at_four = on_an_engine("closed", 0.0, concurrency=(1, 4))
     assert at_four.least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16 + 3 * 4)
+
+
+def test_a_sweep_until_settled_takes_between_the_first_wave_and_all(planned, monkeypatch):
+    """Ten requests come as four, four and two."""
+    monkeypatch.setattr(run, "WAVE", 4)
+    waves = planned([SMALL], until="settled", concurrency=(1,))
+    all_at_once = planned([SMALL], concurrency=(1,)).most_seconds
+    assert waves.looks == (4, 8)
+    assert waves.least_seconds < all_at_once < waves.most_seconds
+    # Two more loads of the draft.
+    assert waves.most_seconds == pytest.approx(all_at_once + 2 * 1_000_000_000 / 2 / 45e6)
+    shown = " ".join(render(waves, "table", 120).split())
+    assert " ends where the answer is settled, looked at after 4, 8 requests " in shown + " "
+
+
+def test_cards_are_counted_with_their_hours(planned):
+    plan = planned([SMALL], cards=(0, 1, 2, 5))
+    assert (plan.cards, plan.workers) == (4, 4)
+    hours = plan.most_seconds * 4 / 3600
+    shown = " ".join(render(plan, "table", 120).split())
+    assert f" cards 4, held to the end: {hours:.1f} card hours" in shown
+    assert "card hours" not in render(planned([SMALL], workers=4), "table", 120)

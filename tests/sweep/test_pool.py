@@ -18,6 +18,7 @@ from draftbench.errors import ModelError, UsageError
 from draftbench.hub import Trust
 from draftbench.measure import trajectories
 from draftbench.records import Candidate
+from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import resume
@@ -249,3 +250,13 @@ def test_several_processes_measure_each_candidate(small):
     found = small.found("ngram", processes=2, max_new_tokens=4)
     assert len({row.process for row in found.decodes}) == 2
     assert {point.process for point in found.costs} == {row.process for row in found.decodes}
+
+
+def test_several_workers_end_with_the_wave_that_settles_the_answer(crew, monkeypatch):
+    """Six requests come as two, two and two; four settle it."""
+    monkeypatch.setattr(run_folder, "WAVE", 2)
+    monkeypatch.setattr(resume, "settled", lambda run, _: len(run.trajectories) >= 4)
+    asked = {"until": "settled", "controls": True}
+    alone = crew(workers=1, out="alone", **asked)
+    assert len(read_run(alone).trajectories) == 4
+    assert measured(crew(workers=3, **asked)) == measured(alone)
