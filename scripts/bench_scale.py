@@ -51,7 +51,7 @@ def scripted_sweep(words: list[str]) -> int:
             if not every:
                 tokens = tokens[last_of_each(counts)]
             logits = torch.zeros(len(tokens), VOCABULARY)
-            return logits.scatter_(1, self.script[tokens][:, None], 9.0)
+            return logits.scatter_(1, self.script(tokens)[:, None], 9.0)
 
     class Cache:
         def __init__(self, rows):
@@ -64,7 +64,8 @@ def scripted_sweep(words: list[str]) -> int:
         _, facts = build_runner(source, build, draft)
         good = 1.0 if draft is None else BEST - (BEST - WORST) * int(draft[1:]) / 12
         agrees = torch.rand(VOCABULARY, generator=generator) < good
-        runner = Chain(torch.where(agrees, chosen, chosen.roll(1)), VOCABULARY)
+        table = torch.where(agrees, chosen, chosen.roll(1))
+        runner = Chain(lambda tokens: table[tokens], VOCABULARY)
         runner.new_cache = lambda capacity, rows=1, widths=(): Cache(rows)
         return runner, msgspec.structs.replace(facts, runner="scripted")
 

@@ -167,13 +167,12 @@ def run_sweep(
         observed = read_run(folder)
         requests = len({trajectory.request for trajectory in observed.trajectories})
         candidates = counted(len(observed.candidates), "candidate")
-        watcher.note(f"measured {candidates} on {counted(requests, 'request')}; kept in `{out}`")
-        if of_waves := _settled(observed, options):
-            watcher.note(of_waves)
-        watcher.note("")
+        watcher.note(f"measured {candidates} on {counted(requests, 'request')}; kept in `{out}`\n")
         try:
             answer = recommend(require_measured(observed))
             output.write(render(answer, output.style, width()))
+            if options.serving is None and (sentence := _settled(observed, answer, options)):
+                watcher.note(f"\n{sentence}")
             if options.audit:
                 watcher.note(_audited(observed))
         finally:
@@ -193,21 +192,18 @@ def run_sweep(
     return 1 if observed.failures or observed.unanswered else 0, answer
 
 
-def _settled(observed: Run, options: SweepOptions) -> str | None:
-    """A sentence on how many requests settled the answer; None where none did, or it takes an
-    engine all of them.
-    """
+def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> str | None:
+    """A sentence on how many requests settled the answer; None where it took all of them."""
     from draftbench.planner.what_to_measure import settled_after
 
-    if options.serving is not None:
-        return None
-    after = observed.manifest.effort.settled_after
-    ended = after is not None
-    after = after or settled_after(observed)
+    ended = observed.manifest.effort.settled_after
+    after, every = ended or settled_after(observed), observed.manifest.traffic.requests
     if after is None:
-        return "not settled by all requests" if options.until == "settled" else None
-    others = "the others were left out" if ended else "--until settled leaves the others out"
-    return f"settled after {after} of {observed.manifest.traffic.requests} requests; {others}"
+        return f"not settled by {every} requests" if options.until == "settled" else None
+    left_out = "were left out" if ended else "are left out by --until settled"
+    if answer.decision == "inconclusive":
+        return f"open after {after} of {every} requests, and by the others, which {left_out}"
+    return f"settled after {after} of {every} requests; the others {left_out}"
 
 
 def _audited(observed: Run) -> str:

@@ -107,8 +107,7 @@ class Effort(Record, frozen=True):
     controls: bool  # whether prompt lookup and the target itself are measured too
     sample: Count | None = None  # how many requests were drawn from the traffic; None: all
     processes: Few = 1  # in how many each candidate is timed and decoded; of an engine starts
-    # Requests by which the answer was settled, so that --until settled measured no more; None: all.
-    settled_after: Few | None = None
+    settled_after: Few | None = None  # requests with which --until settled ended; None: all
 
 
 class TrafficFacts(Record, frozen=True):
