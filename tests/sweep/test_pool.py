@@ -21,7 +21,7 @@ from draftbench.records import Candidate
 from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import resume
+from draftbench.sweep import resume, worker
 from draftbench.sweep.places import Here, WorkerDiedError
 from draftbench.sweep.pool import MOST_TRIES, Pool
 from draftbench.sweep.preparation import prepare_models
@@ -260,3 +260,21 @@ def test_several_workers_end_with_the_wave_that_settles_the_answer(crew, monkeyp
     alone = crew(workers=1, out="alone", **asked)
     assert len(read_run(alone).trajectories) == 4
     assert measured(crew(workers=3, **asked)) == measured(alone)
+
+
+def test_a_draft_that_failed_is_left_out_of_later_waves(crew, monkeypatch):
+    """Six requests come as two, two and two, a group each."""
+    monkeypatch.setattr(run_folder, "WAVE", 2)
+    monkeypatch.setattr(resume, "settled", lambda run, _: False)
+    tried, replay = [], worker.replay
+
+    def failing(loaded, group):
+        tried.append(loaded.candidate.draft)
+        if loaded.candidate.draft == "draft":
+            raise RuntimeError("broken")
+        return replay(loaded, group)
+
+    monkeypatch.setattr(worker, "replay", failing)
+    found = read_run(crew(until="settled"))
+    assert (tried.count("draft"), tried.count("ngram")) == (1, 3)
+    assert [failed.candidate.draft for failed in found.failures] == ["draft"]
