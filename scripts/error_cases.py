@@ -267,6 +267,7 @@ WORDS: list[Case] = [
         "`--until settled` of acceptance alone",
         lambda: sweep("--until", "settled", "--measure", "replay"),
     ),
+    ("`--workers many`", lambda: sweep("--workers", "many")),
     ("`-o` in a folder that does not exist", lambda: sweep("-o", "nowhere/x.txt")),
     ("A request key that is not one", without_key),
     ("Control-C", interrupted),

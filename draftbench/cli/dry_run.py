@@ -63,6 +63,10 @@ def of_decoder(
     begins = [at for at, stage in enumerate(stages) if stage.what == "responses"]
     first_wave = stages[: [*begins[1:], None][0]]
     sizes = wave_sizes(prepared)
+    on_cards = options.cards or (options.cluster and prepared.manifest.question.device != "cpu")
+    cards = options.at_once if on_cards else 0
+    shared = _seconds(stage for stage in stages if stage.candidate is None)
+    alone = _seconds(stages) - shared
     groups = -(-len(prepared.prompt_tokens) * options.samples // GROUP)
     replayed = sum(candidate.beneath is None for candidate in prepared.candidates)
     # Of GPUs each has its own memory.
@@ -81,7 +85,8 @@ def of_decoder(
             for candidate in prepared.candidates
         ),
         workers=options.at_once,
-        cards=len(options.cards or ()),
+        cards=cards,
+        card_seconds=alone + cards * shared if cards else None,
         tasks=groups * (1 + replayed),
         looks=tuple(accumulate(sizes))[:-1],
         assumed=(
@@ -208,7 +213,8 @@ class DryRun(Record, frozen=True):
     memory: int | None  # bytes, of the candidate that needs most; None: unknown
     assumed: tuple[str, ...]  # what time and memory are computed from
     workers: int = 1  # that share the work
-    cards: int = 0  # GPUs that they hold to the end, one each
+    cards: int = 0  # GPUs of the workers, one each
+    card_seconds: float | None = None  # of all of these; while one times, the others are free
     tasks: int | None = None  # groups of requests that they answer and replay; None: on an engine
     looks: tuple[int, ...] = ()  # requests after which the sweep ends where its answer is settled
 
@@ -268,9 +274,8 @@ def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
     if plan.workers > 1:
         tasks = f"{plan.tasks} tasks of at most {GROUP} requests"
         yield "workers", f"{plan.workers}, which share {tasks}; one of them times and decodes"
-    if plan.cards:
-        hours = plan.cards * (plan.most_seconds or 0.0) / 3600
-        yield "cards", f"{plan.cards}, held to the end: {hours:.1f} card hours"
+    if plan.card_seconds is not None:
+        yield "cards", f"{plan.cards}, for {plan.card_seconds / 3600:.2g} hours of a card in all"
     if plan.looks:
         first = ", ".join(map(str, plan.looks[:3])) + (" …" if len(plan.looks) > 3 else "")
         yield "ends", f"where the answer is settled, looked at after {first} requests"

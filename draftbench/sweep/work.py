@@ -205,7 +205,8 @@ def stages_of_decoder(
     reading = sum(model(candidate).reading(read + written) for candidate in prepared.candidates)
     for wave, size in enumerate(wave_sizes(prepared)):
         share = size / len(prompts)
-        yield Stage(None, "responses", (wave == 0) * start, share * seconds / workers)
+        again = wave == 0 or workers > 1  # all but the worker that times have ended by then
+        yield Stage(None, "responses", again * start, share * seconds / workers)
         if workers > 1:
             yield Stage(None, "replay", loading / workers, share * reading / workers)
         for process in range(1 if wave else options.processes):

@@ -185,9 +185,12 @@ def test_a_sweep_until_settled_takes_between_the_first_wave_and_all(planned, mon
 
 
 def test_cards_are_counted_with_their_hours(planned):
-    plan = planned([SMALL], cards=(0, 1, 2, 5))
-    assert (plan.cards, plan.workers) == (4, 4)
-    hours = plan.most_seconds * 4 / 3600
-    shown = " ".join(render(plan, "table", 120).split())
-    assert f" cards 4, held to the end: {hours:.1f} card hours" in shown
-    assert "card hours" not in render(planned([SMALL], workers=4), "table", 120)
+    """Four share what is not timed, as one card would have done it; one times and decodes."""
+    one, four = (planned([SMALL], cards=cards) for cards in ((0,), (0, 1, 2, 5)))
+    assert (one.cards, four.cards, four.workers) == (1, 4, 4)
+    # The target is loaded by each of three more, the draft by one more than without sharing.
+    loads = 3 * (5 + 1_000_000_000 / 45e6) + 500_000_000 / 45e6
+    assert four.card_seconds == pytest.approx(one.card_seconds + loads)
+    shown = " ".join(render(four, "table", 120).split())
+    assert f" cards 4, for {four.card_seconds / 3600:.2g} hours of a card in all" in shown
+    assert planned([SMALL], workers=4).card_seconds is None
