@@ -7,7 +7,6 @@ compared only between equal environments.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import platform
 import re
@@ -19,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Candidate, Count, DraftingMode, Record
+from draftbench.records import Candidate, Count, DraftingMode, Environment, Record
 from draftbench.safe_files import without_controls
 
 # Of the layout of run folders; one of another layout is not read.
@@ -121,25 +120,6 @@ class TrafficFacts(Record, frozen=True):
     constrained: Count = 0  # requests with structured output
 
 
-class Environment(Record, frozen=True):
-    """The machine and the software; times are only compared between equal ones."""
-
-    platform: str  # operating system and architecture
-    processor: str  # its name
-    cores: Few  # of the processor
-    threads: Few
-    accelerator: str | None  # GPU, or None
-    python: str  # version
-    packages: dict[str, str]  # versions
-    load: Real | None = None  # load average per core before the run computed anything
-
-    @property
-    def machine(self) -> str:
-        """What must agree for times to be comparable, as one word."""
-        parts = (self.platform, self.processor, self.cores, self.threads, self.accelerator)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-
-
 class Seal(Record, frozen=True):
     """What a file of observations held when the last sweep ended."""
 
@@ -201,15 +181,24 @@ def differing_question(before: Manifest, after: Manifest) -> Differences:
 
 
 def differing_environment(before: Manifest, after: Manifest) -> Differences:
-    """The facts in which two environments differ."""
+    """The facts in which the environments of two runs differ, draftbench among them."""
+    one, other = (
+        {"draftbench": manifest.draftbench, **_facts(manifest.environment)}
+        for manifest in (before, after)
+    )
+    return _differences(one, other)
 
-    def facts(manifest: Manifest) -> dict[str, object]:
-        machine = msgspec.structs.asdict(manifest.environment)
-        del machine["load"]
-        packages = machine.pop("packages")
-        return {"draftbench": manifest.draftbench, **machine, **packages}
 
-    return _differences(facts(before), facts(after))
+def differing_machine(before: Environment, after: Environment) -> Differences:
+    """The facts in which two machines differ."""
+    return _differences(_facts(before), _facts(after))
+
+
+def _facts(environment: Environment) -> dict[str, object]:
+    machine = msgspec.structs.asdict(environment)
+    del machine["load"]
+    packages = machine.pop("packages")
+    return {**machine, **packages}
 
 
 def _differences(before: dict[str, object], after: dict[str, object]) -> Differences:

@@ -30,6 +30,7 @@ from draftbench.records import (
     Served,
     StackReplay,
     Trajectory,
+    WorkerFacts,
     stacked,
 )
 from draftbench.run_folder.folder import RunFolder
@@ -62,6 +63,7 @@ class Run:
     facts: tuple[ModelFacts, ...]
     failures: tuple[Failure, ...]
     states: tuple[MachineState, ...] = ()
+    workers: tuple[WorkerFacts, ...] = ()
     engines: tuple[EngineFacts, ...] = ()
     served: tuple[Served, ...] = ()
     partial: tuple[Served, ...] = ()
@@ -234,6 +236,7 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
         failures=tuple(failures.values()),
         states=tuple(r for r in records if isinstance(r, MachineState)),
+        workers=tuple(r for r in records if isinstance(r, WorkerFacts)),
         engines=tuple(r for r in records if isinstance(r, EngineFacts)),
         served=served,
         partial=tuple(partial),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -33,6 +33,21 @@ from draftbench.traffic import TrafficQuery
 
 # Requests that a server answers at once at times of arrival, unless its engine answers more.
 SLOTS = 16
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A Ray cluster and, once it was asked, its workers: how many, what each needs of a node, and
+    the node of the one that times.
+    """
+
+    address: str | None  # None: the current one, or one that is started on this machine
+    workers: int = 0
+    needs: Mapping[str, float] = field(default_factory=dict)
+    timing_node: str | None = None
+
+    def __str__(self) -> str:
+        return self.address or "ray"
 
 
 @dataclass(frozen=True)
@@ -105,6 +120,20 @@ def _cards(text: str) -> tuple[int, ...]:
     except ValueError:
         pass
     raise UsageError(f"--cards {text}: expected numbers of GPUs", hint="for example --cards 0-7")
+
+
+def _workers(text: str) -> int | RayCluster:
+    """`4`, `ray` or `ray://HOST:PORT`."""
+    if text == "ray":
+        return RayCluster(None)
+    if text.startswith("ray://"):
+        return RayCluster(text)
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise UsageError(
+        f"--workers {text}: expected a number from 1, ray or ray://HOST:PORT",
+        hint="for example --workers 4",
+    )
 
 
 def _temperature(text: str) -> float:
@@ -347,12 +376,14 @@ class SweepOptions:
         "Exit 1 if speculation changes what the target writes.",
         hint="whether texts are the same is measured anyway",
     )
-    workers: int | None = in_built_in(
+    workers: int | RayCluster | None = in_built_in(
         None,
-        "Share responses and replays among so many processes, each of which loads the target; a "
-        "crash costs one task. Steps are timed by one of them alone (default: this process).",
+        "Share responses and replays among so many processes, each of which loads the target, or "
+        "among a Ray cluster: ray (the current one, or a local one), ray://HOST:PORT. A crash "
+        "costs one task. Steps are timed by one of them alone (default: this process).",
+        "N",
         hint="an engine runs in separate processes anyway",
-        min=1,
+        parse=_workers,
     )
     cards: tuple[int, ...] | None = in_built_in(
         None,
@@ -379,7 +410,14 @@ class SweepOptions:
     @property
     def at_once(self) -> int:
         """How many workers share the sweep."""
+        if isinstance(self.workers, RayCluster):
+            return self.workers.workers
         return len(self.cards or ()) or self.workers or 1
+
+    @property
+    def cluster(self) -> RayCluster | None:
+        """The cluster on which the workers run."""
+        return self.workers if isinstance(self.workers, RayCluster) else None
 
     @property
     def elsewhere(self) -> bool:
