@@ -24,6 +24,7 @@ from scenes import (
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
 from draftbench.planner.decide import Evaluator, decide
+from draftbench.planner.latency import tail_ratio
 from draftbench.planner.limits import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -176,6 +177,22 @@ def test_an_expected_tail_is_that_of_the_requests_that_were_decoded(scene):
     found = recommend(scene.observed(1, 2), DecisionOptions(max_p99_ratio=0.5))
     (_, two) = found.evaluations
     assert "0.52 times that of plain decoding (the largest of 4, predicted)" in two.reason
+
+
+def test_an_expected_tail_is_as_much_longer_as_the_speed_up_is_smaller_than_predicted(scene):
+    # As above: 48 tokens in 5 · 4.16 + 10.86 = 31.66 s predicted at k = 2, while decoding at k = 1
+    # took about twice as long as its passes.
+    for name, accept in (*((f"r{at}", ALL) for at in range(5)), ("b", NONE)):
+        scene.request(name)
+        scene.replay(name, accept)
+    scene.times(TARGET, {1: 0.12, 2: 0.15})
+    scene.decodes(5, 1, 10.0)
+    at_one = Evaluator(scene.observed(1, 2), DecisionOptions()).at(1)
+    (two,) = (each for each in at_one.alternatives if each.k == 2)
+    expected = two.value("expected")
+    assert expected < 1.2
+    ratio, _ = tail_ratio(two)
+    assert ratio == pytest.approx(0.52 * 48 / 31.66 / expected, rel=1e-3)
 
 
 def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
