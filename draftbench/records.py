@@ -505,6 +505,7 @@ class ModelFacts(Observation, frozen=True):
     least_rows: Positive = 1
     mixture: Mixture | None = None
     translated: bool = False  # whether a draft has other ids than the target, or lacks tokens
+    misread: dict[str, str] = {}  # by engine, what it makes of a head other than was measured
 
     @property
     def active_parameters(self) -> int:

@@ -353,7 +353,7 @@ def unfinished(run: Run) -> str | None:
     is waited for.
     """
     under_way, written = run.manifest.under_way, len(run.trajectories)
-    responses = run.manifest.traffic.requests * run.manifest.question.samples
+    responses = run.manifest.requests * run.manifest.question.samples
     known = run.responses.keys() | {row.key for row in run.unanswered}
     if under_way is None and len(known) >= responses:
         return None

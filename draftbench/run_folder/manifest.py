@@ -106,6 +106,7 @@ class Effort(Record, frozen=True):
     controls: bool  # whether prompt lookup and the target itself are measured too
     sample: Count | None = None  # how many requests were drawn from the traffic; None: all
     processes: Few = 1  # in how many each candidate is timed and decoded; of an engine starts
+    settled_after: Few | None = None  # requests with which --until settled ended; None: all
 
 
 class TrafficFacts(Record, frozen=True):
@@ -150,6 +151,11 @@ class Manifest(Record, frozen=True):
     run: str
     under_way: tuple[Candidate, ...] | None = None
     sealed: dict[str, Seal] | None = None
+
+    @property
+    def requests(self) -> int:
+        """How many requests the last sweep measured once it is done."""
+        return self.effort.settled_after or self.traffic.requests
 
 
 def refuse_other_schema(raw: bytes, known: int, where: str, if_older: str) -> None:

@@ -330,6 +330,14 @@ class SweepOptions:
         "HOW",
         among=("best", "all", "none", "replay"),
     )
+    until: str = in_built_in(
+        "all",
+        "When to end: all the requests are measured, or the answer is settled: with 95% "
+        "probability the others would not change it.",
+        "WHEN",
+        among=("all", "settled"),
+        hint="an engine answers all the requests that --sample names",
+    )
     measure_requests: int = in_measure(
         30, "Decode this many of the requests for real; the others are only replayed.", min=1
     )
@@ -484,6 +492,11 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
         raise UsageError(
             f"draftbench cannot start `{serving.engine}`",
             hint=f"give its address with --server, or one of {', '.join(STARTED)}",
+        )
+    if options.until == "settled" and options.measure == "replay":
+        raise UsageError(
+            "--until settled with --measure replay, which times nothing and so answers nothing",
+            hint="leave --measure out: the best k's are decoded, on the first requests",
         )
     # llama.cpp does not return the best token at every position of a prompt.
     if serving.replay == "engine" and serving.engine == "llama.cpp":

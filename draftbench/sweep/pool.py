@@ -92,18 +92,19 @@ class Pool:
             self._wheres[0] = self.options.cluster.timing_node
 
     def __enter__(self) -> Self:
-        try:
-            self._answer_requests()
-            if self.options.at_once > 1:
-                self._replay()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         for seat in self._seats:
             seat.place.end()
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """Have the responses written that are due, and if there are several workers, candidates
+        replayed along them.
+        """
+        self._answer_requests()
+        if self.options.at_once > 1:
+            self._replay(candidates)
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Measure what is left of one candidate; what is wrong with it alone is returned, not
@@ -164,9 +165,9 @@ class Pool:
                 f"{len(self.state.responses)} responses"
             )
 
-    def _replay(self) -> None:
-        """Replay all candidates at once, each by as few workers as keep all busy."""
-        groups = {c: self.state.unreplayed(c) for c in self.prepared.candidates if not c.beneath}
+    def _replay(self, candidates: Sequence[Candidate]) -> None:
+        """Replay candidates at once, each by as few workers as keep all busy."""
+        groups = {c: self.state.unreplayed(c) for c in candidates if not c.beneath}
         responses = sum(len(group) for some in groups.values() for group in some)
         self._staff(sum(map(len, groups.values())))
         self.watcher.stage(f"replay by {len(self._seats)} workers", responses)

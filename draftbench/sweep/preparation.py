@@ -165,7 +165,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             )
         if method not in ("draft-model", "eagle3", "mtp"):
             raise UsageError(
-                f"`{spec}`: only a serving engine drafts by {method}",
+                f"`{spec}`: only a serving engine drafts so",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
     for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):

@@ -19,9 +19,10 @@ from draftbench.errors import ModelError, UsageError
 from draftbench.hub import Trust
 from draftbench.measure import trajectories
 from draftbench.records import Candidate, WorkerFacts
+from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import resume
+from draftbench.sweep import resume, worker
 from draftbench.sweep.failures import failure
 from draftbench.sweep.places import Here, WorkerDiedError
 from draftbench.sweep.pool import MOST_TRIES, Pool
@@ -357,3 +358,31 @@ def test_several_processes_measure_each_candidate(small):
     found = small.found("ngram", processes=2, max_new_tokens=4)
     assert len({row.process for row in found.decodes}) == 2
     assert {point.process for point in found.costs} == {row.process for row in found.decodes}
+
+
+def test_several_workers_end_with_the_wave_that_settles_the_answer(crew, monkeypatch):
+    """Six requests come as two, two and two; four settle it."""
+    monkeypatch.setattr(run_folder, "WAVE", 2)
+    monkeypatch.setattr(resume, "settled", lambda run, _: len(run.trajectories) >= 4)
+    asked = {"until": "settled", "controls": True}
+    alone = crew(workers=1, out="alone", **asked)
+    assert len(read_run(alone).trajectories) == 4
+    assert measured(crew(workers=3, **asked)) == measured(alone)
+
+
+def test_a_draft_that_failed_is_left_out_of_later_waves(crew, monkeypatch):
+    """Six requests come as two, two and two, a group each."""
+    monkeypatch.setattr(run_folder, "WAVE", 2)
+    monkeypatch.setattr(resume, "settled", lambda run, _: False)
+    tried, replay = [], worker.replay
+
+    def failing(loaded, group):
+        tried.append(loaded.candidate.draft)
+        if loaded.candidate.draft == "draft":
+            raise RuntimeError("broken")
+        return replay(loaded, group)
+
+    monkeypatch.setattr(worker, "replay", failing)
+    found = read_run(crew(until="settled"))
+    assert (tried.count("draft"), tried.count("ngram")) == (1, 3)
+    assert [failed.candidate.draft for failed in found.failures] == ["draft"]
