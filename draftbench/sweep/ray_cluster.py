@@ -54,7 +54,8 @@ def connect(cluster: RayCluster) -> None:
     except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
         raise UsageError(
             f"no Ray cluster can be used at {cluster}: {str(error).splitlines()[0]}",
-            hint="`ray status` on its head must answer, and its Ray and Python be those of here",
+            hint="`ray status` on its head must answer, its Ray and Python must be those of here, "
+            "and RAY_AUTH_MODE=token must be set if it asks for a token",
         ) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
