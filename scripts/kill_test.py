@@ -258,7 +258,8 @@ def essence(out: Path) -> dict[str, object]:
 
 def endure(prepared: Callable[[], Prepared], folder: Path, kills: Kills) -> list[int]:
     """Kill and resume sweeps until there were enough kills: [kills, those of workers, records
-    lost, sweeps that ended, sweeps that differ]. A sweep that was killed often enough is no longer killed.
+    lost, sweeps that ended, sweeps that differ]. A sweep that was killed often enough is no longer
+    killed.
     """
     sweep_once(prepared, folder / "whole", None)
     expected = essence(folder / "whole")
@@ -302,13 +303,10 @@ def main() -> int:
             print(f"temperature {temperature}")
             place = Path(folder) / str(temperature)
             prepared = prepared_sweep(temperature, asked.requests, asked.workers)
-            result = endure(prepared, place, kills)
-            print(
-                "{} kills ({} of workers), {} records lost, {} sweeps ended, {} of them differ".format(
-                    *result
-                )
-            )
-            bad += result[2] + result[4]
+            done, of_workers, lost, ended, differing = endure(prepared, place, kills)
+            print(f"{done} kills ({of_workers} of workers), {lost} records lost", end=", ")
+            print(f"{ended} sweeps ended, {differing} of them differ")
+            bad += lost + differing
     return 1 if bad else 0
 
 

@@ -42,6 +42,8 @@ def connect(cluster: RayCluster) -> None:
     Raises:
         UsageError: none answers.
     """
+    # Whatever `log_to_driver` says, Ray prints to stdout that a worker has died.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves this machine

@@ -89,7 +89,7 @@ def test_all_times_come_from_one_worker_whose_machine_the_run_names(small, sessi
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_costs_its_task_alone(small, session, monkeypatch):
+def test_a_worker_that_is_killed_costs_its_task_alone(small, session, monkeypatch, capfd):
     alone, number = measured(small.sweep(out="alone", **ON_RAY | {"workers": None})), count(1)
     hand_over, killed = OnRay.answer, []
 
@@ -104,6 +104,7 @@ def test_a_worker_that_is_killed_costs_its_task_alone(small, session, monkeypatc
     assert len(killed) == 3
     assert measured(folder) == alone
     assert len(read_run(folder).workers) == 3 + 3
+    assert capfd.readouterr().out == ""  # which belongs to the result of a command
 
 
 KILLS_ITSELF = """
