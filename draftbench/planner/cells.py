@@ -337,7 +337,7 @@ def cells_of(
                     if (concurrency, name) in plain_known:
                         continue
                     plain_known.add((concurrency, name))
-                configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
+                configuration = Configuration.of(candidate, k, concurrency)
                 along = candidate_rounds(run, candidate)
                 spent, promised, step = _spent_and_promised(runs, k, block, concurrency, along)
                 if not (spent.sum() > 0 and promised[0].sum() > 0):
@@ -530,7 +530,7 @@ def promised(
             )
             found.append(
                 _OfOne(
-                    Configuration(candidate.draft, candidate.quant, k, concurrency),
+                    Configuration.of(candidate, k, concurrency),
                     plain=plain,
                     rounds=columns.add(column, factor),
                     prefills=(answered.get(0, nowhere), answered.get(nearest, nowhere)),

@@ -144,7 +144,7 @@ def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
 def _steps(evaluator: Evaluator, concurrency: int) -> tuple[float, ...]:
     """Seconds of a step with every candidate, of those with decoding if there are any."""
     passes, effects = _passes(evaluator, concurrency), evaluator.effects
-    first = {c: Configuration(c.draft, c.quant, evaluator.ks[0], concurrency) for c in passes}
+    first = {c: Configuration.of(c, evaluator.ks[0], concurrency) for c in passes}
     if not first:
         return ()
     longer, _, _ = effects.longer(list(first.values()), np.ones(len(first)))

@@ -291,7 +291,7 @@ class Evaluator:
         engine = timed is not None and timed.manifest.question.engine is not None
         design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, sorted(loads))
         known = [
-            Configuration(candidate.draft, candidate.quant, k, concurrency)
+            Configuration.of(candidate, k, concurrency)
             for candidate in self.run.candidates
             for concurrency in sorted(loads) or [1]
             for k in self.ks
@@ -330,7 +330,7 @@ class Evaluator:
         """What every candidate promises at a load."""
         cells, alone = self.cells, dict[Configuration, Sequence[TimedRun]]()
         for (of, k), measurement in self.measured(concurrency).items():
-            configuration = Configuration(of.draft, of.quant, k, concurrency)
+            configuration = Configuration.of(of, k, concurrency)
             if any(cell.promise == "tokens" for cell in cells.get(configuration, ())):
                 alone[configuration] = measurement.runs
         by_tokens_alone, every = {c.candidate for c in alone}, {}
@@ -353,7 +353,7 @@ class Evaluator:
             reaches = candidate_rounds(self.run, candidate).reaches
             decoded = {k for of, k in self.measured(concurrency) if of == candidate}
             for k in (k for k in self.ks if reaches(k) or k in decoded):
-                configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
+                configuration = Configuration.of(candidate, k, concurrency)
                 at = column_of.get(configuration)
                 found.append(
                     Alternative(

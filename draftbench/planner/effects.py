@@ -179,7 +179,7 @@ class Effects:
         design, rows, offsets = self.design, list[dict[Effect, float]](), list[float]()
         for each, step in zip(configurations, steps.tolist(), strict=True):
             rows += map(self._row, (design.plain(each), design.rounds(each, step)))
-            offsets += design.offset(at_k(each, 0)), design.offset(each)
+            offsets += design.offset(each.at(0)), design.offset(each)
         sides = self._matrix(rows).T
         both = self.mean @ sides + np.array(offsets), self.noise @ sides
         requests, time = (each.reshape(len(each), len(configurations), 2) for each in both)
@@ -214,13 +214,8 @@ class Left:
         both = design.plain(configuration), design.rounds(configuration, step)
         plain, rounds = effects._matrix([effects._row(parts) for parts in both])
         row = rounds - plain
-        offset = design.offset(configuration) - design.offset(at_k(configuration, 0))
+        offset = design.offset(configuration) - design.offset(configuration.at(0))
         return float(row @ self.mean) + offset, math.sqrt(max(row @ self.covariance @ row, 0.0))
-
-
-def at_k(configuration: Configuration, k: int) -> Configuration:
-    """The configuration at another k; 0 is decoding without a draft."""
-    return Configuration(configuration.draft, configuration.quant, k, configuration.concurrency)
 
 
 def root(covariance: Floats) -> Floats:
@@ -268,7 +263,7 @@ class BuiltInDesign:
 
     def offset(self, configuration: Configuration) -> float:
         """A first guess of the logarithm of its cells, so that effects are small."""
-        return self._offsets.get(at_k(configuration, 0), 0.0)
+        return self._offsets.get(configuration.at(0), 0.0)
 
     def cell(self, cell: Cell) -> Iterator[Part]:
         """The effects of a cell, without its offset."""

@@ -27,7 +27,6 @@ from draftbench.planner.decide import (
     DecisionAt,
     Evaluator,
 )
-from draftbench.planner.effects import at_k
 from draftbench.planner.recommendation import (
     CheckedPrediction,
     Evaluation,
@@ -108,7 +107,7 @@ def _evaluation(
     ratio = block.draft_cost_ratio(along.context) if block else None
     verify = block.verify_ratio(k + 1, along.context) if block else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
-    beside = evaluator.cells.get(at_k(configuration, 0), ())
+    beside = evaluator.cells.get(configuration.at(0), ())
     counted, most = _experts_read(alternative, evaluator.source.run)
     return Evaluation(
         draft=alternative.candidate.draft,

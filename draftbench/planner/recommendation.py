@@ -71,6 +71,14 @@ class Configuration(Record, frozen=True):
     k: int
     concurrency: int = 1
 
+    @staticmethod
+    def of(candidate: Candidate, k: int, concurrency: int) -> Configuration:
+        return Configuration(candidate.draft, candidate.quant, k, concurrency)
+
+    def at(self, k: int) -> Configuration:
+        """The same at another k; 0 is decoding without a draft."""
+        return Configuration(self.draft, self.quant, k, self.concurrency)
+
     @property
     def candidate(self) -> Candidate:
         """The draft at its quantization level."""
@@ -79,7 +87,7 @@ class Configuration(Record, frozen=True):
     @property
     def configuration(self) -> Configuration:
         """The configuration without figures."""
-        return Configuration(self.draft, self.quant, self.k, self.concurrency)
+        return self.at(self.k)
 
     def __str__(self) -> str:
         return f"{self.candidate} at k = {self.k}"
