@@ -523,7 +523,7 @@ def test_a_server_that_reports_no_drafting_has_a_speed_and_no_acceptance(
     assert "untold-rounds" in kinds
     assert not {"suspected-fault", "impossible"} & set(kinds)
     assert "the server does not report its drafting" in joined(command("acceptance", out).out)
-    assert "tells nothing of its drafting" in failing(2, "gate", "--save", tmp_path / "b", out)
+    assert "reports nothing about its drafting" in failing(2, "gate", "--save", tmp_path / "b", out)
 
 
 def test_of_a_black_box_the_user_says_how_much_it_drafts(failing, black_boxes, tmp_path):
