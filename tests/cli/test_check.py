@@ -135,8 +135,8 @@ def test_a_draft_without_a_model_is_named_beside_those_that_are_checked(command,
     assert outcome.err.splitlines() == [
         "note: `self` is not a model: it works with every target",
         "note: `ngram` is not a model: it works with every target",
-        "note: `suffix` is not a model: vLLM drafts so for every target",
-        "note: `spec:a.json` is not a model: only the engine knows whether it can draft so",
+        "note: `suffix` is not a model: vLLM drafts this way for every target",
+        "note: `spec:a.json` is not a model: only the engine knows whether it can draft this way",
     ]
     assert "`draft` can draft for `target`" in outcome.out
 

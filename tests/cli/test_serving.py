@@ -397,7 +397,7 @@ def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
     assert (plan["least_seconds"], plan["most_seconds"]) == (visits * 600, None)
     assert plan["least_starts"] == 0
     shown = " ".join(command("sweep", *SERVER, *words).out.split())
-    assert "the time is that of the arrivals" in shown
+    assert "the time that the arrivals take" in shown
     assert "servers 0 started" in shown
 
 
