@@ -264,8 +264,8 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
         second, notes = max(room.second_layout_bytes for room in pair.rooms), []
         if second:
             notes.append(
-                f"A sweep on this CPU takes up to {format_size(second)} more: it has a second layout "
-                "of the weights for passes over several tokens (not with --one-layout)."
+                f"A sweep on this CPU takes up to {format_size(second)} more: a second layout of "
+                "the weights, for passes over several tokens (not with --one-layout)."
             )
         parts.append(Section(title, head, rows, notes))
     return parts

@@ -96,10 +96,8 @@ def test_a_level_is_called_slower_than_unquantized_only_beyond_the_noise_of_its_
     scene.times(TARGET, dict.fromkeys((1, 2), (0.1, 0.11, 0.09, 0.1, 0.1, 0.1)))
     scene.times(TARGET, dict.fromkeys((1, 2), steps), INT4)
     found = recommend(scene.observed(2))
-    assert (
-        says(found, "small:int4 is slower than the unquantized draft (c 0.20 instead of 0.10)")
-        is told
-    )
+    slower = "small:int4 is slower than the unquantized draft (c 0.20 instead of 0.10)"
+    assert says(found, slower) is told
     assert says(found, "slower than the unquantized draft") is told
 
 
