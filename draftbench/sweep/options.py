@@ -1,4 +1,4 @@
-"""The options of a sweep, each declared once with what it needs; and `Watcher`, which follows it."""
+"""The options of a sweep, each declared once with what it needs; and who follows its progress."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ class SweepState:
     def _timed_enough(
         self, candidate: Candidate, concurrency: int
     ) -> Callable[[Sequence[CostPoint]], bool]:
-        """A test whether its steps are timed well enough for what was replayed and will be decoded."""
+        """Whether its steps are timed well enough for what was replayed and will be decoded."""
         options = self.prepared.options
         trajectories = self.trajectories()
         decoded = to_decode(trajectories, options.measure_requests)
