@@ -151,7 +151,7 @@ def costs_of_run(other: Run, own: Run, name: str) -> CostSource:
     found = costs_in(other, own.candidates)
     if not any(found.blocks.values()):
         raise UsageError(
-            f"{name} has times for no candidate of this run",
+            f"{name} has no times for any candidate of this run",
             hint=f"this run has {', '.join(map(str, own.candidates))}",
         )
     caveats = [

@@ -212,7 +212,7 @@ def test_what_was_predicted_is_said_to_be_everywhere() -> None:
     assert re.search(r"±0\.00 predicted +\d", render(report, "table", 120, everything=False))
     whole = " ".join(render(report, "table", 120).split())
     assert "1, predicted" in whole
-    assert "predicted, not measured: at k's that were not decoded" in whole
+    assert "predicted, not measured, at k's that were not decoded" in whole
     card = json.loads(render(report, "json", 100))["candidates"][0]
     assert {each["k"] for each in card["at_each_k"]} == {2}
     assert {each["k"] for each in card["predicted"]} == {1}

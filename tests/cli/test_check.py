@@ -353,7 +353,7 @@ def test_everything_has_templates_sizes_memory_and_options():
 
 def test_the_second_layout_of_a_cpu_is_part_of_the_memory():
     text = render(answer(pair("small")), "table", 88, everything=True)
-    assert "up to 40 MB more: weights are held once more" in " ".join(text.split())
+    assert "up to 40 MB more: a second layout of the weights" in " ".join(text.split())
     works = pair("small")
     on_gpu = replace(works, rooms=(Room("none", 40_000_000, 0, 1000),))
     assert "held once more" not in render(answer(on_gpu), "table", 88, everything=True)

@@ -494,7 +494,7 @@ def test_a_server_alone_has_acceptance_and_a_hint_how_to_measure_its_speed(comma
     assert set(lengths) == {"accepted/drafted", "tok/round", "τ", "τ-1", "1+Σ Πh"}
     table = command("acceptance", out).out
     assert "on 2 requests" in table
-    assert "not by replay: from the rounds that were counted" in joined(table)
+    assert "not from replay, but from rounds counted" in joined(table)
 
 
 @pytest.fixture

@@ -218,8 +218,8 @@ def test_a_drift_is_a_percentage_up_to_twice_as_slow(scene, slower, words):
         (Audit(1, 1, 0, 0), "the one answer identical to the target's."),
         (
             Audit(9, 5, 3, 1),
-            "5 of 9 answers identical to the target's, 3 differ only at near ties, 1 differs where "
-            "no near tie explains it.",
+            "5 of 9 answers identical to the target's, 3 differ only at near ties, 1 differs with "
+            "no near tie to explain it.",
         ),
     ],
 )

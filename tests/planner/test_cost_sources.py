@@ -150,7 +150,7 @@ def test_a_concurrency_that_the_file_lacks_is_said_of_the_file(scene, tmp_path):
 def test_the_rounds_of_an_engine_are_not_borrowed(scene):
     scene.requests(5, ALL)
     own, engines = scene.observed(1), scene.observed(1, engine="vllm")
-    with pytest.raises(UsageError, match="`other` was measured on vllm, whose times are of whole"):
+    with pytest.raises(UsageError, match="`other` was measured on vllm, which times whole rounds"):
         costs_of_run(engines, own, "`other`")
 
 
