@@ -134,7 +134,7 @@ def _newest_first(folder: Path) -> list[ListedRun]:
                 run.manifest.created,
                 run.manifest.question.target,
                 run.manifest.question.traffic,
-                run.manifest.traffic.requests,
+                run.manifest.requests,
                 "deleted" if run.redacted else "kept",
                 "complete" if run.manifest.under_way is None else "unfinished",
             )

@@ -21,10 +21,10 @@ from draftbench.flags import (
     drafts_flag,
     flag,
     in_output,
-    in_safety,
     in_traffic,
     numbers,
     one_of,
+    pickle_flag,
     target_flag,
     trust_flag,
 )
@@ -73,7 +73,7 @@ def sweep(
     seed: int = in_traffic(0, "The seed of --sample and of --arrivals poisson."),
     reading: Annotated[dict[str, Any], TrafficQuery],
     trust_remote_code: bool = trust_flag(),
-    allow_pickle: bool = in_safety(False, "Load pickled weights. A malicious file can run code."),
+    allow_pickle: bool = pickle_flag(),
     output: Output,
     quiet: bool = QUIET,
     verbose: bool = in_output(False, "Print a line for every request.", names=("--verbose", "-v")),
@@ -157,6 +157,7 @@ def run_sweep(
                 options.ks,
                 stages_to_come(prepared),
                 in_seconds=prepared.serving is None,
+                at_most=options.until == "settled",
             )
             folder = run(prepared, out, watcher)
         # Models and prompts are no longer needed; they refer to each other, so only this frees
@@ -170,6 +171,8 @@ def run_sweep(
         try:
             answer = recommend(require_measured(observed))
             output.write(render(answer, output.style, width()))
+            if options.serving is None and (sentence := _settled(observed, answer, options)):
+                watcher.note(f"\n{sentence}")
             if options.audit:
                 watcher.note(_audited(observed))
         finally:
@@ -187,6 +190,20 @@ def run_sweep(
                     f"{longer if limited else ''}; {how_to_resume(out)}"
                 )
     return 1 if observed.failures or observed.unanswered else 0, answer
+
+
+def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> str | None:
+    """A sentence on how many requests settled the answer; None where it took all of them."""
+    from draftbench.planner.what_to_measure import settled_after
+
+    ended = observed.manifest.effort.settled_after
+    after, every = ended or settled_after(observed), observed.manifest.traffic.requests
+    if after is None:
+        return f"not settled by {every} requests" if options.until == "settled" else None
+    left_out = "were left out" if ended else "are left out by --until settled"
+    if answer.decision == "inconclusive":
+        return f"open after {after} of {every} requests, and by the others, which {left_out}"
+    return f"settled after {after} of {every} requests; the others {left_out}"
 
 
 def _audited(observed: Run) -> str:

@@ -218,6 +218,8 @@ def _facts(name: str, run: Run) -> dict[str, str]:
     }
     threads = counted(machine.threads, "thread")
     read = f"{counted(traffic.requests, 'request')} of {counted(traffic.rows, 'row')}"
+    if settled_after := manifest.effort.settled_after:
+        read += f"; settled after {settled_after}, the others were not measured"
     left_out = [f"{count} left out: {reason}" for reason, count in traffic.dropped.items()]
     duplicates = [f"{counted(traffic.merged, 'duplicate')} merged"] if traffic.merged else []
     hardware = [machine.processor, machine.accelerator, machine.platform]
