@@ -211,3 +211,8 @@ def trust_flag() -> Any:
     return in_safety(
         False, "Run Python code that comes with a checkpoint. It can do anything that you can."
     )
+
+
+def pickle_flag() -> Any:
+    """A flag for files that may run code when they are read."""
+    return in_safety(False, "Load pickled weights. A malicious file can run code.")

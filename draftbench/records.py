@@ -14,6 +14,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from enum import StrEnum
+from hashlib import sha256
 from itertools import accumulate, pairwise
 from struct import pack
 from typing import Annotated, Any, NamedTuple
@@ -504,6 +505,7 @@ class ModelFacts(Observation, frozen=True):
     least_rows: Positive = 1
     mixture: Mixture | None = None
     translated: bool = False  # whether a draft has other ids than the target, or lacks tokens
+    misread: dict[str, str] = {}  # by engine, what it makes of a head other than was measured
 
     @property
     def active_parameters(self) -> int:
@@ -654,6 +656,33 @@ class Failure(Observation, frozen=True):
     resolved: bool = False
 
 
+class Environment(Record, frozen=True):
+    """The machine and the software; times are only compared between equal ones."""
+
+    platform: str  # operating system and architecture
+    processor: str  # its name
+    cores: Positive  # of the processor
+    threads: Positive
+    accelerator: str | None  # GPU, or None
+    python: str  # version
+    packages: dict[str, str]  # versions
+    load: Amount | None = None  # load average per core before the run computed anything
+
+    @property
+    def machine(self) -> str:
+        """What must agree for times to be comparable, as one word."""
+        parts = (self.platform, self.processor, self.cores, self.threads, self.accelerator)
+        return sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+class WorkerFacts(Observation, frozen=True):
+    """Where a worker of a sweep ran."""
+
+    process: str
+    node: str  # digest of the machine's name
+    environment: Environment  # the machine and the software
+
+
 class MachineState(Observation, frozen=True):
     """What else the machine did in the `seconds` before `at` (seconds since the epoch).
 
@@ -679,4 +708,5 @@ AnyObservation = (
     | Served
     | Failure
     | MachineState
+    | WorkerFacts
 )

@@ -29,6 +29,8 @@ them to `recommend`. What is true is computed from the whole population:
   a row are of one kind, as from one user, although requests count as independent.
 - **Objectives.** By latency both prefills are part of the truth; by throughput the load is chosen
   too, and the figure that decides it is judged as "asked".
+- **Until settled.** The answer is that of the first wave of requests that settles it, and is judged
+  as any other; how often it is that of all requests is said too.
 - **Gate.** Half of the processes decode before a change that makes rounds slower by `drop`, half
   after it; the limit is `speedup:5%`.
 
@@ -67,8 +69,9 @@ from draftbench.planner.decide import TIMING_NOISE
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import SETTLES, Evaluation, Objective, Recommendation
+from draftbench.planner.what_to_measure import settled_after
 from draftbench.records import SAMPLES_PER_VISIT
-from draftbench.run_folder.run import Run
+from draftbench.run_folder.run import Run, part_of
 
 TRIALS = 400
 MOST_WRONG, SETTLED, MOST_OVERSTATED = 0.03, 0.85, 0.1
@@ -88,6 +91,7 @@ class Cell(Scenario):
     advised: bool = False  # whether an open decision is followed by a run of the advised size
     gated: bool = False  # whether the gate judges the later half of the processes by the earlier
     drop: float = 0.0  # how much slower the later half is
+    until_settled: bool = False  # whether the sweep ends with the wave that settles the answer
     objective: Objective = "speedup"
 
     @property
@@ -107,6 +111,7 @@ _STOPS = replace(_NOTHING_DECODED, speedup=1.15, stops=True)
 _GATE = Cell(decoded=(24,), in_decoder=0, ks=(4,), processes=6, gated=True)
 _ADVISED = Cell(24, (24,), shape="mild", in_decoder=0, visits=0, ks=(4,), advised=True)
 _THREE = Cell(48, (24, 24, 24), noise=0.023, promise=(1.0, 0.97, 0.94))
+_SETTLED = Cell(4096, (24,), noise=0.023, speedup=1.0, until_settled=True)
 _ENGINE = EngineCell(24, (24,))
 CELLS = {
     **{
@@ -200,6 +205,12 @@ CELLS = {
     "k-alike": replace(_THREE, by_k=0.04),
     "stalls": Cell(noise=0.016, stalls=0.05),
     "alike": Cell(noise=0.016, alike=6),
+    "settled-no-gain": _SETTLED,
+    "settled-no-gain-quiet": replace(_SETTLED, noise=0.0, in_decoder=0.005),
+    "settled-near": replace(_SETTLED, speedup=1.06, spread=0.05),
+    "settled-clear": replace(_SETTLED, speedup=1.3),
+    "settled-heavy": replace(_SETTLED, shape="heavy", decoded=(24, 24), promise=(1.0, 0.97)),
+    "settled-six-drafts": replace(_SETTLED, decoded=(24,) * 6, promise=(1.0,) * 6, ks=(4,)),
     "advised-six-cells": replace(_ADVISED, decoded=(24, 24), ks=(2, 4, 6), speedup=1.10),
 }
 
@@ -228,7 +239,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `expected` are the expected speed-ups of all configurations and of the leader. `probability` and
     `loss` are stated and true, so is the `crossover` in rows. `advice` is how many requests and
     processes to try next, how often that should settle it, and whether it did; `visits` how many
-    timing took, `verdict` the gate's, `rate` the tokens a second of the answer and of the best.
+    timing took, `verdict` the gate's, `rate` the tokens a second of the answer and of the best, and
+    `settled` after how many requests it ended and whether all of them decide the same.
     """
 
     cell: str
@@ -243,6 +255,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     visits: int | None = None
     verdict: str | None = None
     rate: tuple[float, float] | None = None
+    settled: tuple[int, bool] | None = None
 
 
 def simulate(name: str, number: int) -> Trial:
@@ -254,6 +267,9 @@ def simulate(name: str, number: int) -> Trial:
     if cell.gated:
         return Trial(cell=name, number=number, intervals=(), verdict=verdict(run, cell.drop))
     asked = DecisionOptions(concurrency=cell.loads, objective=cell.objective)
+    whole, after = run, settled_after(run) if cell.until_settled else None
+    if after is not None:
+        run = part_of(run, set(sorted(t.request for t in run.trajectories)[:after]))
     found = recommend(run, asked)
     if cell.figures:
         return Trial(cell=name, number=number, intervals=tuple(figures(world, found)))
@@ -288,7 +304,13 @@ def simulate(name: str, number: int) -> Trial:
         rate=rate(world, found) if cell.objective == "throughput" else None,
         advice=advice(world, found) if cell.advised else None,
         visits=len(run.costs[0].seconds) // SAMPLES_PER_VISIT if cell.stops else None,
+        settled=ended(found, recommend(whole, asked)) if cell.until_settled else None,
     )
+
+
+def ended(found: Recommendation, of_all: Recommendation) -> tuple[int, bool]:
+    """After how many requests the sweep ended, and whether all of them decide the same."""
+    return found.requests, found.decision == of_all.decision
 
 
 def verdict(run: Run, drop: float) -> str:
@@ -509,6 +531,13 @@ def other_lines(name: str, trials: Sequence[Trial]) -> Iterator[str]:
         yield (
             f"{name}: tokens a second {fmean(lost):.1%} below the best on average, at most "
             f"{max(lost):.0%}"
+        )
+    ends = [trial.settled for trial in trials if trial.settled is not None]
+    if ends:
+        after, same = fmean(each[0] for each in ends), sum(each[1] for each in ends)
+        yield (
+            f"{name}: ends after {after:.0f} of {CELLS[name].requests} requests on average; all of "
+            f"them decide the same in {share_of(same, len(ends)).strip()}"
         )
     limits = [trial.crossover for trial in trials if trial.crossover is not None]
     if limits:

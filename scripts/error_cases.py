@@ -263,6 +263,11 @@ WORDS: list[Case] = [
     ("`--dtype float8`", lambda: sweep("--dtype", "float8")),
     ("`--temperature nan`", lambda: sweep("--temperature", "nan")),
     ("`--threads 0`", lambda: sweep("--threads", "0")),
+    (
+        "`--until settled` of acceptance alone",
+        lambda: sweep("--until", "settled", "--measure", "replay"),
+    ),
+    ("`--workers many`", lambda: sweep("--workers", "many")),
     ("`-o` in a folder that does not exist", lambda: sweep("-o", "nowhere/x.txt")),
     ("A request key that is not one", without_key),
     ("Control-C", interrupted),

@@ -24,6 +24,7 @@ from draftbench.records import (
     CostPoint,
     Decode,
     DraftingMode,
+    Environment,
     Replay,
     Sampling,
     Trajectory,
@@ -31,7 +32,6 @@ from draftbench.records import (
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Effort,
-    Environment,
     Manifest,
     Question,
     TrafficFacts,

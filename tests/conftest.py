@@ -3,10 +3,12 @@
 import gc
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from scenes import Outcome, Scene
 
+REFERENCE = Path(__file__).parents[1] / "results/reference"
 os.environ["COLUMNS"] = "100"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
@@ -26,6 +28,20 @@ def _isolated(monkeypatch):
 def scene():
     """An empty run."""
     return Scene()
+
+
+@pytest.fixture(scope="session")
+def kept():
+    """The kept runs by name."""
+    from draftbench.run_folder.folder import RunFolder
+    from draftbench.run_folder.run import read_run
+
+    return {folder.name: read_run(RunFolder(folder)) for folder in REFERENCE.iterdir()}
+
+
+@pytest.fixture(scope="session")
+def reference(kept):
+    return kept["qwen2.5-coder"]
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from draftbench.records import (
     Decode,
     DraftingMode,
     EngineFacts,
+    Environment,
     Failure,
     LookupReplay,
     ModelFacts,
@@ -42,7 +43,6 @@ from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.manifest import (
     SCHEMA_VERSION,
     Effort,
-    Environment,
     Manifest,
     Question,
     TrafficFacts,

@@ -11,7 +11,7 @@ import threading
 import pytest
 from markdown_it import MarkdownIt
 
-from draftbench.report.terminal.text import Section
+from draftbench.report.text import Section
 from draftbench.safe_files import markdown_escaped, write_whole
 
 

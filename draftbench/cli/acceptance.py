@@ -22,7 +22,7 @@ from draftbench.cli.output import width as columns
 from draftbench.errors import UsageError
 from draftbench.flags import draft_lengths, flag
 from draftbench.records import LOOKUP, SELF, draft_of_stack, to_json
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     Cell,
     Section,
     counted,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from draftbench.cli.flags import traffic_flag, traffic_query
 from draftbench.cli.output import TextOutput, note, width
-from draftbench.flags import drafts_flag, flag, size_of, target_flag, trust_flag
+from draftbench.flags import drafts_flag, flag, pickle_flag, size_of, target_flag, trust_flag
 from draftbench.hub import Trust, refuse_missing
 from draftbench.memory import format_size
 from draftbench.models.check_result import (
@@ -26,7 +26,7 @@ from draftbench.models.check_result import (
 )
 from draftbench.models.drafting import parsed
 from draftbench.records import SELF, draft_of_stack, to_json
-from draftbench.report.terminal.text import Section, counted, parameters, render_sections, shortened
+from draftbench.report.text import Section, counted, parameters, render_sections, shortened
 
 if TYPE_CHECKING:
     from draftbench.models.source import ModelSource
@@ -40,8 +40,8 @@ _STACKED = (
 # Ways to draft without anything that could be checked.
 _UNCHECKED = {
     "ngram": _EVERY_TARGET,
-    "suffix": "vLLM drafts so for every target",
-    "raw": "only the engine knows whether it can draft so",
+    "suffix": "vLLM drafts so for every target, and only a sweep on it measures that",
+    "raw": "only the engine knows whether it can draft so, and only a sweep on it measures that",
 }
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
@@ -75,6 +75,7 @@ def check(
         False, "Show chat templates, sizes, memory and engine options too.", names=("--all",)
     ),
     trust_remote_code: bool = trust_flag(),
+    allow_pickle: bool = pickle_flag(),
     output: TextOutput,
 ) -> int:
     """Check whether drafts can work with a target, before any weights load. Exits 1 if one cannot.
@@ -97,7 +98,7 @@ def check(
     from draftbench.models.heads import checkpoint_of
     from draftbench.models.source import ModelSource
 
-    trust = Trust(remote_code=trust_remote_code)
+    trust = Trust(remote_code=trust_remote_code, pickle=allow_pickle)
     source = ModelSource(target, trust)
     models = [checkpoint_of(name, trust) for name in methods if methods[name] == "draft-model"]
     heads = [name for name, method in methods.items() if method != "draft-model"]

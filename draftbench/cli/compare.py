@@ -25,7 +25,7 @@ from draftbench.gate.compare import (
 from draftbench.planner.passes import MIN_PROCESSES
 from draftbench.records import SELF, to_json
 from draftbench.report.answer import DECISIONS
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     Cell,
     Section,
     counted,

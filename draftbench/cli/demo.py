@@ -34,7 +34,7 @@ def demo(
 
     draftbench demo
     """
-    from draftbench.report.terminal.progress import TerminalWatcher
+    from draftbench.cli.progress import TerminalWatcher
     from draftbench.sweep.options import SweepOptions
 
     models = Path(str(files("draftbench"))) / "embedded"

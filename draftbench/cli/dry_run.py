@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 
 from draftbench.measure.teacher import TOKENS_AT_ONCE
 from draftbench.measure.trajectories import GROUP
 from draftbench.memory import format_size
 from draftbench.models.check_result import ModelSheet
 from draftbench.records import SELF, Candidate, Record, to_json
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     SCREEN_COLUMNS,
     Section,
     counted,
@@ -32,6 +33,7 @@ from draftbench.sweep.work import (
     stages_on_engine,
     start_seconds,
     step_on_engine,
+    wave_sizes,
 )
 
 _NAMES = 76  # columns of the names of drafts
@@ -57,8 +59,14 @@ def of_decoder(
     """A dry run with the built-in decoder; `drafts` by name."""
     level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
     twice = not prepared.options.one_layout
-    seconds = START_SECONDS + _seconds(stages_of_decoder(prepared, target, drafts, speed))
-    options = prepared.options
+    options, stages = prepared.options, list(stages_of_decoder(prepared, target, drafts, speed))
+    begins = [at for at, stage in enumerate(stages) if stage.what == "responses"]
+    first_wave = stages[: [*begins[1:], None][0]]
+    sizes = wave_sizes(prepared)
+    on_cards = options.cards or (options.cluster and prepared.manifest.question.device != "cpu")
+    cards = options.at_once if on_cards else 0
+    shared = _seconds(stage for stage in stages if stage.candidate is None)
+    alone = _seconds(stages) - shared
     groups = -(-len(prepared.prompt_tokens) * options.samples // GROUP)
     replayed = sum(candidate.beneath is None for candidate in prepared.candidates)
     # Of GPUs each has its own memory.
@@ -69,15 +77,18 @@ def of_decoder(
         prompt_tokens=sum(tokens for tokens, _ in prepared.prompt_tokens),
         least_starts=None,
         most_starts=None,
-        least_seconds=seconds,
-        most_seconds=seconds,
+        least_seconds=START_SECONDS + _seconds(first_wave),
+        most_seconds=START_SECONDS + _seconds(stages),
         memory=held
         * max(
             _memory(candidate, target, drafts, tokens, level, second_layout=twice)
             for candidate in prepared.candidates
         ),
         workers=options.at_once,
+        cards=cards,
+        card_seconds=alone + cards * shared if cards else None,
         tasks=groups * (1 + replayed),
+        looks=tuple(accumulate(sizes))[:-1],
         assumed=(
             "If the machine stays as busy as it is now, every response reaches its limit, each "
             "candidate is decoded at one k, and no draft gives a speed-up.",
@@ -202,7 +213,10 @@ class DryRun(Record, frozen=True):
     memory: int | None  # bytes, of the candidate that needs most; None: unknown
     assumed: tuple[str, ...]  # what time and memory are computed from
     workers: int = 1  # that share the work
+    cards: int = 0  # GPUs of the workers, one each
+    card_seconds: float | None = None  # of all of these; while one times, the others are free
     tasks: int | None = None  # groups of requests that they answer and replay; None: on an engine
+    looks: tuple[int, ...] = ()  # requests after which the sweep ends where its answer is settled
 
 
 def render(plan: DryRun, style: str, width: int) -> str:
@@ -260,6 +274,11 @@ def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
     if plan.workers > 1:
         tasks = f"{plan.tasks} tasks of at most {GROUP} requests"
         yield "workers", f"{plan.workers}, which share {tasks}; one of them times and decodes"
+    if plan.card_seconds is not None:
+        yield "cards", f"{plan.cards}, for {plan.card_seconds / 3600:.2g} hours of a card in all"
+    if plan.looks:
+        first = ", ".join(map(str, plan.looks[:3])) + (" …" if len(plan.looks) > 3 else "")
+        yield "ends", f"where the answer is settled, looked at after {first} requests"
 
 
 def _names(candidates: tuple[str, ...]) -> str:

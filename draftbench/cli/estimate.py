@@ -12,7 +12,7 @@ from draftbench.cli.output import TextOutput, width
 from draftbench.errors import UsageError
 from draftbench.flags import draft_lengths, flag
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section, render_sections
+from draftbench.report.text import Section, render_sections
 
 if TYPE_CHECKING:
     from draftbench.planner.formula import FormulaTable

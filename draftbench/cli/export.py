@@ -13,7 +13,7 @@ from draftbench.flags import flag
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     SCREEN_COLUMNS,
     Section,
     continued,

@@ -38,7 +38,7 @@ from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Configuration
 from draftbench.records import Candidate, to_json
-from draftbench.report.terminal.text import Section, counted, render_sections
+from draftbench.report.text import Section, counted, render_sections
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.key import VARIABLE, key_file, key_id, request_key
 from draftbench.run_folder.run import Run

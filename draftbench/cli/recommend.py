@@ -28,7 +28,7 @@ from draftbench.report.answer import (
     schedule,
     unmeasured,
 )
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     SCREEN_COLUMNS,
     SCREEN_LINES,
     columns,

@@ -15,7 +15,7 @@ from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.flags import flag
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section, counted, render_sections
+from draftbench.report.text import Section, counted, render_sections
 from draftbench.run_folder.folder import MANIFEST, RunFolder
 
 FolderArgument = Annotated[
@@ -134,7 +134,7 @@ def _newest_first(folder: Path) -> list[ListedRun]:
                 run.manifest.created,
                 run.manifest.question.target,
                 run.manifest.question.traffic,
-                run.manifest.traffic.requests,
+                run.manifest.requests,
                 "deleted" if run.redacted else "kept",
                 "complete" if run.manifest.under_way is None else "unfinished",
             )

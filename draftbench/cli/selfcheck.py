@@ -24,8 +24,8 @@ def selfcheck(
 
     draftbench selfcheck --device cuda
     """
+    from draftbench.cli.progress import TerminalWatcher
     from draftbench.decoder.device import device_of
-    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep.device_check import check_device
 
     chosen = device_of(device)

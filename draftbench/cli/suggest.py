@@ -27,7 +27,7 @@ from draftbench.models.known_pairs import (
 )
 from draftbench.models.own_draft import own_draft_by_name, own_draft_of
 from draftbench.records import to_json
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     SCREEN_COLUMNS,
     Section,
     paragraph,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from draftbench.cli.output import TextOutput, width
 from draftbench.records import to_json
-from draftbench.report.terminal.text import Section, render_sections
+from draftbench.report.text import Section, render_sections
 from draftbench.traffic.suites import suites as built_in
 
 

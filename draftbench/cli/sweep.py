@@ -21,10 +21,10 @@ from draftbench.flags import (
     drafts_flag,
     flag,
     in_output,
-    in_safety,
     in_traffic,
     numbers,
     one_of,
+    pickle_flag,
     target_flag,
     trust_flag,
 )
@@ -34,8 +34,8 @@ from draftbench.sweep.options import ServingOptions, SweepOptions, check_options
 from draftbench.traffic import TrafficQuery
 
 if TYPE_CHECKING:
+    from draftbench.cli.progress import TerminalWatcher
     from draftbench.planner.recommendation import Recommendation
-    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.run_folder.run import Run
     from draftbench.sweep.preparation import Prepared
 
@@ -73,7 +73,7 @@ def sweep(
     seed: int = in_traffic(0, "The seed of --sample and of --arrivals poisson."),
     reading: Annotated[dict[str, Any], TrafficQuery],
     trust_remote_code: bool = trust_flag(),
-    allow_pickle: bool = in_safety(False, "Load pickled weights. A malicious file can run code."),
+    allow_pickle: bool = pickle_flag(),
     output: Output,
     quiet: bool = QUIET,
     verbose: bool = in_output(False, "Print a line for every request.", names=("--verbose", "-v")),
@@ -112,8 +112,8 @@ def sweep(
         refuse_missing(options.target)  # before libraries load
     out = out or Path("results/runs") / time.strftime("%Y%m%d-%H%M%S")
     RunFolder.check_place(out)  # before traffic is read
+    from draftbench.cli.progress import TerminalWatcher
     from draftbench.report.answer import next_sweep
-    from draftbench.report.terminal.progress import TerminalWatcher
     from draftbench.sweep import prepare
 
     watcher = TerminalWatcher(quiet=quiet, verbose=verbose)
@@ -141,7 +141,7 @@ def run_sweep(
     """
     from draftbench.cli.recommend import render
     from draftbench.planner.recommend import recommend
-    from draftbench.report.terminal.text import counted
+    from draftbench.report.text import counted
     from draftbench.run_folder.run import read_run
     from draftbench.sweep import prepare
     from draftbench.sweep.grid import run
@@ -157,6 +157,7 @@ def run_sweep(
                 options.ks,
                 stages_to_come(prepared),
                 in_seconds=prepared.serving is None,
+                at_most=options.until == "settled",
             )
             folder = run(prepared, out, watcher)
         # Models and prompts are not needed any more; they refer to each other, so only this frees
@@ -170,6 +171,8 @@ def run_sweep(
         try:
             answer = recommend(require_measured(observed))
             output.write(render(answer, output.style, width()))
+            if options.serving is None and (sentence := _settled(observed, answer, options)):
+                watcher.note(f"\n{sentence}")
             if options.audit:
                 watcher.note(_audited(observed))
         finally:
@@ -187,6 +190,20 @@ def run_sweep(
                     f"{longer if limited else ''}; {how_to_resume(out)}"
                 )
     return 1 if observed.failures or observed.unanswered else 0, answer
+
+
+def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> str | None:
+    """A sentence on how many requests settled the answer; None where it took all of them."""
+    from draftbench.planner.what_to_measure import settled_after
+
+    ended = observed.manifest.effort.settled_after
+    after, every = ended or settled_after(observed), observed.manifest.traffic.requests
+    if after is None:
+        return f"not settled by {every} requests" if options.until == "settled" else None
+    left_out = "were left out" if ended else "are left out by --until settled"
+    if answer.decision == "inconclusive":
+        return f"open after {after} of {every} requests, and by the others, which {left_out}"
+    return f"settled after {after} of {every} requests; the others {left_out}"
 
 
 def _audited(observed: Run) -> str:
@@ -216,7 +233,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
     """Say what was read of the traffic and which drafts are refused, before weights load."""
     from draftbench.cli.traffic import traffic_lines
     from draftbench.planner.caveats import LOAD
-    from draftbench.report.terminal.text import SCREEN_COLUMNS, paragraph
+    from draftbench.report.text import SCREEN_COLUMNS, paragraph
 
     load = prepared.manifest.environment.load
     if load is not None and load > LOAD:  # as a caveat of the answer says
@@ -252,6 +269,6 @@ def _before_measuring(prepared: Prepared, draft: str) -> list[str]:
 
 def next_commands(watcher: TerminalWatcher, *commands: str) -> None:
     """Print the commands to run next, each on lines that can be pasted."""
-    from draftbench.report.terminal.text import command_lines
+    from draftbench.report.text import command_lines
 
     watcher.note("\n" + "\n".join(command_lines(commands)))

@@ -13,7 +13,7 @@ from draftbench.cli.flags import traffic_query
 from draftbench.cli.output import TextOutput
 from draftbench.flags import flag
 from draftbench.records import to_json
-from draftbench.report.terminal.text import SCREEN_COLUMNS, counted, paragraph, printable
+from draftbench.report.text import SCREEN_COLUMNS, counted, paragraph, printable
 from draftbench.traffic import TrafficQuery, load
 from draftbench.traffic.constraints import KINDS
 from draftbench.traffic.summary import (

@@ -17,7 +17,7 @@ from draftbench.errors import UsageError
 from draftbench.flags import complete_devices, flag, in_models
 from draftbench.models.drafting import parsed
 from draftbench.records import to_json
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     SCREEN_COLUMNS,
     Cell,
     Section,
@@ -70,7 +70,7 @@ def train(
     from draftbench.models.source import quiet_libraries
 
     quiet_libraries()  # some speak as they are imported
-    from draftbench.report.terminal.progress import TerminalWatcher
+    from draftbench.cli.progress import TerminalWatcher
     from draftbench.training import course
     from draftbench.training.examples import examples_of, other_traffic
     from draftbench.training.forecast import too_few

@@ -147,7 +147,7 @@ class EagleHead:
         tables = rotary_tables(rotary.to(device), like, context_length)
         self.rotary = Rotary(*tables)
         offsets = tensors.get("d2t", torch.zeros(shape.drafted, dtype=torch.long))
-        self.target_ids = (torch.arange(shape.drafted) + offsets.cpu()).to(device)
+        self.target_ids = (torch.arange(shape.drafted) + offsets.long().cpu()).to(device)
         self._future = like.new_full((PIECE, PIECE), float("-inf")).triu_(1)
 
     @property

@@ -156,6 +156,12 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
             f"{rules.name} refuses this pair: {refusal}",
             hint="`draftbench check` says which engines take it",
         )
+    if misread := plan.misread.get(engine):
+        raise UsageError(
+            f"{rules.name} would draft otherwise with this head than the run: it {misread}",
+            hint="write what config.json leaves open into it and sweep again, or export for "
+            "another engine: `draftbench check` lists them",
+        )
     if plan.survival and not rules.synthetic:
         can = ", ".join(name for name, each in ENGINE_RULES.items() if each.synthetic)
         raise UsageError(

@@ -5,7 +5,7 @@ sampling.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -54,6 +54,7 @@ class ServePlan:
     vocabularies: tuple[int, int] | None  # sizes of the target's and a draft model's
     on_gpu: bool
     other_ids: bool = False  # whether the draft has other ids than the target, or lacks tokens
+    misread: Mapping[str, str] = field(default_factory=dict)  # what engines make of a head
     target_revision: str | None = None
     sampling: Sampling = field(default_factory=Sampling)  # of most requests
     mixed: bool = False  # whether other requests have another sampling
@@ -170,6 +171,7 @@ def serve_plan(
         vocabularies=pair and (pair[0].vocab_size, pair[1].vocab_size),
         on_gpu=question.device.startswith("cuda"),
         other_ids=pair is not None and pair[1].translated,
+        misread=draft_facts.misread if draft_facts else {},
         target_revision=served_revision,
         sampling=samplings.most_common(1)[0][0] if samplings else Sampling(),
         mixed=len(samplings) > 1,

@@ -227,9 +227,7 @@ def _over_all(limit: Limit, old: Baseline, new: Baseline, pairs: Sequence[Pair])
 
 def _timed(gain: Gain, limit: Limit, old: Baseline, new: Baseline) -> Gain:
     """The gain, whose interval for a timed metric holds the scatter between processes too."""
-    if limit.metric not in TIMED or (
-        gain.interval and gain.interval.low == gain.interval.high == 0
-    ):
+    if limit.metric not in TIMED:
         return gain
     sides = [
         [time for process in side.processes if (time := getattr(process, limit.metric)) is not None]

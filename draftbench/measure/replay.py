@@ -20,6 +20,7 @@ from draftbench.decoder.drafters import LookupIndex, LookupRule
 from draftbench.decoder.mtp import Head
 from draftbench.decoder.runner import HiddenStates, Runner
 from draftbench.decoder.sampling import best, distribution, temperature_only, top_two_margin
+from draftbench.errors import ModelError
 from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.teacher import teacher_forced
 from draftbench.measure.trajectories import ScoredResponse
@@ -207,6 +208,9 @@ def replay_head(
     """What a head proposes from every position at which a round may start, by one pass of the
     target over the response and `window` of the head. At the response's tokens the head drafts
     along them, since no other round gets so far.
+
+    Raises:
+        ModelError: NaN logits.
     """
     text = [*response.prompt.tokens, *response.tokens]
     heard, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
@@ -214,6 +218,11 @@ def replay_head(
     first = len(response.prompt.tokens) - 1
     proposals, margins = list[list[int]](), list[list[float]]()
     for drafted in head.along(text, heard.joined(), first, window):
+        if not bool(drafted.margins.isfinite().all()):
+            raise ModelError(
+                "the head's logits are NaN or infinite",
+                hint="try another dtype or quantization; the weights may be damaged",
+            )
         proposals += drafted.tokens.tolist()
         margins += drafted.margins.tolist()
     return _from_every_start(response, candidate, window, proposals, margins)

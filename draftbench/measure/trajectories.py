@@ -23,6 +23,7 @@ from draftbench.measure.prompts import Prompt, TextSide
 from draftbench.measure.teacher import TOKENS_AT_ONCE, teacher_forced
 from draftbench.records import Key, Trajectory
 from draftbench.run_folder.folder import PrivateText
+from draftbench.run_folder.run import waves
 
 # Responses that are scored, replayed and kept together, all or none.
 GROUP = 16
@@ -58,16 +59,19 @@ class PromptSample(NamedTuple):
         return self.prompt.request.id, self.sample
 
 
-def plan(prompts: Iterable[Prompt], samples: int) -> list[list[PromptSample]]:
-    """Every sample of every prompt, in the groups in which they are answered.
+def plan(prompts: Iterable[Prompt], samples: int) -> list[list[list[PromptSample]]]:
+    """Every sample of every prompt, by wave in the groups in which they are answered.
 
-    Groups depend on prompts and samples alone, so that a resumed run computes what an uninterrupted
-    one would have. The longest prompts come first: a lack of memory shows early, and the time that
-    is left is not underestimated.
+    Waves and groups depend on prompts and samples alone, so that a resumed run computes what an
+    uninterrupted one would have. The longest prompts of a wave come first: a lack of memory shows
+    early, and prompts of a group are about as long as each other.
     """
-    asked = [PromptSample(prompt, sample) for prompt in prompts for sample in range(samples)]
-    asked.sort(key=lambda wanted: (-len(wanted.prompt.tokens), *wanted.key))
-    return [asked[at : at + GROUP] for at in range(0, len(asked), GROUP)]
+    prompt_of, planned = {prompt.request.id: prompt for prompt in prompts}, []
+    for wave in waves(prompt_of):
+        asked = [PromptSample(prompt_of[name], n) for name in wave for n in range(samples)]
+        asked.sort(key=lambda wanted: (-len(wanted.prompt.tokens), *wanted.key))
+        planned.append([asked[at : at + GROUP] for at in range(0, len(asked), GROUP)])
+    return planned
 
 
 def task_of(prompt: Prompt, sample: int, text: TextSide) -> Task:

@@ -38,7 +38,7 @@ from draftbench.models.compatibility import (
     writing_obstacle,
 )
 from draftbench.models.drafting import parsed
-from draftbench.models.eagle import misfits
+from draftbench.models.eagle import misfits, not_run
 from draftbench.models.engine_rules import engine_answers
 from draftbench.models.heads import check_head
 from draftbench.models.mtp import mtp_obstacles
@@ -154,7 +154,9 @@ def _of_files(target: ModelSource, sheet: HeadSheet, *, runs: bool) -> HeadSheet
     head = ModelSource(parsed(sheet.name)[1] or target.spec, target.trust)
     if sheet.method not in ("eagle3", "mtp") or sheet.obstacles or not head.local:
         return sheet
-    found = mtp_obstacles(target) if sheet.method == "mtp" else misfits(target, head)
+    if sheet.method == "eagle3" and (wrong := tuple(misfits(target, head))):
+        return msgspec.structs.replace(sheet, obstacles=wrong, engines=())
+    found = mtp_obstacles(target) if sheet.method == "mtp" else not_run(target, head)
     said = [f"the built-in decoder refuses it: {why}" for why in found]
     if runs and not said:
         said = ["the built-in decoder drafts with it, without an engine"]

@@ -7,17 +7,26 @@ configuration with a few fields more and calls the layer `midlayer`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 
 from draftbench.decoder.eagle import EagleHead, EagleShape
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import Runner
-from draftbench.models.heads import check_fit, layer_ids, layer_of, silent_flags, unfit
+from draftbench.models.heads import (
+    check_fit,
+    layer_ids,
+    layer_of,
+    read_otherwise,
+    silent_flags,
+    unfit,
+)
 from draftbench.models.quantize import (
     Build,
     check_level,
@@ -29,6 +38,9 @@ from draftbench.records import ModelFacts
 
 # Families whose layer is the one below.
 _FAMILIES = ("llama", "qwen3")
+# Rotary tables that do not depend on the sequence, and types of numbers that need no scale.
+_ROTARY = ("default", "linear", "llama3", "yarn")
+_NUMBERS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 # The flags of a checkpoint, each false where it is silent.
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
@@ -42,47 +54,75 @@ def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
         PairError: it cannot draft.
     """
     caveats = check_fit(target, head)
-    if obstacles := tuple(misfits(target, head)):
+    if obstacles := tuple(misfits(target, head)) or tuple(not_run(target, head)):
         raise unfit(target, head, obstacles)
     return caveats
 
 
 def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
-    """What of a head's layer and tensors does not fit the target or the built-in decoder."""
+    """Why a head's tensors are not those of a head for the target, whatever drafts with it."""
     raw, text = head.raw_config, target.config.get_text_config()
-    own, layers = layer_of(raw), text.num_hidden_layers
-    kind, rope = own.get("model_type"), own.get("rope_parameters") or own.get("rope_scaling") or {}
-    if kind not in _FAMILIES:
-        yield f"its layer is of the family {kind}, and {' and '.join(_FAMILIES)} are run here"
+    if layer_of(raw).get("model_type") not in _FAMILIES:
         return
-    if own.get("num_hidden_layers", 1) != 1:
-        yield f"it has {own['num_hidden_layers']} layers, and heads of one layer are run here"
-        return
-    if own.get("hidden_act", "silu") != "silu":
-        yield f"activation {own['hidden_act']}"
-    rope_type = str(rope.get("rope_type") or rope.get("type"))
-    if any(word in rope_type for word in ("dynamic", "longrope")):
-        yield "its rotary tables depend on the sequence"
-    shape = shape_of(raw, layers)
-    if min(shape.reads) < 0 or max(shape.reads) >= layers:
-        yield f"it reads what enters the layers {list(shape.reads)}, and the target has {layers}"
+    try:
+        shape = shape_of(raw, text.num_hidden_layers)
+    except StrictDataclassError as error:
+        reason = str(error).splitlines()[-1].partition("Error: ")[2]
+        yield f"its layer cannot be built from its config.json: {reason}"
         return
     tensors = _by_name(head)
     wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
-    for name in sorted(wanted.keys() - tensors.keys()):
-        yield f"it has no tensor {name}"
     for name, size in (wanted | optional).items():
         if name in tensors and (stored := tuple(tensors[name].shape)) != size:
             yield f"{name} is {list(stored)}, not {list(size)}"
-    unknown = tensors.keys() - wanted.keys() - optional.keys()
-    if unknown:
-        yield f"it has a tensor that such a head does not have, {min(unknown)}"
     yield from _wrong_ids(tensors, shape.drafted, text.vocab_size)
     if "embed_tokens.weight" not in tensors and shape.layer.hidden_size != text.hidden_size:
         yield (
             f"it has no embedding of its own, and the target's is {text.hidden_size} wide, not "
             f"{shape.layer.hidden_size}"
         )
+
+
+def not_run(target: ModelSource, head: ModelSource) -> Iterator[str]:
+    """What of a head for the target the built-in decoder does not run."""
+    raw, text = head.raw_config, target.config.get_text_config()
+    own, layers = layer_of(raw), text.num_hidden_layers
+    kind = own.get("model_type")
+    if kind not in _FAMILIES:
+        yield f"its layer is of the family {kind}, and {' and '.join(_FAMILIES)} are run here"
+        return
+    if own.get("num_hidden_layers", 1) != 1:
+        yield f"it has {own['num_hidden_layers']} layers, and heads of one layer are run here"
+        return
+    shape = shape_of(raw, layers)
+    if shape.layer.hidden_act != "silu":
+        yield f"its activation is {shape.layer.hidden_act}, and silu is run here"
+    if "sliding_attention" in (getattr(shape.layer, "layer_types", None) or ()):
+        yield "its layer sees a window of the text, and one that sees all of it is run here"
+    rope = shape.layer.rope_parameters
+    if rope["rope_type"] not in _ROTARY:
+        yield f"its rotary tables are {rope['rope_type']}, and {', '.join(_ROTARY)} are run here"
+    if rope.get("partial_rotary_factor", 1) != 1:
+        yield "it rotates a part of each query, and all of it is rotated here"
+    if min(shape.reads) < 0 or max(shape.reads) >= layers:
+        yield (
+            f"it reads what enters the layers {list(shape.reads)}, and the target's are 0 to "
+            f"{layers - 1}"
+        )
+    tensors = _by_name(head)
+    wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
+    if missing := sorted(wanted.keys() - tensors.keys()):
+        yield f"it has no tensor {_first(missing)}"
+    if unknown := sorted(tensors.keys() - wanted.keys() - optional.keys()):
+        yield f"it has a tensor that such a head does not have, {_first(unknown)}"
+    for name in sorted((wanted.keys() | optional.keys()) - {"d2t", "t2d"}):
+        if name in tensors and (dtype := tensors[name].dtype) not in _NUMBERS:
+            yield f"{name} is stored as {str(dtype).removeprefix('torch.')}, without a scale"
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def shape_of(raw: Mapping[str, Any], layers: int, engine: str | None = None) -> EagleShape:
@@ -133,7 +173,7 @@ def build_head(
         target.context_length,
     )
     parameters = sum(t.numel() for t in tensors.values() if t.is_floating_point())
-    return head, facts_of_head(
+    facts = facts_of_head(
         head,
         source,
         build,
@@ -144,6 +184,8 @@ def build_head(
         vocab_size=shape.drafted,
         has_kernel=has_kernel,
     )
+    misread = read_otherwise(source.raw_config, engine)
+    return head, msgspec.structs.replace(facts, misread=misread)
 
 
 def rotary_of(shape: EagleShape) -> nn.Module:
@@ -211,8 +253,11 @@ def _wrong_ids(tensors: Mapping[str, Tensor], drafted: int, vocabulary: int) -> 
     """What is wrong with the target's ids of the tokens that a head drafts."""
     if (offsets := tensors.get("d2t")) is None or offsets.shape != (drafted,):
         return
-    ids = torch.arange(drafted) + offsets
-    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
-        yield f"its d2t leads to token {int(ids.max())}, and the target has {vocabulary}"
+    ids = torch.arange(drafted) + offsets.long()
+    outside = ids[(ids < 0) | (ids >= vocabulary)]
+    if len(outside):
+        yield f"its d2t leads to token {int(outside[-1])}, and the target has {vocabulary}"
     elif "t2d" in tensors and ids.tolist() != tensors["t2d"].nonzero().flatten().tolist():
         yield "its d2t and t2d name different tokens, or the same in another order"
+    elif len(ids.unique()) < drafted:
+        yield "its d2t leads to the same token twice"

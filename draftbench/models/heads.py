@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust, refuse_missing
 from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
@@ -21,7 +23,36 @@ from draftbench.models.source import ModelSource
 WHERE_HEADS_ARE = (
     "give the folder of the head, which holds its config.json, or its hub id (org/name)"
 )
-_LAYER_IDS = ("eagle_aux_hidden_state_layer_ids", "target_layer_ids", "aux_hidden_state_layer_ids")
+
+
+class _LayerIds(msgspec.Struct):
+    """The fields in which a config.json may name the layers that a head reads."""
+
+    eagle_aux_hidden_state_layer_ids: list[int] | None = None
+    target_layer_ids: list[int] | None = None
+    aux_hidden_state_layer_ids: list[int] | None = None
+
+
+class _TrainedFor(msgspec.Struct):
+    verifier: dict[str, Any] | None = None
+
+
+class _Stated(_LayerIds):
+    """What is read of a head's config.json: a string "false" would be true."""
+
+    architectures: list[str] | None = None
+    speculators_model_type: str | None = None
+    draft_vocab_size: int | None = None
+    target_hidden_size: int | None = None
+    num_target_layers: int | None = None
+    norm_before_residual: bool | None = None
+    norm_before_fc: bool | None = None
+    fc_norm: bool | None = None
+    norm_output: bool | None = None
+    transformer_layer_config: dict[str, Any] | None = None
+    eagle_config: _LayerIds | None = None
+    dflash_config: _LayerIds | None = None
+    speculators_config: _TrainedFor | None = None
 
 
 def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> HeadSheet:
@@ -40,7 +71,7 @@ def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> He
             caveats=(),
             engines=tuple(_of_own_draft(own_draft)) if own_draft else (),
         )
-    raw = checkpoint_of(head, target.trust).raw_config
+    raw = _stated(checkpoint_of(head, target.trust))
     obstacles = tuple(_obstacles(raw, method, target))
     return HeadSheet(
         name=head,
@@ -49,6 +80,18 @@ def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> He
         caveats=tuple(_caveats(raw, method, target)),
         engines=() if obstacles else tuple(_engines(method, model, misread_by(raw, method))),
     )
+
+
+def _stated(head: ModelSource) -> Mapping[str, Any]:
+    """A head's config.json, whose fields are of their types."""
+    try:
+        msgspec.convert(head.raw_config, _Stated)
+    except msgspec.ValidationError as error:
+        raise ModelError(
+            f"cannot load the configuration of `{head.spec}`: config.json: {error}",
+            hint="correct the file, or download the head again",
+        ) from error
+    return head.raw_config
 
 
 def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
@@ -117,6 +160,20 @@ def silent_flags(raw: Mapping[str, Any], engine: str | None) -> dict[str, bool]:
     return {"norm_before_residual": True} if engine == "vllm" and of_speculators else {}
 
 
+def read_otherwise(raw: Mapping[str, Any], engine: str | None) -> dict[str, str]:
+    """What engines make of an EAGLE-3 head other than it was trained for, or other than the one
+    that measured it (None: the built-in decoder) where its config.json is silent.
+    """
+    found, measured = misread_by(raw, "eagle3"), silent_flags(raw, engine)
+    for other in ENGINE_RULES:
+        taken = silent_flags(raw, other)
+        for flag in (taken.keys() | measured.keys()) - raw.keys():
+            if taken.get(flag) != measured.get(flag):
+                value = str(bool(taken.get(flag))).lower()
+                found[other] = f"takes {flag} for {value}, which config.json does not say"
+    return found
+
+
 def _stated_kind(raw: Mapping[str, Any]) -> str:
     """What a config.json says that its model is."""
     named = [raw.get("speculators_model_type"), *(raw.get("architectures") or ())]
@@ -176,7 +233,7 @@ def layer_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 def layer_ids(raw: Mapping[str, Any]) -> list[int]:
     """The target's layers that a head reads; empty where its engine's default holds."""
     parts = [raw, *(raw.get(part) or {} for part in ("eagle_config", "dflash_config"))]
-    found = (part[name] for part in parts for name in _LAYER_IDS if part.get(name))
+    found = (part[name] for part in parts for name in _LayerIds.__struct_fields__ if part.get(name))
     return list(next(found, ()))
 
 

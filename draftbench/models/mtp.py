@@ -27,7 +27,8 @@ def check_mtp(target: ModelSource) -> tuple[str, ...]:
         own = own_draft_of(target.raw_config)
         hint = "leave `mtp` out"
         if own is not None:
-            hint = f"measure them on an engine that has them: {', '.join(own.options)}"
+            servers = [name for name in own.options if name != "transformers"]
+            hint = f"measure them on an engine that has them: {', '.join(servers)}"
         raise PairError(f"the built-in decoder cannot draft by `mtp`: {why}", hint=hint)
     layers = target.config.get_text_config().num_mtp_layers
     return (f"it drafts at most {layers} tokens a round, one by each layer",) if layers > 1 else ()

@@ -16,7 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -230,8 +230,8 @@ class ModelSource:
         return stored
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors of its safetensors files, or of a head's .gguf file, by name, for what
-        transformers does not load.
+        """The tensors of its files, or of a head's .gguf file, by name, for what transformers does
+        not load.
 
         Raises:
             ModelError: a file is missing or damaged.
@@ -245,17 +245,22 @@ class ModelSource:
                 import huggingface_hub
 
                 huggingface_hub.snapshot_download(
-                    where, revision=options["revision"], allow_patterns="*.safetensors"
+                    where, revision=options["revision"], allow_patterns=list(readers)
                 )
             found: dict[str, torch.Tensor] = {}
-            for file in sorted(folder.glob("*.safetensors")):
-                found |= load_file(file)
+            for kind, load in readers.items():
+                for file in sorted(folder.glob(kind)) if not found else ():
+                    found |= load(file)
             if not found:
                 raise FileNotFoundError("no file `model.safetensors`")
             return found
 
         from safetensors.torch import load_file
 
+        readers: dict[str, Any] = {"*.safetensors": load_file}
+        if self.trust.pickle:
+            pickled = partial(torch.load, map_location="cpu", weights_only=True)
+            readers["pytorch_model*.bin"] = pickled
         tensors: dict[str, torch.Tensor] = self._load("weights", read)
         return tensors
 
@@ -394,7 +399,7 @@ class ModelSource:
         except Exception as error:
             if isinstance(error, PermissionError):
                 hint = "see whether you may read it and its folder"
-            elif "does not recognize this architecture" in str(error):
+            elif re.search("does not recognize this architecture|custom code", str(error)):
                 hint = (
                     "a newer transformers may know it, and so may a serving engine (`--engine`); "
                     "`--trust-remote-code` runs code that the checkpoint brings"

@@ -32,6 +32,7 @@ from draftbench.planner.recommendation import (
     Recommendation,
 )
 from draftbench.records import DRAFTING_SETTINGS, SELF, Candidate, EngineFacts, candidate_names
+from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, cached_share, decode_seconds_of, not_answered
 
@@ -352,7 +353,7 @@ def unfinished(run: Run) -> str | None:
     is waited for.
     """
     under_way, written = run.manifest.under_way, len(run.trajectories)
-    responses = run.manifest.traffic.requests * run.manifest.question.samples
+    responses = run.manifest.requests * run.manifest.question.samples
     known = run.responses.keys() | {row.key for row in run.unanswered}
     if under_way is None and len(known) >= responses:
         return None
@@ -425,6 +426,17 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     if throttled:
         often = "once" if throttled == 1 else f"{throttled} times"
         yield Caveat("throttled", f"cores were throttled for heat {often}: timings are unsteady")
+    here = run.manifest.environment
+    elsewhere = [w.environment for w in run.workers if w.environment.machine != here.machine]
+    if elsewhere:
+        differ = dict.fromkeys(
+            name for machine in elsewhere for name in differing_machine(here, machine)
+        )
+        yield Caveat(
+            "other-machines",
+            f"workers on machines that differ in {', '.join(differ)} shared the responses and "
+            "replays, so that near ties may fall otherwise; all times are from one machine",
+        )
     yield from _of_stalls(run)
     decodes = run.decodes
     if run.served:  # the baseline is one for all, and a copy stands in the block of each candidate

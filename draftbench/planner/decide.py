@@ -275,7 +275,7 @@ class Evaluator:
         self.on_engine = bool(self.source.served)  # whether costs are those of an engine's rounds
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = ks_of(run)
-        # The run that costs come from may have requests of its own.
+        # With the costs of another run, its requests are resampled too.
         runs = filter(None, (run, self.source.run))
         self.drawn = DrawnRequests(t.request for each in runs for t in each.trajectories)
         self.effects = self._effects()
@@ -686,6 +686,32 @@ class DecisionAt:
         if self.choice is not None:
             return self.choice.k
         return 0 if self.decision == "do_not_speculate" else None
+
+    def stays(self, times: float) -> float:
+        """How likely so many times the requests, these among them, leave the answer as it is: the
+        same decision, and no choice that is faster by more than timing noise.
+
+        What their mean will be is drawn from the present doubt about requests, of which they leave
+        1 / `times`; time is not measured again (preposterior analysis, Raiffa & Schlaifer 1961).
+        """
+        leader, deciding = self.leader, self.deciding
+        if leader is None or deciding is None:
+            return 0.0
+        logs, own = self.evaluator.log_parts(self.concurrency, self.by), self._column(leader)
+        columns = np.array([each.column for each in self.competing], np.int64)
+        learned = math.sqrt(1 - 1 / times) * logs.requests[:, columns]
+        then = self._drawn.mean(axis=0) + np.insert(learned, 0, 0.0, axis=1)  # nothing of plain
+        pick = 0 if self.decision == "do_not_speculate" else own
+        as_good = then[:, 1:].max(axis=1) - then[:, pick] <= math.log1p(TIMING_NOISE)
+        left = logs.requests[:, leader.column] / math.sqrt(times) + logs.time[:, leader.column]
+        low, high = quantiles(left - left.mean(), (0.025, 0.975))
+        beyond = then[:, own] - math.log(self.min_speedup * (1 + TIMING_NOISE))
+        same = {
+            "speculate": beyond + low > 0,
+            "do_not_speculate": beyond + high <= 0,
+            "inconclusive": (beyond + low <= 0) & (beyond + high > 0),
+        }[self.decision]
+        return float((same & as_good).mean())
 
     @cached_property
     def settled_by(self) -> Remedy | None:

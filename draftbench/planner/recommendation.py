@@ -36,6 +36,7 @@ CaveatKind = Literal[
     "concurrency",
     "stalled",
     "busy-machine",
+    "other-machines",
     "throttled",
     "drift",
     "looping",

@@ -1,5 +1,5 @@
 """What a sweep asks the planner while it measures: which k's are worth decoding or starting an
-engine with, and when the passes of a candidate are timed well enough.
+engine with, when the passes of a candidate are timed well enough, and when the answer is settled.
 
 All answers follow from recorded observations alone, so that a sweep that resumes gets the same.
 """
@@ -24,7 +24,7 @@ from draftbench.planner.decide import (
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.passes import STALL
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
-from draftbench.run_folder.run import Run
+from draftbench.run_folder.run import Run, part_of, waves
 
 # Timing need not add less to the interval (half its width, of the logarithm) than `_FINEST`, and
 # not more than `_COARSEST`; between these, at most such shares of what requests add and of the
@@ -35,6 +35,8 @@ _SHARE_OF_REQUESTS, _SHARE_OF_DISTANCE = 1 / 2, 1 / 4
 _LEAST_PASSES = 3 * SAMPLES_PER_VISIT
 # Timing takes at most a third of what it and decoding take.
 SHARE_OF_DECODING = 1 / 2
+# How likely an answer stays as it is that is called settled.
+_SETTLED = 0.95
 
 
 def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int = 2) -> list[int]:
@@ -135,6 +137,26 @@ def timed_enough(
     of_requests = 1.96 * math.sqrt(best.parts[0])
     small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
     return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
+
+
+def settled(run: Run, requests: int) -> bool:
+    """Whether the answer is settled: with 95% probability, measuring all the `requests`, of which
+    those of the run are a random sample, would give the same decision at every load, and no choice
+    that is faster by more than timing noise.
+    """
+    evaluator = Evaluator(run, DecisionOptions())
+    times = requests / len({trajectory.request for trajectory in run.trajectories})
+    return all(evaluator.at(load).stays(times) >= _SETTLED for load in evaluator.concurrencies())
+
+
+def settled_after(run: Run) -> int | None:
+    """The requests, in waves, that would have settled a run's answer; None: no fewer than all."""
+    begun = list[str]()
+    for wave in waves({trajectory.request for trajectory in run.trajectories})[:-1]:
+        begun += wave
+        if settled(part_of(run, set(begun)), run.manifest.traffic.requests):
+            return len(begun)
+    return None
 
 
 def _unstalled(point: CostPoint) -> int:

@@ -28,7 +28,7 @@ from draftbench.planner.recommendation import (
     Recommendation,
 )
 from draftbench.records import SELF
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     SHELL_WORD,
     Cell,
     Section,

@@ -24,7 +24,7 @@ from draftbench.report.plot import (
     short,
     values_axis,
 )
-from draftbench.report.terminal.text import Cell, Section, counted
+from draftbench.report.text import Cell, Section, counted
 from draftbench.run_folder.run import Run
 
 _SPEED_UP = "decode speed-up (×)"

@@ -34,7 +34,7 @@ from draftbench.records import SELF
 from draftbench.report import answer as words
 from draftbench.report.charts import Bar, bars, charts_of
 from draftbench.report.plot import STYLE
-from draftbench.report.terminal.text import Section, counted, numeric, printable, shown
+from draftbench.report.text import Section, counted, numeric, printable, shown
 from draftbench.run_folder.manifest import flag_of
 from draftbench.run_folder.run import Run
 from draftbench.safe_files import GENERATOR
@@ -218,6 +218,8 @@ def _facts(name: str, run: Run) -> dict[str, str]:
     }
     threads = counted(machine.threads, "thread")
     read = f"{counted(traffic.requests, 'request')} of {counted(traffic.rows, 'row')}"
+    if settled_after := manifest.effort.settled_after:
+        read += f"; settled after {settled_after}, the others were not measured"
     left_out = [f"{count} left out: {reason}" for reason, count in traffic.dropped.items()]
     duplicates = [f"{counted(traffic.merged, 'duplicate')} merged"] if traffic.merged else []
     hardware = [machine.processor, machine.accelerator, machine.platform]

@@ -18,7 +18,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.report.terminal.text import printable
+from draftbench.report.text import printable
 from draftbench.safe_files import GENERATOR
 
 # At 72 dots per inch a unit is a point, and a CSS pixel of a drawing that is not scaled.

@@ -7,7 +7,6 @@ compared only between equal environments.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import platform
 import re
@@ -19,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from draftbench.errors import RunFolderError
-from draftbench.records import Candidate, Count, DraftingMode, Record
+from draftbench.records import Candidate, Count, DraftingMode, Environment, Record
 from draftbench.safe_files import without_controls
 
 # Of the layout of run folders; one of another layout is not read.
@@ -107,6 +106,7 @@ class Effort(Record, frozen=True):
     controls: bool  # whether prompt lookup and the target itself are measured too
     sample: Count | None = None  # how many requests were drawn from the traffic; None: all
     processes: Few = 1  # in how many each candidate is timed and decoded; of an engine starts
+    settled_after: Few | None = None  # requests with which --until settled ended; None: all
 
 
 class TrafficFacts(Record, frozen=True):
@@ -119,25 +119,6 @@ class TrafficFacts(Record, frozen=True):
     dropped: dict[str, Count]  # rows left out, by reason
     revision: str | None = None  # commit of a data set of the hub; None for files and suites
     constrained: Count = 0  # requests with structured output
-
-
-class Environment(Record, frozen=True):
-    """The machine and the software; times are only compared between equal ones."""
-
-    platform: str  # operating system and architecture
-    processor: str  # its name
-    cores: Few  # of the processor
-    threads: Few
-    accelerator: str | None  # GPU, or None
-    python: str  # version
-    packages: dict[str, str]  # versions
-    load: Real | None = None  # load average per core before the run computed anything
-
-    @property
-    def machine(self) -> str:
-        """What must agree for times to be comparable, as one word."""
-        parts = (self.platform, self.processor, self.cores, self.threads, self.accelerator)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
 class Seal(Record, frozen=True):
@@ -171,6 +152,11 @@ class Manifest(Record, frozen=True):
     under_way: tuple[Candidate, ...] | None = None
     sealed: dict[str, Seal] | None = None
 
+    @property
+    def requests(self) -> int:
+        """How many requests the last sweep measured once it is done."""
+        return self.effort.settled_after or self.traffic.requests
+
 
 def refuse_other_schema(raw: bytes, known: int, where: str, if_older: str) -> None:
     """Refuse a JSON document by its `schema_version`, which every layout has; `if_older` is the
@@ -201,15 +187,24 @@ def differing_question(before: Manifest, after: Manifest) -> Differences:
 
 
 def differing_environment(before: Manifest, after: Manifest) -> Differences:
-    """The facts in which two environments differ."""
+    """The facts in which the environments of two runs differ, draftbench among them."""
+    one, other = (
+        {"draftbench": manifest.draftbench, **_facts(manifest.environment)}
+        for manifest in (before, after)
+    )
+    return _differences(one, other)
 
-    def facts(manifest: Manifest) -> dict[str, object]:
-        machine = msgspec.structs.asdict(manifest.environment)
-        del machine["load"]
-        packages = machine.pop("packages")
-        return {"draftbench": manifest.draftbench, **machine, **packages}
 
-    return _differences(facts(before), facts(after))
+def differing_machine(before: Environment, after: Environment) -> Differences:
+    """The facts in which two machines differ."""
+    return _differences(_facts(before), _facts(after))
+
+
+def _facts(environment: Environment) -> dict[str, object]:
+    machine = msgspec.structs.asdict(environment)
+    del machine["load"]
+    packages = machine.pop("packages")
+    return {**machine, **packages}
 
 
 def _differences(before: dict[str, object], after: dict[str, object]) -> Differences:

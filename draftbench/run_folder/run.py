@@ -7,7 +7,7 @@ baseline of the same process. All other repeated measurements are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from draftbench.records import (
     Served,
     StackReplay,
     Trajectory,
+    WorkerFacts,
     stacked,
 )
 from draftbench.run_folder.folder import RunFolder
@@ -43,6 +44,8 @@ from draftbench.run_folder.served import (
 
 # A sweep decodes on responses of at least this many tokens, unless there are none.
 SHORTEST_DECODED = 8
+# Requests of the first wave.
+WAVE = 64
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Run:
     facts: tuple[ModelFacts, ...]
     failures: tuple[Failure, ...]
     states: tuple[MachineState, ...] = ()
+    workers: tuple[WorkerFacts, ...] = ()
     engines: tuple[EngineFacts, ...] = ()
     served: tuple[Served, ...] = ()
     partial: tuple[Served, ...] = ()
@@ -148,8 +152,8 @@ def read_run(folder: RunFolder) -> Run:
 
 
 def _as_by_one(run: Run) -> Run:
-    """The responses and replays of the built-in decoder in the order in which one worker makes
-    them, whoever of several came first: the longest prompts first, one candidate after the other.
+    """The responses and replays of the built-in decoder in one order, whoever of several workers
+    came first: the longest prompts first, one candidate after the other.
     """
     question = run.manifest.question
     if question.engine is not None:
@@ -234,9 +238,20 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         facts=tuple(r for r in records if isinstance(r, ModelFacts)),
         failures=tuple(failures.values()),
         states=tuple(r for r in records if isinstance(r, MachineState)),
+        workers=tuple(r for r in records if isinstance(r, WorkerFacts)),
         engines=tuple(r for r in records if isinstance(r, EngineFacts)),
         served=served,
         partial=tuple(partial),
+    )
+
+
+def part_of(run: Run, requests: Collection[str]) -> Run:
+    """The run as it were with some of its requests alone."""
+    return replace(
+        run,
+        trajectories=tuple(row for row in run.trajectories if row.request in requests),
+        replays=tuple(row for row in run.replays if row.request in requests),
+        decodes=tuple(row for row in run.decodes if row.request in requests),
     )
 
 
@@ -262,6 +277,17 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
         complete = {process for process, part in by_process.items() if part == whole}
         counted[unit] = complete or {list(by_process)[-1]}
     return [row for row in rows if row.process in counted[unit_of(row)]]
+
+
+def waves(requests: Iterable[str]) -> list[list[str]]:
+    """Requests in the order of their keyed hashes, so that every beginning is a random sample:
+    `WAVE` of them, then as many again as there were before, and so on to the last.
+    """
+    ordered, found, begun = sorted(requests), list[list[str]](), 0
+    while begun < len(ordered):
+        found.append(ordered[begun : max(2 * begun, WAVE)])
+        begun += len(found[-1])
+    return found
 
 
 def to_decode(trajectories: Iterable[Trajectory], count: int) -> list[Trajectory]:

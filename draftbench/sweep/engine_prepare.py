@@ -48,9 +48,9 @@ from draftbench.models.drafting import (
     speculation_of,
     too_short,
 )
-from draftbench.models.eagle import misfits
+from draftbench.models.eagle import misfits, not_run
 from draftbench.models.engine_rules import ENGINE_RULES, engine_answers, engine_called
-from draftbench.models.heads import WHERE_HEADS_ARE, check_fit, misread_by
+from draftbench.models.heads import WHERE_HEADS_ARE, check_fit, misread_by, unfit
 from draftbench.models.levels import made_by
 from draftbench.models.quantize import Build, check_level
 from draftbench.models.source import ModelSource
@@ -607,7 +607,9 @@ def _check_head(
         if not (head.local or head.on_hub):
             raise ModelError("it is not on this machine", hint=_MODELS)
         caveats, refusal = check_fit(target.source, head), _not_started(engine, head)
-        obstacle = obstacle or next(misfits(target.source, head), None)
+        if wrong := tuple(misfits(target.source, head)):
+            raise unfit(target.source, head, wrong)
+        obstacle = obstacle or next(not_run(target.source, head), None)
     except PairError:
         raise
     except ModelError as error:  # the engine may run where it can be read

@@ -22,7 +22,7 @@ from draftbench.sweep.options import Watcher
 from draftbench.sweep.pool import Pool
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import SweepState
-from draftbench.sweep.worker import Private
+from draftbench.sweep.worker import Keep, Private
 
 
 def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
@@ -62,9 +62,12 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         folder.note_sweep(prepared.manifest, prepared.candidates)
         known = list(state.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
+        # With `--until settled` what is due grows wave by wave.
+        while not left and state.next_wave():
+            left = state.left()
         if not left and not state.plain_left():
             watcher.note("everything is measured already; no model is loaded")
-            folder.note_sweep(prepared.manifest, None)
+            folder.note_sweep(state.manifest(), None)
             return folder
         worker: Pool | EngineWorker
         if prepared.serving is not None:
@@ -72,35 +75,55 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         else:
             worker = stack.enter_context(Pool(prepared, state, keep, watcher))
         failed: set[Candidate] = set()
-        repeats = prepared.options.repeats
-        # All candidates once, then again in reverse order and so on: drift of the machine then
-        # affects all of them alike.
-        for repeat in range(repeats):
-            last = repeat + 1 == repeats
-            if repeat > 0:
-                left = state.left()[:: -1 if repeat % 2 else 1]
-                what = "repeat" if prepared.serving else "process"
-                watcher.note(f"{what} {repeat + 1} of {repeats}")
-            for candidate in left:
-                # Skip a candidate that failed before any server answered: it would fail again.
-                if candidate in failed and not state.answered(candidate):
-                    continue
-                failure = worker.attempt(candidate)
-                if failure is not None:
-                    watcher.note(f"{candidate} failed: {failure.reason}")
-                    keep([failure])
-                    failed.add(candidate)
-                # Failures of earlier runs no longer hold.
-                elif last and candidate in state.failures and candidate not in failed:
-                    del state.failures[candidate]
-                    gone = Failure(
-                        candidate=candidate, stage="measure", reason="", hint="", resolved=True
-                    )
-                    keep([gone])
-            if isinstance(worker, EngineWorker):
-                worker.end_repeat()
-        folder.note_sweep(prepared.manifest, None)
+        while True:
+            if isinstance(worker, Pool):
+                worker.share_replays([each for each in left if each not in failed])
+            _measure(left, worker, state, failed, keep, watcher)
+            measured = state.requests
+            if not state.next_wave():
+                break
+            watcher.note(f"not settled after {measured} of {len(prepared.prompts)} requests")
+            left = state.left()
+        folder.note_sweep(state.manifest(), None)
     return folder
+
+
+def _measure(
+    left: Sequence[Candidate],
+    worker: Pool | EngineWorker,
+    state: SweepState,
+    failed: set[Candidate],
+    keep: Keep,
+    watcher: Watcher,
+) -> None:
+    """Measure what is due of candidates, all once, then again in reverse order and so on: drift of
+    the machine then affects all of them alike. Those that fail join the `failed`.
+    """
+    options = state.prepared.options
+    for repeat in range(options.repeats):
+        last = repeat + 1 == options.repeats
+        if repeat > 0:
+            left = state.left()[:: -1 if repeat % 2 else 1]
+            what = "repeat" if options.serving else "process"
+            watcher.note(f"{what} {repeat + 1} of {options.repeats}")
+        for candidate in left:
+            # Skip a candidate that failed before any server answered: it would fail again.
+            if candidate in failed and not state.answered(candidate):
+                continue
+            failure = worker.attempt(candidate)
+            if failure is not None:
+                watcher.note(f"{candidate} failed: {failure.reason}")
+                keep([failure], ())
+                failed.add(candidate)
+            # Failures of earlier runs no longer hold.
+            elif last and candidate in state.failures and candidate not in failed:
+                del state.failures[candidate]
+                gone = Failure(
+                    candidate=candidate, stage="measure", reason="", hint="", resolved=True
+                )
+                keep([gone], ())
+        if isinstance(worker, EngineWorker):
+            worker.end_repeat()
 
 
 def _audit(mode: DraftingMode, watcher: Watcher) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -33,6 +33,21 @@ from draftbench.traffic import TrafficQuery
 
 # Requests that a server answers at once at times of arrival, unless its engine answers more.
 SLOTS = 16
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A Ray cluster and, once it was asked, its workers: how many, what each needs of a node, and
+    the node of the one that times.
+    """
+
+    address: str | None  # None: the current one, or one that is started on this machine
+    workers: int = 0
+    needs: Mapping[str, float] = field(default_factory=dict)
+    timing_node: str | None = None
+
+    def __str__(self) -> str:
+        return self.address or "ray"
 
 
 @dataclass(frozen=True)
@@ -105,6 +120,20 @@ def _cards(text: str) -> tuple[int, ...]:
     except ValueError:
         pass
     raise UsageError(f"--cards {text}: expected numbers of GPUs", hint="for example --cards 0-7")
+
+
+def _workers(text: str) -> int | RayCluster:
+    """`4`, `ray` or `ray://HOST:PORT`."""
+    if text == "ray":
+        return RayCluster(None)
+    if text.startswith("ray://"):
+        return RayCluster(text)
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise UsageError(
+        f"--workers {text}: expected a number from 1, ray or ray://HOST:PORT",
+        hint="for example --workers 4",
+    )
 
 
 def _temperature(text: str) -> float:
@@ -301,6 +330,14 @@ class SweepOptions:
         "HOW",
         among=("best", "all", "none", "replay"),
     )
+    until: str = in_built_in(
+        "all",
+        "When to end: all the requests are measured, or the answer is settled: with 95% "
+        "probability the others would not change it.",
+        "WHEN",
+        among=("all", "settled"),
+        hint="an engine answers all the requests that --sample names",
+    )
     measure_requests: int = in_measure(
         30, "Decode this many of the requests for real; the others are only replayed.", min=1
     )
@@ -347,12 +384,14 @@ class SweepOptions:
         "Exit 1 if speculation changes what the target writes.",
         hint="whether texts are the same is measured anyway",
     )
-    workers: int | None = in_built_in(
+    workers: int | RayCluster | None = in_built_in(
         None,
-        "Share responses and replays among so many processes, each of which loads the target; a "
-        "crash costs one task. Steps are timed by one of them alone (default: this process).",
+        "Share responses and replays among so many processes, each of which loads the target, or "
+        "among a Ray cluster: ray (the current one, or a local one), ray://HOST:PORT. A crash "
+        "costs one task. Steps are timed by one of them alone (default: this process).",
+        "N",
         hint="an engine runs in separate processes anyway",
-        min=1,
+        parse=_workers,
     )
     cards: tuple[int, ...] | None = in_built_in(
         None,
@@ -379,7 +418,14 @@ class SweepOptions:
     @property
     def at_once(self) -> int:
         """How many workers share the sweep."""
+        if isinstance(self.workers, RayCluster):
+            return self.workers.workers
         return len(self.cards or ()) or self.workers or 1
+
+    @property
+    def cluster(self) -> RayCluster | None:
+        """The cluster on which the workers run."""
+        return self.workers if isinstance(self.workers, RayCluster) else None
 
     @property
     def elsewhere(self) -> bool:
@@ -446,6 +492,11 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
         raise UsageError(
             f"draftbench cannot start `{serving.engine}`",
             hint=f"give its address with --server, or one of {', '.join(STARTED)}",
+        )
+    if options.until == "settled" and options.measure == "replay":
+        raise UsageError(
+            "--until settled with --measure replay, which times nothing and so answers nothing",
+            hint="leave --measure out: the best k's are decoded, on the first requests",
         )
     # llama.cpp does not return the best token at every position of a prompt.
     if serving.replay == "engine" and serving.engine == "llama.cpp":

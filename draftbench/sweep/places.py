@@ -1,4 +1,4 @@
-"""Where a worker runs: in this process, or in a child.
+"""Where a worker runs: in this process, or in a child (on a cluster: `ray_cluster.py`).
 
 A worker sends one message at a time and waits for its answer, so that nothing is written or
 drawn beside what it times. A child whose parent is gone ends at its next message.
@@ -6,19 +6,26 @@ drawn beside what it times. A child whose parent is gone ends at its next messag
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
+import platform
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Protocol
 
-from draftbench.decoder.device import set_threads
+import msgspec
+
+from draftbench.decoder.device import card_names, set_threads
 from draftbench.errors import DraftbenchError, ModelError
 from draftbench.models.source import ModelSource
+from draftbench.records import WorkerFacts
+from draftbench.run_folder.manifest import environment
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.worker import Keep, Task, Worker
@@ -26,8 +33,8 @@ from draftbench.sweep.worker import Keep, Task, Worker
 # How long a child that closed its pipe may take to end, before it is killed.
 _LAST_SECONDS = 5.0
 
-# What a worker says and with which values: `ready` for a task, `begin` once its models are there,
-# `done`, `fatal`, or a method of those that keep and watch.
+# What a worker says and with which values: `ready` for a task, with its machine and the name of it;
+# `begin` once the target is there, `done`, `fatal`, or a method of those that keep and watch.
 Message = tuple[str, tuple[Any, ...]]
 
 
@@ -72,12 +79,16 @@ class Here:
 
     def __init__(self, prepared: Prepared, keep: Keep, watcher: Watcher) -> None:
         self._worker = Worker(prepared, keep, watcher)
-        self._message: Message | None = ("ready", (None,))
+        self._task: Task | None = None
+        self._message: Message | None = ("ready", (None, ""))
 
     def answer(self, value: Task | None) -> None:
         if value is not None:
             self._worker.prepare(value)
-            self._message = "done", (self._worker.take(value),)
+            self._task, self._message = value, ("begin", ())
+        elif self._task is not None:
+            task, self._task = self._task, None
+            self._message = "done", (self._worker.take(task),)
 
     def hear(self) -> Message | None:
         message, self._message = self._message, None
@@ -102,7 +113,7 @@ class Child:
     def __init__(self, prepared: Prepared, card: int | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(prepared, theirs), daemon=True)
+        self._process = context.Process(target=work, args=(prepared, theirs), daemon=True)
         with _seeing(card):
             self._process.start()
         theirs.close()
@@ -149,14 +160,20 @@ class Child:
 
 def for_workers(prepared: Prepared) -> Prepared:
     """What a worker elsewhere knows of a sweep: no prompts, which come with its tasks, and no
-    configurations and tokenizers read so far, since a checkpoint's code does not pickle.
+    configurations and tokenizers read so far, since a checkpoint's code does not pickle. Folders
+    are named from the root, as another machine finds them.
     """
-    trust = prepared.options.trust
+
+    def anew(source: ModelSource) -> ModelSource:
+        spec = str(Path(source.spec).expanduser().absolute()) if source.local else source.spec
+        return ModelSource(spec, prepared.options.trust)
+
     return replace(
         prepared,
-        target=ModelSource(prepared.target.spec, trust),
-        drafts={name: ModelSource(s.spec, trust) for name, s in prepared.drafts.items()},
+        target=anew(prepared.target),
+        drafts={name: anew(source) for name, source in prepared.drafts.items()},
         prompts=(),
+        traffic=msgspec.structs.replace(prepared.traffic, first=None),
     )
 
 
@@ -197,16 +214,27 @@ class _Parent:
             raise SystemExit(1) from error
 
 
-def _work(prepared: Prepared, pipe: Connection) -> None:
+def where_it_runs(process: str, prepared: Prepared) -> WorkerFacts:
+    """The machine and the software of the worker in this process."""
+    threads, device = prepared.manifest.environment.threads, prepared.build.device
+    return WorkerFacts(
+        process=process,
+        node=hashlib.sha256(platform.node().encode()).hexdigest()[:8],
+        environment=environment(threads, card_names(device)),
+    )
+
+
+def work(prepared: Prepared, pipe: Connection) -> None:
     """The child: one task after the other."""
     parent: Any = _Parent(pipe)
     try:
         set_threads(prepared.manifest.environment.threads)
         worker = Worker(prepared, parent.keep, parent)
-        task = parent.ready(None)
+        facts = where_it_runs(worker.process, prepared)
+        task = parent.ready(facts, platform.node())
         while True:
             worker.prepare(task)
-            parent.begin(task.seconds)
+            parent.begin()
             task = parent.done(worker.take(task))
     except DraftbenchError as error:
         parent.fatal(type(error).__name__, error.message, error.hint)

@@ -2,14 +2,13 @@
 
 The target answers the requests group by group, and each candidate is replayed along them group by
 group. Groups follow from the requests alone, so that it does not matter who takes one: several
-workers share them. What is timed is timed and decoded by the first worker, while the others wait. A
-worker that dies costs its task, which is done again; a task that ends `MOST_TRIES` of them costs
-its candidate.
+workers share them. What is timed is timed and decoded by the first worker once the others have
+ended. A worker that dies costs its task, which is done again; a task that ends `MOST_TRIES` of them
+costs its candidate. A worker that cannot load or run the target is let go.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,9 @@ from typing import Any, Self
 from draftbench.errors import DraftbenchError, ModelError, RunFolderError, TrafficError
 from draftbench.measure.decoding import repeats_of
 from draftbench.measure.trajectories import refuse_foreign_log
-from draftbench.records import Candidate, Failure, ModelFacts, Observation
+from draftbench.records import Candidate, Failure, ModelFacts, Observation, WorkerFacts
 from draftbench.run_folder.folder import PrivateText
+from draftbench.run_folder.manifest import difference_lines, differing_machine
 from draftbench.sweep.failures import failure, parts_missing, timed_out
 from draftbench.sweep.options import Watcher
 from draftbench.sweep.places import Child, Here, Place, WorkerDiedError, for_workers
@@ -54,12 +54,13 @@ class _Seat:
     """One of the workers: where it runs, and what it does."""
 
     place: Place
-    card: int | None = None
+    where: Any  # the card, or the node of a cluster; None: any
+    facts: WorkerFacts | None = None  # None: it runs in this process, or did not begin yet
+    node: str = ""  # the name of its machine
     waits: bool = False  # for a task
     job: _Job | None = None
     candidate: Candidate | None = None  # of its last job
-    begun: float = 0.0
-    deadline: float = math.inf
+    begun: float | None = None  # its job, once the target is loaded
     deaths: int = 0  # before any was ready
 
 
@@ -82,24 +83,28 @@ class Pool:
         self._loaded: set[Candidate | None] = set()  # by a worker of this sweep
         self._spent = defaultdict[Candidate, float](float)  # seconds of each candidate
         self._failed: dict[Candidate, Failure] = {}  # while they were replayed
+        # Who cannot load which draft, by the names of machines.
+        self._refused = defaultdict[Candidate | None, set[str]](set)
         self._timed = False
         self._seats: list[_Seat] = []
+        self._wheres: list[Any] = [*(self.options.cards or [None] * self.options.at_once)]
+        if self.options.cluster:
+            self._wheres[0] = self.options.cluster.timing_node
 
     def __enter__(self) -> Self:
-        try:
-            for card in self.options.cards or [None] * self.options.at_once:
-                self._seats.append(_Seat(self._begin(card), card))
-            self._answer_requests()
-            if len(self._seats) > 1:
-                self._replay()
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         for seat in self._seats:
             seat.place.end()
+
+    def share_replays(self, candidates: Sequence[Candidate]) -> None:
+        """Have the responses written that are due, and if there are several workers, candidates
+        replayed along them.
+        """
+        self._answer_requests()
+        if self.options.at_once > 1:
+            self._replay(candidates)
 
     def attempt(self, candidate: Candidate) -> Failure | None:
         """Measure what is left of one candidate; what is wrong with it alone is returned, not
@@ -110,6 +115,8 @@ class Pool:
         """
         if failed := self._failed.pop(candidate, None):
             return failed
+        # Nobody else is at work while something is timed.
+        self._staff(1)
         if self._timed and self.options.processes > 1:
             self._renew(self._seats[0])
         self._timed = True
@@ -131,13 +138,14 @@ class Pool:
                     failed = self._share({candidate: each}, self._seats).get(candidate)
                 case Timing() | Decoding():
                     self._announce(candidate, step)
-                    failed = self._share({candidate: [step]}, self._seats[:1]).get(candidate)
+                    failed = self._share({candidate: [step]}, self._seats).get(candidate)
             if failed:
                 return failed
 
     def _answer_requests(self) -> None:
         """Have the missing responses written, and see that there is something to draft."""
         missing = self.state.unanswered()
+        self._staff(len(missing))
         # A response that is written still has to be scored, which can take as long.
         units = 2 * sum(map(len, missing))
         self.watcher.stage("responses of the target, written and scored", units)
@@ -157,13 +165,23 @@ class Pool:
                 f"{len(self.state.responses)} responses"
             )
 
-    def _replay(self) -> None:
-        """Replay all candidates at once, each by as few workers as keep all busy."""
-        groups = {c: self.state.unreplayed(c) for c in self.prepared.candidates if not c.beneath}
+    def _replay(self, candidates: Sequence[Candidate]) -> None:
+        """Replay candidates at once, each by as few workers as keep all busy."""
+        groups = {c: self.state.unreplayed(c) for c in candidates if not c.beneath}
         responses = sum(len(group) for some in groups.values() for group in some)
+        self._staff(sum(map(len, groups.values())))
         self.watcher.stage(f"replay by {len(self._seats)} workers", responses)
         left = {c: [Replaying([group]) for group in some] for c, some in groups.items()}
         self._failed = {c: f for c, f in self._share(left, self._seats).items() if c}
+
+    def _staff(self, tasks: int) -> None:
+        """Have as many workers as share so many tasks, of those that were asked for."""
+        most = max(1, tasks)
+        for seat in self._seats[most:]:
+            seat.place.end()
+        del self._seats[most:]
+        for where in self._wheres[len(self._seats) : most]:
+            self._seats.append(_Seat(self._begin(where), where))
 
     def _announce(self, candidate: Candidate, step: Timing | Decoding) -> None:
         match step:
@@ -187,15 +205,19 @@ class Pool:
         """
         left: Left = {c: deque(_Job(c, step) for step in some) for c, some in steps.items()}
         failed: dict[Candidate | None, Failure] = {}
+        self._refused.clear()
         while any(left.values()) or any(seat.job for seat in seats):
             self._hand_out(left, seats)
             self._wait(seats)
-            for seat in seats:
+            for seat in list(seats):
                 job = seat.job
                 try:
-                    wrong = self._listen(seat)
+                    wrong = self._listen(seat, left)
                 except WorkerDiedError as died:
                     wrong = self._died(seat, died, left)
+                except ModelError as error:
+                    wrong = None
+                    self._let_go(seat, error, left)
                 if wrong and job:
                     failed[job.candidate] = wrong
                     left[job.candidate].clear()
@@ -207,14 +229,32 @@ class Pool:
         """
         for seat in seats:
             busy = Counter(other.candidate for other in seats if other.job)
-            open_to = [c for c, jobs in left.items() if jobs and self._may_load(c, busy)]
+            open_to = [
+                candidate
+                for candidate, jobs in left.items()
+                if jobs
+                and seat.node not in self._refused[candidate]
+                and self._may_load(candidate, busy)
+            ]
             if not seat.waits or not open_to:
                 continue
             candidate = min(open_to, key=lambda c: (c != seat.candidate, busy[c]))
             job = left[candidate].popleft()
             seat.job, seat.candidate, seat.waits = job, candidate, False
-            seat.begun, seat.deadline = time.monotonic(), math.inf
+            self._refuse_other_machine(seat)
             seat.place.answer(self._task(job))
+
+    def _refuse_other_machine(self, seat: _Seat) -> None:
+        """Raise a ModelError where times would mix with those of another machine."""
+        if seat.facts is None or not seat.job or isinstance(seat.job.step, (Answering, Replaying)):
+            return
+        here = self.prepared.manifest.environment
+        if differ := difference_lines(differing_machine(here, seat.facts.environment)):
+            raise ModelError(
+                f"no worker is left where this run times its steps: {seat.node} differs in "
+                f"{'; '.join(differ)}",
+                hint="the same command resumes once a worker can load the target there",
+            )
 
     def _may_load(self, candidate: Candidate | None, busy: Counter[Candidate | None]) -> bool:
         """Whether one more worker may load target and candidate: one alone finds to how many rows
@@ -233,36 +273,62 @@ class Pool:
         return facts[-1] if facts and known else None
 
     def _task(self, job: _Job) -> Task:
-        candidate, limit = job.candidate, self.options.candidate_timeout
+        candidate = job.candidate
         known = {model: self._loaded_as(model) for model in (None, candidate)}
         return Task(
             candidate,
             job.step,
             {model: facts for model, facts in known.items() if facts},
             self._longest if candidate else None,
-            limit - self._spent[candidate] if candidate and limit else None,
+            self._seconds_left(candidate),
         )
+
+    def _seconds_left(self, candidate: Candidate | None) -> float | None:
+        """What --candidate-timeout leaves of the seconds that all workers together may spend on a
+        candidate; None: it sets no limit.
+        """
+        if candidate is None or self.options.candidate_timeout is None:
+            return None
+        now = time.monotonic()
+        at_work = (
+            now - seat.begun
+            for seat in self._seats
+            if seat.begun is not None and seat.job and seat.job.candidate == candidate
+        )
+        spent = self._spent[candidate] + sum(at_work)
+        return max(0.0, self.options.candidate_timeout - spent)
 
     def _wait(self, seats: Sequence[_Seat]) -> None:
         """Wait until a worker says something, its time is up, or it is time to look at them."""
-        until = min(seat.deadline for seat in seats) - time.monotonic()
+        jobs = [seat.job for seat in seats if seat.job]
+        limits = [self._seconds_left(job.candidate) for job in jobs]
+        # Of several at one candidate each spends its seconds.
+        until = min((s / len(jobs) for s in limits if s is not None), default=_LOOK_SECONDS)
         at_work = [seat.place for seat in seats if not seat.waits]
-        seats[0].place.wait(at_work, max(0.0, min(until, _LOOK_SECONDS)))
+        seats[0].place.wait(at_work, min(until, _LOOK_SECONDS))
 
-    def _listen(self, seat: _Seat) -> Failure | None:
-        """Take what a worker says until it waits for a task or says no more."""
+    def _listen(self, seat: _Seat, left: Left) -> Failure | None:
+        """Take what a worker says until it waits for a task or says no more.
+
+        Raises:
+            ModelError: it cannot load or run the target.
+            DraftbenchError: what else ends the sweep.
+            WorkerDiedError: it has ended.
+        """
         while not seat.waits and (message := seat.place.hear()):
             match message:
-                case "ready", (machine,):
-                    seat.waits, seat.deaths = True, 0
-                    self._keep([] if machine is None else [machine])
-                case "begin", (seconds,):
+                case "ready", (facts, node):
+                    seat.waits, seat.deaths, seat.facts, seat.node = True, 0, facts, node
+                    self._keep([facts] if facts else [])
+                case "begin", ():
                     seat.begun = time.monotonic()
-                    seat.deadline = seat.begun + (math.inf if seconds is None else seconds)
                     seat.place.answer(None)
                 case "done", (failed,):
-                    self._end_of_job(seat)
+                    job = self._end_of_job(seat)
                     seat.waits = True
+                    if failed and job and self._may_load_elsewhere(seat, job, failed):
+                        left[job.candidate].appendleft(job)
+                        return None
                     return failed
                 case "fatal", (kind, message, hint):
                     raise _FATAL.get(kind, ModelError)(message, hint=hint)
@@ -272,11 +338,40 @@ class Pool:
                 case what, values:
                     getattr(self.watcher, what)(*values)
                     seat.place.answer(None)
-        if seat.job and seat.job.candidate and time.monotonic() >= seat.deadline:
+        if seat.job and seat.begun is not None and self._seconds_left(seat.job.candidate) == 0:
             candidate = seat.job.candidate
             self._renew(seat)
             return failure(candidate, timed_out(self.options.candidate_timeout))
         return None
+
+    def _may_load_elsewhere(self, seat: _Seat, job: _Job, failed: Failure) -> bool:
+        """Whether a worker on another machine may load what this one could not."""
+        if failed.stage != "load":
+            return False
+        refused = self._refused[job.candidate]
+        refused.add(seat.node)
+        if not {other.node for other in self._seats if other.node} - refused:
+            return False
+        self.watcher.note(
+            f"{seat.node} cannot load {job.candidate}, others try: {failed.reason}", always=True
+        )
+        return True
+
+    def _let_go(self, seat: _Seat, error: ModelError, left: Left) -> None:
+        """Go on without a worker that cannot load or run the target.
+
+        Raises:
+            ModelError: it was the last.
+        """
+        if len(self._seats) == 1:
+            raise error
+        if job := self._end_of_job(seat):
+            left[job.candidate].appendleft(job)
+        seat.place.end()
+        self._seats.remove(seat)
+        self._wheres.remove(seat.where)
+        self._refused.clear()  # of the others each tries again
+        self.watcher.note(f"going on without a worker on {seat.node}: {error.message}", always=True)
 
     def _died(self, seat: _Seat, died: WorkerDiedError, left: Left) -> Failure | None:
         """Put another worker in the place of one that died, and its job back.
@@ -301,20 +396,27 @@ class Pool:
             raise died.error("the target's process")
         return failure(job.candidate, died.error("its process"))
 
-    def _end_of_job(self, seat: _Seat) -> None:
-        if seat.job and seat.job.candidate:
-            self._spent[seat.job.candidate] += time.monotonic() - seat.begun
-        seat.job, seat.deadline = None, math.inf
+    def _end_of_job(self, seat: _Seat) -> _Job | None:
+        job = seat.job
+        if job and job.candidate and seat.begun is not None:
+            self._spent[job.candidate] += time.monotonic() - seat.begun
+        seat.job = seat.begun = None
+        return job
 
     def _renew(self, seat: _Seat) -> None:
         """Begin a new worker in the place of one."""
         self._end_of_job(seat)
         seat.place.end()
-        seat.place, seat.waits, seat.candidate = self._begin(seat.card), False, None
+        seat.place, seat.waits, seat.candidate = self._begin(seat.where), False, None
+        self._refused.clear()  # it may begin on another machine
 
-    def _begin(self, card: int | None) -> Place:
+    def _begin(self, where: Any) -> Place:
+        if self.options.cluster:
+            from draftbench.sweep.ray_cluster import OnRay
+
+            return OnRay(self._elsewhere, self.options.cluster, where)
         if self.options.elsewhere:
-            return Child(self._elsewhere, card)
+            return Child(self._elsewhere, where)
         return Here(self.prepared, self._keep, self.watcher)
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -55,6 +56,7 @@ from draftbench.records import (
     STACK,
     Candidate,
     DraftingMode,
+    Environment,
     Failure,
     Request,
     draft_of_stack,
@@ -124,6 +126,17 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     """
     device = device_of(options.device)
     _check_cards(options, device, watcher)
+    machine: Environment | None = None
+    if options.cluster:
+        if find_spec("ray") is None:
+            raise UsageError(
+                f"--workers {options.cluster} needs Ray, which is not installed",
+                hint="`pip install 'draftbench[ray]'`, as on the nodes of the cluster",
+            )
+        from draftbench.sweep.ray_cluster import workers_of
+
+        cluster, threads, machine = workers_of(options, device, watcher)
+        options = replace(options, workers=cluster, threads=threads)
     usual, workers = environment_threads(), options.at_once
     each = max(1, cores_here() // workers) if workers > 1 and device == "cpu" else None
     threads = set_threads(options.threads or usual or each)
@@ -152,7 +165,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             )
         if method not in ("draft-model", "eagle3", "mtp"):
             raise UsageError(
-                f"`{spec}`: only a serving engine drafts by {method}",
+                f"`{spec}`: only a serving engine drafts so",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
     for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
@@ -187,6 +200,9 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     longest += 2 * (max(options.ks) + 1)
     question = question_of(options, traffic, build)
+    manifest = manifest_of(options, command, question, facts_of(traffic, summary), threads, specs)
+    if machine is not None:
+        manifest = msgspec.structs.replace(manifest, environment=machine)
     return Prepared(
         options,
         target,
@@ -196,9 +212,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         caveats=checked.caveats,
         prompts=prompts,
         traffic=summary,
-        manifest=manifest_of(
-            options, command, question, facts_of(traffic, summary), threads, specs
-        ),
+        manifest=manifest,
         build=replace(build, longest=longest),
     )
 

@@ -13,11 +13,13 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import NamedTuple
 
+import msgspec
+
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.step_costs import CostGrid, grid_for
 from draftbench.measure.trajectories import PromptSample, ScoredResponse, plan
 from draftbench.models.compatibility import context_length_of
-from draftbench.planner.what_to_measure import ks_to_decode, next_start, timed_enough
+from draftbench.planner.what_to_measure import ks_to_decode, next_start, settled, timed_enough
 from draftbench.records import (
     LOOKUP,
     AnyObservation,
@@ -37,6 +39,7 @@ from draftbench.records import (
     stacked,
 )
 from draftbench.run_folder.folder import PrivateText, RunFolder
+from draftbench.run_folder.manifest import Manifest
 from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
 from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Serving
 from draftbench.sweep.preparation import Prepared
@@ -79,7 +82,9 @@ class SweepState:
     """
 
     prepared: Prepared
-    groups: list[list[PromptSample]]  # all responses to write, those of a group together
+    waves: list[list[list[PromptSample]]]  # all responses to write, by wave and group
+    due: int  # waves to measure; with --until settled one more at a time
+    settled: bool = False  # the answer, by those
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -98,12 +103,41 @@ class SweepState:
         Raises:
             RunFolderError: a file that cannot be read, or was changed.
         """
-        state = cls(prepared, plan(prepared.prompts, prepared.options.samples))
+        waves = plan(prepared.prompts, prepared.options.samples)
+        state = cls(prepared, waves, 1 if prepared.options.until == "settled" else len(waves))
         state.add(folder.observations(resumes=True), folder.records(PrivateText))
         for along in state.replays.values():
             for key in along.keys() & state.responses.keys():
                 check_that_it_fits(along[key], state.responses[key].trajectory, folder)
         return state
+
+    @property
+    def groups(self) -> list[list[PromptSample]]:
+        """The responses that are due, in the groups in which they are written."""
+        return list(chain(*self.waves[: self.due]))
+
+    @property
+    def requests(self) -> int:
+        """How many requests are due."""
+        return len({sample.prompt.request.id for group in self.groups for sample in group})
+
+    def next_wave(self) -> bool:
+        """Make another wave due; False where all are, or where those that are settle the answer."""
+        if self.due == len(self.waves):
+            return False
+        records = [*self.records(), *chain(*self.costs.values()), *chain(*self.facts.values())]
+        run = run_of(self.prepared.manifest, records)
+        self.settled = settled(run, len(self.prepared.prompts))
+        self.due += not self.settled
+        return not self.settled
+
+    def manifest(self) -> Manifest:
+        """The head of the run folder, with how many requests settled the answer, if fewer than all
+        did.
+        """
+        known, after = self.prepared.manifest, self.requests if self.settled else None
+        effort = msgspec.structs.replace(known.effort, settled_after=after)
+        return msgspec.structs.replace(known, effort=effort)
 
     def along(self, candidate: Candidate) -> Mapping[Key, Replay | LookupReplay | StackReplay]:
         """The replays of a candidate; of a stack those of its parts."""

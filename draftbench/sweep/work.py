@@ -28,6 +28,7 @@ from draftbench.models.drafting import parsed
 from draftbench.models.source import ModelSource
 from draftbench.planner.what_to_measure import SHARE_OF_DECODING
 from draftbench.records import SAMPLES_PER_VISIT, SELF, Candidate
+from draftbench.run_folder.run import waves
 from draftbench.sweep.engine_servers import (
     ALONE,
     ServerConfig,
@@ -171,7 +172,8 @@ def stages_of_decoder(
 ) -> Iterator[Stage]:
     """The stages of a sweep with the built-in decoder, if responses reach their limits, every
     candidate is decoded at one k (with `--measure all` at every), and steps are timed for between
-    the least and the most that is worth it.
+    the least and the most that is worth it. With `--until settled` each wave begins with responses,
+    and steps are timed and decoded in the first.
 
     Args:
         drafts: by name.
@@ -195,34 +197,45 @@ def stages_of_decoder(
         rows = min(RESPONSE_ROWS, len(prompts) * options.samples)
         seconds += written / rows * ours.one_pass(rows) + ours.reading(read)
     start = begin if options.elsewhere else ours.loading
-    yield Stage(None, "responses", start, seconds / workers)
 
     def model(candidate: Candidate) -> _Model:
         return ours if candidate.draft == SELF else theirs.get(candidate, _Model())
 
-    if workers > 1:
-        loading = sum(draft.loading for draft in theirs.values())
-        reading = sum(model(candidate).reading(read + written) for candidate in prepared.candidates)
-        yield Stage(None, "replay", loading / workers, reading / workers)
-    for process in range(options.processes):
-        for at, candidate in enumerate(prepared.candidates[:: -1 if process % 2 else 1]):
-            draft = model(candidate)
-            loading = begin * (process + at > 0) * (options.processes > 1)
-            loading += (candidate in theirs) * draft.loading
-            if workers == 1 or process > 0:
-                # The next process only loads it.
-                reading = (process == 0) * draft.reading(read + written)
-                yield Stage(candidate, "replay", loading, reading)
-                loading = 0.0
-            for rows in options.concurrency if options.times(candidate) else ():
-                decoding = _decoding(prepared, ours, draft, rows)
-                least = _step_times(prepared, ours, draft, rows)
-                # What a restless machine is timed for, and a quiet one is not.
-                most = max(least, bool(options.most_ks) * SHARE_OF_DECODING * decoding)
-                yield Stage(candidate, "step times", loading, (least + most) / 2)
-                loading = 0.0
-                if options.most_ks:
-                    yield Stage(candidate, "decoding", 0.0, decoding)
+    loading = sum(draft.loading for draft in theirs.values())
+    reading = sum(model(candidate).reading(read + written) for candidate in prepared.candidates)
+    for wave, size in enumerate(wave_sizes(prepared)):
+        share = size / len(prompts)
+        again = wave == 0 or workers > 1  # all but the worker that times have ended by then
+        yield Stage(None, "responses", again * start, share * seconds / workers)
+        if workers > 1:
+            yield Stage(None, "replay", loading / workers, share * reading / workers)
+        for process in range(1 if wave else options.processes):
+            for at, candidate in enumerate(prepared.candidates[:: -1 if process % 2 else 1]):
+                draft = model(candidate)
+                begun = begin * (process + at > 0) * (options.processes > 1)
+                begun += (candidate in theirs) * draft.loading
+                if workers == 1 or process > 0:
+                    # The next process only loads it.
+                    own = (process == 0) * share * draft.reading(read + written)
+                    yield Stage(candidate, "replay", begun, own)
+                    begun = 0.0
+                for rows in options.concurrency if options.times(candidate) and not wave else ():
+                    decoding = _decoding(prepared, ours, draft, rows)
+                    least = _step_times(prepared, ours, draft, rows)
+                    # What a restless machine is timed for, and a quiet one is not.
+                    most = max(least, bool(options.most_ks) * SHARE_OF_DECODING * decoding)
+                    yield Stage(candidate, "step times", begun, (least + most) / 2)
+                    begun = 0.0
+                    if options.most_ks:
+                        yield Stage(candidate, "decoding", 0.0, decoding)
+
+
+def wave_sizes(prepared: Prepared) -> list[int]:
+    """How many requests each wave has; without `--until settled` all are measured at once."""
+    count = len(prepared.prompt_tokens)
+    if prepared.options.until == "all":
+        return [count]
+    return [len(wave) for wave in waves(map(str, range(count)))]
 
 
 def _model(sheet: ModelSheet, level: str, speed: DeviceSpeed) -> _Model:

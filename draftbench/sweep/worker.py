@@ -261,11 +261,16 @@ class Worker:
         """Keep a model's facts once.
 
         Raises:
-            ModelError: it was measured with other kernels before, which differ in speed and
-                rounding.
+            ModelError: it was measured with other files before, or with other kernels, which
+                differ in speed and rounding.
         """
+        who = f"the draft `{facts.candidate.draft}`" if facts.candidate else "the target"
+        if known and known.fingerprint != facts.fingerprint:
+            raise ModelError(
+                f"the files of {who} are not those that it was measured with",
+                hint="every worker must see the same files",
+            )
         if known and known.runner != facts.runner:
-            who = f"the draft `{facts.candidate.draft}`" if facts.candidate else "the target"
             raise ModelError(
                 f"{who} runs as `{facts.runner}` now and was measured as `{known.runner}`",
                 hint="give it the memory and the options that it had, or use another --out",

@@ -11,6 +11,7 @@ from scenes import manifest, query, sheet
 from draftbench.cli import dry_run
 from draftbench.cli.dry_run import of_decoder, of_engine, render
 from draftbench.records import Candidate
+from draftbench.run_folder import run
 from draftbench.sweep import work
 from draftbench.sweep.engine_servers import Serving
 from draftbench.sweep.options import ServingOptions, SweepOptions
@@ -168,3 +169,28 @@ def test_in_a_closed_loop_a_server_takes_what_its_answers_take(on_an_engine):
     assert on_an_engine("closed", 0.0).least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16)
     at_four = on_an_engine("closed", 0.0, concurrency=(1, 4))
     assert at_four.least_seconds == pytest.approx(3 * 30.1 + 40 + 2 * 16 + 3 * 4)
+
+
+def test_a_sweep_until_settled_takes_between_the_first_wave_and_all(planned, monkeypatch):
+    """Ten requests come as four, four and two."""
+    monkeypatch.setattr(run, "WAVE", 4)
+    waves = planned([SMALL], until="settled", concurrency=(1,))
+    all_at_once = planned([SMALL], concurrency=(1,)).most_seconds
+    assert waves.looks == (4, 8)
+    assert waves.least_seconds < all_at_once < waves.most_seconds
+    # Two more loads of the draft.
+    assert waves.most_seconds == pytest.approx(all_at_once + 2 * 1_000_000_000 / 2 / 45e6)
+    shown = " ".join(render(waves, "table", 120).split())
+    assert " ends where the answer is settled, looked at after 4, 8 requests " in shown + " "
+
+
+def test_cards_are_counted_with_their_hours(planned):
+    """Four share what is not timed, as one card would have done it; one times and decodes."""
+    one, four = (planned([SMALL], cards=cards) for cards in ((0,), (0, 1, 2, 5)))
+    assert (one.cards, four.cards, four.workers) == (1, 4, 4)
+    # The target is loaded by each of three more, the draft by one more than without sharing.
+    loads = 3 * (5 + 1_000_000_000 / 45e6) + 500_000_000 / 45e6
+    assert four.card_seconds == pytest.approx(one.card_seconds + loads)
+    shown = " ".join(render(four, "table", 120).split())
+    assert f" cards 4, for {four.card_seconds / 3600:.2g} hours of a card in all" in shown
+    assert planned([SMALL], workers=4).card_seconds is None

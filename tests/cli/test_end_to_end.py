@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from draftbench.report.terminal.progress import TerminalWatcher
+from draftbench.cli.progress import TerminalWatcher
 
 CONTRACT = ("decision", "choice", "evaluations", "requests", "output_tokens", "prediction_error")
 FIGURES = (

@@ -42,6 +42,7 @@ START = "needs an engine that draftbench starts"
         (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "sglang, openai"),
         ([*ENGINE, "--processes", 2], "--processes needs the built-in", "--restarts"),
         ([*ENGINE, "--one-layout"], "--one-layout needs the built-in", "leave it out"),
+        ([*ENGINE, "--until", "settled"], "--until settled needs the built-in", "all the requests"),
         ([*ENGINE, "--audit"], "--audit needs the built-in decoder", "measured anyway"),
         ([*ENGINE, "--simulate-quant"], "--simulate-quant needs the built-in", "replayed anyway"),
     ],

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from draftbench.cli.progress import TerminalWatcher
 from draftbench.cli.signals import TerminatedError, catch_sigterm, resumable
 from draftbench.errors import InterruptedRunError, ModelError
 from draftbench.records import Replay
-from draftbench.report.terminal.progress import TerminalWatcher
 from draftbench.run_folder.append_log import cannot_write
 from draftbench.run_folder.folder import MANIFEST, RunWriter
 from draftbench.sweep import worker

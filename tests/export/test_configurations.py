@@ -196,6 +196,14 @@ def test_a_draft_with_other_ids_is_translated_or_refused_though_the_sizes_agree(
     assert "translates no token" in said
 
 
+def test_a_head_that_an_engine_reads_otherwise_than_the_run_is_exported_for_others(plan):
+    misread = plan(misread={"vllm": "sorts the layers that a head reads"})
+    words = "vLLM would draft otherwise with this head than the run: it sorts the layers"
+    with pytest.raises(UsageError, match=words):
+        configure(misread, "vllm")
+    assert configure(misread, "sglang") == configure(plan(), "sglang")
+
+
 def test_vllm_maps_vocabularies_of_two_sizes_or_says_that_it_cannot(plan):
     for version in (None, "0.25"):
         found = vllm(plan(vocabularies=(152064, 151936)), version)

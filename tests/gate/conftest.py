@@ -47,7 +47,7 @@ def _baseline(requests, **changes):
         "alpha_definition": "acceptance rate (emitted tokens)",
         "survival": (0.6, 0.4, 0.3, 0.2),
         "faults": (),
-        "cost_ratios": (),
+        "cost_ratios": (0.1,) * 9,
         "requests": tuple(requests),
         "run": str(next(_RUNS)),
     }

@@ -11,7 +11,7 @@ from draftbench.cli.compare import render_answers
 from draftbench.gate.compare import compare_runs, side_by_side, why_unpaired
 from draftbench.planner.recommend import recommend
 from draftbench.report.answer import speed_ups
-from draftbench.report.terminal.text import with_ends
+from draftbench.report.text import with_ends
 from draftbench.run_folder.run import run_of
 
 NAMES = [f"r{n}" for n in range(6)]

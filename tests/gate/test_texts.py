@@ -239,3 +239,14 @@ def test_above_temperature_0_a_servers_text_says_nothing_of_the_target():
     )
     assert pinned(answer(0), answer(2)).requests[0].output is not None
     assert pinned(answer(0), answer(2), warm).requests[0].output is None
+
+
+def test_of_the_run_that_the_baseline_was_made_from_the_texts_are_open_too(texts):
+    same = texts()
+    assert verdict_of(same, same) is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("drafted", "differ"), [(None, None), ([], 0), (["other"] * 2, 2)])
+def test_what_differed_in_a_baseline_without_texts_is_unknown(run, texts, drafted, differ):
+    before = run() if drafted is None else texts(drafted)
+    assert judge(before, texts()).texts.baseline_differ == differ

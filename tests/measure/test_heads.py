@@ -10,6 +10,7 @@ from draftbench.acceptance.contradiction import contradiction
 from draftbench.decoder.drafters import ProposalRequest
 from draftbench.decoder.eagle import Drafted, EagleHead, HeadDrafter
 from draftbench.decoder.runner import HiddenStates, HostClock
+from draftbench.errors import ModelError
 from draftbench.measure.candidate import LoadedCandidate, MeasurementContext
 from draftbench.measure.decoding import decode_requests
 from draftbench.measure.prompts import TextSide
@@ -81,6 +82,19 @@ def test_decoding_goes_through_the_rounds_of_the_replay_and_writes_plain_text(
             assert accepted == (min(along[row.key][at - 1], room) if room else 0)
             rounds, more, at = rounds + (room > 0), more + accepted, at + accepted + 1
     assert more > rounds / 4
+
+
+def test_logits_that_are_no_numbers_are_refused(loaded, few):
+    """Their margins could not be kept, and the whole run could not be read."""
+    (response, *_), _ = few
+    rows = len(response.tokens) - 1
+
+    def along(*_):
+        yield Drafted(torch.zeros(rows, 2, dtype=torch.long), torch.full((rows, 2), float("nan")))
+
+    head = SimpleNamespace(reads=loaded.runner.reads, along=along)
+    with pytest.raises(ModelError, match="the head's logits are NaN"):
+        replay_head(response, HEAD, head, loaded.measurement.target, 2)
 
 
 def test_a_round_that_starts_anywhere_drafts_what_one_pass_says(loaded, few):

@@ -12,17 +12,20 @@ from draftbench.decoder.runner import HostClock
 from draftbench.decoder.scripted_model import ScriptedRunner
 from draftbench.decoder.speculate import decode
 from draftbench.errors import TrafficError
+from draftbench.measure import trajectories
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.trajectories import (
     EXCLUDED,
     generate,
     logged,
     looping,
+    plan,
     refuse_foreign_log,
     score,
     task_of,
 )
 from draftbench.records import DraftingMode, Sampling
+from draftbench.run_folder import run
 
 SAMPLED = Sampling(temperature=1.0, top_p=0.9)
 WRITTEN = " # The mainloop() is"
@@ -210,3 +213,18 @@ def test_a_stop_string_an_end_token_or_the_limit_ends_the_response(
 )
 def test_a_passage_three_times_in_a_row_at_the_end_is_a_loop(tokens, expected):
     assert looping(tokens) == expected
+
+
+def test_the_longest_prompts_of_a_wave_come_first(make, monkeypatch):
+    """Five requests, the hashes of which say nothing of their length: waves of two, two and one."""
+    monkeypatch.setattr(run, "WAVE", 2)
+    monkeypatch.setattr(trajectories, "GROUP", 3)
+    lengths = {"a": 1, "b": 5, "c": 3, "d": 9, "e": 2}
+    prompts = [Prompt(make.request(id=n), (0,) * long, 8) for n, long in lengths.items()]
+    planned = plan(reversed(prompts), 2)
+    keys = [[[each.key for each in group] for group in wave] for wave in planned]
+    assert keys == [
+        [[("b", 0), ("b", 1), ("a", 0)], [("a", 1)]],
+        [[("d", 0), ("d", 1), ("c", 0)], [("c", 1)]],
+        [[("e", 0), ("e", 1)]],
+    ]

@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 
 from draftbench.errors import ModelError, PairError
+from draftbench.hub import Trust
 from draftbench.models.eagle import build_head, check_eagle, shape_of
 from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
@@ -106,6 +107,29 @@ def test_a_gguf_file_that_does_not_say_all_of_a_head_is_refused(tmp_path):
         _ = ModelSource(str(tmp_path / "head.gguf")).raw_config
 
 
+def test_a_pickled_head_is_read_where_that_is_allowed(saved, target):
+    config, weights = made()
+    folder = saved(config, weights)
+    drafted, _ = drafts(folder, target)
+    (folder._path / "model.safetensors").unlink()
+    torch.save(weights, folder._path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="no file") as caught:
+        check_eagle(target, ModelSource(folder.spec))
+    assert "--allow-pickle" in caught.value.hint
+    again, _ = drafts(ModelSource(folder.spec, Trust(pickle=True)), target)
+    assert torch.equal(drafted, again)
+
+
+def test_ids_may_be_stored_as_any_numbers(saved, target):
+    config, weights = made()
+    whole, other = saved(config, weights), {"d2t": weights["d2t"].float()}
+    floats = saved(config, weights | other, name="floats")
+    assert check_eagle(target, whole) == check_eagle(target, floats)
+    (drafted, _), (again, _) = (drafts(source, target) for source in (whole, floats))
+    assert torch.equal(drafted, again)
+    assert again.dtype == torch.int64
+
+
 def test_a_head_without_an_embedding_reads_the_targets(saved, target):
     config, weights = made()
     runner, _ = build_runner(target, FLOAT32, None)
@@ -154,6 +178,11 @@ def without(weights, name):
         ),
         (
             {},
+            lambda w: w | {"fc.weight": w["fc.weight"].to(torch.float8_e4m3fn)},
+            "fc.weight is stored as float8_e4m3fn, without a scale",
+        ),
+        (
+            {},
             lambda w: w | {"layers.1.hidden_norm.weight": torch.ones(32)},
             "it has a tensor that such a head does not have, layers.1.hidden_norm.weight",
         ),
@@ -162,13 +191,14 @@ def without(weights, name):
             lambda w: w | {"d2t": w["d2t"] + torch.arange(200)},
             "and the target has 300",
         ),
+        ({}, lambda w: without(w, "t2d") | {"d2t": -torch.arange(200)}, "to the same token twice"),
         ({}, lambda w: w | {"d2t": w["d2t"].roll(1)}, "d2t and t2d name different tokens"),
         ({}, next_ids, "or the same in another order"),
         ({"model_type": "gemma"}, lambda w: w, "its layer is of the family gemma"),
         (
             {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]},
             lambda w: w,
-            "it reads what enters the layers [1, 3, 6], and the target has 6",
+            "it reads what enters the layers [1, 3, 6], and the target's are 0 to 5",
         ),
         ({"target_hidden_size": 64}, lambda w: w, "it reads states of width 64"),
     ],
@@ -177,6 +207,24 @@ def test_what_does_not_fit_is_refused_in_words(saved, target, fields, change, wo
     config, weights = made(**fields)
     with pytest.raises(PairError, match="cannot draft for `target`") as caught:
         check_eagle(target, saved(config, change(weights)))
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"num_attention_heads": 3}, "hidden size (32) is not a multiple of the number of"),
+        ({"hidden_act": "gelu"}, "its activation is gelu"),
+        ({"layer_types": ["sliding_attention"]}, "its layer sees a window of the text"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rotary tables are dynamic"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "it rotates a part of each query"),
+    ],
+)
+def test_a_layer_that_is_not_run_here_is_refused_in_words(saved, target, layer, words):
+    config, weights = made()
+    config["transformer_layer_config"] |= layer
+    with pytest.raises(PairError, match="cannot draft for `target`") as caught:
+        check_eagle(target, saved(config, weights))
     assert words in caught.value.message
 
 

@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import random_heads
+import torch
 from transformers import LlamaConfig
 
+from draftbench.errors import ModelError
 from draftbench.models.check import check_models
-from draftbench.models.heads import check_fit, check_head
+from draftbench.models.heads import check_fit, check_head, read_otherwise
 from draftbench.models.source import ModelSource
 
 # A Llama of 8 layers and width 64 with 300 words.
@@ -86,6 +89,19 @@ def test_a_head_for_another_width_depth_or_vocabulary_cannot_work(head_of, chang
     assert head.engines == ()
 
 
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"norm_before_residual": "false"}, r"\$\.norm_before_residual"),
+        ({"eagle_aux_hidden_state_layer_ids": "2,4,5"}, r"\$\.eagle_aux_hidden_state_layer_ids"),
+        ({"transformer_layer_config": [LAYER]}, r"\$\.transformer_layer_config"),
+    ],
+)
+def test_a_field_of_another_type_is_refused(head_of, changed, field):
+    with pytest.raises(ModelError, match=f"config.json: Expected .* at `{field}"):
+        head_of(SPECULATORS | changed)
+
+
 def test_what_a_head_lacks_or_leaves_open_is_said(head_of):
     verifier = {"verifier": {"name_or_path": "org/Another-8B"}}
     open_ = {k: v for k, v in SPECULATORS.items() if k != "norm_before_residual"}
@@ -127,6 +143,22 @@ def test_an_engine_refuses_what_it_would_read_otherwise_than_it_was_trained(
     assert caveat == f"{engine} {reason.removeprefix('it ')}"
 
 
+def test_what_engines_read_otherwise_than_the_one_that_measured_is_known():
+    silent = {k: v for k, v in SPECULATORS.items() if k != "norm_before_residual"}
+    true, false = (
+        f"takes norm_before_residual for {value}, which config.json does not say"
+        for value in ("true", "false")
+    )
+    assert read_otherwise(SPECULATORS, None) == {}
+    assert read_otherwise(silent, None) == {"vllm": true}
+    assert read_otherwise(silent, "vllm") == dict.fromkeys(
+        ("sglang", "llama.cpp", "tensorrt-llm", "transformers"), false
+    )
+    swapped = read_otherwise(silent | {"eagle_aux_hidden_state_layer_ids": [4, 2, 5]}, "vllm")
+    assert swapped["vllm"].startswith("sorts the layers")
+    assert "norm_before_residual" in swapped["sglang"]
+
+
 def test_a_model_is_no_head(head_of):
     (found,) = head_of(LlamaConfig(architectures=["LlamaForCausalLM"]).to_dict()).obstacles
     assert found == ("its config.json is not that of a head for eagle3 (it says llamaforcausallm)")
@@ -146,3 +178,25 @@ def test_mtp_needs_layers_that_the_target_carries(target, monkeypatch, layers):
     else:
         assert head.obstacles == ()
         assert "llama.cpp" in [e.engine for e in head.engines if e.standing == "accepts"]
+
+
+def test_check_refuses_a_head_whose_tensors_are_not_those_of_one_for_the_target(target, tmp_path):
+    config = random_heads.config(300, 200, hidden=64, eagle_aux_hidden_state_layer_ids=[2, 4, 5])
+    weights = random_heads.tensors(config)
+    heads = {
+        "sound": weights,
+        "wrong": weights | {"d2t": weights["d2t"] + 300},
+        "unknown": weights | {"bias": torch.zeros(1)},
+    }
+    names = [f"eagle3:{random_heads.save(tmp_path / n, config, w)}" for n, w in heads.items()]
+    sound, wrong, unknown = check_models(target, [], 1 << 40, heads=names).heads
+    assert sound.caveats[-1] == "the built-in decoder drafts with it, without an engine"
+    assert (wrong.obstacles, wrong.engines) == (
+        ("its d2t leads to token 599, and the target has 300",), ()
+    )  # fmt: skip
+    # Another decoder may know what the built-in one does not.
+    assert unknown.obstacles == ()
+    assert unknown.caveats[-1] == (
+        "the built-in decoder refuses it: it has a tensor that such a head does not have, bias"
+    )
+    assert unknown.engines

@@ -18,7 +18,7 @@ from draftbench.planner.cost_sources import costs_in, read_engine_costs
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Audit, PredictionError
-from draftbench.records import MachineState
+from draftbench.records import MachineState, WorkerFacts
 
 
 def decisive(found):
@@ -255,6 +255,17 @@ def test_other_processes_are_named_where_they_ran_for_over_a_tenth_of_the_time(s
         assert decisive(recommend(dataclasses.replace(clean, states=states))) == kinds
     hot = recommend(dataclasses.replace(clean, states=(state(10.0, throttled=4),)))
     assert says(hot, "throttled for heat 4 times")
+
+
+def test_machines_that_differ_from_the_one_that_timed_are_named(scene):
+    clean = decoded(scene)
+    here = clean.manifest.environment
+    other = msgspec.structs.replace(here, processor="another", load=9.0)
+    alike, unlike = (WorkerFacts(process="p", node="n", environment=e) for e in (here, other))
+    assert not says(recommend(dataclasses.replace(clean, workers=(alike,))), "machines")
+    mixed = recommend(dataclasses.replace(clean, workers=(alike, unlike)))
+    assert says(mixed, "machines that differ in processor shared")
+    assert decisive(mixed) == []
 
 
 @pytest.mark.parametrize(("load", "kinds"), [(0.7, []), (0.8, ["busy-machine"])])

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from scenes import (
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.errors import UsageError
-from draftbench.planner.decide import decide
+from draftbench.planner.decide import Evaluator, decide
+from draftbench.planner.latency import tail_ratio
 from draftbench.planner.limits import memory_needed
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
@@ -177,6 +179,22 @@ def test_an_expected_tail_is_that_of_the_requests_that_were_decoded(scene):
     assert "0.52 times that of plain decoding (the largest of 4, predicted)" in two.reason
 
 
+def test_an_expected_tail_is_as_much_longer_as_the_speed_up_is_smaller_than_predicted(scene):
+    # As above: 48 tokens in 5 · 4.16 + 10.86 = 31.66 s predicted at k = 2, while decoding at k = 1
+    # took about twice as long as its passes.
+    for name, accept in (*((f"r{at}", ALL) for at in range(5)), ("b", NONE)):
+        scene.request(name)
+        scene.replay(name, accept)
+    scene.times(TARGET, {1: 0.12, 2: 0.15})
+    scene.decodes(5, 1, 10.0)
+    at_one = Evaluator(scene.observed(1, 2), DecisionOptions()).at(1)
+    (two,) = (each for each in at_one.alternatives if each.k == 2)
+    expected = two.value("expected")
+    assert expected < 1.2
+    ratio, _ = tail_ratio(two)
+    assert ratio == pytest.approx(0.52 * 48 / 31.66 / expected, rel=1e-3)
+
+
 def test_a_measured_batch_is_judged_by_its_steady_rounds(loaded):
     # Two rows: plain 1.6 s a round, k = 1 four rounds of 2.56 s; the round that ran alone is not
     # counted. 8 / 12.8 against 8 / 10.24 tokens a second.
@@ -267,6 +285,52 @@ def test_so_many_requests_are_asked_for_that_nine_of_ten_new_samples_settle_it(s
     settled = (abs(seen) > then).mean()
     assert settled > 0.9
     assert found.larger_sweep.chance == pytest.approx(settled, abs=0.01)
+
+
+@pytest.mark.parametrize("share", [0.6, 1.2, 2.0])
+@pytest.mark.parametrize("times", [2, 50])
+def test_an_answer_stays_as_often_as_the_rest_of_the_requests_leaves_it(scene, share, times):
+    """Requests of two kinds, decoded as fast as their passes. The mean of all the requests lies
+    around the present one by what the others are yet to show of it; what they leave open is less.
+    """
+    for at in range(240):
+        scene.request(f"r{at}")
+        scene.replay(f"r{at}", NONE if at % 3 else ALL)
+    scene.times(TARGET, DRAFT)
+    scene.decodes(240, 1, 4.8, **OTHER_TEXT)
+    run = scene.observed(1)
+    now = recommend(run).speedup_deciding
+    sd = math.log(now.high / now.low) / 2 / 1.96
+    # Break-even, with 2% more, lies so many times as far below the estimate as half the interval.
+    beyond = share * 1.96 * sd
+    asked = DecisionOptions(min_speedup=now.value * math.exp(-beyond) / 1.02)
+    here = Evaluator(run, asked).at(1)
+    assert here.decision == ("inconclusive" if share < 1 else "speculate")
+    mean = NormalDist(beyond, sd * math.sqrt(1 - 1 / times))
+    half = 1.96 * sd / math.sqrt(times)
+    stays = 1 - mean.cdf(half) if share > 1 else mean.cdf(half) - mean.cdf(-half)
+    assert here.stays(times) == pytest.approx(stays, abs=0.03)
+
+
+def test_an_answer_does_not_stay_where_another_draft_may_be_faster(scene):
+    """Each of two drafts has the requests that the other has not, and both pay by far."""
+    for at in range(20):
+        scene.request(f"r{at}")
+        scene.replay(f"r{at}", ALL if at % 2 else NONE)
+        scene.replay(f"r{at}", NONE if at % 2 else ALL, BIG)
+    for draft in (SMALL, BIG):
+        scene.times({1: 1.0, 2: 1.0, 3: 1.0}, {1: 0.01, 2: 0.01}, draft)
+    run = scene.observed(2)
+    assert Evaluator(run, DecisionOptions()).at(1).decision == "speculate"
+    both = Evaluator(run, DecisionOptions()).at(1).stays(50)
+    alone = replace(run, replays=run.replays[::2])
+    assert both < 0.6
+    assert Evaluator(alone, DecisionOptions()).at(1).stays(50) > 0.95
+
+
+def test_what_nothing_is_known_of_does_not_stay(scene):
+    scene.requests(5, ALL)
+    assert Evaluator(scene.observed(1), DecisionOptions()).at(1).stays(2) == 0.0
 
 
 def test_a_draft_that_was_not_timed_at_a_middle_load_is_answered_there_between_two(scene):

@@ -121,6 +121,12 @@ def test_requests_that_failed_or_took_longer_than_a_limit_did_not_keep_it():
     assert [keeps(row, slo) for row in rows] == [True, False, False, False]
 
 
+def test_an_answer_of_one_piece_has_no_time_per_token_and_an_empty_one_keeps_nothing():
+    slo = Slo(ttft=0.3, tpot=0.04)
+    assert keeps(served(None, 0, 0.3), slo)
+    assert not keeps(served(None, 0), slo)
+
+
 def test_several_tokens_of_a_round_share_the_time_of_their_piece():
     # Two pieces of 4 tokens in 0.16 s each: 40 ms a token.
     row = served(SMALL, 4, 0.3, 0.46, 0.62, chunks=(1, 4, 4), by_round=((4, 3), (4, 3)))

@@ -11,9 +11,17 @@ from scenes import ALL, BIG, DRAFT, NONE, SMALL
 
 from draftbench.acceptance.candidate_rounds import candidate_rounds
 from draftbench.planner import effects
+from draftbench.planner.decide import DecisionAt
 from draftbench.planner.recommend import recommend
-from draftbench.planner.what_to_measure import ks_to_decode, next_start, timed_enough
+from draftbench.planner.what_to_measure import (
+    ks_to_decode,
+    next_start,
+    settled,
+    settled_after,
+    timed_enough,
+)
 from draftbench.records import Candidate, CostPoint
+from draftbench.run_folder import run as run_folder
 
 
 @pytest.fixture
@@ -180,3 +188,43 @@ def test_a_draft_that_only_the_engine_runs_is_started_at_the_largest_k_and_has_i
     assert along.at(1).with_draft == pytest.approx([4.0] * 5)
     assert not along.reaches(5)
     assert next_start(replayed_run(*plain, *own), eagle) == 1
+
+
+@pytest.fixture
+def alike_requests(scene):
+    """alike_requests(loads): eight, all accepted, of a draft that is worth 2.3 at every load."""
+
+    def make(*loads):
+        scene.requests(8, ALL)
+        for load in loads:
+            scene.times({1: 1.0, 2: 1.0, 3: 1.0}, DRAFT, concurrency=load)
+        return scene.observed(1, 2, concurrency=loads or (1,), requests=8)
+
+    return make
+
+
+def test_an_answer_is_settled_where_it_is_at_every_load(alike_requests, monkeypatch):
+    run, likely = alike_requests(1, 4), {1: 0.96, 4: 0.94}
+    monkeypatch.setattr(DecisionAt, "stays", lambda here, times: likely[here.concurrency])
+    assert not settled(run, 100)
+    likely[4] = 0.95
+    assert settled(run, 100)
+
+
+def test_the_fewest_requests_that_settle_an_answer_are_of_whole_waves(alike_requests, monkeypatch):
+    """Eight requests come as two, two and four; the mean of all is that of 4 or 2 times as many."""
+    monkeypatch.setattr(run_folder, "WAVE", 2)
+    run, asked = alike_requests(1), []
+
+    def stays(here, times):
+        asked.append((len(here.evaluator.run.trajectories), times))
+        return 0.9 + 0.01 * len(asked) * 3
+
+    monkeypatch.setattr(DecisionAt, "stays", stays)
+    assert settled_after(run) == 4
+    assert asked == [(2, 4.0), (4, 2.0)]
+
+
+def test_requests_that_are_all_alike_settle_an_answer_at_once(alike_requests, monkeypatch):
+    monkeypatch.setattr(run_folder, "WAVE", 5)
+    assert settled_after(alike_requests(1)) == 5

@@ -4,10 +4,11 @@ Without a draft 8 tokens take 8 s. Three passes of 1 s and five draft steps of 0
 decoding took 4 s.
 """
 
+import hand
 import msgspec
 import pytest
 from msgspec.structs import replace
-from scenes import SMALL, manifest, replay, served, trajectory
+from scenes import SMALL, failure, manifest, replay, served, trajectory
 
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Caveat, Distribution, LargerSweep, Latency, Side
@@ -22,7 +23,7 @@ from draftbench.report.answer import (
     speed_up,
     to_settle,
 )
-from draftbench.report.terminal.text import shown
+from draftbench.report.text import shown
 from draftbench.run_folder.run import run_of
 
 
@@ -31,7 +32,7 @@ def section(answer, title):
     return found
 
 
-def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(hand):
+def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for():
     answer = hand.answer(hand.perfect(requests=5), asked={"min_speedup": 3.0})
     assert headline(answer) == "Do not speculate (provisional)"  # five requests
     assert speed_up(answer) == (
@@ -40,13 +41,13 @@ def test_where_no_draft_pays_the_best_one_is_named_with_the_speed_up_asked_for(h
     )
 
 
-def test_what_was_never_decoded_is_called_predicted(hand):
+def test_what_was_never_decoded_is_called_predicted():
     assert speed_up(hand.answer(hand.undecoded())) == (
         "Speed-up 2.29× (95% interval 1.97–2.65), prefill excluded; predicted for 10 requests"
     )
 
 
-def test_costs_from_elsewhere_are_not_those_of_the_engine_that_served_the_run(hand):
+def test_costs_from_elsewhere_are_not_those_of_the_engine_that_served_the_run():
     answer = replace(hand.answer(hand.undecoded()), engine="vllm 0.32.0", costs_from="SGLang 9.9")
     assert speed_up(answer).endswith("predicted for 10 requests with costs of SGLang 9.9")
 
@@ -85,7 +86,7 @@ def test_requests_at_their_times_are_one_load_named_by_their_arrivals(question, 
     assert f"at {load}. A chunk" in waits
 
 
-def test_a_measured_part_of_the_requests_is_counted(hand):
+def test_a_measured_part_of_the_requests_is_counted():
     records = [
         r for r in hand.perfect() if getattr(r, "request", "r0") == "r0" or not hasattr(r, "k")
     ]
@@ -94,7 +95,7 @@ def test_a_measured_part_of_the_requests_is_counted(hand):
     )
 
 
-def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar(hand):
+def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar():
     answer = hand.answer(hand.perfect())
     caveat = Caveat("structured-output", "1 of 5 requests have structured output")
     told = replace(answer, caveats=(*answer.caveats, caveat))
@@ -103,16 +104,16 @@ def test_beneath_alpha_it_is_said_that_replay_knew_no_grammar(hand):
         assert ("α acceptance rate, replayed without grammars;" in legend) is said
 
 
-def test_ranked_by_latency_the_speed_up_includes_the_prefills(hand):
+def test_ranked_by_latency_the_speed_up_includes_the_prefills():
     records = [*hand.perfect(requests=5), *hand.prefills()]
     answer = hand.answer(records, asked={"objective": "latency"})
     # 9 s without speculation, 6 s with it as decoded, 5.5 s by passes alone.
     assert speed_up(answer).startswith("Speed-up 1.52× (95% interval 1.47–1.66), prefill included")
 
 
-def test_each_speed_up_has_its_name_and_what_it_covers(hand):
+def test_each_speed_up_has_its_name_and_what_it_covers():
     records = [*hand.perfect(requests=8), *hand.prefills()]
-    records += [hand.trajectory("r8"), hand.replay("r8", (1.0,) * 8)]
+    records += [trajectory("r8"), hand.replay("r8", (1.0,) * 8)]
     # 8 / 3.5 predicted, and 8 / 4 on those that were measured: with one cell most of the difference
     # is taken for the draft's, the rest for luck.
     found = section(hand.answer(records), "Every speed-up of the best").rows
@@ -132,7 +133,7 @@ def test_each_speed_up_has_its_name_and_what_it_covers(hand):
     assert found[5][1:] == ["1.64× (1.64–1.64)", "prefills included"]
 
 
-def test_the_candidates_have_every_figure_of_their_best_k(hand):
+def test_the_candidates_have_every_figure_of_their_best_k():
     found = section(hand.answer(hand.perfect(requests=5)), "Candidates at their best k")
     assert dict(zip(found.head, map(shown, found.rows[0]), strict=True)) == {
         "": "→",
@@ -150,13 +151,13 @@ def test_the_candidates_have_every_figure_of_their_best_k(hand):
     }
 
 
-def test_every_caveat_and_failure_is_named(hand):
-    answer = hand.answer([*hand.perfect(), hand.failure("other", "out of memory")])
+def test_every_caveat_and_failure_is_named():
+    answer = hand.answer([*hand.perfect(), failure("other", "out of memory")])
     assert len(section(answer, "Caveats").notes) == len(answer.caveats)
     assert section(answer, "Not measured").notes == ["other: out of memory"]
 
 
-def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
+def test_loads_are_shown_where_several_were_asked_with_their_units():
     records = hand.loaded()
     assert loads(hand.answer(records)).rows == ()
     found = loads(hand.answer(records, concurrency=(1, 2)))
@@ -172,7 +173,7 @@ def test_loads_are_shown_where_several_were_asked_with_their_units(hand):
     assert "tokens/$" in loads(hand.answer(records, concurrency=(1, 2), asked=asked)).head[3]
 
 
-def test_a_load_that_was_not_timed_has_no_figures(hand):
+def test_a_load_that_was_not_timed_has_no_figures():
     (row,) = loads(hand.answer(hand.perfect(), asked={"concurrency": (8,)})).rows
     assert row == ["8", "costs unknown", None, None, None]
 
@@ -236,7 +237,7 @@ def test_a_worse_tail_is_named_with_its_percentile(speculative, words):
         (0.91, "To settle it: more traffic than these 42 rows, and a sweep with --sample 100 in"),
     ],
 )
-def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(hand, chance, said):
+def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(chance, said):
     larger = LargerSweep(requests=100, processes=1, chance=chance, rows=42)
     answer = replace(
         hand.answer(hand.perfect()),
@@ -250,7 +251,7 @@ def test_more_requests_than_the_traffic_has_are_not_asked_for_without_a_word(han
 @pytest.mark.parametrize(
     ("processes", "said"), [(1, "about 60 requests"), (3, "about 60 requests in 3 processes")]
 )
-def test_the_headline_names_a_sweep_that_settles_it(hand, processes, said):
+def test_the_headline_names_a_sweep_that_settles_it(processes, said):
     larger = LargerSweep(requests=60, processes=processes, chance=0.9)
     bare = replace(hand.answer(hand.perfect()), decision="inconclusive", choice=None)
     assert headline(replace(bare, larger_sweep=larger)) == f"Inconclusive: {said} would settle it"
@@ -290,7 +291,7 @@ def test_the_headline_names_a_sweep_that_settles_it(hand, processes, said):
     ],
 )  # fmt: skip
 def test_an_open_decision_says_what_would_settle_it_and_gives_the_command(
-    hand, settled_by, larger, rows, engine, said, words
+    settled_by, larger, rows, engine, said, words
 ):
     answer = replace(
         hand.answer(hand.perfect()),
@@ -308,7 +309,7 @@ def test_an_open_decision_says_what_would_settle_it_and_gives_the_command(
 @pytest.mark.parametrize(
     ("kind", "said"), [("unfinished", "the sweep's own command"), ("impossible", "a quiet machine")]
 )
-def test_a_run_that_cannot_decide_is_not_told_to_measure_more_requests(hand, kind, said):
+def test_a_run_that_cannot_decide_is_not_told_to_measure_more_requests(kind, said):
     answer = hand.answer(hand.perfect(requests=5))
     doubted = replace(
         answer, caveats=(Caveat(kind=kind, text="", decisive=True),), settled_by="sample"

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 
+import hand
 import msgspec
 import pytest
 
@@ -39,7 +40,7 @@ def browser():
 
 
 @pytest.fixture(params=[*CASES, "one request", "untimed", "story"])
-def shown(request, hand, kept):
+def shown(request, kept):
     """A run with its answer: the largest kept one, asked otherwise or renamed, and odd ones."""
     if request.param in CASES:
         asked, renamed = CASES[request.param]

@@ -1,17 +1,19 @@
 from dataclasses import replace
 
+import hand
 import msgspec
 import pytest
+from scenes import trajectory
 
 from draftbench.errors import UsageError
 from draftbench.planner.recommend import recommend
 from draftbench.records import Sampling
 from draftbench.report.charts import charts_of
-from draftbench.report.terminal.text import shown
+from draftbench.report.text import shown
 
 
 @pytest.fixture(scope="module")
-def drawn(hand):
+def drawn():
     """drawn(records, …): the charts of a run made by hand."""
 
     def charts(records, **question):
@@ -26,7 +28,7 @@ def words(chart):
 
 
 @pytest.fixture(scope="module")
-def whole(hand, drawn):
+def whole(drawn):
     return drawn(hand.loaded(), concurrency=(1, 2))
 
 
@@ -115,7 +117,7 @@ def test_the_speed_ups_by_concurrency_are_those_that_decide_as_in_the_table(refe
     assert deciding in [list(line.get_ydata()) for line in lines]
 
 
-def test_the_leader_of_each_concurrency_is_named_by_its_k(hand, drawn, whole):
+def test_the_leader_of_each_concurrency_is_named_by_its_k(drawn, whole):
     assert "k = 2" in words(whole["speedup-by-concurrency"])
     assert "concurrency (active decoding rows)" in words(whole["speedup-by-concurrency"])
     assert "speedup-by-concurrency" not in drawn(hand.perfect())
@@ -128,14 +130,14 @@ def test_the_load_of_an_engine_is_its_requests_in_flight(reference):
     assert "concurrency (requests in flight)" in words(chart["speedup-by-concurrency"])
 
 
-def test_a_run_without_times_draws_acceptance_alone(hand, drawn):
+def test_a_run_without_times_draws_acceptance_alone(drawn):
     assert list(drawn(hand.untimed())) == ["tokens-per-round-by-k"]
 
 
-def test_more_candidates_than_colours_stand_in_the_table_alone(hand, drawn):
+def test_more_candidates_than_colours_stand_in_the_table_alone(drawn):
     drafts = [f"d{at}" for at in range(9)]
     names = "0123456789"
-    records = [hand.trajectory(n, segment=str(int(n) % 2)) for n in names]
+    records = [trajectory(n, segment=str(int(n) % 2)) for n in names]
     records += [hand.replay(n, (1.0,) * 8, draft) for draft in drafts for n in names]
     charts = drawn(records)
     assert len(charts) == 2
@@ -147,7 +149,7 @@ def test_more_candidates_than_colours_stand_in_the_table_alone(hand, drawn):
     assert {cell for row in chart.table.rows for cell in row} >= set(drafts)
 
 
-def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
+def test_groups_are_sorted_and_counted_by_segment_and_temperature(drawn):
     hot = Sampling(temperature=0.7)
     records = [hand.facts(None)]
     for at, (segment, sampling) in enumerate(
@@ -155,7 +157,7 @@ def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
     ):
         # At k = 2 rounds of 3, 3 and 2 tokens; without acceptance eight of one.
         accept = (1.0,) * 8 if segment == "chat" else (0.0,) * 8
-        records.append(hand.trajectory(f"q{at}", segment=segment, sampling=sampling))
+        records.append(trajectory(f"q{at}", segment=segment, sampling=sampling))
         records += [hand.replay(f"q{at}", accept), hand.lookup(f"q{at}")]
     chart = drawn(records)["tokens-per-round-by-group"]
     rows = [row for row in chart.table.rows if row[3] == "small"]
@@ -170,18 +172,18 @@ def test_groups_are_sorted_and_counted_by_segment_and_temperature(hand, drawn):
     assert "temperature 0.7 (7)" in words(chart)
 
 
-def test_traffic_of_one_segment_and_one_temperature_is_not_split(hand, drawn):
+def test_traffic_of_one_segment_and_one_temperature_is_not_split(drawn):
     assert "tokens-per-round-by-group" not in drawn(hand.one_request())
 
 
 @pytest.mark.parametrize(("most", "drawn_at_all"), [(4, False), (5, True)])
-def test_groups_of_too_few_requests_for_an_interval_are_not_drawn(hand, drawn, most, drawn_at_all):
+def test_groups_of_too_few_requests_for_an_interval_are_not_drawn(drawn, most, drawn_at_all):
     records = []
     for at, segment in enumerate([*["chat"] * most, *["code"] * 4]):
-        records += [hand.trajectory(f"q{at}", segment=segment), hand.replay(f"q{at}", (1.0,) * 8)]
+        records += [trajectory(f"q{at}", segment=segment), hand.replay(f"q{at}", (1.0,) * 8)]
     assert ("tokens-per-round-by-group" in drawn(records)) is drawn_at_all
 
 
-def test_a_server_of_whose_draft_nothing_was_replayed_has_a_report(hand, drawn):
+def test_a_server_of_whose_draft_nothing_was_replayed_has_a_report(drawn):
     records = [r for r in hand.perfect() if type(r).__name__ != "Replay"]
     assert "tokens-per-round-by-group" not in drawn(records)

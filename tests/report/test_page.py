@@ -12,8 +12,10 @@ from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
 
+import hand
 import msgspec
 import pytest
+from scenes import failure, trajectory
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.cli import main
@@ -75,7 +77,7 @@ class Read(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def run(hand):
+def run():
     return hand.run(hand.perfect())
 
 
@@ -103,7 +105,7 @@ def test_the_decision_stands_first_and_then_its_one_figure(run, read):
     assert exact == [speed.value, speed.low, speed.high]
 
 
-def test_a_target_that_is_called_target_is_named_once(hand):
+def test_a_target_that_is_called_target_is_named_once():
     named = page_of(hand.run(hand.perfect(), target="/models/target"))
     assert "draftbench · target · traffic" in " ".join(Read(named).text.split())
     other = page_of(hand.run(hand.perfect(), target="/models/big"))
@@ -159,22 +161,22 @@ def test_without_a_choice_the_head_names_the_best_and_what_was_asked(reference, 
         (True, ["one request is too few to decide by", "Fewer than 5 requests have no interval"]),
     ],
 )
-def test_what_is_unknown_says_so_in_the_head_and_in_its_section(hand, timed, sentences):
+def test_what_is_unknown_says_so_in_the_head_and_in_its_section(timed, sentences):
     text = Read(page_of(hand.run(hand.one_request() if timed else hand.untimed()))).text
     assert [sentence for sentence in sentences if sentence not in text] == []
 
 
-def test_what_was_decoded_without_a_prediction_is_not_called_undecoded(hand):
+def test_what_was_decoded_without_a_prediction_is_not_called_undecoded():
     """Known fault: "Nothing was decoded" beside measured speed-ups."""
     decoded = [each for each in hand.perfect() if not isinstance(each, CostPoint)]
     text = Read(page_of(hand.run(decoded))).text
     assert "Nothing was decoded" not in text
 
 
-def test_segments_too_small_to_draw_are_said_to_be(hand):
+def test_segments_too_small_to_draw_are_said_to_be():
     records = []
     for at, segment in enumerate(["chat", "code"] * 4):
-        records += [hand.trajectory(f"q{at}", segment=segment), hand.replay(f"q{at}", (1.0,) * 8)]
+        records += [trajectory(f"q{at}", segment=segment), hand.replay(f"q{at}", (1.0,) * 8)]
     text = Read(page_of(hand.run(records))).text
     assert "No segment and no temperature has the 5 requests that an interval needs" in text
     assert "belong to one segment" not in text
@@ -201,12 +203,12 @@ def test_the_segments_begin_with_the_worst_and_the_best_whose_intervals_part(who
     assert "Tokens per round at k = 5: from 3.44 (chat) to 5.17 (code). An average" in found
 
 
-def test_segments_whose_intervals_overlap_are_not_compared(hand):
+def test_segments_whose_intervals_overlap_are_not_compared():
     # Of either segment, every other request accepts everything, the others nothing.
     records = []
     for at in range(12):
         segment, accept = ("chat", "code")[at % 2], float(at % 4 < 2)
-        records.append(hand.trajectory(f"q{at}", segment=segment))
+        records.append(trajectory(f"q{at}", segment=segment))
         records.append(hand.replay(f"q{at}", (accept,) * 8))
     found = Read(section(page_of(hand.run(records)), "segments")).text
     assert "The intervals of all groups overlap: none is known to differ from another." in found
@@ -222,7 +224,7 @@ def test_what_to_do_next_has_the_configuration_of_every_engine_that_can_serve_it
     assert "draftbench gate --save baseline.json run" in text
 
 
-def test_an_open_decision_shows_the_command_that_would_settle_it_and_nothing_to_serve(hand):
+def test_an_open_decision_shows_the_command_that_would_settle_it_and_nothing_to_serve():
     command = "draftbench sweep --target ./big --sample 1 --out runs/one --k 1-8"
     run = hand.run(hand.one_request(), command=command, rows=40)
     few = Read(section(page_of(run), "next")).text
@@ -236,7 +238,7 @@ def test_where_no_draft_pays_the_next_step_is_another_draft(reference):
     assert "draftbench suggest --target ./qwen1.5" in found
 
 
-def test_a_draft_within_the_noise_of_timing_is_not_called_clearly_faster(hand, run):
+def test_a_draft_within_the_noise_of_timing_is_not_called_clearly_faster(run):
     """Known fault: one of three was, beside an open decision."""
     lead = "The one candidate is not clearly faster"
     answer = recommend(run)
@@ -246,14 +248,14 @@ def test_a_draft_within_the_noise_of_timing_is_not_called_clearly_faster(hand, r
     assert lead in page("run", run, msgspec.structs.replace(answer, evaluations=tuple(edited)))
 
 
-def test_no_name_of_a_field_is_on_the_page(hand, whole):
+def test_no_name_of_a_field_is_on_the_page(whole):
     text = Read(whole).text
     assert [name for name in ("lookup longest", "key id", "digest", "None") if name in text] == []
 
 
-def test_names_from_files_stay_text(hand):
+def test_names_from_files_stay_text():
     records = hand.perfect(HOSTILE)
-    records += [hand.trajectory("r2", segment=HOSTILE), hand.failure(HOSTILE, HOSTILE)]
+    records += [trajectory("r2", segment=HOSTILE), failure(HOSTILE, HOSTILE)]
     run = hand.run(records, target=HOSTILE, traffic=HOSTILE)
     read = Read(page_of(run, HOSTILE))
     assert not [tag for tag, _ in read.tags if tag in ("script", "img", "iframe", "object")]
@@ -261,7 +263,7 @@ def test_names_from_files_stay_text(hand):
     assert read.text.count(HOSTILE) > 5
 
 
-def test_a_name_cannot_end_the_style_or_turn_the_text_around(hand):
+def test_a_name_cannot_end_the_style_or_turn_the_text_around():
     text = page_of(hand.run(hand.perfect("</style>\u202eevil\x1b[31m")))
     assert text.count("</style>") == 1
     assert "\u202e" not in text
@@ -287,12 +289,12 @@ def test_a_draft_length_does_not_break_across_lines(whole):
     assert not re.search(r"\bk = \d|[^-]\bconcurrency \d", body)
 
 
-def test_a_command_on_the_page_can_be_pasted(hand):
+def test_a_command_on_the_page_can_be_pasted():
     command = "draftbench sweep --concurrency 1,4 --k 1-8"
     assert command in page_of(hand.run(hand.perfect(), command=command))
 
 
-def test_every_model_is_named_with_its_fingerprint(hand, reference, whole):
+def test_every_model_is_named_with_its_fingerprint(reference, whole):
     text = Read(whole).text
     assert [f for f in reference.facts if f"fingerprint {f.fingerprint}" not in text] == []
     assert "model a_b" in Read(page_of(hand.run(hand.perfect("a_b")))).text

@@ -17,7 +17,7 @@ from draftbench.errors import RunFolderError
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, DraftingMode, LookupReplay, Sampling
 from draftbench.run_folder.folder import RunFolder
-from draftbench.run_folder.run import read_run, run_of, to_decode
+from draftbench.run_folder.run import part_of, read_run, run_of, to_decode, waves
 
 SAMPLES = Path(__file__).parent / "samples"
 DRAFT = Candidate(draft="d")
@@ -226,3 +226,31 @@ def test_a_run_shows_itself_in_three_lines():
     assert first.endswith("tinyllama-gsm8k: ./tinyllama on gsm8k.jsonl")
     assert second.startswith("stories15M")
     assert third.startswith("10 responses, ")
+
+
+@pytest.mark.parametrize(
+    ("requests", "sizes"),
+    [
+        (1, [1]),
+        (64, [64]),
+        (65, [64, 1]),
+        (128, [64, 64]),
+        (300, [64, 64, 128, 44]),
+        (512, [64, 64, 128, 256]),
+    ],
+)
+def test_every_wave_is_as_large_as_all_before_it(requests, sizes):
+    names = [f"{at:03}" for at in range(requests)]
+    found = waves(reversed(names))
+    assert [len(wave) for wave in found] == sizes
+    assert [name for wave in found for name in wave] == names
+
+
+def test_a_part_of_a_run_has_what_was_measured_of_its_requests():
+    records = [trajectory(name) for name in "abc"] + [replay((1,) * 8, request=n) for n in "abc"]
+    records += [scenes.decode(scenes.SMALL, 0, 1.0, request=name) for name in "abc"]
+    part = part_of(run_of(manifest(), [*records, scenes.step(None, 1.0)]), {"a", "c"})
+    assert [row.request for row in part.trajectories] == ["a", "c"]
+    assert [row.request for row in part.replays] == ["a", "c"]
+    assert [row.request for row in part.decodes] == ["a", "c"]
+    assert len(part.costs) == 1

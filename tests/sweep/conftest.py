@@ -87,6 +87,7 @@ def small(monkeypatch, tmp_path):
         prepared=prepared,
         sweep=sweep,
         found=lambda *drafts, **changes: read_run(sweep(*drafts, **changes)),
+        ids=lambda count: sorted(p.request.id for p in prepared(requests=count).prompts),
         copy=lambda name, to: Path(shutil.copytree(EMBEDDED / name, tmp_path / to)),
         notes=notes,
         out=tmp_path / "run",

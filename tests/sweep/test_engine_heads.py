@@ -114,6 +114,8 @@ def test_a_head_that_the_engine_would_misread_is_replayed_and_not_started(served
     assert found.engine.ks == [0, 0]
     words = "it sorts the layers that a head reads, and this one reads [4, 1, 3]"
     assert f"eagle3:head is replayed only, not started on vllm: {words}" in small.notes
+    (facts,) = filter(None, map(found.run.facts_of, found.run.candidates))
+    assert facts.misread == {"vllm": words.removeprefix("it ")}
 
 
 @pytest.mark.parametrize(

@@ -11,34 +11,57 @@ import signal
 import time
 from itertools import count
 
+import msgspec
 import pytest
 from scenes import with_fields
 
 from draftbench.errors import ModelError, UsageError
 from draftbench.hub import Trust
 from draftbench.measure import trajectories
-from draftbench.records import Candidate
+from draftbench.records import Candidate, WorkerFacts
+from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import read_run
-from draftbench.sweep import resume
+from draftbench.sweep import resume, worker
+from draftbench.sweep.failures import failure
 from draftbench.sweep.places import Here, WorkerDiedError
 from draftbench.sweep.pool import MOST_TRIES, Pool
 from draftbench.sweep.preparation import prepare_models
+from draftbench.sweep.resume import Decoding, Timing
 
 
 class Mortal(Here):
-    """A worker in this process that says nothing of some tasks, or dies of them."""
+    """A worker in this process that says nothing of some tasks, dies of them or lacks a model on
+    its node; its machine may be an odd one.
+    """
 
-    def __init__(self, pool, dies, hangs):
+    def __init__(self, pool, dies, hangs, node, lacks, odd):
         super().__init__(pool.prepared, pool._keep, pool.watcher)
-        self.dies, self.hangs, self.died = dies, hangs, False
+        self.dies, self.hangs, self.died, self.ended = dies, hangs, False, False
+        self.node, self.lacks, self.tasks = node, lacks, []
+        here = pool.prepared.manifest.environment
+        machine = msgspec.structs.replace(here, processor=node if odd else here.processor)
+        facts = WorkerFacts(process=node, node=node, environment=machine)
+        self._message = "ready", (facts, node)
 
     def answer(self, value):
         self.died = value is not None and self.dies(value)
+        if value is not None:
+            self.tasks.append(value)
         if value is not None and self.hangs(value):
-            self._message = "begin", (value.seconds,)
+            self._message = "begin", ()
+        elif value is not None and self.lacks(self.node, value.candidate):
+            what = value.candidate or "the target"
+            if value.candidate is None:
+                self._message = "fatal", ("ModelError", f"{what} is not there", "mount it")
+            else:
+                error = ModelError(f"{what} is not there", hint="mount it")
+                self._message = "done", (failure(value.candidate, error, "load"),)
         elif not self.died:
             super().answer(value)
+
+    def end(self):
+        self.ended = True
 
     def hear(self):
         if self.died:
@@ -51,21 +74,22 @@ class Mortal(Here):
         time.sleep(min(seconds, 0.01))
 
 
-def never(task):
+def never(*task):
     return False
 
 
 @pytest.fixture
 def crew(small, monkeypatch):
-    """crew(drafts, workers=3, dies=…, hangs=…, **options): the folder of a sweep over six
-    requests in groups of two, shared by workers that `began`.
+    """crew(drafts, workers=3, dies=…, hangs=…, lacks=…, odd=…, **options): the folder of a sweep
+    over six requests in groups of two, shared by workers that `began`, each on its own node.
     """
     monkeypatch.setattr(trajectories, "GROUP", 2)
     began = []
 
-    def sweep(*drafts, dies=never, hangs=never, **changes):
+    def sweep(*drafts, dies=never, hangs=never, lacks=never, odd=never, **changes):
         def begin(pool, card):
-            began.append(Mortal(pool, dies, hangs))
+            node = f"node{len(began)}"
+            began.append(Mortal(pool, dies, hangs, node, lacks, odd(node)))
             return began[-1]
 
         monkeypatch.setattr(Pool, "_begin", begin)
@@ -104,6 +128,91 @@ def test_what_is_timed_is_timed_by_one_worker(crew):
     assert found.costs
     assert found.decodes
     assert len({row.process for row in (*found.costs, *found.decodes)}) == 1
+
+
+def test_nobody_else_is_there_while_something_is_timed(crew):
+    at_work = []
+
+    def look(task):
+        if isinstance(task.step, (Timing, Decoding)):
+            at_work.append(sum(not worker.ended for worker in crew.began))
+        return False
+
+    crew(hangs=look, measure="all")
+    assert len(crew.began) == 3
+    assert set(at_work) == {1}
+
+
+def test_no_more_workers_begin_than_there_are_tasks(crew):
+    """Two groups of requests, then two replays of one candidate."""
+    crew("ngram", workers=9, requests=4)
+    assert len(crew.began) == 2
+
+
+def test_a_worker_that_cannot_load_the_target_is_let_go(crew, small):
+    alone = measured(crew(workers=1, out="alone"))
+    crew.began.clear()
+    folder = crew(lacks=lambda node, candidate: candidate is None and node == "node1")
+    assert measured(folder) == alone
+    assert [worker.node for worker in crew.began if worker.tasks] == ["node0", "node1", "node2"]
+    assert len(crew.began) == 3
+    assert "going on without a worker on node1: the target is not there" in small.notes
+
+
+def test_a_target_that_no_worker_can_load_ends_the_sweep(crew):
+    with pytest.raises(ModelError, match=r"^the target is not there$"):
+        crew(lacks=lambda node, candidate: candidate is None)
+    assert len(crew.began) == 3
+
+
+def test_a_machine_that_differs_replays_and_does_not_time(crew):
+    folder = crew(odd=lambda node: node != "node0", measure="all", measure_requests=2)
+    found = read_run(folder)
+    assert {worker.node for worker in crew.began if worker.tasks} == {"node0", "node1", "node2"}
+    assert len(found.workers) == 3
+    assert {row.process for row in found.decodes} == {crew.began[0]._worker.process}
+    with pytest.raises(ModelError, match=r"is left where this run times .* node4 differs in proc"):
+        crew(
+            odd=lambda node: node != "node3",
+            lacks=lambda node, candidate: candidate is None and node == "node3",
+            measure="all",
+            out="again",
+        )
+
+
+def test_a_draft_that_a_node_cannot_load_is_replayed_on_another(crew, small):
+    alone = measured(crew(workers=1, out="alone"))
+    crew.began.clear()
+    draft = Candidate(draft="draft")
+
+    def lacks(node, candidate):
+        return candidate == draft and node != "node2"
+
+    assert measured(crew(lacks=lacks, measure="replay")) == alone
+    assert sum("cannot load draft, others try: draft is not there" in n for n in small.notes) == 2
+    replayed = [w.node for w in crew.began if any(t.candidate == draft for t in w.tasks)]
+    assert "node2" in replayed
+
+
+def test_a_draft_that_no_node_can_load_costs_its_candidate(crew):
+    draft = Candidate(draft="draft")
+    (failed,) = read_run(crew(lacks=lambda node, candidate: candidate == draft)).failures
+    assert (failed.candidate, failed.reason) == (draft, "draft is not there")
+
+
+def test_the_seconds_of_a_candidate_are_those_of_all_its_workers_together(crew, small):
+    """Three workers that hang use up six seconds in two."""
+    lookup, begun = Candidate(draft="ngram"), []
+
+    def hangs(task):
+        if task.candidate == lookup:
+            begun.append(time.monotonic())
+        return task.candidate == lookup
+
+    (failed,) = read_run(crew(hangs=hangs, candidate_timeout=6)).failures
+    assert failed.candidate == lookup
+    assert len(begun) == 3
+    assert 2 <= time.monotonic() - begun[0] < 5
 
 
 def test_a_worker_that_dies_costs_its_task_alone(crew):
@@ -249,3 +358,31 @@ def test_several_processes_measure_each_candidate(small):
     found = small.found("ngram", processes=2, max_new_tokens=4)
     assert len({row.process for row in found.decodes}) == 2
     assert {point.process for point in found.costs} == {row.process for row in found.decodes}
+
+
+def test_several_workers_end_with_the_wave_that_settles_the_answer(crew, monkeypatch):
+    """Six requests come as two, two and two; four settle it."""
+    monkeypatch.setattr(run_folder, "WAVE", 2)
+    monkeypatch.setattr(resume, "settled", lambda run, _: len(run.trajectories) >= 4)
+    asked = {"until": "settled", "controls": True}
+    alone = crew(workers=1, out="alone", **asked)
+    assert len(read_run(alone).trajectories) == 4
+    assert measured(crew(workers=3, **asked)) == measured(alone)
+
+
+def test_a_draft_that_failed_is_left_out_of_later_waves(crew, monkeypatch):
+    """Six requests come as two, two and two, a group each."""
+    monkeypatch.setattr(run_folder, "WAVE", 2)
+    monkeypatch.setattr(resume, "settled", lambda run, _: False)
+    tried, replay = [], worker.replay
+
+    def failing(loaded, group):
+        tried.append(loaded.candidate.draft)
+        if loaded.candidate.draft == "draft":
+            raise RuntimeError("broken")
+        return replay(loaded, group)
+
+    monkeypatch.setattr(worker, "replay", failing)
+    found = read_run(crew(until="settled"))
+    assert (tried.count("draft"), tried.count("ngram")) == (1, 3)
+    assert [failed.candidate.draft for failed in found.failures] == ["draft"]

@@ -16,8 +16,10 @@ from draftbench.models.source import ModelSource
 from draftbench.planner.caveats import unfinished
 from draftbench.planner.recommend import recommend
 from draftbench.records import Candidate, Failure, ModelFacts
+from draftbench.run_folder import run as run_folder
 from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
+from draftbench.sweep import resume, worker
 from draftbench.sweep.places import Here
 from draftbench.sweep.pool import Pool
 
@@ -356,3 +358,79 @@ def test_redacting_changes_no_figure(small):
     folder.redact()
     assert not (folder.path / "private").exists()
     assert recommend(read_run(folder)) == answer
+
+
+@pytest.fixture
+def waves(monkeypatch):
+    """waves(until): sweeps of eight requests, which come as two, two and four; the answer is
+    settled by so many of them.
+    """
+
+    def make(until):
+        monkeypatch.setattr(run_folder, "WAVE", 2)
+        monkeypatch.setattr(resume, "settled", lambda run, _: len(run.trajectories) >= until)
+        return {"requests": 8, "until": "settled", "measure_requests": 2}
+
+    return make
+
+
+def test_a_sweep_until_settled_ends_with_the_wave_that_settles_it(small, waves):
+    folder = small.sweep(**waves(3))
+    found = read_run(folder)
+    assert sorted(t.request for t in found.trajectories) == small.ids(8)[:4]
+    assert {c: sum(r.candidate == c for r in found.replays) for c in found.candidates} == (
+        dict.fromkeys(found.candidates, 4)
+    )
+    assert folder.manifest.effort.settled_after == folder.manifest.requests == 4
+    assert unfinished(found) is None
+    assert "not settled after 2 of 8 requests" in small.notes
+
+
+def test_what_is_timed_is_timed_with_the_first_wave(small, waves):
+    found = small.found(**waves(5))
+    assert found.manifest.effort.settled_after is None
+    assert len(found.trajectories) == 8
+    assert {row.request for row in found.decodes} <= set(small.ids(8)[:2])
+    timed = [(p.block, str(p.candidate), p.context) for p in found.costs]
+    assert len(timed) == len(set(timed))
+
+
+@pytest.mark.parametrize("until", [3, 9])
+def test_a_cut_sweep_until_settled_ends_like_an_uncut_one(small, cut, waves, until):
+    asking = waves(until)
+    expected = essence(small.sweep(out="whole", **asking))
+    cuts, ended = 0, None
+    while not (ended := cut(6, **asking)):
+        cuts += 1
+    assert cuts >= 2
+    assert essence(ended) == expected
+
+
+def test_a_settled_sweep_loads_nothing_and_goes_on_where_all_requests_are_asked_for(
+    small, waves, unloadable
+):
+    asking = waves(3)
+    small.sweep(**asking)
+    all_of_them = essence(small.sweep(**asking | {"until": "all"}))
+    assert all_of_them == essence(small.sweep(out="at once", **asking | {"until": "all"}))
+    assert RunFolder(small.out).manifest.effort.settled_after is None
+    unloadable()
+    small.sweep(**asking)
+    assert RunFolder(small.out).manifest.effort.settled_after == 4
+    assert small.notes[-1] == "everything is measured already; no model is loaded"
+
+
+def test_a_draft_that_fails_in_a_later_wave_costs_only_itself(small, waves, monkeypatch):
+    calls, replay = [], worker.replay
+
+    def failing(loaded, group):
+        calls.append(loaded.candidate.draft)
+        if calls.count("draft") == 2 and calls[-1] == "draft":
+            raise RuntimeError("broken")
+        return replay(loaded, group)
+
+    monkeypatch.setattr(worker, "replay", failing)
+    found = small.found(**waves(9))
+    assert [failed.candidate.draft for failed in found.failures] == ["draft"]
+    assert calls.count("draft") == 2
+    assert sum(row.candidate.draft == "ngram" for row in found.replays) == 8

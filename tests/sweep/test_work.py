@@ -11,6 +11,7 @@ from scenes import query, sheet
 
 from draftbench.measure.trajectories import score
 from draftbench.records import Candidate
+from draftbench.run_folder import run
 from draftbench.sweep.options import ServingOptions, SweepOptions
 from draftbench.sweep.work import (
     START_SECONDS,
@@ -220,3 +221,9 @@ def test_a_sweep_on_an_engine_tells_of_the_stages_that_were_planned(served, smal
     assert [(stage.candidate, stage.what) for stage in planned] == [
         (candidate, what) for candidate, what, _ in told if what != "replay"
     ]
+
+
+def test_the_time_of_waves_is_that_of_all_requests_at_once(work, monkeypatch):
+    """Of two, two, four and two requests; the draft is loaded in each again."""
+    monkeypatch.setattr(run, "WAVE", 2)
+    assert work(until="settled", measure="replay") == LOADING + 3 * 1 + WRITING + READING

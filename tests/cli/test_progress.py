@@ -2,12 +2,14 @@
 
 import io
 
+import hand
 import pytest
 from rich.console import Console
+from scenes import trajectory
 
+from draftbench.cli import progress
+from draftbench.cli.progress import TerminalWatcher
 from draftbench.records import Candidate
-from draftbench.report.terminal import progress
-from draftbench.report.terminal.progress import TerminalWatcher
 
 
 @pytest.fixture
@@ -112,11 +114,11 @@ def test_what_has_to_be_known_is_printed_quietly_too(console):
     assert text() == "device: cpu, 2 threads\n"
 
 
-def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console, clock, hand):
+def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console, clock):
     watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["small", "big"], [1, 2])
-        watcher.recorded([hand.trajectory(f"r{at}") for at in range(5)])
+        watcher.recorded([trajectory(f"r{at}") for at in range(5)])
         watcher.stage("replay", 4, Candidate(draft="small"))
         watcher.recorded([hand.replay(f"r{at}", (1.0,) * 8) for at in range(5)])
         # Eight tokens: 8 s without a draft, 4 s with k = 2.
@@ -130,7 +132,7 @@ def test_the_view_shows_alpha_tau_and_the_speed_of_the_candidate_at_work(console
     assert "candidate 1 of 2" in text()
 
 
-def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console, hand):
+def test_a_row_of_a_batch_is_shown_with_its_share_of_the_speed(console):
     watcher, text = console(terminal=True)
     with watcher:
         watcher.expect(["small"], [1, 2])

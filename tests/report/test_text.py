@@ -3,7 +3,7 @@
 import pytest
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.report.terminal.text import (
+from draftbench.report.text import (
     Section,
     columns,
     csv_text,

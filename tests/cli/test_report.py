@@ -1,10 +1,13 @@
+"""`draftbench report` on a run made by hand."""
+
+import hand
 import pytest
 
 from draftbench.run_folder.folder import RunFolder
 
 
 @pytest.fixture
-def folder(hand, tmp_path):
+def folder(tmp_path):
     run = RunFolder.create(tmp_path / "run", hand.manifest())
     with run.writer() as writer:
         writer.append(hand.perfect())
@@ -36,7 +39,7 @@ def test_a_second_run_or_a_folder_that_is_no_run_is_a_usage_error(folder, tmp_pa
     assert "is not a run folder" in failing(2, "report", tmp_path, *page)
 
 
-def test_a_run_without_candidates_is_a_usage_error(hand, tmp_path, failing):
+def test_a_run_without_candidates_is_a_usage_error(tmp_path, failing):
     RunFolder.create(tmp_path / "run", hand.manifest())
     page = ("--html", tmp_path / "x.html")
     assert "no candidate was measured" in failing(2, "report", tmp_path / "run", *page)

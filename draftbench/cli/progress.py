@@ -17,7 +17,7 @@ from rich.text import Text
 
 from draftbench.acceptance.running import RunningFigures
 from draftbench.records import Candidate, Observation
-from draftbench.report.terminal.text import duration, printable, shown
+from draftbench.report.text import duration, printable, shown
 
 _SECONDS_BETWEEN_DRAWS = 0.2
 # Without a terminal: how long a sweep is silent at most, if its units take no longer.
@@ -59,7 +59,7 @@ class TerminalWatcher:
         # the first began.
         self._to_come: list[PlannedStage] = []
         self._planned, self._planned_before, self._all_begun = 0.0, 0.0, 0.0
-        self._believed = 0.0
+        self._believed, self._about = 0.0, "about"
         self._moved = 0.0  # when the last unit was done
         self._shown_before: list[str] = []
 
@@ -80,10 +80,13 @@ class TerminalWatcher:
         stages: Sequence[PlannedStage] = (),
         *,
         in_seconds: bool = True,
+        at_most: bool = False,
     ) -> None:
         """Name the candidates and draft lengths of the sweep, and its stages as far as they are
-        known, for its overall progress; their planned times may be mere proportions.
+        known, for its overall progress; their planned times may be mere proportions, and some may
+        not come (`at_most`).
         """
+        self._about = "at most" if at_most else "about"
         self._candidates, self._figures = tuple(candidates), RunningFigures(ks)
         self._to_come, self._all_begun = list(stages), time.monotonic()
         self._believed = _BELIEVED * self._seconds_to_come() if in_seconds else 0.0
@@ -201,7 +204,9 @@ class TerminalWatcher:
             number = self._candidates.index(self._candidate) + 1
             words = [f"candidate {number} of {len(self._candidates)}"]
         left = self._left_in_all()
-        return ", ".join(words if left is None else [*words, f"about {duration(left)} left in all"])
+        return ", ".join(
+            words if left is None else [*words, f"{self._about} {duration(left)} left in all"]
+        )
 
     def _left_in_all(self) -> float | None:
         """Seconds until the sweep is done; None while nothing is known of how long it takes."""

@@ -1,24 +1,19 @@
-"""A small run made by hand, on which every figure of a report has a known value."""
+"""Small runs made by hand, of a draft that is always right: every figure of theirs is known."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import scenes
-from scenes import Scene, failure, trajectory
+from scenes import Scene, trajectory
 
 from draftbench.planner.options import DecisionOptions
 from draftbench.planner.recommend import recommend
 from draftbench.planner.recommendation import Recommendation
 from draftbench.records import Candidate, CostPoint, Decode, LookupReplay, ModelFacts, Replay
-from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.run import Run, read_run, run_of
+from draftbench.run_folder.run import Run, run_of
 
-REFERENCE = Path(__file__).parents[2] / "results/reference"
 EIGHT = (1.0,) * 8
 
 
@@ -109,23 +104,3 @@ def answer(
 ) -> Recommendation:
     """What `recommend` decides on them with the options that are `asked`."""
     return recommend(run(records, **changes), DecisionOptions(**asked or {}))
-
-
-@pytest.fixture(scope="session")
-def hand() -> SimpleNamespace:
-    """The builders."""
-    made = (manifest, trajectory, replay, cost, decode, facts, perfect, loaded, untimed, lookup)
-    made += (undecoded, one_request)
-    made += (prefills, failure, run, answer)
-    return SimpleNamespace(**{builder.__name__: builder for builder in made})
-
-
-@pytest.fixture(scope="session")
-def kept() -> dict[str, Run]:
-    """The kept runs by name."""
-    return {folder.name: read_run(RunFolder(folder)) for folder in REFERENCE.iterdir()}
-
-
-@pytest.fixture(scope="session")
-def reference(kept) -> Run:
-    return kept["qwen2.5-coder"]

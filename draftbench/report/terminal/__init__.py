@@ -1,1 +1,0 @@
-"""What commands print: aligned tables, wrapped sentences, Markdown, JSON and CSV."""
