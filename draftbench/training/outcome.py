@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from draftbench.acceptance.intervals import Estimate
 from draftbench.records import Record
 
@@ -15,13 +17,15 @@ def faster_than(speedup: float) -> float:
     return speedup * (1 + LEAST_FASTER)
 
 
+Verdict = Literal["worth it", "may be worth it", "cannot tell", "not worth it"]
+
+
 class Part(Record, frozen=True):
     """The draft after a part of its training."""
 
     share: float  # of the whole training; a step counts by its learning rate
-    steps: int  # at the largest learning rate
+    steps: int  # taken
     rate: float  # acceptance that it reached on held-out requests
-    seconds: float  # taken by these steps
 
 
 class Reached(Record, frozen=True):
@@ -46,25 +50,22 @@ class Forecast(Record, frozen=True):
     device: str  # on which it trains
 
     @property
-    def worth_it(self) -> bool:
-        """Whether the trained draft is expected to be faster than anything in the run; if speed is
-        unknown, whether it is expected to be accepted more often.
+    def verdict(self) -> Verdict:
+        """Whether the trained draft becomes faster than anything in the run; if speed is unknown,
+        whether it is accepted more often.
         """
-        figure, least = self._decisive
-        return figure.value >= least
-
-    @property
-    def surely(self) -> bool:
-        """Whether even the low end of the interval says so."""
-        figure, least = self._decisive
-        return figure.low >= least
-
-    @property
-    def _decisive(self) -> tuple[Estimate, float]:
-        """The figure that decides whether a training is worth it, and the least it must be."""
         if self.after is None or self.fastest is None:
-            return self.gain, LEAST_GAIN
-        return self.after.speedup, faster_than(self.fastest)
+            figure, least = self.gain, LEAST_GAIN
+        else:
+            figure, least = self.after.speedup, faster_than(self.fastest)
+        if figure.value >= least:
+            return "worth it" if figure.low >= least else "may be worth it"
+        return "cannot tell" if figure.high >= least else "not worth it"
+
+    @property
+    def expects_it(self) -> bool:
+        """Whether more speaks for the training than against it."""
+        return self.verdict in ("worth it", "may be worth it")
 
     def held(self, gained: float) -> bool | None:
         """Whether what was gained lies in the interval; None if no gain was promised for certain
@@ -134,7 +135,7 @@ class Training(Record, frozen=True):
     seed: int  # of their order
     looks: tuple[tuple[int, float], ...]  # steps, and the rate on requests that say when to stop
     seconds: float  # of training and looking; if resumed, of the last start alone
-    forecast: Forecast  # what was expected
+    forecast: Forecast | None  # what was expected; None: too few steps to tell
     proof: Proof  # what came of it
     other: Proof | None  # on the traffic of another run, with `--other`
     packages: dict[str, str]  # versions
@@ -145,6 +146,6 @@ class TrainingAnswer(Record, frozen=True):
     advised against training.
     """
 
-    forecast: Forecast  # what training would gain
+    forecast: Forecast | None  # what training would gain; None: too few steps to tell
     training: Training | None = None  # what it did gain
     kept: bool = False  # whether the trained draft was better in the proof, and written
