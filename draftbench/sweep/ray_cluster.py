@@ -45,6 +45,7 @@ def connect(cluster: RayCluster) -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves this machine
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it reports every fork
     ours = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(

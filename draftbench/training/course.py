@@ -26,13 +26,14 @@ from draftbench.run_folder.manifest import portable
 from draftbench.safe_files import write_whole
 from draftbench.training.examples import tokens_of
 from draftbench.training.fit import Progress, fit, writing
-from draftbench.training.forecast import forecast
+from draftbench.training.forecast import first_parts, forecast
 from draftbench.training.held_out import prove
 from draftbench.training.outcome import Forecast, Proof, Split, Training
 from draftbench.training.plan import Plan
 
 REPORT = "training.json"
 QUESTION, FORECAST, CHECKPOINTS = "question", "forecast.json", "checkpoints"
+TRAINED = "trained"
 
 
 def work_folder(out: Path) -> Path:
@@ -92,7 +93,7 @@ def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
     # One of another version of draftbench is made again.
     with contextlib.suppress(FileNotFoundError, msgspec.ValidationError):
         return msgspec.json.decode(kept.read_bytes(), type=Forecast)
-    made = forecast(plan, work, progress)
+    made = forecast(plan, first_parts(plan, work, progress))
     with writing(work):
         write_whole(kept, to_json(made).encode())
     return made
@@ -100,7 +101,7 @@ def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
 
 def train(
     plan: Plan,
-    made: Forecast,
+    made: Forecast | None,
     work: Path,
     out: Path,
     key: bytes,
@@ -110,8 +111,8 @@ def train(
     """Train on all of the data and prove what came out, on `other` traffic too; whether the draft
     was worth keeping, which is then in `out`.
     """
-    settings, trained = plan.settings, work / "trained"
-    looked = _trained_once(plan, work, trained, progress)
+    settings, trained = plan.settings, work / TRAINED
+    looked = trained_once(plan, work, progress)
     progress.note("proving it on requests that it never saw")
     packages = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
 
@@ -165,7 +166,7 @@ class _Looked(Record, frozen=True):
     seconds: float
 
 
-def _trained_once(plan: Plan, work: Path, trained: Path, progress: Progress) -> _Looked:
+def trained_once(plan: Plan, work: Path, progress: Progress) -> _Looked:
     """Train, and write the weights that were best; or what an earlier start has of this."""
     done = work / "looked.json"
     if done.exists():
@@ -180,7 +181,7 @@ def _trained_once(plan: Plan, work: Path, trained: Path, progress: Progress) -> 
     rate = plan.settings.rate_for(draft.width)
     found = _Looked(rate, tuple(looks), time.monotonic() - start)
     with writing(work):
-        draft.save(trained)
+        draft.save(work / TRAINED)
         write_whole(done, to_json(found).encode())
     return found
 

@@ -30,7 +30,7 @@ from draftbench.training.settings import TrainingSettings
 
 # Acceptance is looked at twice an epoch; after so many looks without a better one training ends.
 LOOKS_AN_EPOCH, PATIENCE = 2, 3
-# The share of all steps in which the learning rate rises; afterwards it falls to 0.
+# The share of all steps in which the learning rate rises from 0; afterwards it falls to 0.
 WARM_UP = 0.1
 
 
@@ -65,6 +65,11 @@ def steps_of(responses: int, settings: TrainingSettings) -> int:
     return math.ceil(responses / settings.batch) * settings.epochs
 
 
+def warm_up_of(steps: int) -> int:
+    """In how many of some steps the learning rate rises."""
+    return round(WARM_UP * steps)
+
+
 def fit(
     draft: InTraining,
     responses: Sequence[ScoredResponse],
@@ -90,7 +95,7 @@ def fit(
         checkpoints,
         num_train_epochs=settings.epochs,
         lr_scheduler_type="linear",
-        warmup_steps=round(WARM_UP * steps),
+        warmup_steps=warm_up_of(steps),
         eval_strategy="steps",
         eval_steps=every,
         save_strategy="steps",
@@ -133,7 +138,7 @@ def begin(
         folder,
         max_steps=looks[-1],
         lr_scheduler_type="constant_with_warmup",
-        warmup_steps=round(WARM_UP * looks[-1]),
+        warmup_steps=warm_up_of(looks[-1]),
         save_strategy="no",
     )
     trainer = _Trainer(draft, responses, arguments, progress, "forecast", look)

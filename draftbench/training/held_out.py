@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,6 +57,7 @@ class Acceptance:
     """A draft along some responses."""
 
     pairs: Pairs
+    seconds: float  # that it took to read them, its weights being loaded
 
     @cached_property
     def _rounds(self) -> CandidateRounds:
@@ -96,18 +98,19 @@ class Replayer:
         pairs: list[tuple[Trajectory, AnyReplay]] = []
         if isinstance(self.target, ServedTarget):
             runner, _ = build_runner(draft, self.build, self.candidate.draft)
-            runner = translated(runner, self.source, draft)
+            runner, begun = translated(runner, self.source, draft), time.monotonic()
             for at in range(0, len(responses), GROUP):
                 group = responses[at : at + GROUP]
                 made = replay_model(runner, self.target, group, self.candidate, self.mode)
                 pairs += list(zip([r.trajectory for r in group], made, strict=True))
-            return Acceptance(pairs)
+            return Acceptance(pairs, time.monotonic() - begun)
         layers = self.source.config.get_text_config().num_hidden_layers
         head, _ = build_head(draft, self.build, self.candidate.draft, self.target, layers)
+        begun = time.monotonic()
         for response in responses:
             made_one = replay_head(response, self.candidate, head, self.target, max(self.ks))
             pairs.append((response.trajectory, made_one))
-        return Acceptance(pairs)
+        return Acceptance(pairs, time.monotonic() - begun)
 
     def now(
         self, draft: InTraining, folder: Path, responses: Sequence[ScoredResponse]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from draftbench.acceptance.intervals import Estimate
 from draftbench.records import Record
 
@@ -14,13 +16,15 @@ def faster_than(speedup: float) -> float:
     return speedup * (1 + LEAST_FASTER)
 
 
+Verdict = Literal["worth it", "may be worth it", "cannot tell", "not worth it"]
+
+
 class Part(Record, frozen=True):
     """The draft after a part of its training."""
 
     share: float  # of the training: a step counts by its learning rate
-    steps: int  # at the largest rate
+    steps: int  # that were taken
     rate: float  # that it reached on held-out requests
-    seconds: float  # of these steps
 
 
 class Reached(Record, frozen=True):
@@ -45,25 +49,22 @@ class Forecast(Record, frozen=True):
     device: str  # that trains
 
     @property
-    def worth_it(self) -> bool:
-        """Whether the trained draft is expected to be faster than anything that the run has; where
-        speed is unknown, whether it is expected to be accepted more often.
+    def verdict(self) -> Verdict:
+        """Whether the trained draft becomes faster than anything that the run has; where speed is
+        unknown, whether it is accepted more often.
         """
-        figure, least = self._decisive
-        return figure.value >= least
-
-    @property
-    def surely(self) -> bool:
-        """Whether the low end of the interval says so, too."""
-        figure, least = self._decisive
-        return figure.low >= least
-
-    @property
-    def _decisive(self) -> tuple[Estimate, float]:
-        """The figure that a training is worth it by, and the least that it must be."""
         if self.after is None or self.fastest is None:
-            return self.gain, LEAST_GAIN
-        return self.after.speedup, faster_than(self.fastest)
+            figure, least = self.gain, LEAST_GAIN
+        else:
+            figure, least = self.after.speedup, faster_than(self.fastest)
+        if figure.value >= least:
+            return "worth it" if figure.low >= least else "may be worth it"
+        return "cannot tell" if figure.high >= least else "not worth it"
+
+    @property
+    def expects_it(self) -> bool:
+        """Whether more speaks for the training than against it."""
+        return self.verdict in ("worth it", "may be worth it")
 
     def held(self, gained: float) -> bool | None:
         """Whether its interval has what was gained; None where it promised no gain for certain, so
@@ -133,7 +134,7 @@ class Training(Record, frozen=True):
     seed: int  # of their order
     looks: tuple[tuple[int, float], ...]  # steps, and the rate of those who say when to stop
     seconds: float  # of training and looking; the last start alone where it was resumed
-    forecast: Forecast  # what was expected
+    forecast: Forecast | None  # what was expected; None: too few steps to tell
     proof: Proof  # what came of it
     other: Proof | None  # on the traffic of another run, with `--other`
     packages: dict[str, str]  # versions
@@ -144,6 +145,6 @@ class TrainingAnswer(Record, frozen=True):
     against it.
     """
 
-    forecast: Forecast  # what training would gain
+    forecast: Forecast | None  # what training would gain; None: too few steps to tell
     training: Training | None = None  # and what it gained
     kept: bool = False  # whether the trained draft was better in the proof, and written
