@@ -17,9 +17,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from draftbench.acceptance.contradiction import contradiction
 from draftbench.acceptance.definitions import ByRequest
-from draftbench.acceptance.faults import SuspectedFault, near_tie
+from draftbench.acceptance.faults import SuspectedFault, contradiction, near_tie
 from draftbench.acceptance.rounds import (
     Floats,
     HazardLaw,
