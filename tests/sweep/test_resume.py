@@ -348,7 +348,7 @@ def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, u
         writer.append([msgspec.structs.replace(target, second_layout_bytes=8)])
     small.sweep(one_layout=True)  # nothing is left to time
     unloadable()
-    with pytest.raises(RunFolderError, match="has held weights in two layouts"):
+    with pytest.raises(RunFolderError, match="has kept weights in two layouts"):
         small.sweep(one_layout=True, controls=True)
 
 

@@ -17,7 +17,8 @@ def accepted(*rates, length=2001):
                 scenes.replay([rate] * (length - 1)),
             )
             for at, rate in enumerate(rates)
-        ]
+        ],
+        seconds=1.0,
     )
 
 
