@@ -100,6 +100,10 @@ def workers_of(
             f"no node of the Ray cluster has {what}",
             hint="--threads asks for fewer CPUs; `ray status` lists what there is",
         )
+    watcher.note(f"Ray: {count} workers on {len(nodes)} nodes, CPU threads: {threads} each")
+    free = ray.available_resources()
+    if free.get("CPU", 0) < threads or free.get("GPU", 0) < needs["num_gpus"]:
+        watcher.note("others use the whole Ray cluster: the sweep waits for them", always=True)
     found = _machines([node for node in room if room[node]], threads, device)
     kinds = Counter(machine.machine for _, machine in found.values())
     timing = max(kinds, key=lambda kind: (kinds[kind], kind))

@@ -1,7 +1,7 @@
 """A Ray cluster of three workers measures what one process measures, whoever of it dies.
 
 The cluster is this machine, with three processors as far as Ray knows. Skipped where Ray is not
-installed (`draftbench[ray]`).
+installed (the extra `ray`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from draftbench.sweep import preparation
 from draftbench.sweep.options import RayCluster
 from draftbench.traffic import TrafficQuery
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'draftbench[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[client]'")
 from draftbench.sweep.ray_cluster import OnRay  # noqa: E402
 
 CLUSTER = RayCluster(None)
