@@ -132,7 +132,10 @@ def timed_enough(
     if _spent_with_next_visit(points) > SHARE_OF_DECODING * decoding:
         return True
     low, high = quantiles(best.timing, (0.025, 0.975))
-    of_requests = 1.96 * math.sqrt(best.parts[0])
+    # With --until settled others may follow, and all together leave less doubt.
+    measured = len({trajectory.request for trajectory in run.trajectories})
+    share = min(1.0, measured / run.manifest.traffic.requests)
+    of_requests = 1.96 * math.sqrt(share * best.parts[0])
     small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
     return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 
