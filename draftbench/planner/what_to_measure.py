@@ -108,11 +108,11 @@ def timed_enough(
     """Whether one block is timed well enough at one concurrency, asked after every turn.
 
     Timing continues until what it adds to the interval of the best predicted speed-up is at most
-    half of what the requests add, or a quarter of the distance to break-even. It need not be finer
-    than half the noise of a decoding run and must not be coarser than 5%. After three visits to
-    every pass that did not stall, it also ends if one more would exceed a third of the time of
-    timing and decoding together. (In a sweep with five decoded requests, three visits are 40% of
-    that time.) Stalls are not counted.
+    half of what all the requests will add, or a quarter of the distance to break-even. It need not
+    be finer than half the noise of a decoding run and must not be coarser than 5%. After three
+    visits to every pass that did not stall, it also ends if one more would exceed a third of the
+    time of timing and decoding together. (In a sweep with five decoded requests, three visits are
+    40% of it.) Stalls count on neither side.
 
     Args:
         decoded: the responses that will be decoded.
