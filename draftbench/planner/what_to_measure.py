@@ -112,7 +112,7 @@ def timed_enough(
     be finer than half the noise of a decoding run and must not be coarser than 5%. After three
     visits to every pass that did not stall, it also ends if one more would exceed a third of the
     time of timing and decoding together. (In a sweep with five decoded requests, three visits are
-    40% of it.) Stalls count on neither side.
+    40% of that time.) Stalls are not counted.
 
     Args:
         decoded: the responses that will be decoded.
