@@ -412,9 +412,10 @@ class SweepState:
             *(row for each in seen for row in self.replayed(each)),
             *(row for each in seen for row in self.decodes.get(str(each), ())),
         ]
-        # The rounds of the last run are known as long as it is there.
-        self.run = run_of(self.prepared.manifest, records)
-        return ks_to_decode(self.run, candidate, concurrency, options.most_ks)
+        run = run_of(self.prepared.manifest, records)
+        ks = ks_to_decode(run, candidate, concurrency, options.most_ks)
+        self.run = run  # its rounds are known as long as it is there
+        return ks
 
     def _timed_enough(
         self, candidate: Candidate, concurrency: int
