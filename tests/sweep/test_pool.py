@@ -24,6 +24,7 @@ from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import resume, worker
 from draftbench.sweep.failures import failure
+from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.places import Here, WorkerDiedError
 from draftbench.sweep.pool import MOST_TRIES, Pool
 from draftbench.sweep.preparation import prepare_models
@@ -275,6 +276,20 @@ def test_a_fault_in_choosing_the_next_step_costs_its_candidate(small, monkeypatc
 def test_cards_that_workers_cannot_have_are_refused(small, changes, message):
     with pytest.raises(UsageError, match=message):
         small.prepared("ngram", **changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "workers"),
+    [("4", 4), ("ray", RayCluster(None)), ("ray://head:10001", RayCluster("ray://head:10001"))],
+)
+def test_workers_are_a_number_or_a_ray_cluster(text, workers):
+    assert workers_named(text) == workers
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "rays", "http://head"])
+def test_other_workers_are_refused(text):
+    with pytest.raises(UsageError, match=f"^--workers {text}: expected a number from 1, ray or"):
+        workers_named(text)
 
 
 def test_workers_share_the_cores(small, monkeypatch):
