@@ -60,8 +60,8 @@ def of_decoder(
     level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
     twice = not prepared.options.one_layout
     options, stages = prepared.options, list(stages_of_decoder(prepared, target, drafts, speed))
-    begins = [at for at, stage in enumerate(stages) if stage.what == "responses"]
-    first_wave = stages[: [*begins[1:], None][0]]
+    later_waves = [at for at, stage in enumerate(stages) if stage.what == "responses"][1:]
+    first_wave = stages[: later_waves[0]] if later_waves else stages
     sizes = wave_sizes(prepared)
     on_cards = options.cards or (options.cluster and prepared.manifest.question.device != "cpu")
     cards = options.at_once if on_cards else 0

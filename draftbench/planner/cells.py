@@ -25,7 +25,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import compress
 from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
@@ -235,8 +235,7 @@ class DrawnRequests:
     @cached_property
     def weights(self) -> Floats:
         """How often each request is drawn [draws, requests]."""
-        generator = generator_of("requests")
-        return generator.standard_exponential((RESAMPLES, len(self.names)))
+        return _weights(len(self.names))
 
     def rows(self, requests: Iterable[str]) -> Ints:
         """The rows of these requests."""
@@ -245,6 +244,11 @@ class DrawnRequests:
     def column(self, rows: Ints, values: Floats) -> Floats:
         """The sums of values by request [requests]."""
         return np.bincount(rows, values, len(self.names)).astype(np.float64)
+
+
+@lru_cache(maxsize=1)
+def _weights(requests: int) -> Floats:
+    return generator_of("requests").standard_exponential((RESAMPLES, requests))
 
 
 class Columns:

@@ -108,11 +108,11 @@ def timed_enough(
     """Whether one block is timed well enough at one concurrency, asked after every turn.
 
     Timing continues until what it adds to the interval of the best predicted speed-up is at most
-    half of what the requests add, or a quarter of the distance to break-even. It need not be finer
-    than half the noise of a decoding run and must not be coarser than 5%. After three visits to
-    every pass that did not stall, it also ends if one more would exceed a third of the time of
-    timing and decoding together. (In a sweep with five decoded requests, three visits are 40% of
-    that time.) Stalls are not counted.
+    half of what all the requests will add, or a quarter of the distance to break-even. It need not
+    be finer than half the noise of a decoding run and must not be coarser than 5%. After three
+    visits to every pass that did not stall, it also ends if one more would exceed a third of the
+    time of timing and decoding together. (In a sweep with five decoded requests, three visits are
+    40% of that time.) Stalls are not counted.
 
     Args:
         decoded: the responses that will be decoded.
@@ -132,7 +132,10 @@ def timed_enough(
     if _spent_with_next_visit(points) > SHARE_OF_DECODING * decoding:
         return True
     low, high = quantiles(best.timing, (0.025, 0.975))
-    of_requests = 1.96 * math.sqrt(best.parts[0])
+    # With --until settled others may follow, and all together leave less doubt.
+    measured = len({trajectory.request for trajectory in run.trajectories})
+    share = min(1.0, measured / run.manifest.traffic.requests)
+    of_requests = 1.96 * math.sqrt(share * best.parts[0])
     small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
     return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 

@@ -40,7 +40,7 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
+from draftbench.run_folder.run import Run, check_that_it_fits, comparable, run_of, to_decode
 from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Serving
 from draftbench.sweep.preparation import Prepared
 
@@ -85,6 +85,7 @@ class SweepState:
     waves: list[list[list[PromptSample]]]  # all responses to write, by wave and group
     due: int  # waves to measure; with --until settled one more at a time
     settled: bool = False  # whether these waves settle the answer
+    run: Run | None = None  # by which the last k's were chosen
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -412,7 +413,9 @@ class SweepState:
             *(row for each in seen for row in self.decodes.get(str(each), ())),
         ]
         run = run_of(self.prepared.manifest, records)
-        return ks_to_decode(run, candidate, concurrency, options.most_ks)
+        ks = ks_to_decode(run, candidate, concurrency, options.most_ks)
+        self.run = run  # its rounds are known as long as it is there
+        return ks
 
     def _timed_enough(
         self, candidate: Candidate, concurrency: int
