@@ -152,8 +152,8 @@ def read_run(folder: RunFolder) -> Run:
 
 
 def _as_by_one(run: Run) -> Run:
-    """The responses and replays of the built-in decoder in one order, whoever of several workers
-    came first: the longest prompts first, one candidate after the other.
+    """The built-in decoder's responses and replays in one order, whichever of several workers came
+    first: the longest prompts first, one candidate after the other.
     """
     question = run.manifest.question
     if question.engine is not None:
@@ -280,7 +280,7 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
 
 
 def waves(requests: Iterable[str]) -> list[list[str]]:
-    """Requests in the order of their keyed hashes, so that every beginning is a random sample:
+    """Requests in the order of their keyed hashes, so that every first part is a random sample:
     `WAVE` of them, then as many again as there were before, and so on to the last.
     """
     ordered, found, begun = sorted(requests), list[list[str]](), 0
