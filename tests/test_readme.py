@@ -65,10 +65,8 @@ def test_the_changelog_can_be_read():
 
 def test_it_is_installed_from_a_checkout_since_no_index_has_it():
     pages = [README, *(page.read_text() for page in (ROOT / "docs").glob("*.md"))]
-    taken = [
-        what for page in pages for what in re.findall(r"pip install '?([./]*draftbench)", page)
-    ]
-    assert taken == ["./draftbench"] * 3
+    taken = [what for page in pages for what in re.findall(r"pip install (\S*draftbench\S*)", page)]
+    assert taken == ["./draftbench", "./draftbench"]
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def alpha_of_rounds(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sampl
 
 
 def accepted_per_drafted(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """The ratio of the engines' counters at `rounds.k`; it falls with k, so it is never called α."""
+    """The ratio of the engines' counters at `rounds.k`; falls with k, so it is never called α."""
     return ratio(ACCEPTED_PER_DRAFTED, trajectories, rounds.accepted, rounds.proposed)
 
 

@@ -69,8 +69,8 @@ def of_decoder(
     alone = _seconds(stages) - shared
     groups = -(-len(prepared.prompt_tokens) * options.samples // GROUP)
     replayed = sum(candidate.beneath is None for candidate in prepared.candidates)
-    # Each GPU has its own memory.
-    held = 1 if options.cards else options.at_once
+    # Each GPU, and each node of a cluster, has its own memory.
+    held = 1 if options.cards or options.cluster else options.at_once
     return DryRun(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),

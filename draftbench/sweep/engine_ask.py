@@ -411,7 +411,7 @@ class EngineWorker:
     def _take(
         self, session: Session, load: Load, sample: PromptSample, answer: Answer
     ) -> str | None:
-        """Record an answer; the writer's answers are the responses. Returns what was wrong with it."""
+        """Record an answer; the writer's are the responses. Returns what was wrong with it."""
         config, error, reason = session.config, None, answer.reason
         if answer.error is not None:
             error = answer.error.value if answer.status is None else f"HTTP {answer.status}"
@@ -529,7 +529,7 @@ class EngineWorker:
         build: Build,
         groups: Sequence[Sequence[ScoredResponse]],
     ) -> Generator[Sequence[Observation], None, None]:
-        """Like `_replays_here`; the target is loaded to pass over its own answers, then forgotten."""
+        """Like `_replays_here`; the target passes over its own answers, then is forgotten."""
         of_target = ModelSource(self.options.target, self.options.trust)
         target, _ = build_runner(of_target, self.prepared.build, None)
         layers = of_target.config.get_text_config().num_hidden_layers
@@ -621,7 +621,7 @@ class EngineWorker:
             self._keep([msgspec.structs.replace(row, tie=m <= most) for row, m in known])
 
     def _dtype(self) -> str:
-        """The type that servers compute in, as stated by them or else by the user; empty: unknown."""
+        """The type that servers compute in, as they or else the user say; empty: unknown."""
         for facts in reversed(self.state.engines):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")

@@ -122,7 +122,7 @@ def _cards(text: str) -> tuple[int, ...]:
     raise UsageError(f"--cards {text}: expected numbers of GPUs", hint="for example --cards 0-7")
 
 
-def _workers(text: str) -> int | RayCluster:
+def workers_named(text: str) -> int | RayCluster:
     """`4`, `ray` or `ray://HOST:PORT`."""
     if text == "ray":
         return RayCluster(None)
@@ -392,7 +392,7 @@ class SweepOptions:
         "costs one task. Only one of them times steps (default: this process).",
         "N",
         hint="an engine runs in separate processes anyway",
-        parse=_workers,
+        parse=workers_named,
     )
     cards: tuple[int, ...] | None = in_built_in(
         None,

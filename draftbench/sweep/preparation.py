@@ -131,7 +131,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         if find_spec("ray") is None:
             raise UsageError(
                 f"--workers {options.cluster} needs Ray, which is not installed",
-                hint="install draftbench with its extra `ray`, as on the nodes of the cluster",
+                hint="pip install 'ray[client]', in the version of the cluster's nodes",
             )
         from draftbench.sweep.ray_cluster import workers_of
 
