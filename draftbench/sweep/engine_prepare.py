@@ -400,7 +400,7 @@ def _slots_of(facts: ServerFacts) -> int | None:
 
 
 def _level_served(engine: str, speculation: Speculation, level: str) -> str | None:
-    """How an engine is told to serve a draft at a level; None if it cannot."""
+    """What makes an engine serve a draft at a level; None if it cannot."""
     as_stored = "none" if level == "none" or level not in LEVELS else None
     if speculation.method != "draft-model":
         return as_stored
