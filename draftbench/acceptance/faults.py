@@ -230,8 +230,9 @@ def contradiction(
     if rounded and to_one_side <= _STANDARD_ERRORS * sqrt(wrong):  # McNemar 1947
         to_one_side = 0
     if (to_one_side if rounded else wrong) > _POSITIONS * len(differs):
-        what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
-        return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}not counted")
+        what = f"accepted differently from replay at {wrong} of {len(differs)} positions"
+        message = f"decoding {what}, near ties not counted"
+        return SuspectedFault(kind=CONTRADICTED, message=message)
     more = _more_tokens_per_round(replays, in_expectation)
     if abs(more) <= _TOKENS_PER_ROUND:
         return None

@@ -246,7 +246,7 @@ def _check_options(
             )
         if options.mode is not DraftingMode.GREEDY:
             raise UsageError(
-                "--replay engine learns the draft's best tokens, which says nothing of "
+                "--replay engine learns the draft's best tokens, which says nothing about "
                 f"{options.mode} drafting",
                 hint="--replay local replays every --mode",
             )
