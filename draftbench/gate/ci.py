@@ -39,7 +39,7 @@ def describe(check: Check) -> str:
 
 
 def describe_texts(texts: TextCheck) -> str:
-    """A line on how many texts speculation left unchanged, how the others differ, and the verdict."""
+    """A line: how many texts speculation left unchanged, how the others differ, and the verdict."""
     plain = "the baseline's plain decoding" if texts.against_baseline else "plain decoding"
     same = texts.requests - texts.differ - texts.near_ties
     causes = {
