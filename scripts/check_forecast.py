@@ -1,21 +1,26 @@
 """How often a forecast of `draftbench train` holds what the training then gains.
 
-    python scripts/check_forecast.py RUN DRAFT... --seeds 20 --requests 600 --out FILE.jsonl
+    python scripts/check_forecast.py --out FILE.jsonl RUN DRAFT... --seeds 20 --requests 600
+    python scripts/check_forecast.py --out FILE.jsonl
 
 Every seed splits the run's responses anew, draws so many of them, forecasts, trains, and proves
-each draft (as `draftbench train --draft` names it) on the requests kept for that. A line for each
-training, and for each draft how many forecasts held a gain above 0, how many promised one for
-certain, how many promised one that did not come, and the forecasts' share of the time.
+each draft (as `draftbench train --draft` names it) on the requests kept for that. FILE keeps of
+each training what its first parts reached and what all of it gained; from these forecasts are made
+anew, so that without a RUN a changed rule is tried in seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from draftbench.models.source import quiet_libraries
 from draftbench.run_folder.folder import RunFolder
@@ -24,6 +29,13 @@ from draftbench.run_folder.run import Run, read_run
 quiet_libraries()
 from draftbench.training import course  # noqa: E402
 from draftbench.training.examples import PROVE, STOP, examples_of  # noqa: E402
+from draftbench.training.forecast import (  # noqa: E402
+    first_parts,
+    forecast,
+    gain_draws,
+    gains_of,
+    interval,
+)
 from draftbench.training.plan import plan_training  # noqa: E402
 from draftbench.training.settings import TrainingSettings  # noqa: E402
 
@@ -40,8 +52,8 @@ class Silent:
 
 def trained(
     run: Run, draft: str, seed: int, requests: int, settings: TrainingSettings
-) -> dict[str, object]:
-    """The forecast, what was gained, and the seconds of both."""
+) -> dict[str, Any]:
+    """What the first parts reached, what was gained, and the seconds of both."""
     key = f"the key of the seed {seed}".encode().ljust(32)
     every = examples_of(run, key)
     stop, prove = round(requests * STOP), round(requests * PROVE)
@@ -55,72 +67,92 @@ def trained(
     with tempfile.TemporaryDirectory() as place:
         work, begun = Path(place) / "work", time.process_time()
         with course.begun(plan, work, key):
-            made = course.forecast_once(plan, work, Silent())
+            first = first_parts(plan, work, Silent())
+            made = forecast(plan, first)
             forecast_seconds = time.process_time() - begun
             begun = time.process_time()
-            training, kept = course.train(plan, made, work, Path(place) / "out", key, Silent())
+            course.trained_once(plan, work, Silent())
             seconds = time.process_time() - begun
-    gain = training.proof.rate.difference
+            begun = time.process_time()
+            training, kept = course.train(plan, made, work, Path(place) / "out", key, Silent())
+            proof_seconds = time.process_time() - begun
+    gains, covariance = gains_of([each.rate for each in first.accepted])
+    proven = training.proof.rate.difference
     return {
         "draft": Path(draft).name,
         "seed": seed,
         "rate": made.rate,
-        "parts": [round(part.rate - made.rate, 4) for part in made.parts],
-        "forecast": [made.gain.value, made.gain.low, made.gain.high],
-        "gain": [gain.value, gain.low, gain.high],
-        "kept": kept,
+        "most": plan.most,
+        "steps": first.steps,
+        "shares": first.shares,
+        "gains": gains.tolist(),
+        "covariance": covariance.tolist(),
         "looks": [round(rate - made.rate, 4) for _, rate in training.looks],
+        "gain": [proven.value, proven.low, proven.high],
+        "kept": kept,
         "forecast_seconds": forecast_seconds,
         "seconds": seconds,
+        "proof_seconds": proof_seconds,
     }
 
 
-def holds(row: dict[str, object]) -> bool:
-    """Whether the interval has the gain."""
-    _, low, high = row["forecast"]
-    return low <= row["gain"][0] <= high
-
-
-def promised(row: dict[str, object]) -> bool:
-    """Whether a gain was promised for certain."""
-    return row["forecast"][1] > 0
+def summary(draft: str, rows: list[dict[str, Any]]) -> str:
+    """How the forecasts of one draft's trainings hold what they gained."""
+    made = [
+        interval(
+            gain_draws(
+                row["shares"],
+                np.array(row["gains"]),
+                np.array(row["covariance"]),
+                row["most"] - row["rate"],
+            )
+        )
+        for row in rows
+    ]
+    gained = [row["gain"][0] for row in rows]
+    pairs = list(zip(made, gained, strict=True))
+    off = math.sqrt(sum((each.value - gain) ** 2 for each, gain in pairs) / len(pairs))
+    middle, low, high = (
+        np.mean([getattr(each, end) for each in made]) for end in ("value", "low", "high")
+    )
+    took, training, proof = (
+        sum(row[f"{what}seconds"] for row in rows) for what in ("forecast_", "", "proof_")
+    )
+    return (
+        f"{draft}: gains {min(gained):+.3f} to {max(gained):+.3f}, {np.mean(gained):+.3f} on "
+        f"average; forecast {middle:+.3f} ({low:.3f} to {high:.3f}) on average, off by {off:.3f} "
+        f"(root mean square); the interval holds "
+        f"{sum(each.low <= gain <= each.high for each, gain in pairs)} of {len(pairs)}; a gain was "
+        f"promised for certain in {sum(each.low > 0 for each in made)}, in "
+        f"{sum(each.low > 0 >= gain for each, gain in pairs)} of them in vain; "
+        f"{took / training:.0%} of the time of training, {took / (training + proof):.0%} with the "
+        f"proof"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path)
-    parser.add_argument("drafts", nargs="+")
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("drafts", nargs="*")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--epochs", type=int, default=TrainingSettings().epochs)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    run, settings = read_run(RunFolder(args.run)), TrainingSettings(epochs=args.epochs)
-    rows = (
-        [json.loads(line) for line in args.out.read_text().splitlines()]
-        if args.out.exists()
-        else []
-    )
+    settings = TrainingSettings(epochs=args.epochs)
+    kept = args.out.read_text().splitlines() if args.out.exists() else []
+    rows = [json.loads(line) for line in kept]
     done = {(row["draft"], row["seed"]) for row in rows}
+    run = read_run(RunFolder(args.run)) if args.run else None
     for seed in range(args.first, args.first + args.seeds):
         for draft in args.drafts:
-            if (Path(draft).name, seed) not in done:
+            if run is not None and (Path(draft).name, seed) not in done:
                 rows.append(trained(run, draft, seed, args.requests, settings))
                 with args.out.open("a") as stream:
                     stream.write(json.dumps(rows[-1]) + "\n")
     for draft in dict.fromkeys(row["draft"] for row in rows):
-        of = [row for row in rows if row["draft"] == draft]
-        gains = [row["gain"][0] for row in of]
-        share = sum(r["forecast_seconds"] for r in of) / sum(r["seconds"] for r in of)
-        gained = [row for row in of if row["gain"][0] > 0]
-        lost = [row for row in of if row["gain"][0] <= 0]
-        print(
-            f"{draft}: gains {min(gains):+.3f} to {max(gains):+.3f}; the interval holds "
-            f"{sum(map(holds, gained))} of {len(gained)} above 0, {sum(map(promised, gained))} of "
-            f"them promised for certain; of {len(lost)} others a gain was promised for certain in "
-            f"{sum(map(promised, lost))}; {share:.0%} of the training's time"
-        )
+        print(summary(draft, [row for row in rows if row["draft"] == draft]))
 
 
 if __name__ == "__main__":

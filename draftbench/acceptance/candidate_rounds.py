@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
+from operator import is_not
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from draftbench.acceptance.contradiction import contradiction
 from draftbench.acceptance.definitions import ByRequest
-from draftbench.acceptance.faults import SuspectedFault, near_tie
+from draftbench.acceptance.faults import SuspectedFault, contradiction, near_tie
 from draftbench.acceptance.rounds import (
     Floats,
     HazardLaw,
@@ -231,8 +233,25 @@ def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -
     )
     served = served_rounds(run, candidate) if contradicted or not replays else None
     if served is None:
-        return CandidateRounds.of(replays, ks or run.manifest.question.ks)
+        return _along(candidate, replays, ks or run.manifest.question.ks)
     return CandidateRounds((), served.laws(), served, contradicted)
+
+
+# Those that a run in memory has: a sweep asks for them after every step, of a run with a few more
+# records.
+_KNOWN = WeakValueDictionary[tuple[Candidate, tuple[int, ...]], CandidateRounds]()
+
+
+def _along(candidate: Candidate, replays: Pairs, ks: tuple[int, ...]) -> CandidateRounds:
+    """The rounds along these replays, which are computed once for the same records."""
+    known = _KNOWN.get((candidate, ks))
+    if (
+        known is None
+        or len(known.replays) != len(replays)
+        or any(map(is_not, chain(*known.replays), chain(*replays)))
+    ):
+        known = _KNOWN[candidate, ks] = CandidateRounds.of(replays, ks)
+    return known
 
 
 def runs_at(

@@ -263,46 +263,19 @@ def quotient(sums: Floats) -> Floats:
     return np.divide(numerator, denominator, out=value, where=denominator != 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Requests:
-    """The requests that some responses answer, several of which may answer the same one."""
-
-    names: tuple[str, ...]
-    rows: Ints  # which request each response answers [responses]
-    weights: Floats  # how often each request occurs in the traffic [requests]
-    responses: Ints  # how many responses each request has [requests]
-
-    @classmethod
-    def of(cls, trajectories: Sequence[Trajectory]) -> Requests:
-        """The requests of `trajectories`, in the order in which they first occur."""
-        if isinstance(trajectories, ByRequest):
-            return trajectories.requests
-        index: dict[str, int] = {}
-        rows = np.array([index.setdefault(t.request, len(index)) for t in trajectories], np.int64)
-        weights = np.zeros(len(index))
-        weights[rows] = [trajectory.weight for trajectory in trajectories]
-        return cls(tuple(index), rows, weights, np.bincount(rows, minlength=len(index)))
-
-    def sample(
-        self, figure: Figure, columns: Floats, combine: Callable[[Floats], Floats] = quotient
-    ) -> Sample:
-        """A figure from the addends of every response [responses, m]; a request contributes the
-        mean of its responses.
-        """
-        if len(self.names) < len(self.rows):
-            addends = np.zeros((len(self.names), columns.shape[1]))
-            np.add.at(addends, self.rows, columns)
-            columns = addends / self.responses[:, None]
-        return Sample(figure, self.names, self.weights, columns, combine)
-
-
 class ByRequest(tuple[Trajectory, ...]):
-    """Responses of which many figures are computed, whose requests are looked up once."""
+    """Responses from which many figures are computed; their requests are looked up once."""
 
     @cached_property
-    def requests(self) -> Requests:
-        """The requests that they answer."""
-        return Requests.of(tuple(self))
+    def requests(self) -> tuple[tuple[str, ...], Ints, Floats]:
+        """The names of their requests in order, which of these each response answers [responses],
+        and how often each occurs in the traffic [requests].
+        """
+        index: dict[str, int] = {}
+        rows = np.array([index.setdefault(t.request, len(index)) for t in self], np.int64)
+        weights = np.zeros(len(index))
+        weights[rows] = [trajectory.weight for trajectory in self]
+        return tuple(index), rows, weights
 
 
 def pooled(
@@ -311,8 +284,16 @@ def pooled(
     columns: Floats,
     combine: Callable[[Floats], Floats] = quotient,
 ) -> Sample:
-    """A figure from the addends of every response [responses, m]."""
-    return Requests.of(trajectories).sample(figure, columns, combine)
+    """A figure from the addends of every response [responses, m]; a request contributes the mean of
+    its responses.
+    """
+    along = trajectories if isinstance(trajectories, ByRequest) else ByRequest(trajectories)
+    names, rows, weights = along.requests
+    if len(names) < len(rows):
+        addends = np.zeros((len(names), columns.shape[1]))
+        np.add.at(addends, rows, columns)
+        columns = addends / np.bincount(rows)[:, None]
+    return Sample(figure, names, weights, columns, combine)
 
 
 def _product_limit(sums: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Declared flags as typer's parameters, and what several commands do with the values."""
+"""Turns declared flags into typer's parameters, and does what several commands need with them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _KINDS = {kind.__name__: kind for kind in (bool, int, float, str, Path)}
 
 
 def with_flags(command: Callable[..., int]) -> Callable[..., int]:
-    """The command as typer calls it: every flag a parameter, every value parsed.
+    """The command as typer calls it: every flag is a parameter, every value is parsed.
 
-    A parameter typed as a record receives the record, made of its flags' values; one typed
-    `Annotated[dict[str, Any], Record]` receives the values alone.
+    A parameter typed as a record receives the record, made from its flags' values; one typed
+    `Annotated[dict[str, Any], Record]` receives the values as a dict.
 
-    The returned command raises a UsageError for a value that a flag does not know.
+    The returned command raises a UsageError for a value that a flag does not allow.
     """
     flags: dict[str, Field[Any]] = {}
     groups: dict[str, tuple[type[Any], Callable[..., Any]]] = {}
@@ -75,7 +75,7 @@ def with_flags(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
-    """A flag as a parameter for typer: of type str if `_parsed` parses it."""
+    """A flag as a parameter for typer, of type str if `_parsed` parses it."""
     about = declared.metadata
     default = about["default"]
     if about["many"]:
@@ -120,7 +120,7 @@ def traffic_flag(
 
 
 def _complete_traffic(incomplete: str) -> list[str]:
-    """Suites after `su`; before that the shell completes file names."""
+    """Suites after `su`; until then the shell completes file names."""
     from draftbench.traffic.suites import suite_names
 
     suites = [f"suite:{name}" for name in suite_names()]
@@ -136,7 +136,7 @@ def traffic_query(source: str, sample: int | None = None, **reading: Any) -> Tra
 
 
 def read(folder: Path | None) -> Run:
-    """Everything in a run folder, by default the newest, which is then named on stderr."""
+    """Read a run folder; by default the newest, which is then named on stderr."""
     from draftbench.run_folder.folder import RunFolder
     from draftbench.run_folder.run import read_run
 
@@ -177,7 +177,7 @@ def candidate_named(run: Run, name: str) -> Candidate:
 
 
 def with_costs(options: DecisionOptions, costs: Path | None, run: Run) -> DecisionOptions:
-    """The options with the step times in `--costs` for this run's candidates.
+    """The options, with the step times that `--costs` has for this run's candidates.
 
     Raises:
         UsageError: nothing was measured, an option does not fit the run, or `--costs` has no times

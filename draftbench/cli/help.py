@@ -1,6 +1,4 @@
-"""The list of commands, each loaded when it is called, and their `--help`: plain text under
-headings.
-"""
+"""The list of commands, each imported when it is called, and their `--help`, in plain text."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from draftbench.cli.flags import with_flags
 from draftbench.cli.output import bold
 from draftbench.flags import LAST
 
-# In the order in which they are used, each with its line in `draftbench --help`.
+# In the order of use, each with its line in `draftbench --help`.
 COMMANDS = {
     "demo": "Try everything on small models, offline, in a minute or two.",
     "suggest": "List drafts that are known to be used with a target.",
@@ -43,7 +41,7 @@ _FLAGS_WIDTH = 26
 def add_command(
     app: typer.Typer, command: Callable[..., int], summary: str, name: str | None = None
 ) -> None:
-    """Make a function with flags a command; `summary` is its line in the list of commands."""
+    """Turn a function with flags into a command; `summary` is its line in the list of commands."""
     app.command(name, cls=Command, help=help_of(command), short_help=summary)(with_flags(command))
 
 
@@ -54,14 +52,14 @@ def help_of(command: Callable[..., object]) -> str:
 
 
 class Commands(TyperGroup):
-    """The program, whose help has its commands on one screen and its few flags on one line."""
+    """The program; its help shows the commands on one screen and the few flags on one line."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, as help and the shell list them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a name, from the file of that name; None: there is none."""
+        """The command of this name, from the file of the same name; None: there is none."""
         if cmd_name not in COMMANDS:
             return None
         made = getattr(import_module(f"draftbench.cli.{cmd_name}"), cmd_name)
@@ -80,7 +78,7 @@ class Commands(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command whose help lists the flags used first, then the others by subject."""
+    """A command whose help lists the most used flags first, then the others by subject."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`RUN` where Typer writes `{RUN}`."""

@@ -1,4 +1,4 @@
-"""`draftbench train`: what fitting a draft to a run's traffic gains, the training, the proof."""
+"""`draftbench train`: the forecast of what fitting a draft gains, the training, and the proof."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from draftbench.report.text import (
     with_ends,
 )
 from draftbench.run_folder.key import request_key
-from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, faster_than
+from draftbench.training.outcome import Forecast, Proof, TrainingAnswer, Verdict, faster_than
 from draftbench.training.settings import TrainingSettings
 
 
@@ -39,7 +39,9 @@ def train(
     forecast: bool = flag(
         False, "Only forecast what training would gain: a tenth of its time if requests are many."
     ),
-    anyway: bool = flag(False, "Train even if the forecast says that it is not worth it."),
+    anyway: bool = flag(
+        False, "Train even if the forecast says that it is not worth it, or cannot be made."
+    ),
     other: Path | None = flag(
         None, "Prove it on the traffic of this run of the same target, too.", "RUN"
     ),
@@ -67,10 +69,11 @@ def train(
     observed, key = read(run), request_key()
     from draftbench.models.source import quiet_libraries
 
-    quiet_libraries()  # some speak as they are imported
+    quiet_libraries()  # some print when they are imported
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.training import course
     from draftbench.training.examples import examples_of, other_traffic
+    from draftbench.training.forecast import too_few
     from draftbench.training.plan import plan_training
 
     if out is not None:
@@ -86,21 +89,22 @@ def train(
         if out is not None:
             course.check_apart(plan, out)
         with course.begun(plan, work, key):
-            answer = TrainingAnswer(forecast=course.forecast_once(plan, work, watcher))
-            if not forecast and out is not None and (anyway or answer.forecast.worth_it):
-                watcher.note(_forecast(draft, answer.forecast).title)
-                training, kept = course.train(
-                    plan, answer.forecast, work, out, key, watcher, elsewhere
-                )
-                answer = TrainingAnswer(forecast=answer.forecast, training=training, kept=kept)
+            blind = anyway and not forecast and too_few(len(examples.train), settings)
+            made = None if blind else course.forecast_once(plan, work, watcher)
+            answer = TrainingAnswer(forecast=made)
+            if out and not forecast and (anyway or made is None or made.expects_it):
+                watcher.note(_forecast(draft, made).title)
+                training, kept = course.train(plan, made, work, out, key, watcher, elsewhere)
+                answer = TrainingAnswer(forecast=made, training=training, kept=kept)
     output.write(render(answer, draft, out, output.style, width()))
-    done = answer.kept if answer.training else answer.forecast.worth_it
-    return 0 if done else 1
+    if answer.training or made is None:
+        return 0 if answer.kept else 1
+    return 0 if made.expects_it else 3 if made.verdict == "cannot tell" else 1
 
 
 @contextlib.contextmanager
 def _work_folder(out: Path | None) -> Iterator[Path]:
-    """Where an interrupted training resumes; of a forecast alone a temporary folder."""
+    """Where an interrupted training resumes; for a forecast alone, a temporary folder."""
     from draftbench.training.course import QUESTION, work_folder
 
     if out is None:
@@ -122,26 +126,36 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
         if training.other is not None:
             sections.insert(1, _proof(draft, training.other, "requests of the other traffic"))
         named = str(out) if parsed(draft)[0] == "draft-model" else f"eagle3:{out}"
-        sections[-1] = replace(sections[-1], title=f"Forecast: {sections[-1].title}")
+        if answer.forecast is not None:
+            sections[-1] = replace(sections[-1], title=f"Forecast: {sections[-1].title}")
         notes = list(_outcome(answer.forecast, training.proof, named))
         sections[0] = replace(sections[0], notes=notes)
     return render_sections(sections, style, min(width, SCREEN_COLUMNS))
 
 
 def _rate(draft: str) -> str:
-    """What is called α: a head has none by position."""
+    """What the rate is called: a head has no α by position."""
     return "α" if parsed(draft)[0] == "draft-model" else "acceptance of the first token"
 
 
-def _forecast(draft: str, found: Forecast) -> Section:
-    worth = "Worth" if found.surely else "May be worth" if found.worth_it else "Not worth"
-    verdict = f"{worth} training"
+_VERDICTS: dict[Verdict, str] = {
+    "worth it": "Worth training",
+    "may be worth it": "May be worth training",
+    "cannot tell": "Cannot tell if training pays",
+    "not worth it": "Not worth training",
+}
+
+
+def _forecast(draft: str, found: Forecast | None) -> Section:
+    if found is None:
+        return Section("No forecast: too few steps to tell")
+    verdict = _VERDICTS[found.verdict]
     value, low, high = (found.rate + each for each in _values(found.gain))
     if found.before and found.after and found.fastest:
         becomes = f"{found.before.speedup.value:.2f}× → {with_ends(found.after.speedup, '×')}"
         title = f"{verdict}: `{draft}` {becomes} at k = {found.after.k}"
         if found.fastest > found.before.speedup.value:
-            title += f"; the fastest of the run is {found.fastest:.2f}×"
+            title += f"; the run's fastest is {found.fastest:.2f}×"
     else:
         reached = with_ends(Estimate(value, low, high))
         title = f"{verdict}: {_rate(draft)} of `{draft}` {found.rate:.2f} → {reached}"
@@ -153,8 +167,12 @@ def _forecast(draft: str, found: Forecast) -> Section:
         f"all of the training, {found.tokens:,} tokens an epoch, takes about "
         f"{duration(found.seconds)} on {found.device}",
     ]
+    if found.verdict == "cannot tell":
+        notes.append(
+            "only the training itself can tell: `--anyway` trains, and proves what it gained"
+        )
     if found.after is None:
-        notes.append("the run did not time this draft, so what that does to its speed is unknown")
+        notes.append("the run did not time this draft, so the effect on its speed is unknown")
     return Section(title, notes=notes)
 
 
@@ -178,14 +196,15 @@ def _proof(draft: str, proof: Proof, where: str) -> Section:
     return Section(title, ["", "original", "trained", "difference"], rows)
 
 
-def _outcome(forecast: Forecast, proof: Proof, out: str) -> Iterator[str]:
-    if proof.after and forecast.fastest:
+def _outcome(forecast: Forecast | None, proof: Proof, out: str) -> Iterator[str]:
+    if forecast and proof.after and forecast.fastest:
         reached = proof.after.speedup.value
         beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
-        yield f"with {reached:.2f}× it {beats} the fastest of the run, {forecast.fastest:.2f}×"
-    held = forecast.held(proof.rate.difference.value)
-    came = {True: "held", False: "did not hold", None: "promised nothing for certain"}[held]
-    yield f"the forecast of {_signed(forecast.gain)} {came}"
+        yield f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
+    if forecast:
+        held = forecast.held(proof.rate.difference.value)
+        came = {True: "held", False: "did not hold", None: "did not promise a gain"}[held]
+        yield f"the forecast of {_signed(forecast.gain)} {came}"
     again = command("sweep", "--target", "TARGET", "--drafts", out)
     if proof.gained.low > 0:
         yield f"a draft like any other: {again} …"

@@ -177,7 +177,7 @@ def _counted_by_engine(
     trajectories, rounds = counted_along(answered)
     if rounds.tokens.any() and not rounds.target_passes.any():
         raise UsageError(
-            "the server tells nothing of its drafting, so its acceptance cannot be judged",
+            "the server reports nothing about its drafting, so its acceptance cannot be judged",
             hint="a gate takes a server that counts: vLLM, llama.cpp or SGLang",
         )
     by_position = bool(np.isfinite(rounds.reached).all())

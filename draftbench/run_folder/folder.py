@@ -16,12 +16,24 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 import msgspec
+from msgspec import Raw
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Candidate, OfResponse, Record, Replay, to_json
+from draftbench.records import (
+    Amount,
+    AnyObservation,
+    Candidate,
+    Count,
+    Numbers,
+    OfResponse,
+    Record,
+    Replay,
+    numbers,
+    to_json,
+)
 from draftbench.run_folder.append_log import (
     append_line,
     cannot_write,
@@ -38,7 +50,6 @@ from draftbench.run_folder.manifest import (
     differing_question,
     refuse_other_schema,
 )
-from draftbench.run_folder.unread import UnreadReplay
 from draftbench.safe_files import (
     UnreadableError,
     json_without_controls,
@@ -71,6 +82,46 @@ class PrivateStart(Record, frozen=True):
 
     server: str  # id of the start
     command: str  # with its secrets
+
+
+class UnreadReplay(Replay, frozen=True, tag="replay"):
+    """A replay whose longest lists stay JSON until somebody asks for them: a run of ten thousand
+    requests holds a hundred million numbers, and most figures need none of these.
+    """
+
+    confidence: Raw  # type: ignore[assignment]
+    margin: Raw  # type: ignore[assignment]
+    rank: Raw  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.check_acceptance()
+
+
+class _Unread:
+    """A field that is decoded when it is first asked for."""
+
+    def __init__(self, name: str, typecode: str, number: Any) -> None:
+        self._slot, self._name, self._typecode = Replay.__dict__[name], name, typecode
+        self._decoder = msgspec.json.Decoder(list[number])
+
+    def __get__(self, replay: UnreadReplay, owner: object = None) -> Numbers:
+        found = self._slot.__get__(replay)
+        if isinstance(found, Raw):
+            try:
+                found = numbers(self._typecode, self._decoder.decode(found))
+                if len(found) not in (0, len(replay.accept)):
+                    raise msgspec.DecodeError(f"{len(found)} entries, not {len(replay.accept)}")
+            except msgspec.DecodeError as error:
+                raise RunFolderError(
+                    f"`{self._name}` in the replay of request `{replay.request}`: {error}",
+                    hint="the file was changed by something else",
+                ) from error
+            self._slot.__set__(replay, found)
+        return found
+
+
+for _field in (("confidence", "d", Amount), ("margin", "d", Amount), ("rank", "q", Count)):
+    setattr(UnreadReplay, _field[0], _Unread(*_field))
 
 
 class RunFolder:

@@ -1,8 +1,8 @@
 """A training from its forecast to its checkpoint.
 
-Beside the folder of the trained draft stands a hidden one, from which an interrupted training
-resumes: a hash of what was asked, the forecast, the trainer's checkpoints, and the trained draft
-until it is proven and renamed.
+An interrupted training resumes from a hidden folder beside that of the trained draft. It holds a
+hash of what was asked, the forecast, the trainer's checkpoints and, until it is proved and renamed,
+the trained draft.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from draftbench.run_folder.manifest import portable
 from draftbench.safe_files import write_whole
 from draftbench.training.examples import tokens_of
 from draftbench.training.fit import Progress, fit, writing
-from draftbench.training.forecast import forecast
+from draftbench.training.forecast import first_parts, forecast
 from draftbench.training.held_out import prove
 from draftbench.training.outcome import Forecast, Proof, Split, Training
 from draftbench.training.plan import Plan
 
 REPORT = "training.json"
 QUESTION, FORECAST, CHECKPOINTS = "question", "forecast.json", "checkpoints"
+TRAINED = "trained"
 
 
 def work_folder(out: Path) -> Path:
-    """Where a training that is under way keeps what it has."""
+    """The hidden folder of a training that is under way."""
     return out.parent / f".{out.name}.training"
 
 
 def check_place(out: Path) -> None:
-    """Raise a UsageError where a checkpoint is or cannot be."""
+    """Raise a UsageError if a checkpoint cannot be written there, or there is one."""
     if out.exists():
         raise UsageError(f"`{out}` exists", hint="take a new folder for --out")
     if not out.absolute().parent.is_dir():
@@ -51,19 +52,19 @@ def check_place(out: Path) -> None:
 
 
 def check_apart(plan: Plan, out: Path) -> None:
-    """Raise a UsageError where a checkpoint would be a part of a model that it is made of."""
+    """Raise a UsageError if a checkpoint would lie inside the draft's or the target's folder."""
     for model in (plan.draft, plan.target):
         if model.local and out.resolve().is_relative_to(Path(model.spec).expanduser().resolve()):
             raise UsageError(
-                f"`{out}` is in the folder of `{model.name}`, which is never changed",
+                f"`{out}` is inside the folder of `{model.name}`, which is never changed",
                 hint="take a folder beside it for --out",
             )
 
 
 @contextlib.contextmanager
 def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
-    """The work folder of a training, where no other process writes meanwhile. What was begun with
-    other data or settings goes, unless weights were trained.
+    """Hold the work folder of a training, so that no other process writes to it. A forecast made
+    with other data or settings is dropped.
 
     Raises:
         UsageError: weights were already trained with other data or settings.
@@ -87,12 +88,12 @@ def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
 
 
 def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
-    """The forecast, made or kept from an earlier start."""
+    """The forecast, made now or kept from an earlier start."""
     kept = work / FORECAST
-    # One of another version of draftbench is made again.
+    # The forecast of another version of draftbench is made again.
     with contextlib.suppress(FileNotFoundError, msgspec.ValidationError):
         return msgspec.json.decode(kept.read_bytes(), type=Forecast)
-    made = forecast(plan, work, progress)
+    made = forecast(plan, first_parts(plan, work, progress))
     with writing(work):
         write_whole(kept, to_json(made).encode())
     return made
@@ -100,18 +101,18 @@ def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
 
 def train(
     plan: Plan,
-    made: Forecast,
+    made: Forecast | None,
     work: Path,
     out: Path,
     key: bytes,
     progress: Progress,
     other: Sequence[ScoredResponse] = (),
 ) -> tuple[Training, bool]:
-    """Train on all of the data and prove what came out, on `other` traffic too; whether the draft
-    was worth keeping, which is then in `out`.
+    """Train on all of the data and prove the result, on `other` traffic too. Also returns whether
+    the draft was worth keeping; if so, it is in `out`.
     """
-    settings, trained = plan.settings, work / "trained"
-    looked = _trained_once(plan, work, trained, progress)
+    settings, trained = plan.settings, work / TRAINED
+    looked = trained_once(plan, work, progress)
     progress.note("proving it on requests that it never saw")
     packages = ["torch", "transformers", *["peft"] * (settings.lora is not None)]
 
@@ -147,10 +148,10 @@ def train(
 
 
 def _move(trained: Path, out: Path) -> None:
-    """Put the trained draft where it was asked for, and never over anything."""
+    """Move the trained draft to `out`, and never over anything."""
     if out.exists():
         raise UsageError(
-            f"`{out}` came to exist while the draft was trained, which is kept in `{trained}`",
+            f"`{out}` appeared during the training; the trained draft is kept in `{trained}`",
             hint=f"move `{out}` away, and repeat the command: nothing is trained again",
         )
     with writing(out):
@@ -158,15 +159,15 @@ def _move(trained: Path, out: Path) -> None:
 
 
 class _Looked(Record, frozen=True):
-    """A training that came to its end; what was seen after which steps."""
+    """A finished training, with the rate at each look."""
 
     learning_rate: float
     looks: tuple[tuple[int, float], ...]
     seconds: float
 
 
-def _trained_once(plan: Plan, work: Path, trained: Path, progress: Progress) -> _Looked:
-    """Train, and write the weights that were best; or what an earlier start has of this."""
+def trained_once(plan: Plan, work: Path, progress: Progress) -> _Looked:
+    """Train and write the best weights, unless an earlier start has done so."""
     done = work / "looked.json"
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=_Looked)
@@ -180,7 +181,7 @@ def _trained_once(plan: Plan, work: Path, trained: Path, progress: Progress) -> 
     rate = plan.settings.rate_for(draft.width)
     found = _Looked(rate, tuple(looks), time.monotonic() - start)
     with writing(work):
-        draft.save(trained)
+        draft.save(work / TRAINED)
         write_whole(done, to_json(found).encode())
     return found
 
@@ -196,5 +197,5 @@ def _splits(plan: Plan, key: bytes) -> dict[str, Split]:
 
 
 def _question(plan: Plan, key: bytes) -> tuple[object, ...]:
-    """All that the weights depend on besides the machine."""
+    """Everything that the weights depend on besides the machine."""
     return plan.draft.fingerprint(), _splits(plan, key), asdict(plan.settings), plan.device

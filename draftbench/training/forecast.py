@@ -1,9 +1,10 @@
 """The forecast: the draft takes the first parts of its training, and what they gain on held-out
 requests says what all of it will.
 
-A step moves the weights as far as its learning rate, which over a training is half of the largest
-on average; so at the largest 3 % of the steps are 6 % of the training. The rate of acceptance at
-the part x of the training is taken to be a power law,
+A step moves the weights as far as its learning rate, which rises from 0 in a warm-up of w steps: n
+steps are worth n - (w + 1)/2 of the largest. Over a whole training, where it falls to 0 again, half
+of the largest is the average; so at the largest 3 % of the steps are 6 % of it. The rate of
+acceptance at the part x of the training is taken to be a power law,
 
     α(x) = α∞ - b · x^(-β)
 
@@ -25,6 +26,7 @@ import time
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +36,7 @@ from draftbench.acceptance.intervals import RESAMPLES, Estimate, generator_of, q
 from draftbench.acceptance.rounds import Floats
 from draftbench.decoder.device import device_words
 from draftbench.errors import UsageError
-from draftbench.measure.trajectories import ScoredResponse
-from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, begin, steps_of
+from draftbench.training.fit import LOOKS_AN_EPOCH, Progress, begin, steps_of, warm_up_of
 from draftbench.training.held_out import Acceptance
 from draftbench.training.outcome import Forecast, Part, Reached
 from draftbench.training.plan import Plan
@@ -58,8 +59,25 @@ _SLOPES = np.geomspace(0.003, 0.1, 8)
 _LEVEL = 0.3
 
 
-def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
-    """Take the first parts of the training, and look ahead.
+def share_of(steps: int, last: int, total: int) -> float:
+    """What part of a training its first steps are, of which the last ends the forecast."""
+    warm_up = warm_up_of(last)
+    lost = (warm_up + 1) / 2 if warm_up else 0.0
+    return WORTH * (steps - lost) / total
+
+
+class FirstParts(NamedTuple):
+    """A draft before its training and after the first parts of it, on the same requests."""
+
+    steps: list[int]  # of each part
+    shares: list[float]  # of the training
+    accepted: list[Acceptance]  # before training, and after each part
+    a_step: float  # seconds
+    a_look: float  # seconds, at as many responses as the training looks at
+
+
+def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
+    """Take the first parts of the training.
 
     Args:
         work: a folder for what is trained meanwhile.
@@ -68,90 +86,87 @@ def forecast(plan: Plan, work: Path, progress: Progress) -> Forecast:
         UsageError: there is too little data for parts.
     """
     train, stop, settings = plan.examples.train, plan.examples.stop, plan.settings
-    total = steps_of(len(train), settings)
-    looks = part_steps(len(train), settings)
+    steps, total = part_steps(len(train), settings), steps_of(len(train), settings)
     read = stop[: max(len(stop) // 3, LEAST_READ)]
-    before = plan.replayer.along(plan.draft.spec, read)
-    seen = _begun(plan, looks, read, work, progress)
-    gc.collect()  # what was trained is held by cycles, and the training needs the room
-    parts = tuple(
-        Part(WORTH * steps / total, steps, each.accepted.rate.value or 0.0, each.training)
-        for steps, each in zip(looks, seen, strict=True)
+    accepted = [plan.replayer.along(plan.draft.spec, read)]
+    draft, begun, ended = plan.in_training(), list[float](), list[float]()
+
+    def look() -> float:
+        begun.append(time.monotonic())
+        accepted.append(plan.replayer.now(draft, work / "part", read))
+        ended.append(time.monotonic())
+        return accepted[-1].rate.value or 0.0
+
+    first = train[: steps[-1] * settings.batch]
+    begin(draft, first, settings, work, progress, steps, look)
+    looking, reading = fmean(np.subtract(ended, begun)), fmean(a.seconds for a in accepted[1:])
+    return FirstParts(
+        steps,
+        [share_of(each, steps[-1], total) for each in steps],
+        accepted,
+        # Before the first look the trainer starts, too.
+        a_step=(sum(begun[1:]) - sum(ended[:-1])) / (steps[-1] - steps[0]),
+        a_look=looking + reading * (len(stop) / len(read) - 1),
     )
-    original, speeds = before.rate.value or 0.0, plan.speeds
-    rates = [before.rate, *(each.accepted.rate for each in seen)]
-    draws = gain_draws([part.share for part in parts], rates, max(plan.most, original))
-    a_step = (parts[-1].seconds - parts[0].seconds) / (looks[-1] - looks[0])
-    a_look = sum(each.looking for each in seen) / len(seen) * len(stop) / len(read)
+
+
+def forecast(plan: Plan, first: FirstParts) -> Forecast:
+    """What all of a training will gain, by its first parts."""
+    gc.collect()  # what was trained is held by cycles, and the training needs the room
+    before, speeds, settings = first.accepted[0], plan.speeds, plan.settings
+    rates = [each.rate for each in first.accepted]
+    original, *reached = (each.value or 0.0 for each in rates)
+    draws = gain_draws(first.shares, *gains_of(rates), max(plan.most - original, 0.0))
+    parts = zip(first.shares, first.steps, reached, strict=True)
+    total, looks = steps_of(len(plan.examples.train), settings), LOOKS_AN_EPOCH * settings.epochs
     return Forecast(
         rate=original,
-        parts=parts,
+        parts=tuple(Part(*each) for each in parts),
         gain=interval(draws),
         before=Reached(*speeds.now) if speeds else None,
         after=Reached(*speeds.at(before, original + draws)) if speeds else None,
         fastest=speeds.fastest if speeds else None,
         requests=len(before.rate.requests),
         tokens=plan.examples.tokens,
-        seconds=a_step * total + a_look * LOOKS_AN_EPOCH * settings.epochs,
+        seconds=first.a_step * total + first.a_look * looks,
         device=device_words(plan.device),
     )
 
 
+def too_few(responses: int, settings: TrainingSettings) -> bool:
+    """Whether a training has too few steps for parts."""
+    return WORTH * LEAST_STEPS[-1] > LONGEST * steps_of(responses, settings)
+
+
 def part_steps(responses: int, settings: TrainingSettings) -> list[int]:
-    """After how many steps at the largest rate each part ends."""
-    total, least = steps_of(responses, settings), LEAST_STEPS[-1]
-    if WORTH * least > LONGEST * total:
-        fits = int(LONGEST * responses * settings.epochs / (WORTH * least))
+    """After how many steps each part ends.
+
+    Raises:
+        UsageError: the training has too few.
+    """
+    total = steps_of(responses, settings)
+    if too_few(responses, settings):
+        fits = int(LONGEST * responses * settings.epochs / (WORTH * LEAST_STEPS[-1]))
         raise UsageError(
             f"{responses} responses to train on, {settings.batch} a step, are too few to forecast "
             "from",
             hint=(f"`--batch {fits}` is enough steps; better " if fits else "")
-            + "sweep more of the traffic",
+            + "sweep more of the traffic; `--anyway` trains without a forecast",
         )
     wanted = zip(PARTS, LEAST_STEPS, strict=True)
     return [max(round(part * total / WORTH), least) for part, least in wanted]
 
 
-class _Seen(NamedTuple):
-    """A look at the draft after a part of its training."""
-
-    accepted: Acceptance
-    training: float  # seconds of all steps before it
-    looking: float  # seconds
-
-
-def _begun(
-    plan: Plan,
-    looks: Sequence[int],
-    read: Sequence[ScoredResponse],
-    work: Path,
-    progress: Progress,
-) -> list[_Seen]:
-    """Train as far as the last look."""
-    draft, seen, begun = plan.in_training(), list[_Seen](), time.monotonic()
-
-    def look() -> float:
-        before = time.monotonic()
-        accepted = plan.replayer.now(draft, work / "part", read)
-        training = before - begun - sum(each.looking for each in seen)
-        seen.append(_Seen(accepted, training, time.monotonic() - before))
-        return accepted.rate.value or 0.0
-
-    first = plan.examples.train[: looks[-1] * plan.settings.batch]
-    begin(draft, first, plan.settings, work, progress, looks, look)
-    return seen
-
-
-def gain_draws(parts: Sequence[float], accepted: Sequence[Sample], most: float = 1.0) -> Floats:
+def gain_draws(
+    parts: Sequence[float], gains: Floats, covariance: Floats, most: float = 1.0
+) -> Floats:
     """Draws of what is gained by the whole training.
 
     Args:
         parts: the parts of it that were taken, growing.
-        accepted: the rate before training and after each part, on the same requests.
-        most: the greatest rate that there can be.
+        gains: of each part, with their covariance.
+        most: the greatest gain that there can be.
     """
-    original, covariance = _rates(accepted)
-    gains = original[1:] - original[0]
     x, chances, options = np.log(np.array([*parts, 1.0]) / parts[-1]), [], []
     for beta, noise, slope in product(_BETAS.tolist(), _NOISES.tolist(), _SLOPES.tolist()):
         more = x if abs(beta) < 1e-9 else -np.expm1(-beta * x) / beta
@@ -167,12 +182,12 @@ def gain_draws(parts: Sequence[float], accepted: Sequence[Sample], most: float =
     chosen = generator.choice(len(options), p=likely / likely.sum(), size=RESAMPLES)
     middle, spread = np.array(options)[chosen].T
     drawn: Floats = middle + spread * generator.standard_normal(RESAMPLES)
-    return np.clip(drawn, 0.0, most - original[0])
+    return np.clip(drawn, 0.0, most)
 
 
-def _rates(accepted: Sequence[Sample]) -> tuple[Floats, Floats]:
-    """The rates, and the covariance of their gains over the first by a Bayesian bootstrap (Rubin
-    1981) over requests, which all of them share.
+def gains_of(accepted: Sequence[Sample]) -> tuple[Floats, Floats]:
+    """The gains of rates over the first of them, and their covariance by a Bayesian bootstrap
+    (Rubin 1981) over requests, which all of them share.
     """
     first = accepted[0]
     chances = generator_of("requests").exponential(size=(RESAMPLES, len(first.requests)))
@@ -180,7 +195,7 @@ def _rates(accepted: Sequence[Sample]) -> tuple[Floats, Floats]:
     drawn = np.stack([each.combine(weights @ each.addends) for each in accepted], axis=1)
     gains = (drawn[:, 1:] - drawn[:, :1]) * widening(first.equal_requests)
     values = np.array([each.value for each in accepted], np.float64)
-    return values, np.atleast_2d(np.cov(gains.T))
+    return values[1:] - values[0], np.atleast_2d(np.cov(gains.T))
 
 
 def interval(draws: Floats) -> Estimate:

@@ -5,6 +5,7 @@ import json
 import pytest
 from safetensors.torch import load_file
 
+from draftbench.acceptance.intervals import Estimate
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.key import request_key
@@ -12,6 +13,7 @@ from draftbench.run_folder.run import read_run
 from draftbench.training import course
 from draftbench.training.examples import examples_of
 from draftbench.training.held_out import Replayer
+from draftbench.training.outcome import Forecast
 
 pytestmark = pytest.mark.slow
 # Steps enough for a forecast, of few responses.
@@ -188,11 +190,80 @@ def test_of_a_target_that_samples_its_distribution_is_learned(
     assert answer["training"]["proof"]["after"] is None
 
 
-def test_what_is_not_worth_it_is_not_trained(command, swept, tmp_path):
-    outcome = command(
-        *("train", swept, "--draft", "spoiled", "--out", tmp_path / "out", "--device", "cpu"),
-        *("--epochs", 1, "--batch", 2, "--learning-rate", 1e-9),
+@pytest.mark.parametrize(
+    ("high", "code", "title"),
+    [(0.009, 1, "Not worth training"), (0.2, 3, "Cannot tell if training pays")],
+)
+def test_what_is_not_expected_to_be_worth_it_is_not_trained(
+    high, code, title, command, swept, tmp_path, monkeypatch
+):
+    found = Forecast(
+        rate=0.3,
+        parts=(),
+        gain=Estimate(0.0, 0.0, high),
+        before=None,
+        after=None,
+        fastest=None,
+        requests=9,
+        tokens=1664,
+        seconds=60.0,
+        device="cpu",
     )
-    assert outcome.code == 1
-    assert outcome.out.startswith("Not worth training")
+    monkeypatch.setattr(course, "forecast_once", lambda *_: found)
+    outcome = command("train", swept, "--draft", "spoiled", "--out", tmp_path / "out")
+    assert outcome.code == code
+    assert outcome.out.startswith(title)
+    assert ("`--anyway` trains" in " ".join(outcome.out.split())) == (code == 3)
     assert not (tmp_path / "out").exists()
+
+
+def test_too_few_steps_to_forecast_from_are_trained_anyway(command, swept, tmp_path):
+    recipe = ("--draft", "spoiled", "--epochs", 2, "--batch", 32, "--learning-rate", 1e-3)
+    outcome = command("train", swept, *recipe, "--out", tmp_path / "out", "--device", "cpu")
+    assert outcome.code == 2
+    assert "too few to forecast from" in outcome.err
+    outcome = command("train", swept, *recipe, "--out", tmp_path / "out", "--anyway")
+    assert outcome.code == 0
+    assert outcome.out.rstrip().endswith("No forecast: too few steps to tell")
+    assert json.loads((tmp_path / "out" / "training.json").read_text())["forecast"] is None
+
+
+def test_an_interrupted_forecast_is_made_again(train, tmp_path, monkeypatch):
+    whole = train("--out", tmp_path / "whole", "--format", "json")
+    looks, along = [], Replayer.along
+
+    def interrupted(self, checkpoint, responses):
+        looks.append(checkpoint)
+        if looks.count(tmp_path / ".out.training" / "part") == 2:
+            raise KeyboardInterrupt
+        return along(self, checkpoint, responses)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replayer, "along", interrupted)
+        assert train("--out", tmp_path / "out").code == 130
+    again = train("--out", tmp_path / "out", "--format", "json")
+    for figure in ("parts", "gain"):
+        assert (
+            json.loads(again.out)["forecast"][figure] == (json.loads(whole.out)["forecast"][figure])
+        )
+
+
+def test_a_trained_draft_is_swept_quantized_gated_and_exported_like_any_other(
+    train, command, tmp_path, embedded, swept
+):
+    assert train("--out", tmp_path / "mine").code == 0
+    words = ["sweep", "--target", embedded / "target", "--drafts", tmp_path / "mine", "--k", 2]
+    words += ["--traffic", swept.parent / "log.jsonl", "--quant", "none,int8", "--no-controls"]
+    words += ["--measure", "none", "--threads", 1, "--quiet", "--format", "json"]
+    saved, later = (command(*words, "--out", tmp_path / name) for name in ("run", "later"))
+    assert (saved.code, later.code) == (0, 0)
+    levels = {each["quant"]: each for each in json.loads(later.out)["evaluations"]}
+    assert levels["int8"]["alpha"]["value"] == pytest.approx(
+        levels["none"]["alpha"]["value"], abs=0.03
+    )
+    assert command("gate", "--save", tmp_path / "base.json", tmp_path / "run").code == 0
+    assert command("gate", "--baseline", tmp_path / "base.json", tmp_path / "later").code == 0
+    words = ["--engine", "vllm", "--candidate", "mine", "--anyway"]
+    exported = command("export", tmp_path / "run", *words)
+    assert exported.code == 0
+    assert str(tmp_path / "mine") in exported.out

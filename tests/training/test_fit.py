@@ -1,44 +1,17 @@
 """When a training stops, what it keeps, and how it resumes: a weight that falls with every step."""
 
+import numpy as np
 import pytest
-import torch
-from torch import nn
+from training.falling import Falling, Silent
 
 from draftbench.errors import RunFolderError
 from draftbench.training import fit as fits
 from draftbench.training.fit import PATIENCE, begin, fit
+from draftbench.training.forecast import share_of
 from draftbench.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(epochs=8, batch=1, learning_rate=0.1)
 RESPONSES = (1.0,) * 2  # two steps an epoch, so that every step is looked at
-
-
-class Falling:
-    """A draft of one weight, whose loss it is."""
-
-    width = 1
-
-    def __init__(self):
-        self.module = nn.Linear(1, 1, bias=False)
-        nn.init.ones_(self.module.weight)
-
-    def batch(self, responses):
-        return {"of": torch.tensor(responses)}
-
-    def loss(self, batch):
-        return self.module.weight.sum()
-
-    @property
-    def weight(self):
-        return round(self.module.weight.item(), 4)
-
-
-class Silent:
-    def stage(self, what, total):
-        pass
-
-    def advance(self, units=1):
-        pass
 
 
 @pytest.fixture
@@ -153,6 +126,19 @@ def test_the_first_steps_are_as_large_as_the_largest_of_a_training(tmp_path, rat
     assert rates[4:] == pytest.approx([0.1] * 36)
 
 
+@pytest.mark.parametrize("looks", [(2, 4, 6), (10, 20, 40)], ids=["one", "four"])
+def test_a_part_of_a_training_is_what_its_learning_rates_are_of_all(looks, rates, tmp_path):
+    """With so many steps of warm-up."""
+    better = iter(range(16))
+    fit(Falling(), RESPONSES, SETTINGS, tmp_path / "work", Silent(), lambda: next(better))
+    whole = sum([0.0, *rates[:-1]])  # the first step is taken at 0, each other as was seen before
+    rates.clear()
+    begun(tmp_path, *looks)
+    taken = np.cumsum([0.0, *rates[:-1]])
+    shares = [share_of(steps, looks[-1], total=16) for steps in looks]
+    assert shares == pytest.approx([taken[steps - 1] / whole for steps in looks])
+
+
 def test_the_first_steps_leave_no_file(tmp_path):
     begun(tmp_path, 2, 4, 8)
-    assert not list(tmp_path.rglob("checkpoint-*"))
+    assert not any(each.is_file() for each in tmp_path.rglob("*"))

@@ -5,7 +5,7 @@ import pytest
 import scenes
 
 from draftbench.acceptance.intervals import Estimate
-from draftbench.training.held_out import Acceptance, Speeds
+from draftbench.training.held_out import Acceptance, Speeds, prove
 
 
 def accepted(*rates, length=2001):
@@ -17,7 +17,8 @@ def accepted(*rates, length=2001):
                 scenes.replay([rate] * (length - 1)),
             )
             for at, rate in enumerate(rates)
-        ]
+        ],
+        seconds=1.0,
     )
 
 
@@ -41,6 +42,32 @@ def test_in_between_rounds_yield_the_geometric_sum():
     before, speeds = accepted(0.0), Speeds({2: exactly(0.7)}, 1.0)
     _, speed = speeds.at(before, np.full(100, 0.5))
     assert speed.value == pytest.approx(1.75 * 0.7, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rate", "becomes", "times"),
+    # Of two drafted tokens a rate a yields 1 + a + a²: 1.75 of .5, 2.3125 of .75, 1.3125 of .25.
+    [(0.5, 0.75, 2.3125 / 1.75), (0.5, 0.25, 1.3125 / 1.75), (0.5, 0.5, 1.0), (1.0, 1.0, 1.0)],
+)
+def test_a_draft_that_is_accepted_already_gains_by_what_its_rounds_yield_more(rate, becomes, times):
+    speeds = Speeds({2: exactly(0.7)}, 1.0)
+    _, speed = speeds.at(accepted(rate), np.full(100, becomes))
+    assert speed.value == pytest.approx(0.7 * times, rel=1e-3)
+
+
+def test_a_proof_without_timings_compares_rates_and_tokens_at_the_largest_k():
+    found = prove(accepted(0.0, 0.0), accepted(0.5, 0.5), None, [1, 2])
+    assert (found.k, found.before, found.after, found.faster) == (2, None, None, None)
+    assert found.rate.difference.value == pytest.approx(0.5)
+    assert found.tokens_per_round.difference.value == pytest.approx(0.75, rel=1e-3)
+
+
+def test_a_proof_with_timings_says_how_fast_the_draft_was_and_is():
+    # Of one drafted token a half: 1.5 tokens a round instead of 1.
+    found = prove(accepted(0.0, 0.0), accepted(0.5, 0.5), Speeds({1: exactly(0.8)}, 1.0), [1])
+    assert (found.before.k, found.before.speedup.value) == (1, pytest.approx(0.8))
+    assert (found.after.k, found.after.speedup.value) == (1, pytest.approx(1.2, rel=1e-3))
+    assert found.faster.value == pytest.approx(1.5, rel=1e-3)
 
 
 def test_the_doubt_of_the_rate_and_of_the_timing_both_show():

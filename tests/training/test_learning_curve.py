@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftbench.acceptance.definitions import ALPHA_EMITTED, Sample, quotient
-from draftbench.training.forecast import gain_draws, interval
+from draftbench.training.forecast import gain_draws, gains_of, interval
 
 PARTS = (0.02, 0.04, 0.06)
 
@@ -27,7 +27,7 @@ def accepted(*rates, requests=200, tokens=50):
 
 
 def forecast(*rates, **size):
-    return interval(gain_draws(PARTS, accepted(*rates, **size)))
+    return interval(gain_draws(PARTS, *gains_of(accepted(*rates, **size))))
 
 
 def test_a_gain_that_grows_by_the_same_with_every_doubling_is_held():
@@ -58,13 +58,13 @@ def test_parts_that_lost_promise_nothing():
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=4, max_size=4))
 def test_no_forecast_leaves_what_a_rate_can_be(rates):
-    draws = gain_draws(PARTS, accepted(*rates))
+    draws = gain_draws(PARTS, *gains_of(accepted(*rates)), 1 - rates[0])
     assert draws.min() >= 0
     assert rates[0] + draws.max() <= 1 + 1e-12
 
 
 def test_a_greedy_draft_of_a_target_that_samples_reaches_its_ceiling_at_most():
-    draws = gain_draws(PARTS, accepted(0.5, 0.55, 0.6, 0.65), most=0.75)
+    draws = gain_draws(PARTS, *gains_of(accepted(0.5, 0.55, 0.6, 0.65)), most=0.25)
     assert draws.max() <= 0.25
 
 
@@ -74,7 +74,7 @@ def test_where_half_of_the_requests_lose_no_gain_is_sure():
     for at, sample in enumerate(uneven[1:], 1):
         sample.addends[::2, 0] += 4.0 * at
         sample.addends[1::2, 0] -= 4.0 * at
-    assert interval(gain_draws(PARTS, uneven)).low == 0
+    assert interval(gain_draws(PARTS, *gains_of(uneven))).low == 0
     assert forecast(*rates, requests=20).low > 0.01
 
 
@@ -103,6 +103,6 @@ def test_the_interval_holds_the_final_gain_of_simulated_trainings(curve):
                 generator.random(common.shape) < 0.8, common, generator.random((200, 50))
             )
             sample.addends[:, 0] = (own < rate).sum(axis=1)
-        found = interval(gain_draws(PARTS, samples))
+        found = interval(gain_draws(PARTS, *gains_of(samples)))
         held += found.low <= float(curve(np.array(1.0))) <= found.high
     assert held >= 90

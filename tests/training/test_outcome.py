@@ -7,16 +7,18 @@ from draftbench.cli.train import _forecast, _outcome, _proof
 from draftbench.training.outcome import Compared, Forecast, Proof, Reached
 
 
-def forecast(gain, before=None, after=None, fastest=None, low=0.0):
-    def reached(speed):
-        return None if speed is None else Reached(k=2, speedup=Estimate(speed, speed, speed))
+def forecast(gain, before=None, after=None, fastest=None, low=0.0, high=None, doubt=0.0):
+    def reached(speed, doubt=0.0):
+        if speed is None:
+            return None
+        return Reached(k=2, speedup=Estimate(speed, speed - doubt, speed + doubt))
 
     return Forecast(
         rate=0.6,
         parts=(),
-        gain=Estimate(gain, low, 2 * gain),
+        gain=Estimate(gain, low, 2 * gain if high is None else high),
         before=reached(before),
-        after=reached(after),
+        after=reached(after, doubt),
         fastest=fastest,
         requests=100,
         tokens=1000,
@@ -31,24 +33,28 @@ def forecast(gain, before=None, after=None, fastest=None, low=0.0):
     ids=["faster than all", "a tie", "another stays faster", "slower than no draft"],
 )
 def test_it_is_worth_it_if_the_trained_draft_becomes_the_fastest_of_the_run(after, fastest, worth):
-    assert forecast(0.05, 0.9, after, fastest).worth_it is worth
+    assert forecast(0.05, 0.9, after, fastest).expects_it is worth
 
 
 @pytest.mark.parametrize(("gain", "worth"), [(0.02, True), (0.005, False)])
 def test_where_no_speed_is_known_a_gain_that_counts_is_worth_it(gain, worth):
-    assert forecast(gain).worth_it is worth
+    assert forecast(gain).expects_it is worth
 
 
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (forecast(0.02, low=0.015), "Worth training"),
-        (forecast(0.02, low=0.005), "May be worth training"),
-        (forecast(0.005, low=0.001), "Not worth training"),
-        (forecast(0.05, 1.0, 1.5, 1.2), "Worth training"),
+        (forecast(0.02, low=0.01, high=0.05), "Worth training"),
+        (forecast(0.02, low=0.009, high=0.05), "May be worth training"),
+        (forecast(0.001, low=0.0, high=0.01), "Cannot tell if training pays"),
+        (forecast(0.001, low=0.0, high=0.009), "Not worth training"),
+        (forecast(0.05, 1.0, 1.3, 1.0, doubt=0.2), "Worth training"),
+        (forecast(0.05, 1.0, 1.3, 1.2, doubt=0.2), "May be worth training"),
+        (forecast(0.05, 1.0, 1.1, 1.2, doubt=0.2), "Cannot tell if training pays"),
+        (forecast(0.05, 1.0, 1.1, 1.4, doubt=0.2), "Not worth training"),
     ],
 )
-def test_it_is_called_worth_training_only_if_the_low_end_is_so_too(found, verdict):
+def test_the_verdict_is_sure_only_where_the_whole_interval_says_so(found, verdict):
     assert _forecast("draft", found).title.startswith(f"{verdict}: ")
 
 
@@ -111,8 +117,8 @@ def test_the_outcome_says_whether_the_trained_draft_beats_the_fastest_of_the_run
     def first(after):
         return next(_outcome(forecast(0.02, 1.0, 1.2, 1.25), proof(0.1, 0.1, 0.1, after), "./out"))
 
-    assert first(1.28) == "with 1.28× it beats the fastest of the run, 1.25×"
-    assert first(1.26) == "with 1.26× it does not beat the fastest of the run, 1.25×"
+    assert first(1.28) == "with 1.28× it beats the run's fastest, 1.25×"
+    assert first(1.26) == "with 1.26× it does not beat the run's fastest, 1.25×"
 
 
 def test_how_much_faster_it_is_has_an_interval():
