@@ -156,7 +156,7 @@ class Kills:
 
     def at_work(self, sweep: psutil.Process) -> list[psutil.Process]:
         """The processes of workers."""
-        sign, of = ("ray::Actor", self.cluster) if self.cluster else ("spawn_main", sweep)
+        sign, of = ("ray::SweepWorker", self.cluster) if self.cluster else ("spawn_main", sweep)
         found = []
         for each in of.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile

@@ -158,7 +158,7 @@ def _machine(threads: int, device: str) -> tuple[str, str, Environment]:
     return draftbench.__version__, platform.node(), environment(threads, card_names(device))
 
 
-class Actor:
+class SweepWorker:
     """The process of a worker: each call hands it an answer and returns what it says next."""
 
     def begin(self, prepared: Prepared) -> Message:
@@ -193,7 +193,7 @@ class OnRay:
         options: dict[str, Any] = {**cluster.needs, "max_restarts": 0}
         if node is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
-        self._actor = ray.remote(Actor).options(**options).remote()
+        self._actor = ray.remote(SweepWorker).options(**options).remote()
         # Not an argument of the actor itself, which Ray keeps with its description.
         self._next = self._actor.begin.remote(prepared)
 

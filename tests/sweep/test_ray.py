@@ -66,7 +66,7 @@ def workers():
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "".join(process.cmdline()).startswith("ray::Actor"):
+            if "".join(process.cmdline()).startswith("ray::SweepWorker"):
                 found.append(process)
     return found
 
@@ -78,6 +78,14 @@ def test_three_workers_find_what_this_process_finds(small, session):
     folder = small.sweep(**ON_RAY | asked)
     assert measured(folder) == alone
     assert len(read_run(folder).workers) == 3
+
+
+@pytest.mark.slow
+def test_workers_that_fit_on_no_node_are_refused(small, session):
+    assert small.prepared("ngram", workers=CLUSTER).options.at_once == 3
+    assert small.prepared("ngram", workers=CLUSTER, threads=2).options.at_once == 1
+    with pytest.raises(UsageError, match=r"^no node of the Ray cluster has 4 CPUs$"):
+        small.prepared("ngram", workers=CLUSTER, threads=4)
 
 
 @pytest.mark.slow
