@@ -2,7 +2,7 @@
 of the only command that has it.
 
 A declaration holds the default, the help, how text becomes a value, and what the flag needs;
-`cli/flags.py` turns it into a parameter of the command line. A flag's panel is its heading in
+`cli/commands.py` turns it into a parameter of the command line. A flag's panel is its heading in
 `--help`; flags without one come first.
 """
 

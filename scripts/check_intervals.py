@@ -210,7 +210,15 @@ CELLS = {
     "settled-near": replace(_SETTLED, speedup=1.06, spread=0.05),
     "settled-clear": replace(_SETTLED, speedup=1.3),
     "settled-heavy": replace(_SETTLED, shape="heavy", decoded=(24, 24), promise=(1.0, 0.97)),
-    "settled-six-drafts": replace(_SETTLED, decoded=(24,) * 6, promise=(1.0,) * 6, ks=(4,)),
+    "settled-six-drafts": replace(
+        _SETTLED,
+        decoded=(24,) * 6,
+        noise=0.04,
+        speedup=0.985,
+        promise=(1.0,) * 6,
+        ks=(4,),
+        in_decoder=0,
+    ),
     "advised-six-cells": replace(_ADVISED, decoded=(24, 24), ks=(2, 4, 6), speedup=1.10),
 }
 

@@ -57,7 +57,7 @@ def misses(
         measured, steps = [], []
         for (configuration, process), (log, step) in logs.items():
             if configuration == own:
-                plain = Configuration(own.draft, own.quant, 0, own.concurrency)
+                plain = own.at(0)
                 measured.append(log - logs[plain, process][0])
                 steps.append(step)
         left = effects.without(lambda other, own=own: without(own, other))

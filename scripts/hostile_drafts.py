@@ -1,7 +1,7 @@
 """Sweeps broken and hostile drafts, each in a separate process, and prints what a user reads of
 each.
 
-    python scripts/hostile_drafts.py
+    python scripts/hostile_drafts.py [--workers 2]
 
 The drafts are copies of the embedded one: weights cut, missing, NaN or promising petabytes; files
 that are pipes or never end; an unknown architecture; no tokenizer; and, with `--trust-remote-code`
@@ -12,6 +12,7 @@ good draft among them was not measured.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from draftbench.records import Candidate
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, prepare
 from draftbench.sweep.grid import run
+from draftbench.sweep.options import workers_named
 from draftbench.traffic import TrafficQuery
 
 MODELS = Path(draftbench.__file__).parent / "embedded"
@@ -107,6 +109,9 @@ BROKEN: dict[str, Callable[[Path], None]] = {
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--workers", type=workers_named, default=1, help="a number, or ray")
+    workers = parser.parse_args().workers
     with tempfile.TemporaryDirectory() as place:
         os.environ["HF_MODULES_CACHE"] = f"{place}/modules"
         drafts = []
@@ -123,7 +128,7 @@ def main() -> int:
             controls=False,
             threads=1,
             candidate_timeout=SECONDS,
-            workers=1,
+            workers=workers,
             trust=Trust(remote_code=True),
         )
         folder = run(prepare(options, "hostile drafts", Silence()), Path(place) / "run", Silence())

@@ -4,11 +4,13 @@ compares the end with a sweep that was not killed.
     python scripts/kill_test.py --kills 100
     python scripts/kill_test.py --kills 200 --per-sweep 100 --requests 24 --longest 0.6 --lines 3
     python scripts/kill_test.py --kills 25 --workers 2 --requests 60 --longest 40
+    python scripts/kill_test.py --kills 25 --workers ray --requests 60 --longest 40
 
 Every third kill comes inside a write, after a random part of the line. Half of the sweeps are
 greedy, half sampled at temperature 0.7. They are forked from a process that has imported
 everything, so that kills do not come during imports. With `--workers` four of five kills end a
 worker, which imports everything, and the sweep goes on; after two the next kill is the sweep's.
+The workers of `ray` are on a local cluster of three processors.
 Prints the kills, the acknowledged records that were lost, and what differs at the end; exits with 1
 if anything was lost or differs.
 """
@@ -21,10 +23,12 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +48,7 @@ from draftbench.run_folder.folder import PrivateText, RunFolder, RunWriter
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, prepare
 from draftbench.sweep.grid import run
+from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.pool import MOST_TRIES
 from draftbench.sweep.preparation import Prepared
 from draftbench.traffic import TrafficQuery
@@ -55,7 +60,10 @@ SHORTEST = 0.05
 ACCEPTANCE = ("draft", "quant", "k", "alpha", "mean_accepted_length", "tokens_per_round")
 
 
-def prepared_sweep(temperature: float, requests: int, workers: int | None) -> Prepared:
+def prepared_sweep(
+    temperature: float, requests: int, workers: int | RayCluster | None
+) -> Callable[[], Prepared]:
+    """Prepares a sweep; on Ray each process connects by itself."""
     key = b"key of the kill test"
     query = TrafficQuery("suite:completion", key, requests)
     options = SweepOptions(
@@ -72,7 +80,26 @@ def prepared_sweep(temperature: float, requests: int, workers: int | None) -> Pr
         threads=1,
         workers=workers,
     )
-    return prepare(options, "kill test", Silence())
+    if options.cluster:
+        return lambda: prepare(options, "kill test", Silence())
+    prepared = prepare(options, "kill test", Silence())
+    return lambda: prepared
+
+
+@contextlib.contextmanager
+def ray_cluster() -> Iterator[psutil.Process]:
+    """The process of a cluster, whose descendants the workers are."""
+    code = (
+        "import ray, sys; "
+        "began = ray.init('local', num_cpus=3, include_dashboard=False, log_to_driver=False); "
+        "print(began.address_info['address'], flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    os.environ["RAY_AUTH_MODE"] = "token"  # as by default, for whoever connects to it too
+    with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as process:
+        assert process.stdout
+        os.environ["RAY_ADDRESS"] = process.stdout.readline().strip()
+        yield psutil.Process(process.pid)
 
 
 def acknowledge(pipe: int) -> None:
@@ -123,7 +150,19 @@ class Kills:
     longest: float
     lines: int
     chance: random.Random
-    workers: bool = False  # of which four in five kills end one
+    # Of workers, if it has any, four in five kills end one; None: the children of a sweep.
+    workers: bool = False
+    cluster: psutil.Process | None = None
+
+    def at_work(self, sweep: psutil.Process) -> list[psutil.Process]:
+        """The processes of workers."""
+        sign, of = ("ray::SweepWorker", self.cluster) if self.cluster else ("spawn_main", sweep)
+        found = []
+        for each in of.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+                if sign in str(each.cmdline()):
+                    found.append(each)
+        return found
 
 
 def kill_some(sweep: int, kills: Kills) -> int:
@@ -139,14 +178,15 @@ def kill_some(sweep: int, kills: Kills) -> int:
             return killed
         if process.status() == psutil.STATUS_ZOMBIE:
             return killed
-        with contextlib.suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
-            children = process.children()
-            if workers := [each for each in children if "spawn_main" in str(each.cmdline())]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if workers := kills.at_work(process):
                 chance.choice(workers).kill()
                 killed += 1
 
 
-def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool, int, int]:
+def sweep_once(
+    prepared: Callable[[], Prepared], out: Path, kills: Kills | None
+) -> tuple[bool, int, int]:
     """Fork a sweep, and kill it if `kills` are given. Returns whether it ended by itself, how many
     records it reported as kept, and how many of its workers were killed.
     """
@@ -165,7 +205,7 @@ def sweep_once(prepared: Prepared, out: Path, kills: Kills | None) -> tuple[bool
         if inside and chance:
             die_inside_write(number, chance)
         try:
-            run(prepared, out, Silence())
+            run(prepared(), out, Silence())
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             os._exit(1)
@@ -216,13 +256,14 @@ def essence(out: Path) -> dict[str, object]:
     }
 
 
-def endure(prepared: Prepared, folder: Path, kills: Kills) -> list[int]:
-    """Kill and resume sweeps until there were enough kills: [kills, records lost, sweeps that
-    ended, sweeps that differ]. A sweep that was killed often enough is no longer killed.
+def endure(prepared: Callable[[], Prepared], folder: Path, kills: Kills) -> list[int]:
+    """Kill and resume sweeps until there were enough kills: [kills, those of workers, records
+    lost, sweeps that ended, sweeps that differ]. A sweep that was killed often enough is no longer
+    killed.
     """
     sweep_once(prepared, folder / "whole", None)
     expected = essence(folder / "whole")
-    done = lost = ended = differing = 0
+    done = of_workers = lost = ended = differing = 0
     while done < kills.kills:
         out, ours, finished = folder / f"killed{ended}", 0, False
         while not finished:
@@ -231,6 +272,7 @@ def endure(prepared: Prepared, folder: Path, kills: Kills) -> list[int]:
                 prepared, out, kills if ours < kills.per_sweep else None
             )
             ours += workers + (not finished)
+            of_workers += workers
             lost += max(0, before + acknowledged - readable(out))
         done, ended = done + ours, ended + 1
         found = essence(out)
@@ -238,7 +280,7 @@ def endure(prepared: Prepared, folder: Path, kills: Kills) -> list[int]:
         differing += bool(wrong)
         print(f"  sweep {ended}: {ours} kills, differs in {wrong or 'nothing'}", flush=True)
         shutil.rmtree(out)
-    return [done, lost, ended, differing]
+    return [done, of_workers, lost, ended, differing]
 
 
 def main() -> int:
@@ -248,21 +290,23 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=6)
     parser.add_argument("--longest", type=float, default=8.0, help="seconds until a kill")
     parser.add_argument("--lines", type=int, default=12, help="lines written until a kill")
-    parser.add_argument("--workers", type=int, help="share the sweep among so many processes")
+    parser.add_argument("--workers", type=workers_named, help="share the sweep: a number, or ray")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     chance, bad = random.Random(asked.seed), 0
     most = asked.kills // 2, asked.per_sweep, asked.longest, asked.lines
-    kills = Kills(*most, chance, bool(asked.workers))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        on_ray = isinstance(asked.workers, RayCluster)
+        cluster = stack.enter_context(ray_cluster()) if on_ray else None
+        kills = Kills(*most, chance, bool(asked.workers), cluster)
         for temperature in (0.0, 0.7):
             print(f"temperature {temperature}")
             place = Path(folder) / str(temperature)
-            result = endure(
-                prepared_sweep(temperature, asked.requests, asked.workers), place, kills
-            )
-            print("{} kills, {} records lost, {} sweeps ended, {} of them differ".format(*result))
-            bad += result[1] + result[3]
+            prepared = prepared_sweep(temperature, asked.requests, asked.workers)
+            done, of_workers, lost, ended, differing = endure(prepared, place, kills)
+            print(f"{done} kills ({of_workers} of workers), {lost} records lost", end=", ")
+            print(f"{ended} sweeps ended, {differing} of them differ")
+            bad += lost + differing
     return 1 if bad else 0
 
 

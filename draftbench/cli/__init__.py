@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 import draftbench
-from draftbench.cli.help import COMMANDS, Commands, help_of
+from draftbench.cli.commands import COMMANDS, Commands, help_of
 from draftbench.cli.invocation import called_with
 from draftbench.cli.output import FULL, cannot_write
 from draftbench.cli.signals import (
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TerminatedError:
         error = TerminatedRunError("ended by SIGTERM", hint=_AGAIN)
     except Exception as caught:
-        # An unexpected error must not read as "the gate found a regression".
+        # An unexpected error must not look like "the gate found a regression".
         error = caught if isinstance(caught, DraftbenchError) else _explained(caught, words)
     _print(error)
     return error.exit_code
@@ -93,14 +93,14 @@ def _run(words: list[str]) -> int:
     try:
         code = app(args=words, prog_name=app.info.name, standalone_mode=False)
     except SystemExit as left:
-        # Typer leaves so when nobody reads: `--help | head` must still exit with 0, and a closed
-        # stderr must not read as "the gate found a regression".
+        # Typer exits like this when nobody reads: `--help | head` must still exit with 0, and a
+        # closed stderr must not look like "the gate found a regression".
         if not isinstance(closed := left.__context__, BrokenPipeError):
             raise
         if not _HELP.isdisjoint(words):
             return 0
         raise cannot_write("stderr", closed) from left
-    # No command returns 130: it is what Typer makes of Control-C.
+    # No command returns 130: Typer does, for Control-C.
     if code == InterruptedRunError.exit_code:
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
@@ -113,7 +113,7 @@ def _explained(error: Exception, words: Sequence[str]) -> DraftbenchError:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = f"{str(error.filename)[:40]}…"
         return UsageError(f"`{name}` is too long for a path or a name", hint="shorten it")
-    # Errors of files are reported where they are written, with the name: this one is of stdout.
+    # Errors of files are reported with their name where they are written: this one is about stdout.
     if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
         return cannot_write("stdout", error)
     if os.environ.get(TRACEBACK):
@@ -121,7 +121,7 @@ def _explained(error: Exception, words: Sequence[str]) -> DraftbenchError:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return DraftbenchError(
             f"the Python module `{error.name}` is missing",
-            hint="install draftbench again, with all that it depends on",
+            hint="install draftbench again with all its dependencies",
         )
     # The place without the message, which may quote a prompt.
     own = [
@@ -163,8 +163,8 @@ def _misused(error: typer.TyperException, words: Sequence[str]) -> UsageError:
 
 
 def _print(error: DraftbenchError) -> None:
-    # No other library is imported here: one that was interrupted while it loaded, as numpy, cannot
-    # be loaded again.
+    # No other library is imported here: one that was interrupted while loading, such as numpy,
+    # cannot be loaded again.
     from rich.console import Console
 
     console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)

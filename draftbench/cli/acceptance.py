@@ -1,4 +1,4 @@
-"""`draftbench acceptance`: every figure of acceptance that a run's replays give."""
+"""`draftbench acceptance`: every figure of acceptance that a run's replays yield."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _ENGINE_NAMES = {
 }
 _LEGEND = (
     "± is half of a 95% interval over requests, – means unknown. Figures of replayed drafts are "
-    "expectations: nothing was decoded for them. Responses that repeat one passage inflate "
-    "acceptance; `recommend` warns of them."
+    "expectations: nothing was decoded for them. Responses that repeat a passage inflate "
+    "acceptance; `recommend` warns about them."
 )
-_COUNTED = "not by replay: from the rounds that were counted, at the k's that were decoded"
+_COUNTED = "not from replay, but from rounds counted at the k's that were decoded"
 _PREDICTED = (
-    "predicted, not measured: at k's that were not decoded, from how often each position was "
+    "predicted, not measured, at k's that were not decoded: from how often each position was "
     "accepted at the largest"
 )
 _ALIKE = "as if every position were accepted alike, since the engine does not report positions"
@@ -57,7 +57,7 @@ _ALIKE = "as if every position were accepted alike, since the engine does not re
 _MEANINGS = {
     "α": "α: acceptance rate.",
     "τ": "τ: mean accepted length at that k.",
-    "h": "h: acceptance at a round's first → last position.",
+    "h": "h: acceptance at the first → last position of a round.",
 }
 _FEW = f"rough intervals (effective sample under {FEW_REQUESTS})"
 _TREES = (
@@ -66,7 +66,8 @@ _TREES = (
     "judged on the requests that did not choose it."
 )
 _USUAL_K = 4
-# One screen: candidates that get a row, drafts that get a column, and rows of both tables together.
+# One screen: the most candidates with a row, drafts with a column, and rows of both tables
+# together.
 _MOST_CANDIDATES, _MOST_COLUMNS, _MOST_ROWS = 7, 4, 14
 _SCREEN_GROUPS = ("segment", "temperature", "third")
 
@@ -169,13 +170,13 @@ def _screen(report: AcceptanceReport) -> list[Section]:
 
 
 def _known(figure: FigureEstimate) -> Cell:
-    """A figure with its interval, or of too few requests alone."""
+    """A figure with its interval; with too few requests for one, the value alone."""
     alone = figure.without_interval
     return figure.pooled if alone is None else f"{alone:.2f}"
 
 
 def _shown_ks(ks: Iterable[int | None]) -> list[int]:
-    """The smallest, the usual and the largest."""
+    """The smallest k, the usual one and the largest."""
     distinct = sorted({k for k in ks if k is not None})
     if not distinct:
         return []
@@ -185,7 +186,7 @@ def _shown_ks(ks: Iterable[int | None]) -> list[int]:
 
 def _screen_groups(report: AcceptanceReport, meanings: str) -> Section:
     """α by segment, temperature and third of the response, with a column for each model draft; then
-    the findings, and what the columns of this screen mean.
+    the findings, and the meaning of this screen's columns.
     """
     first = report.candidates[:_MOST_CANDIDATES]
     drafts = [c for c in first if c.breakdown and c.candidate != SELF][:_MOST_COLUMNS]
@@ -250,19 +251,19 @@ def _findings(report: AcceptanceReport) -> list[str]:
 
 
 def _of_grammars(report: AcceptanceReport) -> list[str]:
-    """For which requests the figures of replay hold."""
+    """Which requests the figures of replay hold for."""
     replayed = [c.candidate for c in report.candidates if c.requests and not c.counted]
     if not (report.constrained and replayed):
         return []
     held = counted(report.constrained, "request")
     return [
-        f"{', '.join(replayed)}: {held} with structured output counted here as if without, since "
-        "replay knows no grammar; the figures hold for the others"
+        f"{', '.join(replayed)}: {held} with structured output counted here as if without it, "
+        "since replay knows no grammar; the figures hold for the others"
     ]
 
 
 def _counted(c: CandidateAcceptance) -> str:
-    """Where the figures come from if a candidate was not replayed."""
+    """Where the figures of a candidate without replays come from."""
     if c.requests >= MIN_REQUESTS and all(each.pooled is None for each in c.at_each_k):
         return "unknown: it was not replayed, and the server does not report its drafting"
     if not c.predicted:
@@ -274,11 +275,11 @@ def _counted(c: CandidateAcceptance) -> str:
 def _few(
     candidates: Sequence[CandidateAcceptance], segments: Iterable[tuple[str, float]]
 ) -> list[str]:
-    """A note where requests are too few or too unequal in length for a tight interval, counted for
-    the candidate with the fewest.
+    """A note if requests are too few or too unequal in length for a tight interval, about the
+    candidate with the fewest.
 
     Args:
-        segments: the names of those shown, and to how many requests of equal length they amount.
+        segments: the names of the segments shown, and how many equally long requests each is worth.
     """
     fewest = min(candidates, key=lambda c: c.equal_requests, default=None)
     if fewest and fewest.equal_requests < FEW_REQUESTS:
@@ -300,7 +301,7 @@ def _faults(c: CandidateAcceptance) -> list[str]:
 
 
 def _of_candidate(c: CandidateAcceptance, width: float) -> list[Section]:
-    """Every table of a candidate, some of them empty."""
+    """Every table of a candidate; some are empty."""
     by_start = "prompt lookup" if c.candidate == LOOKUP else "a head"
     if draft_of_stack(c.candidate):
         by_start = "a stack"

@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 _EVERY_TARGET = "it works with every target"
 _STACKED = (
-    "prompt lookup goes with every draft, and of the engines llama.cpp alone looks up first "
-    "(--spec-type ngram-simple,draft-…; before a head it then accepts a little less than replay)"
+    "prompt lookup goes with every draft, and among the engines only llama.cpp looks up first "
+    "(--spec-type ngram-simple,draft-…; before a head it accepts a little less than replay says)"
 )
 # Ways to draft without anything that could be checked.
 _UNCHECKED = {
     "ngram": _EVERY_TARGET,
-    "suffix": "vLLM drafts so for every target, and only a sweep on it measures that",
-    "raw": "only the engine knows whether it can draft so, and only a sweep on it measures that",
+    "suffix": "vLLM drafts this way for every target, and only a sweep on it measures that",
+    "raw": "only the engine knows whether it can draft this way, and only a sweep on it measures "
+    "that",
 }
 # A chat template may be one line of ten thousand characters.
 _DIFF_LINES, _DIFF_COLUMNS = 12, 300
@@ -53,7 +54,7 @@ _CAN_DRAFT: dict[Works, str] = {
     "maybe": "may be able to draft for",
     "no": "cannot draft for",
 }
-_LENGTH = "vLLM and TensorRT-LLM want a draft length, here 1; a sweep finds the one that pays."
+_LENGTH = "vLLM and TensorRT-LLM need a draft length, here 1; a sweep finds the one that pays."
 _MORE = "Chat templates, sizes, memory and options of engines: the same command with --all."
 
 
@@ -118,7 +119,7 @@ def check(
 
 
 def _token_counts(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
-    """How often the requests and their logged answers use each token id of the target."""
+    """How often requests and their logged answers use each of the target's token ids."""
     from draftbench.measure.prompts import TextSide
     from draftbench.traffic import load
 
@@ -152,16 +153,16 @@ def render(answer: CheckResult, style: str, width: int, *, everything: bool = Fa
 
 
 def own_draft_section(target: str, carried: OwnDraft | None) -> list[Section]:
-    """The draft that a target carries, with each engine's option; empty where it carries none."""
+    """The draft that a target carries, with each engine's option; empty if it carries none."""
     if carried is None:
         return []
     note = (
-        f"It needs no draft model ({carried.why}): try its layers first, where the engine knows "
-        "them. `draftbench sweep --drafts mtp` measures them where transformers loads them, with "
-        "`--engine vllm` on vLLM."
+        f"It needs no draft model ({carried.why}): try its own layers first, if the engine "
+        "supports them. `draftbench sweep --drafts mtp` measures them if transformers loads them, "
+        "with `--engine vllm` on vLLM."
     )
     if carried.unused:
-        note += f" Not used in such a model by {', '.join(carried.unused)}."
+        note += f" Unused by {', '.join(carried.unused)} in such a model."
     code = [f"{engine}: {option}" for engine, option in carried.options.items()]
     return [Section(f"{shortened(target, _NAME)} carries its own draft", notes=[note], code=code)]
 
@@ -215,7 +216,7 @@ def _several(answer: CheckResult) -> Section:
                 "all" if every else ", ".join(starred) or ("none" if pair.facts else "unknown"),
             ]
         )
-        # A text that begins with a model's name needs no other.
+        # A text that begins with a model's name needs no further name.
         named = tuple(f"{mark}{each}{mark} " for each in models for mark in ("", "`"))
         for text in (*pair.obstacles, *pair.caveats):
             of_text[text].append("" if text.startswith(named) else name)
@@ -265,8 +266,8 @@ def _every_part(answer: CheckResult, pair: PairSheet) -> list[Section]:
         second, notes = max(room.second_layout_bytes for room in pair.rooms), []
         if second:
             notes.append(
-                f"A sweep on this CPU takes up to {format_size(second)} more: weights are held "
-                "once more for passes over several tokens (not with --one-layout)."
+                f"A sweep on this CPU takes up to {format_size(second)} more: a second layout of "
+                "the weights, for passes over several tokens (not with --one-layout)."
             )
         parts.append(Section(title, head, rows, notes))
     return parts
@@ -365,9 +366,9 @@ def _sizes(answer: CheckResult) -> Section:
         for sheet in sheets
     ]
     note = (
-        "Linear layers at the level with their scales (4-bit in groups of 32), everything else as "
-        "in the checkpoint; a tied head counts once more where a CPU packs it. Activations are not "
-        "counted."
+        "Linear layers at the given level with their scales (4-bit in groups of 32), everything "
+        "else as in the checkpoint; a tied head counts twice if a CPU packs it. Activations are "
+        "not counted."
     )
     return Section("Sizes", ["model", "parameters", "dtype", *levels, "KV/token"], rows, [note])
 

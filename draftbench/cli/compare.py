@@ -37,15 +37,15 @@ from draftbench.report.text import (
 from draftbench.run_folder.manifest import flag_of
 
 _LEGEND = (
-    "A, B and B − A: over the requests in both; B − A: with its 95% interval, paired (c: over "
-    "repeated timings, not paired), as in `gate`; where it contains 0, the change is unclear. "
+    "A, B and B − A cover the requests in both runs; B − A has its 95% interval, paired as in "
+    "`gate` (c: over repeated timings, not paired); if it contains 0, the change is unclear. "
     "Speed-up: measured, prefill excluded. – is unknown; two k's are each run's best."
 )
 _SELDOM = (
     f"Times (speed-up, c) come from fewer than {MIN_PROCESSES} processes. Restarts can differ by "
-    "more than these intervals, so no change in them is called higher or lower."
+    "more than these intervals, so no change in times is called higher or lower."
 )
-_SHORT_LEGEND = "All over the requests in both; B − A: with its 95% interval."
+_SHORT_LEGEND = "Everything covers the requests in both runs; B − A has its 95% interval."
 _ANSWERS_LEGEND = (
     "Speed-up: the one that `recommend` prints first. ±: half of that run's 95% interval."
 )
@@ -93,8 +93,8 @@ def compare(
 
 
 def render(comparison: Comparison, style: str, width: int, *, everything: bool = False) -> str:
-    """The comparison as table, json or markdown; JSON and Markdown always have everything, a table
-    one screen of it unless `everything` is asked for.
+    """The comparison as table, json or markdown. JSON and Markdown always have everything, a table
+    is one screen unless `everything` is asked for.
     """
     if style == "json":
         return to_json(comparison)
@@ -136,12 +136,12 @@ def _title(runs: Sequence[str], requests: int | None, sizes: str = "") -> Sectio
 
 
 def _caveats(comparison: Comparison | SideBySide) -> Section:
-    """All but what the title says."""
+    """All caveats except the one in the title."""
     return Section("Caveats", notes=[text for text in comparison.caveats if text != OTHER_KEYS])
 
 
 def _different(what: str, facts: Sequence[str]) -> list[str]:
-    """A note that names what differs, without the explanations after commas; none if nothing."""
+    """A note that names what differs, without explanations after a comma; none if nothing does."""
     names = [fact.partition(",")[0] for fact in facts]
     return [f"{what}: {', '.join(names)}"] if names else []
 
@@ -164,8 +164,8 @@ def _changes(comparison: Comparison, *, everything: bool) -> Section:
 
 
 def _main_figures(change: CandidateChange) -> Iterable[FigureChange]:
-    """The figures that are paired by request (not c), as far as they can be compared, each at the k
-    where it was largest in A; nothing for the control.
+    """The comparable figures that are paired by request (so not c), each at the k where it was
+    largest in A; none for the control.
     """
     main: dict[str, FigureChange] = {}
     for row in change.figures if change.candidate != SELF else ():

@@ -77,8 +77,8 @@ def demo(
 
 
 def _judged(old: Baseline, new: Baseline) -> list[str]:
-    """What the gate says of one draft in place of another, over all requests: `gate` shows the
-    segments too.
+    """The gate's verdict on one draft replacing another, over all requests; `gate` also shows
+    segments.
     """
     from draftbench.cli.gate import checked
     from draftbench.gate.judge import judge

@@ -56,12 +56,12 @@ def dry_run_of(prepared: Prepared) -> DryRun:
 def of_decoder(
     prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
 ) -> DryRun:
-    """A dry run with the built-in decoder; `drafts` by name."""
+    """A dry run with the built-in decoder; `drafts` are by name."""
     level, tokens = prepared.options.target_quant, _cache_tokens(prepared)
     twice = not prepared.options.one_layout
     options, stages = prepared.options, list(stages_of_decoder(prepared, target, drafts, speed))
-    begins = [at for at, stage in enumerate(stages) if stage.what == "responses"]
-    first_wave = stages[: [*begins[1:], None][0]]
+    later_waves = [at for at, stage in enumerate(stages) if stage.what == "responses"][1:]
+    first_wave = stages[: later_waves[0]] if later_waves else stages
     sizes = wave_sizes(prepared)
     on_cards = options.cards or (options.cluster and prepared.manifest.question.device != "cpu")
     cards = options.at_once if on_cards else 0
@@ -69,8 +69,8 @@ def of_decoder(
     alone = _seconds(stages) - shared
     groups = -(-len(prepared.prompt_tokens) * options.samples // GROUP)
     replayed = sum(candidate.beneath is None for candidate in prepared.candidates)
-    # Of GPUs each has its own memory.
-    held = 1 if options.cards else options.at_once
+    # Each GPU, and each node of a cluster, has its own memory.
+    held = 1 if options.cards or options.cluster else options.at_once
     return DryRun(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),
@@ -92,8 +92,8 @@ def of_decoder(
         assumed=(
             "If the machine stays as busy as it is now, every response reaches its limit, each "
             "candidate is decoded at one k, and no draft gives a speed-up.",
-            f"Memory: weights, and a cache for the {tokens} tokens that are held at once at most; "
-            "activations are not counted.",
+            f"Memory: weights, and a cache for at most {tokens} tokens held at once; activations "
+            "are not counted.",
         ),
     )
 
@@ -105,7 +105,7 @@ def of_engine(
     drafts: Mapping[str, ModelSheet],
     speed: DeviceSpeed,
 ) -> DryRun:
-    """A dry run on a serving engine; a `target` of None cannot be counted here."""
+    """A dry run on a serving engine; `target` is None if it cannot be counted here."""
     started = [c for c in prepared.candidates if c in serving.levels and serving.server is None]
     if serving.server is not None:
         target = None  # it runs elsewhere
@@ -114,7 +114,7 @@ def of_engine(
         list(stages_on_engine(prepared, serving, step or 0.0, every_k=every_k))
         for every_k in (False, True)
     )
-    # No server is done before the last request has come.
+    # No server is done before the last request has arrived.
     least = _seconds(few) if step or span else None
     most = _seconds(many) if step else None
     assumed = ["Responses reach their limit; replay of the drafts is not counted."]
@@ -125,7 +125,7 @@ def of_engine(
         )
     if span:
         assumed.append(
-            "How fast the servers are is unknown: the time is that of the arrivals."
+            "The servers' speed is unknown: this is the time that the arrivals take."
             if most is None
             else "Each server is sent requests for as long as they take to arrive."
         )
@@ -151,11 +151,10 @@ def of_engine(
 
 
 def _cache_tokens(prepared: Prepared) -> int:
-    """Most positions that the caches hold at once, for the longest requests.
+    """The most positions that caches hold at once, for the longest requests.
 
-    The configurations of a candidate are decoded in turn, so the caches of all are open together;
-    before that step times have caches at two contexts, and the target scores responses side by
-    side.
+    A candidate's configurations are decoded in turn, so all their caches are open together. Before
+    that, timing steps takes caches at two contexts, and the target scores responses side by side.
     """
     options, longest = prepared.options, max(map(sum, prepared.prompt_tokens))
     concurrency = max(options.concurrency)
@@ -173,8 +172,8 @@ def _memory(
     *,
     second_layout: bool = False,
 ) -> int:
-    """Bytes of a candidate with a cache for `tokens`, without a draft that only an engine knows;
-    the target, at this level, needs a second cache as its own draft.
+    """Bytes of a candidate with a cache for `tokens`, not counting a draft that only an engine
+    knows; the target, at `level`, needs a second cache as its own draft.
     """
     models = [(target, level)]
     if candidate.draft in drafts:
@@ -199,24 +198,23 @@ def _starts(prepared: Prepared, serving: Serving, *, every_k: bool) -> int:
 
 class DryRun(Record, frozen=True):
     """What a sweep would measure, by arithmetic alone. `manifest` is the head of the run folder
-    that it would write. Its time lies between `least_seconds` and `most_seconds`, None where
-    unknown.
+    that it would write. Its time lies between `least_seconds` and `most_seconds`, None if unknown.
     """
 
     manifest: Manifest
     candidates: tuple[str, ...]
     prompt_tokens: int
-    least_starts: int | None  # of servers of an engine
+    least_starts: int | None  # of an engine's servers
     most_starts: int | None  # if every k of every draft is started
     least_seconds: float | None
     most_seconds: float | None
-    memory: int | None  # bytes, of the candidate that needs most; None: unknown
-    assumed: tuple[str, ...]  # what time and memory are computed from
+    memory: int | None  # bytes, of the candidate that needs the most; None: unknown
+    assumed: tuple[str, ...]  # what time and memory are based on
     workers: int = 1  # that share the work
     cards: int = 0  # GPUs of the workers, one each
     card_seconds: float | None = None  # of all of these; while one times, the others are free
-    tasks: int | None = None  # groups of requests that they answer and replay; None: on an engine
-    looks: tuple[int, ...] = ()  # requests after which the sweep ends where its answer is settled
+    tasks: int | None = None  # groups of requests to answer and replay; None: on an engine
+    looks: tuple[int, ...] = ()  # requests after which the sweep ends if its answer is settled
 
 
 def render(plan: DryRun, style: str, width: int) -> str:
@@ -282,7 +280,7 @@ def _grid(plan: DryRun) -> Iterator[tuple[str, str]]:
 
 
 def _names(candidates: tuple[str, ...]) -> str:
-    """As many as fit, one at least."""
+    """As many names as fit, at least one."""
     for most in range(len(candidates), 0, -1):
         rest = len(candidates) - most
         names = ", ".join(candidates[:most]) + (f" and {rest} more" if rest else "")

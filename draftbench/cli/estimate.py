@@ -86,7 +86,7 @@ def render(table: FormulaTable, style: str, width: int) -> str:
             f"breaks even at α = {table.best_break_even_alpha:.2f}"
         )
     notes = []
-    # Not where both speed-ups are the same in print.
+    # Not if both speed-ups look the same in print.
     if table.faster_speedup and f"{table.faster_speedup:.2f}" != f"{table.best_speedup:.2f}":
         notes.append(f"k = {table.faster_k} would be faster: {table.faster_speedup:.2f}×.")
     notes += [
@@ -95,14 +95,14 @@ def render(table: FormulaTable, style: str, width: int) -> str:
     ]
     if table.verify_ratio:
         notes.append(
-            f"v = {table.verify_ratio:g} for every k. It grows with k, most in mixtures of "
-            "experts, so that long drafts look better than they are: give it for each, "
+            f"v = {table.verify_ratio:g} for every k. In fact it grows with k, most in mixtures of "
+            "experts, so long drafts look better than they are: give a v for each k, "
             "--verify-ratio V,…"
         )
     notes += [
         f"v falls from {short.verify_ratio:g} at k = {short.k} to {long.verify_ratio:g} at k = "
-        f"{long.k}, though the longer pass does more: see whether the shortest k comes first, or "
-        "whether timing was disturbed."
+        f"{long.k}, though the longer pass does more: check that the shortest k comes first, and "
+        "that timing was not disturbed."
         for short, long in pairwise(table.rows)
         if long.verify_ratio < short.verify_ratio
     ][:1]

@@ -23,7 +23,7 @@ from draftbench.report.text import (
     render_sections,
 )
 
-# How many notes on what to do are printed without --all.
+# How many notes are printed without --all.
 SHOWN = 3
 
 
@@ -104,7 +104,7 @@ def export(
             label = "serve, with -o FILE:"
         note("\n".join(continued(printable(named), label, min(width(), SCREEN_COLUMNS))))
     borrowed = options.costs.caveats if options.costs else ()
-    # That the costs were not measured in this run is said first.
+    # First comes the note that costs were not measured in this run.
     remarks = (*borrowed[:1], *configuration.to_do, *borrowed[1:])
     urgent = len(borrowed[:1]) + len(configuration.to_do[:SHOWN])
     shown = remarks if everything else remarks[:urgent]

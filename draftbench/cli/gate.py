@@ -185,7 +185,7 @@ def gate(
 
 
 def _check_together(context: typer.Context) -> None:
-    """Refuse flags that cannot be combined, or one that is missing, by name."""
+    """Refuse flags that cannot be combined, and name missing ones."""
     given = {
         name
         for name in context.params
@@ -194,7 +194,7 @@ def _check_together(context: typer.Context) -> None:
     way = next((way for way in _WAYS if way in given), "old" if "new" in given else None)
     if way is None:
         raise UsageError(
-            "say what to do with the run: save it as a baseline, or judge it by one",
+            "say what to do with the run: save it as a baseline, or judge it against one",
             hint="`draftbench gate --save FILE RUN`, then `draftbench gate --baseline FILE RUN`",
         )
     usage, needed, allowed = _WAYS[way]
@@ -214,7 +214,7 @@ def _written(parameters: set[str]) -> str:
 
 
 def save_baseline(baseline: Baseline, file: Path) -> None:
-    """Write a baseline, and say on stderr which faults its run is suspected of."""
+    """Write a baseline, and name the suspected faults of its run on stderr."""
     write_baseline(baseline, file)
     note(
         f"saved {baseline.candidate} at k = {baseline.question.k} on "
@@ -264,12 +264,12 @@ def baseline_of(
 
 
 def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> Configuration:
-    """What the run recommends, or a candidate at its best k, of an engine at the best that was
-    served; where no speed is known, the only configuration that the server drafts with.
+    """What the run recommends, or a candidate at its best k (on an engine, the best served one); if
+    no speed is known, the only configuration that the server drafts with.
     """
     answer = recommend(require_measured(run), options)
     if answer.decision == "inconclusive":
-        note(f"note: the answer of `{run.path}` is inconclusive: its first draft may not be best")
+        note(f"note: `{run.path}` is inconclusive: the draft that ranks first may not be the best")
     elif answer.provisional:
         note(f"note: the answer of `{run.path}` is provisional: {answer.provisional}")
     picked = answer.best_of(candidate) if candidate else answer.choice or answer.leader
@@ -282,7 +282,7 @@ def _picked(run: Run, candidate: Candidate | None, options: DecisionOptions) -> 
         picked = own[max(own, key=lambda k: speeds[k])]
     if picked is None:
         raise UsageError(
-            f"no k of `{candidate}` is known to be best"
+            f"the best k of `{candidate}` is unknown"
             if candidate
             else "this run has no best draft",
             hint="name one with --candidate and --k",
@@ -301,7 +301,7 @@ def _successor(folder: Path | None, name: str | None, first: Baseline) -> Baseli
     if name is not None or first.candidate in measured:
         return _at_same(first, run, name or first.candidate)
     another = first
-    for each in measured:  # any draft shows what else the run asked otherwise
+    for each in measured:  # any draft shows which other settings differ
         with suppress(UsageError):
             another = _at_same(first, run, each)
             break
@@ -311,7 +311,7 @@ def _successor(folder: Path | None, name: str | None, first: Baseline) -> Baseli
 
 
 def _at_same(first: Baseline, run: Run, name: str) -> Baseline:
-    """What a candidate did at the baseline's k and load, or as near to that as it was served."""
+    """What a candidate did at the baseline's k and load, or at the nearest that was served."""
     k, judged = first.question.k, candidate_named(run, name)
     served = {row.k for row in run.decodes if row.candidate == judged}
     served |= {row.k for row in run.unanswered if row.candidate == judged}
@@ -321,7 +321,7 @@ def _at_same(first: Baseline, run: Run, name: str) -> Baseline:
 
 
 def render(outcome: Outcome, style: str, width: int) -> str:
-    """A verdict as table, json or markdown (every check with every figure), a refusal as table or
+    """A verdict as table, json or markdown (every check with every figure); a refusal as table or
     markdown.
     """
     if isinstance(outcome, IncomparableError):
@@ -362,8 +362,8 @@ def _sections(result: GateResult, *, everything: bool) -> Iterator[Section]:
 def checked(
     title: str, checks: Sequence[Check], notes: Sequence[str] = (), *, everything: bool = False
 ) -> Section:
-    """Checks with their limits and verdicts; with everything also each run's interval and the
-    smallest drop that would be seen.
+    """Checks with their limits and verdicts; with `everything` also each run's interval and the
+    smallest drop that would be detected.
     """
     rows = []
     for check in checks:

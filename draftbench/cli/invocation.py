@@ -1,6 +1,6 @@
 """How this program was called, and command lines that can be pasted into the same shell.
 
-The shell does not find `draftbench` where its environment is not active: there the lines call it by
+If its environment is not active, the shell does not find `draftbench`: then the lines call it by
 its path, as the user did.
 """
 
@@ -38,7 +38,7 @@ def resume_command(out: Path) -> str:
 
 
 def words_of(flags: Collection[str]) -> list[str]:
-    """The given flags with their values, as far as the running command has them."""
+    """Those of the given flags that the running command has, with their values."""
     words, chosen = _words.get(), list[str]()
     for at, word in enumerate(words):
         flag, joined, _ = word.partition("=")
@@ -59,7 +59,7 @@ def command(*words: str) -> str:
 
 
 def _shortest(name: str, path: str) -> str:
-    """The name alone where the shell finds the same file by it."""
+    """The name alone if the shell finds the same file by it, else the path."""
     on_path = shutil.which(name)
     same = on_path is not None and Path(on_path).absolute() == Path(path).absolute()
     return name if same else path

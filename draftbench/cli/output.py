@@ -18,9 +18,9 @@ from draftbench.flags import in_output
 from draftbench.safe_files import is_other_work, write_whole
 
 FORMATS = ("table", "json", "markdown", "csv")
-# The formats of results that are no table of figures.
+# The formats of results that are not a table of figures.
 TEXT_FORMATS = ("table", "json", "markdown")
-# By the first word of an answer.
+# Colours by the first word of an answer.
 _COLOURS = {"speculate": "green", "pass": "green", "fail": "red", "inconclusive": "yellow"}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -29,10 +29,10 @@ QUIET = in_output(False, "Print only the device, the result and errors.", names=
 
 @dataclass(frozen=True, kw_only=True)
 class ResultFile:
-    """Where a result goes.
+    """Where a result is written.
 
     Raises:
-        UsageError: the path cannot be written; before any work is done.
+        UsageError: the path cannot be written; raised before any work is done.
     """
 
     output: str = in_output(
@@ -53,14 +53,14 @@ class ResultFile:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOutput(ResultFile):
-    """Where a text goes, and in which format."""
+    """Where a text is written, and in which format."""
 
     style: str = in_output(
         "table", "Print a table, json or markdown.", "FORMAT", ("--format",), among=TEXT_FORMATS
     )
 
     def write(self, text: str) -> None:
-        """Print the text, the first line of a table in bold, or replace the file by it."""
+        """Print the text, a table's first line in bold, or replace the file by it."""
         if (self.style, self.output) == ("table", "-"):
             first, end, rest = text.partition("\n")
             text = bold(first) + end + rest
@@ -69,7 +69,7 @@ class TextOutput(ResultFile):
 
 @dataclass(frozen=True, kw_only=True)
 class Output(TextOutput):
-    """Where a table of figures goes, and in which format."""
+    """Where a table of figures is written, and in which format."""
 
     style: str = in_output(
         "table", "Print a table, json, markdown or csv.", "FORMAT", ("--format",), among=FORMATS
@@ -77,8 +77,8 @@ class Output(TextOutput):
 
 
 def bold(text: str) -> str:
-    """The text in bold, and a verdict in its colour, where stdout is a terminal that can and may
-    show it.
+    """The text in bold, and a verdict in its colour, if stdout is a terminal that shows them and
+    NO_COLOR is not set.
     """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain or not sys.stdout.isatty():
@@ -87,12 +87,12 @@ def bold(text: str) -> str:
 
 
 def width() -> int:
-    """Columns to fill: the terminal's, `COLUMNS`, or 100."""
+    """How many columns to fill: the terminal's, `COLUMNS`, or 100."""
     return shutil.get_terminal_size((100, 24)).columns
 
 
 def note(text: str) -> None:
-    """A line on stderr, so that stdout holds nothing but the result."""
+    """Print a line on stderr: stdout holds nothing but the result."""
     typer.echo(text, err=True)
 
 
@@ -100,8 +100,8 @@ def check_output(output: str | Path, force: bool) -> None:
     """Refuse a path that cannot be written; `-` is stdout.
 
     Raises:
-        UsageError: a folder is missing, the path is one or part of a run, or a file is there that
-            draftbench did not write, which `force` replaces.
+        UsageError: its folder is missing, the path is a folder or part of a run, or it holds a file
+            that draftbench did not write, which only `force` replaces.
     """
     path = Path(output)
     if str(output) == "-":
@@ -127,13 +127,13 @@ def check_output(output: str | Path, force: bool) -> None:
 
 
 def write_result(text: str, output: str | Path = "-") -> None:
-    """Print the text, or replace a file by it; when that fails the old file is still whole.
+    """Print the text, or replace a file by it; if that fails, the old file is still complete.
 
     Raises:
         UsageError: the file cannot be written, for example because the disk is full.
         OSError: stdout cannot be written.
     """
-    # Where `head` has read enough, the exit code is still the answer's.
+    # If `head` has read enough, the exit code is still the answer's.
     with contextlib.suppress(BrokenPipeError):
         if str(output) == "-":
             typer.echo(text)

@@ -25,17 +25,17 @@ _SECONDS_BETWEEN_LINES = 60.0
 # Drawing may cost this share of the time, however many requests the running figures cover.
 _SHARE_OF_TIME = 0.02
 
-# How much of a plan counts as done in the time planned for it, before anything is: a sweep's first
-# stage alone says little of the others.
+# This share of the plan counts as done on time before anything is: a sweep's first stage says
+# little about the others.
 _BELIEVED = 0.2
 
-# A candidate or (None) the target, how the words of one of its stages begin, and planned seconds:
-# until it begins, and its own.
+# A stage of a candidate or (None) of the target: how its words begin, and the planned seconds until
+# it begins and that it takes.
 PlannedStage = tuple[Candidate | None, str, float, float]
 
 
 class TerminalWatcher:
-    """Shows stages, running figures and notes; a context manager, which removes the live view."""
+    """Shows stages, running figures and notes; as a context manager it removes the live view."""
 
     def __init__(
         self, console: Console | None = None, *, quiet: bool = False, verbose: bool = False
@@ -82,9 +82,9 @@ class TerminalWatcher:
         in_seconds: bool = True,
         at_most: bool = False,
     ) -> None:
-        """Name the candidates and draft lengths of the sweep, and its stages as far as they are
-        known, for its overall progress; their planned times may be mere proportions, and some may
-        not come (`at_most`).
+        """Name the candidates and draft lengths of the sweep and, for its overall progress, the
+        stages known so far; their planned times may be mere proportions, and some of them may never
+        come (`at_most`).
         """
         self._about = "at most" if at_most else "about"
         self._candidates, self._figures = tuple(candidates), RunningFigures(ks)
@@ -94,8 +94,8 @@ class TerminalWatcher:
     def stage(
         self, what: str, total: int, candidate: Candidate | None = None, longer: float = 1.0
     ) -> None:
-        """Begin a stage of `total` units or more, of a candidate or (None) of the target; it is
-        `longer` than planned by that factor.
+        """Begin a stage of at least `total` units, of a candidate or (None) of the target; it takes
+        `longer` than planned by this factor.
         """
         self._finish_stage()
         if total == 0:
@@ -104,7 +104,7 @@ class TerminalWatcher:
         self._candidate, self._stage = name, f"{name}: {what}" if name else what
         for at, (of, words, start, seconds) in enumerate(self._to_come):
             if of == candidate and what.startswith(words):
-                # What an earlier run has done lies between.
+                # Stages in between were done by an earlier run.
                 self._planned, self._to_come = longer * seconds, self._to_come[at + 1 :]
                 self._planned_before += start
                 break
@@ -134,7 +134,7 @@ class TerminalWatcher:
         self._draw()
 
     def note(self, text: str, *, always: bool = False) -> None:
-        """Print a line, on a terminal or not, unless quiet."""
+        """Print a line unless quiet, whether on a terminal or not."""
         if self._done >= self._units:
             self._finish_stage()
         if always or not self._quiet:
@@ -213,11 +213,11 @@ class TerminalWatcher:
         return None if self._slowness() is None else self._left(self._seconds_to_come())
 
     def _left(self, to_come: float = 0.0) -> float | None:
-        """Seconds until the stage at work is done, and what is `to_come` by the plan.
+        """Seconds until the stage at work is done, plus what is `to_come` by the plan.
 
-        The stage is taken to be as long as it took so far and what is left of its plan, since its
-        units may end early; without a plan its units to come take as long as those done. All this
-        is judged when a unit is done; from then on the clock counts.
+        The stage is expected to take its time so far and what is left of its plan, since its units
+        may end early; without a plan, the units left take as long as those done. This is judged
+        whenever a unit is done; from then on the clock counts down.
         """
         share, took, slowness = (
             self._done / self._units,
@@ -234,7 +234,7 @@ class TerminalWatcher:
         return max(0.0, left - (time.monotonic() - self._moved))
 
     def _slowness(self) -> float | None:
-        """How many times its planned seconds all that is done took, and what is believed."""
+        """The time of all that is done over its planned seconds, the believed part included."""
         done = self._believed + self._planned_before + self._done / self._units * self._planned
         return (self._believed + self._moved - self._all_begun) / done if done else None
 

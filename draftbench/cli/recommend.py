@@ -61,7 +61,7 @@ CSV_FIGURES = (
 _MOST_ROWS, _MOST_CAVEATS = 6, 2
 _SHORTEST_NAME, _TELLING_NAME = 12, 24
 _HALF = "± half a 95% interval"
-# Kinds of caveats for the first screen, the most urgent first; decisive ones are already in its
+# Kinds of caveats for the first screen, the most urgent first; decisive ones already stand in its
 # second line.
 _URGENT: tuple[CaveatKind, ...] = (
     "unanswered",
@@ -123,9 +123,9 @@ def render(
     everything: bool = False,
     commands: Sequence[str] = (),
 ) -> str:
-    """As table, json, markdown or csv; JSON and CSV always hold everything.
+    """The answer as table, json, markdown or csv; JSON and CSV always hold everything.
 
-    `commands` are what to run next, named below a table.
+    `commands`, what to run next, stand below a table.
     """
     if style == "json":
         return to_json(answer)
@@ -172,8 +172,8 @@ def _screen(answer: Recommendation, top: list[str], width: int, commands: Sequen
 
 
 def _fitting_table(answer: Recommendation, width: int) -> tuple[list[str], list[str]]:
-    """The first rows, with names as long as the width allows, and the legend; memory and c, which
-    stand under --all, give way before names become hard to tell apart, and the legend says so.
+    """The first rows, with names as long as the width allows, and the legend. Memory and c, which
+    --all shows, are left out before names become hard to tell apart, and the legend says so.
     """
     names = range(LONGEST_NAME, _SHORTEST_NAME - 1, -1)
     for without, longest in chain(
@@ -214,15 +214,15 @@ def _below(answer: Recommendation) -> list[str]:
 
 
 def _urgent(answer: Recommendation) -> list[Caveat]:
-    """The two most urgent caveats, without those that make the answer provisional or, where no
-    speed is known, those that say why not.
+    """The two most urgent caveats, without those that make the answer provisional or, if no speed
+    is known, explain why.
     """
     known = answer.leader is not None
     rest = [
         caveat
         for caveat in answer.caveats
         if caveat.kind in _URGENT and (not caveat.decisive if known else caveat.kind != "failed")
-        # Where an interval comes from is urgent where the leader was not decoded.
+        # Where an interval comes from is urgent only if the leader was not decoded.
         if caveat.kind != "interval" or caveat.short
     ]
     return sorted(rest, key=lambda caveat: _URGENT.index(caveat.kind))[:_MOST_CAVEATS]

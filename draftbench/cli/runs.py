@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from draftbench.cli.commands import add_command
 from draftbench.cli.flags import read
-from draftbench.cli.help import add_command
 from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.flags import flag
@@ -22,7 +22,7 @@ FolderArgument = Annotated[
     Path, typer.Argument(help="The folder that holds the run folders.", metavar="FOLDER")
 ]
 DEFAULT_FOLDER = Path("results/runs")
-# Of how many of the newest runs the answer is computed, which can take seconds.
+# The answer, which can take seconds, is computed for this many of the newest runs.
 _ANSWERED = 10
 
 
@@ -37,7 +37,7 @@ class ListedRun:
     requests: int | None = None
     private: str | None = None  # kept or deleted
     status: str | None = None  # complete, or unfinished: its sweep did not go to its end
-    answer: str | None = None  # the decision, of the newest runs
+    answer: str | None = None  # the decision; None for all but the newest runs
     problem: str | None = None
 
 
@@ -89,7 +89,7 @@ def list_runs(
 
 
 def newest() -> Path:
-    """The newest run of the usual folder.
+    """The newest run in the usual folder.
 
     Raises:
         UsageError: there is none.

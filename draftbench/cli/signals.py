@@ -1,9 +1,9 @@
-"""Control-C, SIGTERM, a full disk and closed streams: each says what is saved and how to resume,
-and has its own exit code.
+"""Control-C, SIGTERM, a full disk and closed streams: each has its own exit code, and says what is
+saved and how to resume.
 
-Control-C comes as Python's KeyboardInterrupt. SIGTERM, which schedulers and containers send before
-they kill, would end a process silently: here it raises an exception too. A reader that closes
-stdout does not change the exit code.
+Control-C arrives as Python's KeyboardInterrupt. SIGTERM, which schedulers and containers send
+before they kill, would end a process silently; here it raises an exception too. A reader that
+closes stdout does not change the exit code.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def catch_sigterm() -> None:
 
 
 def release_sigterm() -> None:
-    """Let SIGTERM end the process at once again: everything is written, and nothing could catch an
-    exception while Python shuts down.
+    """Let SIGTERM end the process at once again: everything is written, and while Python shuts down
+    nothing could catch an exception.
     """
     if signal.getsignal(signal.SIGTERM) is _unwind:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -50,8 +50,8 @@ def _unwind(*_: object) -> None:
 
 @contextlib.contextmanager
 def resumable(begun: Path) -> Iterator[None]:
-    """Turn whatever stops a command into an error with the command that resumes it; there is
-    something to resume in a folder once it holds the file `begun`.
+    """Turn whatever stops a command into an error with the command that resumes it; a folder can be
+    resumed once it holds the file `begun`.
 
     Raises:
         InterruptedRunError: by Control-C.
@@ -88,8 +88,8 @@ def how_to_resume(out: Path) -> str:
 
 
 def drop_unwritten() -> None:
-    """Drop what could not be written to stdout and stderr; Python would try again while it shuts
-    down, and exit with 120.
+    """Drop what could not be written to stdout and stderr: Python would try again while it shuts
+    down, and then exit with 120.
     """
     for number, stream in ((_STDOUT, sys.stdout), (_STDERR, sys.stderr)):
         try:

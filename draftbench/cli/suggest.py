@@ -1,4 +1,4 @@
-"""`draftbench suggest`: a target → heads and drafts that people use with it, and whether they can
+"""`draftbench suggest`: a target → heads and drafts that people use with it, and whether these can
 work.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _IN_USE = "Known to be used, not known to be fast here: measure them with `draftbench sweep`."
 _UNKNOWN = (
-    "Known pairs go by the names of models on the hub; for a folder, give the id it came from. "
+    "Known pairs are listed by their names on the hub; for a folder, give the id it came from. "
     "Otherwise look for a model of the target's family and generation, 10 to 30 times smaller; "
     "`draftbench check` says whether it can work."
 )
@@ -122,7 +122,7 @@ def _checked(target: str, rows: tuple[KnownPairing, ...]) -> Suggestion:
 
 
 def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
-    """The draft that the target carries, by its configuration or, if that is not read, its name."""
+    """The draft that the target carries, by its configuration, or by its name if that is unread."""
     try:
         return own_draft_of(source.raw_config) if read else own_draft_by_name(source.spec)
     except ModelError:
@@ -130,8 +130,8 @@ def _own_draft(source: ModelSource, *, read: bool) -> OwnDraft | None:
 
 
 def _unreadable(model: ModelSource) -> str | None:
-    """Why a model's configuration or tokenizer cannot be read, None if they can; the same sentence
-    for every model that is not in the cache.
+    """Why a model's configuration or tokenizer cannot be read; None if they can. Every model that
+    is not in the cache gets the same sentence.
     """
     try:
         _ = model.config, model.tokenizer
@@ -164,7 +164,7 @@ def render(answer: Suggestion, style: str, width: int) -> str:
 
 
 def _of_heads(target: str, found: Sequence[KnownHead]) -> list[Section]:
-    """The heads, those first that are measured here."""
+    """The heads, beginning with those that can be measured here."""
     if not found:
         return []
     checked, _ = heads()
@@ -181,9 +181,9 @@ def _of_heads(target: str, found: Sequence[KnownHead]) -> list[Section]:
         )
         sources[head.source + (f", {head.date}" if head.date else "")] = None
     notes = [
-        f"Published for a target of this name, looked up by {checked}. Those with METHOD: before "
-        "them are written as --drafts takes them; `sweep` shows if one pays. * The built-in "
-        "decoder drafts with it if `check` agrees."
+        f"Published for a target of this name, as of {checked}. Those with METHOD: in front are "
+        "written as --drafts takes them; `sweep` shows whether one pays. * The built-in decoder "
+        "drafts with it if `check` agrees."
     ]
     title = f"Heads for {target}"
     return [Section(title, ["head", "measured", "k there"], rows, [*sources, *notes])]

@@ -136,8 +136,8 @@ def sweep(
 def run_sweep(
     options: SweepOptions, out: Path, called: str, watcher: TerminalWatcher, output: Output
 ) -> tuple[int, Recommendation]:
-    """Measure, print the recommendation and what could not be measured completely; gives the exit
-    code and the recommendation.
+    """Measure, then print the recommendation and what could not be measured completely. Returns the
+    exit code and the recommendation.
     """
     from draftbench.cli.recommend import render
     from draftbench.planner.recommend import recommend
@@ -151,7 +151,7 @@ def run_sweep(
         with watcher:
             prepared = prepare(options, called, watcher)
             describe(prepared, watcher)
-            # How fast an engine reads its weights is not known here.
+            # How fast an engine reads its weights is unknown here.
             watcher.expect(
                 list(map(str, prepared.candidates)),
                 options.ks,
@@ -160,7 +160,7 @@ def run_sweep(
                 at_most=options.until == "settled",
             )
             folder = run(prepared, out, watcher)
-        # Models and prompts are not needed any more; they refer to each other, so only this frees
+        # Models and prompts are no longer needed; they refer to each other, so only this frees
         # them.
         del prepared
         gc.collect()
@@ -176,7 +176,7 @@ def run_sweep(
             if options.audit:
                 watcher.note(_audited(observed))
         finally:
-            # What the same command would try again: not a pair that cannot work.
+            # What the same command would try again, which a pair that cannot work is not.
             unfinished = [
                 str(failure.candidate or "the server without a draft")
                 for failure in observed.failures
@@ -210,7 +210,7 @@ def _audited(observed: Run) -> str:
     """A sentence on whether the outputs at temperature 0 are the target's.
 
     Raises:
-        AuditError: some differ where there is no near tie.
+        AuditError: some differ without a near tie.
     """
     from draftbench.planner.output_check import audit
 
@@ -230,13 +230,13 @@ def _audited(observed: Run) -> str:
 
 
 def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
-    """Say what was read of the traffic and which drafts are refused, before weights load."""
+    """Say what was read from the traffic and which drafts are refused, before weights load."""
     from draftbench.cli.traffic import traffic_lines
     from draftbench.planner.caveats import LOAD
     from draftbench.report.text import SCREEN_COLUMNS, paragraph
 
     load = prepared.manifest.environment.load
-    if load is not None and load > LOAD:  # as a caveat of the answer says
+    if load is not None and load > LOAD:  # a caveat of the answer says so too
         watcher.note(
             f"the machine is busy (load {load:.1f} per core): timings will be noisy; acceptance is "
             "unaffected"
@@ -254,7 +254,7 @@ def describe(prepared: Prepared, watcher: TerminalWatcher) -> None:
 
 
 def _before_measuring(prepared: Prepared, draft: str) -> list[str]:
-    """What the sweep itself will tell for certain, of a draft whose size is known."""
+    """What is certain about a draft of known size before the sweep measures it."""
     from draftbench.models.check import reads_as_much
     from draftbench.models.drafting import parsed
 

@@ -26,9 +26,9 @@ from draftbench.traffic.summary import (
 SourceArgument = Annotated[
     str, typer.Argument(help="A log file, suite:NAME or hf:DATASET.", metavar="SOURCE")
 ]
-# Fields that are named; the others are counted.
+# How many fields are named; the others are counted.
 _NAMED = 8
-# Forms of plain prompts that other benchmarks put through the chat template.
+# Forms of plain prompts to which other benchmarks apply the chat template.
 _AS_CHAT_ELSEWHERE = {"vLLM custom", "text"}
 
 
@@ -61,12 +61,12 @@ def traffic(
 
 
 def traffic_lines(summary: TrafficSummary) -> list[str]:
-    """How a source was parsed, and what of it was ignored."""
+    """How a source was parsed, and what was ignored."""
     return [paragraph(line, SCREEN_COLUMNS) for line in _lines(summary)]
 
 
 def request_lines(figures: RequestFigures) -> list[str]:
-    """What its requests ask for."""
+    """What the requests ask for."""
     temperatures = ", ".join(f"{heat} ({count})" for heat, count in figures.temperatures.items())
     limits = "no limit on output tokens"
     if figures.limits is not None:
@@ -108,8 +108,8 @@ def _lines(summary: TrafficSummary) -> Iterator[str]:
         yield f"bad row {bad.first}: {bad.reason}{others}"
     if _AS_CHAT_ELSEWHERE & summary.forms.keys():
         yield (
-            "prompts are used as they are; vLLM and AIPerf would put them through the chat "
-            "template (--as-chat)"
+            "prompts are used as they are; vLLM and AIPerf would apply the chat template "
+            "(--as-chat)"
         )
     for temperature, rows in sorted(summary.assumed.items()):
         meaning = "greedy" if temperature == "0" else "the default of servers"
@@ -120,7 +120,7 @@ def _lines(summary: TrafficSummary) -> Iterator[str]:
     if summary.constrained:
         yield (
             f"{summary.constrained} of {requests} have structured output, which only an engine "
-            "applies: draft models are replayed without it, so α holds for the other "
+            "applies: draft models are replayed without it, so α holds only for the other "
             f"{1 - summary.constrained / summary.requests:.0%}"
         )
     if (first := summary.first) is not None:

@@ -1,4 +1,4 @@
-"""`draftbench train`: what fitting a draft to a run's traffic gains, the training, the proof."""
+"""`draftbench train`: the forecast of what fitting a draft gains, the training, and the proof."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(
         False, "Train even if the forecast says that it is not worth it, or cannot be made."
     ),
     other: Path | None = flag(
-        None, "Prove it on the traffic of this run of the same target, too.", "RUN"
+        None, "Also prove it on the traffic of this run of the same target.", "RUN"
     ),
     device: str | None = in_models(
         None,
@@ -69,7 +69,7 @@ def train(
     observed, key = read(run), request_key()
     from draftbench.models.source import quiet_libraries
 
-    quiet_libraries()  # some speak as they are imported
+    quiet_libraries()  # some print when they are imported
     from draftbench.cli.progress import TerminalWatcher
     from draftbench.training import course
     from draftbench.training.examples import examples_of, other_traffic
@@ -104,7 +104,7 @@ def train(
 
 @contextlib.contextmanager
 def _work_folder(out: Path | None) -> Iterator[Path]:
-    """Where an interrupted training resumes; of a forecast alone a temporary folder."""
+    """Where an interrupted training resumes; for a forecast alone, a temporary folder."""
     from draftbench.training.course import QUESTION, work_folder
 
     if out is None:
@@ -134,7 +134,7 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
 
 
 def _rate(draft: str) -> str:
-    """What is called α: a head has none by position."""
+    """What the rate is called: a head has no α by position."""
     return "α" if parsed(draft)[0] == "draft-model" else "acceptance of the first token"
 
 
@@ -155,7 +155,7 @@ def _forecast(draft: str, found: Forecast | None) -> Section:
         becomes = f"{found.before.speedup.value:.2f}× → {with_ends(found.after.speedup, '×')}"
         title = f"{verdict}: `{draft}` {becomes} at k = {found.after.k}"
         if found.fastest > found.before.speedup.value:
-            title += f"; the fastest of the run is {found.fastest:.2f}×"
+            title += f"; the run's fastest is {found.fastest:.2f}×"
     else:
         reached = with_ends(Estimate(value, low, high))
         title = f"{verdict}: {_rate(draft)} of `{draft}` {found.rate:.2f} → {reached}"
@@ -172,7 +172,7 @@ def _forecast(draft: str, found: Forecast | None) -> Section:
             "only the training itself can tell: `--anyway` trains, and proves what it gained"
         )
     if found.after is None:
-        notes.append("the run did not time this draft, so what that does to its speed is unknown")
+        notes.append("the run did not time this draft, so the effect on its speed is unknown")
     return Section(title, notes=notes)
 
 
@@ -200,10 +200,10 @@ def _outcome(forecast: Forecast | None, proof: Proof, out: str) -> Iterator[str]
     if forecast and proof.after and forecast.fastest:
         reached = proof.after.speedup.value
         beats = "beats" if reached >= faster_than(forecast.fastest) else "does not beat"
-        yield f"with {reached:.2f}× it {beats} the fastest of the run, {forecast.fastest:.2f}×"
+        yield f"with {reached:.2f}× it {beats} the run's fastest, {forecast.fastest:.2f}×"
     if forecast:
         held = forecast.held(proof.rate.difference.value)
-        came = {True: "held", False: "did not hold", None: "promised nothing for certain"}[held]
+        came = {True: "held", False: "did not hold", None: "did not promise a gain"}[held]
         yield f"the forecast of {_signed(forecast.gain)} {came}"
     again = command("sweep", "--target", "TARGET", "--drafts", out)
     if proof.gained.low > 0:

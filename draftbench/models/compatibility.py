@@ -50,7 +50,7 @@ def check_pair(
     refusal = refusal_of(facts)
     if refusal is not None:
         raise PairError(
-            refusal,
+            f"`{draft.name}` cannot draft for `{target.name}`: {refusal}",
             hint="take a draft of the target's family and generation, or `ngram` (no model)",
         )
     return caveats_of(facts)
@@ -94,8 +94,7 @@ def refusal_of(facts: PairFacts) -> str | None:
     traffic = facts.vocabulary.traffic
     if traffic is None or covers(facts):
         return None
-    has = f"it has only {traffic.same_text:.0%} of the traffic's tokens"
-    return f"`{facts.draft}` cannot draft for `{facts.target}`: {has}"
+    return f"it has only {traffic.same_text:.0%} of the traffic's tokens"
 
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
 # On two cores with AVX2, from `scripts/bench_layouts.py`.
 _ONCE = (
-    "its weights are held in one layout, for want of memory or because of `--one-layout`: on two "
+    "its weights are kept in one layout, for lack of memory or because of `--one-layout`: on two "
     "cores with AVX2"
 )
 ONE_LAYOUT = f"{_ONCE} a pass over several tokens then took up to 1.7 steps instead of 1.2"

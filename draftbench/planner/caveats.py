@@ -1,10 +1,10 @@
 """A run and a decision → what a reader must know before trusting the figures: one list of caveats,
-one threshold each, and sentences on what was checked. Of the leader, of a serving engine, of the
-sample, of the machine, of the outputs, of each candidate.
+one threshold each, and sentences on what was checked. Caveats concern the leader, a serving engine,
+the sample, the machine, the outputs, or a candidate.
 
 A decisive caveat says that a longer or quieter run could change the decision. What holds for every
-run (all times are from one process, so restarts can differ by more than an interval says) is
-documented once and is not listed here.
+run (all times come from one process, so restarts can differ by more than an interval says) is
+documented once and not listed here.
 """
 
 from __future__ import annotations
@@ -36,39 +36,38 @@ from draftbench.run_folder.manifest import differing_machine
 from draftbench.run_folder.run import Run
 from draftbench.run_folder.served import MOST_CACHED, cached_share, decode_seconds_of, not_answered
 
+# Above this load per core when a run begins, its times are noisy.
 LOAD = 0.75
-"""Load of each core when a run begins, from which its times are noisy."""
-
-# A machine is busy where other processes use more than this share of its cores for more than this
+# A machine is busy if other processes use more than this share of its cores for more than this
 # share of the run.
 _BUSY_CORES, _BUSY_TIME = 0.25, 0.1
-# At thirty requests the interval of a speed-up reaches about a tenth to either side: a machine that
+# With thirty requests a speed-up's interval reaches about a tenth to either side: a machine that
 # drifts by more moves it.
 _DRIFT = 0.1
-# Shares of positions, and of output tokens. Rounding activations to 8 bits alone changes the token
-# at 6 % of positions in either way of reading (SmolLM2), which acceptance averages out; of the 48
-# that are stepped through, more than a fifth never.
+# Shares of positions, and (looping) of output tokens. Rounding activations to 8 bits alone changes
+# the token at 6% of positions, whether replayed or stepped (SmolLM2), which acceptance averages
+# out; it never changed more than a fifth of the 48 positions that are stepped through.
 _DISAGREEMENT, _MORE_THAN_ROUNDING, _LOOPING = 0.05, 0.2, 0.05
-# A decoding run stalled where one of its rounds took so many times the median round, an engine's
-# answer where its rounds took so many times the median of the same server's. (Without a stall the
-# slowest took 3.6 times as long: 13 runs on vLLM and llama.cpp, of a busy machine too.)
+# A decoding run stalled if one of its rounds took this many times the median round, an engine's
+# answer if its rounds took this many times the median of the same server's answers. (Without a
+# stall the slowest took 3.6 times as long: 13 runs on vLLM and llama.cpp, also on a busy machine.)
 _ROUND_STALL, _ANSWER_STALL, _ROUNDS_TO_JUDGE = 20.0, 10.0, 5
-# A larger share of stalled ones moves a speed-up by more than its interval.
+# If a larger share stalled, the speed-up moves by more than its interval.
 _STALLED = 0.02
-# c is uncertain where the end of its interval is so many times its beginning, and so many target
-# steps above it.
+# c is uncertain if the upper end of its interval is this many times the lower one, and this many
+# target steps above it.
 _UNCERTAIN_TIMES, _UNCERTAIN_STEPS = 3.0, 0.1
-# Kinds of decisive caveats by which no figure of acceptance can be trusted.
+# Decisive caveats after which no figure of acceptance can be trusted.
 _BASIC: tuple[CaveatKind, ...] = ("contradiction", "control-failed", "replay-disagreement")
 # Smaller relative differences in tokens per round are printed as none.
 _NO_LUCK = 0.0005
-# Requests that came at a smaller share of the log's load say little of that load.
+# Requests sent at a smaller share of the log's load say little about that load.
 _WHOLE_LOAD = 0.9
 
 
 def caveats(evaluator: Evaluator, decided: DecisionAt) -> tuple[Caveat, ...]:
-    """Every caveat once, the decisive ones first, of these the ones that put acceptance in doubt;
-    one that holds for several candidates names them all.
+    """Every caveat once: the decisive ones first, led by those that put acceptance in doubt. One
+    that holds for several candidates names them all.
     """
     run, timing = evaluator.run, evaluator.source.run
     target = run.facts_of(None)
@@ -174,7 +173,7 @@ def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:
 
 
 def _interval(decided: DecisionAt, leader: Alternative) -> str:
-    """Where the deciding interval comes from: half of what each part alone would give."""
+    """Where the deciding interval comes from: its half-width if each part were the only one."""
     parts, evaluator = leader.interval_from, decided.evaluator
     assert parts is not None
     requests, timed, undecoded = (
@@ -209,7 +208,7 @@ def _not_timed_on_engine(run: Run) -> str:
 
 
 def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
-    """Caveats of a run on a serving engine; where costs are not its own, only of what it did not
+    """Caveats of a run on a serving engine; if costs come from elsewhere, only on what it did not
     answer.
     """
     run, shown, concurrency = evaluator.run, decided.alternatives, decided.concurrency
@@ -223,16 +222,16 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
         yield Caveat(
             "structured-output",
             f"{traffic.constrained} of {traffic.requests} requests have structured output: what "
-            "the engine measured includes its grammar; drafts are replayed without it, so α, which "
-            f"counts all, holds for the other {share:.0%}",
+            "the engine measured includes its grammar, but drafts are replayed without it, so α, "
+            f"which counts all requests, holds only for the other {share:.0%}",
         )
-    # A sample of the log, sent at the log's times, is a lighter load than the log.
+    # A sample of the log that is sent at the log's times is a lighter load than the log.
     answers, rows, scale = len(run.trajectories), traffic.rows, question.time_scale or 1.0
     if question.arrivals == "log" and answers * scale < _WHOLE_LOAD * rows:
         short = f"requests came at {answers * scale / rows:.0%} of the log's load"
         yield Caveat(
             "thinned-log",
-            f"{short}: {answers} answers of its {rows} rows, {scale:g} times as fast; "
+            f"{short}: {answers} answers for its {rows} rows, {scale:g} times as fast; "
             f"--time-scale {rows / answers:.3g} would make up for it",
             decisive=True,
             short=short,
@@ -242,16 +241,16 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     if timed and names:
         yield Caveat(
             "not-timed",
-            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}, so whether it pays "
-            "there is unknown",
+            f"{', '.join(names)}: replayed but not timed in {engine_name(run)}, so it is unknown "
+            "whether it pays there",
         )
     for each in shown:
         runs = each.measured.runs if each.measured else ()
         if runs and each.k and not any(timed_run.row.proposed for timed_run in runs):
             yield Caveat(
                 "untold-rounds",
-                f"{engine_name(run)} tells nothing of its drafting: its acceptance is unknown, and "
-                f"that it drafts {each.k} tokens a round is taken from --k",
+                f"{engine_name(run)} reports nothing about its drafting: its acceptance is "
+                f"unknown, and that it drafts {each.k} tokens a round is taken from --k",
             )
     here = run.answers_at(concurrency)
     shares = {
@@ -261,7 +260,7 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     most = max(shares.values())
     if most > MOST_CACHED:
         sides = ", ".join(f"{share:.0%} {word} speculation" for word, share in shares.items())
-        # Then requests wait for each other's prefills.
+        # Whether requests wait for each other's prefills.
         waits = concurrency > 1 or question.arrivals != "closed"
         yield Caveat(
             "cached-prompts",
@@ -273,7 +272,7 @@ def _of_engine(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 
 def unanswered(run: Run) -> Iterator[Caveat]:
-    """Requests that servers were asked and did not answer, with speculation and without."""
+    """Requests that servers did not answer, with and without speculation."""
     for candidate in dict.fromkeys(row.candidate for row in run.unanswered):
         reasons = {r.request: str(r.error) for r in run.unanswered if r.candidate == candidate}
         sent = {row.request for row in run.served if row.candidate == candidate}
@@ -281,7 +280,7 @@ def unanswered(run: Run) -> Iterator[Caveat]:
         short = f"{who}: {not_answered(reasons.values(), len(sent))}"
         yield Caveat(
             "unanswered",
-            f"{short}; every figure is of the others: look at the server's log, and repeat the "
+            f"{short}; every figure covers the others: look at the server's log, and repeat the "
             "command, which asks them again",
             decisive=True,
             short=short,
@@ -289,7 +288,7 @@ def unanswered(run: Run) -> Iterator[Caveat]:
 
 
 def _of_two_servers(run: Run) -> Iterator[Caveat]:
-    """The user's servers, with and without speculation, as far as both report their settings."""
+    """Compares the user's two servers, as far as both report their settings."""
     given = [facts for facts in run.engines if not facts.started]
     plain, drafting = (
         [_shared_settings(facts) for facts in given if (facts.candidate is None) is without]
@@ -303,15 +302,15 @@ def _of_two_servers(run: Run) -> Iterator[Caveat]:
         named = ", ".join(f"{name} {one[name]} and {other[name]}" for name in differing)
         yield Caveat(
             "other-server",
-            f"the servers with speculation and without differ in more than their drafting ({named})"
-            ": the speed-up includes that difference",
+            f"the servers with and without speculation differ in more than drafting ({named}): the "
+            "speed-up includes that difference",
             decisive=True,
             short=f"the two servers differ in {', '.join(differing)}",
         )
 
 
 def _shared_settings(facts: EngineFacts) -> dict[str, str]:
-    """The settings that servers which are compared should have in common."""
+    """The settings that two compared servers should have in common."""
     limits = {"context length": facts.context_length, "prefix cache": facts.prefix_cache}
     shared = {name: str(value) for name, value in limits.items() if value is not None}
     return shared | {n: v for n, v in facts.settings.items() if n not in DRAFTING_SETTINGS}
@@ -325,12 +324,13 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     replayed = by_tokens(run.trajectories)
     counts: list[tuple[CaveatKind, int, float, str]] = []
     requests = len(replayed.requests)
-    # Of drafts that only an engine runs there are no other requests than the decoded ones.
+    # A draft that only an engine runs has no requests besides the decoded ones.
     if run.replays or not (leader and leader.measured):
         counts.append(("few-requests", requests, replayed.equal_requests, ""))
     decoded = len(leader.measured.speedup.requests) if leader and leader.measured else 0
     if decoded and (decoded < requests or not counts):
-        # By their number: as many as a sweep decodes unasked are enough, whatever their lengths.
+        # Judged by number: as many as a sweep decodes by default are enough, whatever their
+        # lengths.
         were = " was decoded" if decoded == 1 else " were decoded"
         counts.append(("few-decoded", decoded, decoded, were))
     for kind, count, equal, were in counts:
@@ -349,8 +349,8 @@ def _of_sample(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
 
 def unfinished(run: Run) -> str | None:
     """A sentence on where the last sweep was cut off, or how many responses are missing; None if
-    the run is finished. Neither a candidate that failed nor a response that a server did not write
-    is waited for.
+    the run is finished. Failed candidates, and responses that a server did not write, do not count
+    as missing.
     """
     under_way, written = run.manifest.under_way, len(run.trajectories)
     responses = run.manifest.requests * run.manifest.question.samples
@@ -369,7 +369,7 @@ def unfinished(run: Run) -> str | None:
 
 
 def _of_modelled_rounds(decided: DecisionAt) -> Iterator[Caveat]:
-    """Where rounds differ from how they are modelled."""
+    """What the model of rounds leaves out."""
     if decided.concurrency > 1 and not decided.evaluator.on_engine:
         text = f"at concurrency {decided.concurrency}, prefill of other requests is not modelled"
         if any(each.measured for each in decided.alternatives):
@@ -378,7 +378,9 @@ def _of_modelled_rounds(decided: DecisionAt) -> Iterator[Caveat]:
 
 
 def _of_stalls(run: Run) -> Iterator[Caveat]:
-    """On an engine whole answers count: a client sees a server's rounds late, several at once."""
+    """Decoding runs that stalled. On an engine whole answers are judged: a client sees a server's
+    rounds late, several at once.
+    """
     judged = [row for row in run.decodes if len(row.verify_seconds) >= _ROUNDS_TO_JUDGE]
     word, how = "decoding run", f"a round took over {_ROUND_STALL:g} times as long as usual"
     stalls = [max(row.verify_seconds) > _ROUND_STALL * median(row.verify_seconds) for row in judged]
@@ -405,11 +407,11 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     load = run.manifest.environment.load
     watched = any(state.others is not None for state in run.states)
     busy = []
-    # A load is the mean of a minute that is over; what others took during the run says more.
+    # The load is the mean of the minute before; what others used during the run says more.
     if load is not None and load > LOAD and not watched:
         busy.append(
             f"the machine was busy when the run began (load {load:.1f} per core): timings are "
-            "noisy, acceptance is not affected"
+            "noisy, but acceptance is not affected"
         )
     crowded = sum(s.seconds for s in run.states if (s.others or 0.0) > _BUSY_CORES)
     share = crowded / (sum(state.seconds for state in run.states) or 1.0)
@@ -417,7 +419,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         most = max(state.others or 0.0 for state in run.states)
         when = "throughout the run" if share > 0.995 else f"during {share:.0%} of the run"
         busy.append(
-            f"{when} other processes used up to {most:.0%} of the cores: timings are noisy, "
+            f"{when} other processes used up to {most:.0%} of the cores: timings are noisy, but "
             "acceptance is not affected"
         )
     for text in busy:
@@ -425,7 +427,7 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
     throttled = sum(state.throttled or 0 for state in run.states)
     if throttled:
         often = "once" if throttled == 1 else f"{throttled} times"
-        yield Caveat("throttled", f"cores were throttled for heat {often}: timings are unsteady")
+        yield Caveat("throttled", f"cores overheated and were slowed {often}: timings are unsteady")
     here = run.manifest.environment
     elsewhere = [w.environment for w in run.workers if w.environment.machine != here.machine]
     if elsewhere:
@@ -435,11 +437,11 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         yield Caveat(
             "other-machines",
             f"workers on machines that differ in {', '.join(differ)} shared the responses and "
-            "replays, so that near ties may fall otherwise; all times are from one machine",
+            "replays, so near ties may fall differently; all times are from one machine",
         )
     yield from _of_stalls(run)
     decodes = run.decodes
-    if run.served:  # the baseline is one for all, and a copy stands in the block of each candidate
+    if run.served:  # the one baseline is copied into every candidate's block
         decodes = tuple(row for row in decodes if row.block == decodes[0].block)
     drift = baseline_drift(decodes, by_start=bool(run.served))
     if drift is not None and abs(drift.change) > max(_DRIFT, drift.doubt):
@@ -449,13 +451,13 @@ def _of_machine(run: Run) -> Iterator[Caveat]:
         turns = defaultdict[tuple[Candidate | None, int], set[int]](set)
         for row in run.served:
             turns[row.candidate, row.k].add(row.repeat)
-        # The speed-up of a server that was started once includes the drift until then.
+        # If a server was started only once, its speed-up includes the drift until then.
         in_turns = bool(turns) and all(len(turns_of) > 1 for turns_of in turns.values())
         effect = (
-            "; every server was started in several turns, and what changed for all of them alike "
-            "is taken out of the speed-ups"
+            "; every server was started in several turns, and what changed for all alike is taken "
+            "out of the speed-ups"
             if in_turns
-            else ", so candidates that were measured early and late are not compared fairly"
+            else ", so candidates measured early and late are not compared fairly"
         )
         yield Caveat(
             "drift",
@@ -472,7 +474,7 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
         yield Caveat(
             "looping",
             f"in {looping / written:.0%} of the output the target repeats itself, which inflates "
-            "acceptance, especially of prompt lookup",
+            "acceptance, especially for prompt lookup",
         )
     checked = audit(run)
     if checked is None:
@@ -482,17 +484,16 @@ def _of_outputs(run: Run) -> Iterator[Caveat]:
         yield Caveat(
             "output-differs",
             f"at temperature 0, {other} of {checked.requests} answers differ from those without "
-            f"speculation ({checked.faults} where no near tie explains it, {checked.unknown} of "
-            "unknown cause): suspect another model, or passes that round differently",
+            f"speculation ({checked.faults} with no near tie to explain it, {checked.unknown} for "
+            "an unknown cause): suspect another model, or passes that round differently",
             decisive=other > checked.requests / 2,
             short=f"{other} of {checked.requests} answers differ with speculation",
         )
     elif checked.faults:
         yield Caveat(
             "output-differs",
-            f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ "
-            "from the target's output where no near tie explains it: suspect the decoder or a "
-            "kernel",
+            f"{checked.faults} of {checked.requests} requests decoded at temperature 0 differ from "
+            "the target's output with no near tie to explain it: suspect the decoder or a kernel",
             decisive=checked.faults > checked.requests / 2,
             short=f"{checked.faults} of {checked.requests} responses came out differently",
         )
@@ -525,21 +526,21 @@ def _of_candidates(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat
             short=f"decoding contradicts the replay of {candidate_names(contradicted)}, so only "
             "what was decoded counts",
         )
-    # A level that is slower by more than the noise of its timings, so that no other sweep helps it.
+    # A level that is slower by more than timing noise: another sweep would not help it.
     for candidate, c in costs.items():
         unquantized = costs.get(Candidate(draft=candidate.draft))
         if candidate.quant != "none" and c and unquantized and c.low > unquantized.high:
             yield Caveat(
                 "no-fast-kernel",
-                f"{candidate} is slower than unquantized (c {c.value:.2f} instead of "
-                f"{unquantized.value:.2f}): {candidate.quant} saves it no time here",
+                f"{candidate} is slower than the unquantized draft (c {c.value:.2f} instead of "
+                f"{unquantized.value:.2f}): {candidate.quant} saves no time here",
             )
 
 
 def _of_candidate(
     evaluator: Evaluator, alternatives: Sequence[Alternative], c: Estimate | None
 ) -> Iterator[Caveat]:
-    """Caveats of one candidate, whose c is known or not, without its name."""
+    """Caveats of one candidate without its name; `c` is its draft cost ratio, if known."""
     run, one = evaluator.run, alternatives[0]
     candidate, along = one.candidate, one.along
     facts = run.facts_of(candidate)
@@ -552,8 +553,8 @@ def _of_candidate(
             short = f"stepping chose another token than replay at {share:.0%} of positions"
             yield Caveat(
                 "replay-disagreement",
-                f"{short}, so that the draft may be accepted otherwise while decoding: suspect "
-                "a position embedding or a quantization that depends on the tokens beside",
+                f"{short}, so acceptance may differ while decoding: suspect a position embedding, "
+                "or a quantization that depends on neighbouring tokens",
                 decisive=decisive,
                 short=short if decisive else "",
             )
@@ -561,7 +562,7 @@ def _of_candidate(
     replays = along.replays
     if replays and len(replays) < replayable:
         short = f"replayed on only {len(replays)} of {replayable} responses"
-        text = f"{short}, so that its figures are not of the same requests as the others'"
+        text = f"{short}, so its figures do not cover the same requests as the others'"
         yield Caveat("partly-replayed", text, decisive=True, short=short)
     if c and c.high > _UNCERTAIN_TIMES * c.low and c.high - c.low > _UNCERTAIN_STEPS:
         uncertain = f"c could be anything from {c.low:.2f} to {c.high:.2f}"
@@ -596,8 +597,8 @@ def _of_candidate(
 
 
 def checks(answer: Recommendation) -> tuple[str, ...]:
-    """Sentences on what was checked, prediction against measurement and output against target, and
-    on what was measured.
+    """Sentences on what was checked (predictions against measurements, outputs against the target)
+    and on what was measured.
     """
     found = []
     error, outputs = answer.prediction_error, answer.audit
@@ -609,7 +610,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
         found.append(
             f"While decoding, rounds took {median(rounds):.2f} times as long as their passes timed "
             f"alone (median; at most {max(rounds):.2f}), steps without speculation "
-            f"{median(plain):.2f} times. Only the difference between the two affects the speed-up."
+            f"{median(plain):.2f} times as long. Only the difference affects the speed-up."
         )
     luck = [e.acceptance_luck for e in answer.evaluations if e.acceptance_luck is not None]
     if luck:
@@ -622,7 +623,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
             same = f"all {outputs.requests} answers" if outputs.requests > 1 else "the one answer"
         kinds = (
             (outputs.near_ties, f"only at near ties{ties}"),
-            (outputs.faults, "where no near tie explains it"),
+            (outputs.faults, "with no near tie to explain it"),
             (outputs.unknown, "for an unknown cause"),
         )
         differing = "".join(
@@ -651,7 +652,7 @@ def checks(answer: Recommendation) -> tuple[str, ...]:
 
 
 def predictions_off(error: PredictionError) -> str:
-    """A sentence on how far predicted speed-ups are off measured ones."""
+    """A sentence on how far off predicted speed-ups were."""
     median, worst = error.passes_only_median, error.passes_only_worst
     if error.configurations == 1:
         alone = "" if median is None else f" (from pass timings alone: {median:.1%})"
@@ -666,11 +667,11 @@ def predictions_off(error: PredictionError) -> str:
 
 
 def _luck(fewest: float, most: float) -> str:
-    """A phrase for how many more tokens decoded rounds gave than replay expects, from `fewest` to
-    `most` as relative differences.
+    """A sentence on how many more tokens decoded rounds gave than replay expects; `fewest` and
+    `most` are relative differences.
     """
     if max(-fewest, most) < _NO_LUCK:
-        return "Decoded rounds gave as many tokens as replay expects of the same requests."
+        return "Decoded rounds gave as many tokens as replay expects for the same requests."
     ends = [end for end in dict.fromkeys((fewest, most)) if abs(end) >= _NO_LUCK]
     kinds = ["fewer" if end < 0 else "more" for end in ends]
     words = " to ".join(f"{abs(end):.1%} {kind}" for end, kind in zip(ends, kinds, strict=True))
@@ -679,20 +680,20 @@ def _luck(fewest: float, most: float) -> str:
         words = f"{100 * small:.1f} to {large:.1%} {kinds[0]}"
     up_to = "up to " if len(ends) == 1 and fewest != most else ""
     return (
-        f"Decoded rounds gave {up_to}{words} tokens than replay expects of the same requests. The "
+        f"Decoded rounds gave {up_to}{words} tokens than replay expects for the same requests. The "
         "expected speed-up rests on replay."
     )
 
 
 def _texts_changed(at: AtConcurrency) -> Iterator[str]:
-    """Sentences on how often texts differ at a load with speculation and without."""
+    """Sentences on how often texts differ at a load, with and without speculation."""
     texts = at.texts
     if texts is None:
         return
     plain = f"{texts.plain_differ} of {texts.plain_answers}"
     if texts.load == "closed" and at.concurrency == 1:
         if texts.plain_answers:
-            yield f"Asked again, the server without speculation changed {plain} answers."
+            yield f"Asked again, the server without speculation changed {plain} of its answers."
         return
     sent = "sent at their times of arrival"
     if texts.load == "closed":
@@ -700,5 +701,5 @@ def _texts_changed(at: AtConcurrency) -> Iterator[str]:
     without = f" and {plain} without it" if texts.plain_answers else ""
     yield (
         f"At temperature 0, {sent}, {texts.differ} of {texts.answers} answers with speculation"
-        f"{without} differ from those to single requests without it."
+        f"{without} differ from those to single requests without speculation."
     )

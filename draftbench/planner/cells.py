@@ -1,22 +1,22 @@
-"""A run → measured speed-ups, and sums over drawn requests: the seconds that passes promise of
-every configuration, and those that every timed cell took over what its passes promise.
+"""A run → measured speed-ups, and sums over drawn requests: the seconds that timed passes promise
+for every configuration, and how much longer than promised every timed cell took.
 
 A measured speed-up compares a candidate's runs at one k with the baseline runs of the same block
 and concurrency on the same requests: tokens per second over tokens per second, since outputs may
-differ in length. The first token comes from the prefill and is not counted. Of concurrent requests
-only the steady rounds count, those with every row active: the last responses run alone and would be
-compared with an emptier machine. A round's seconds are those of all its rows together. Intervals
-cover the sampling of requests within the processes that ran; concurrent requests share rounds, so
-that there they are approximate.
+differ in length. The first token comes from the prefill and is not counted. When requests run
+concurrently, only the steady rounds count, those with every row active: the last responses run
+alone and would be compared with an emptier machine. A round's seconds are those of all its rows
+together. Intervals cover the sampling of requests within the processes that ran; concurrent
+requests share rounds, so for them intervals are approximate.
 
-A *cell* is what one process, or one start of an engine's server, timed of one candidate at one k
-and concurrency; k = 0 is decoding without a draft. Requests are drawn by the Bayesian bootstrap
-(Rubin 1981), once for everything, so that what requests have in common blurs no comparison. Every
-array is [1 + draws, …]: row 0 is the estimate.
+A *cell* holds the timings of one candidate at one k and concurrency in one process, or after one
+start of an engine's server; k = 0 is decoding without a draft. Requests are drawn by the Bayesian
+bootstrap (Rubin 1981), once for everything, so that what requests have in common does not blur
+comparisons. Every array is [1 + draws, …]: row 0 is the estimate.
 
-A serving engine shows no passes: there each round counts as 1, so a cell's figure is the seconds of
-a step or a round. Where neither passes nor rounds are known, each token counts as 1: such a cell
-says how fast its own configuration was on the requests that it decoded, and nothing of others.
+A serving engine shows no passes: there each round counts as 1, and a cell's figure is the seconds
+of a step or a round. Where neither passes nor rounds are known, each token counts as 1: such a cell
+says how fast its own configuration was on the requests it decoded, and nothing about others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import compress
 from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
@@ -61,16 +61,16 @@ SPEEDUP = Figure(
 
 
 def steady(row: Decode) -> Decode | None:
-    """The run with its steady rounds alone, as if it were a shorter response; None without any. A
-    run at concurrency 1 is all steady.
+    """The run reduced to its steady rounds, as if its response were shorter; None if it has none.
+    At concurrency 1 all rounds are steady.
     """
     if row.concurrency == 1:
         return row
     steady_ones = [active == row.concurrency for active in row.active]
     if not any(steady_ones):
         return None
-    # A round emits what it accepted and one token of the target's, which the last round lacks
-    # where the response ended inside its proposal.
+    # A round emits the accepted tokens and one of the target, which the last round lacks if the
+    # response ended inside its proposal.
     emitted = [accepted + 1 for accepted in row.accepted]
     emitted[-1] = row.output_tokens - 1 - sum(emitted[:-1])
     by_round = ("proposed", "accepted", "cut", "draft_seconds", "verify_seconds", "active")
@@ -84,7 +84,7 @@ def steady(row: Decode) -> Decode | None:
 
 
 class TimedRun(NamedTuple):
-    """A decoding run along a response, whole and with its `steady` rounds alone."""
+    """A decoding run and its response, whole and reduced to its `steady` rounds."""
 
     response: Trajectory
     row: Decode
@@ -92,7 +92,7 @@ class TimedRun(NamedTuple):
 
     @property
     def steady_share(self) -> float:
-        """How much of the response its steady rounds wrote; as much of a prefill counts."""
+        """The share of the response that steady rounds wrote; that share of a prefill counts."""
         return (self.steady.output_tokens - 1) / max(self.row.output_tokens - 1, 1)
 
 
@@ -107,9 +107,7 @@ def timed_runs(run: Run, rows: Iterable[Decode]) -> list[TimedRun]:
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """One candidate at one k as it was decoded, on the responses `keys`: its `runs` and those of
-    the `baseline`.
-    """
+    """One candidate decoded at one k on the responses `keys`: its `runs`, and the `baseline`'s."""
 
     speedup: Sample
     runs: tuple[TimedRun, ...]
@@ -119,20 +117,16 @@ class Measurement:
 
     @cached_property
     def counted(self) -> Along:
-        """The responses of the runs, and the rounds that were counted along them."""
+        """The responses of the runs, and the rounds counted while decoding them."""
         return counted_along([(each.response, each.row) for each in self.runs])
 
 
 def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], Measurement]:
-    """Every candidate and k decoded at one concurrency on requests that have a baseline run too."""
+    """Every candidate and k decoded at one concurrency, on requests that also have a baseline."""
     groups: dict[tuple[str, int], dict[Key, list[TimedRun]]] = {}
     for each in timed_runs(run, run.decodes_by_concurrency.get(concurrency, ())):
         of_group = groups.setdefault((each.row.block, each.row.k), {})
         of_group.setdefault(each.row.key, []).append(each)
-    sums = {
-        group: {key: _sums(runs) for key, runs in by_key.items()}
-        for group, by_key in groups.items()
-    }
     measured = {}
     for (block, k), by_key in groups.items():
         baseline = groups.get((block, 0), {})
@@ -141,7 +135,7 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
         if k == 0 or candidate is None or not both:
             continue
         # [responses, with and without, tokens and seconds of decoding and of prefills]
-        table = np.array([[sums[block, side][key] for side in (k, 0)] for key in both])
+        table = np.array([[_sums(runs[key]) for runs in (by_key, baseline)] for key in both])
         with_prefills = np.stack([table[..., 0], table[..., 1] + table[..., 2]], axis=-1)
         responses = [run.responses[key] for key in both]
         speedup, end_to_end = (
@@ -158,8 +152,8 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
 
 
 def _sums(runs: Sequence[TimedRun]) -> tuple[float, float, float]:
-    """Tokens, decode seconds and prefill seconds: means over the steady parts of the runs of one
-    response.
+    """Tokens, decode seconds and prefill seconds: means over the steady parts of one response's
+    runs.
     """
     return (
         fmean(each.steady.output_tokens - 1 for each in runs),
@@ -177,8 +171,8 @@ def ratio_of_rates(sums: Floats) -> Floats:
 class Drift(NamedTuple):
     """How the baseline's seconds per token changed from its first run to its last.
 
-    `change` is relative (0.1: 10 % slower at the end), `doubt` half of its 95 % interval by the
-    scatter of all runs about the trend; a change below it says nothing.
+    `change` is relative (0.1: 10% slower at the end), `doubt` half of its 95% interval, from the
+    scatter of all runs around the trend; a smaller change means nothing.
     """
 
     change: float
@@ -188,14 +182,14 @@ class Drift(NamedTuple):
 def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drift | None:
     """The trend of plain decoding: the median slope between any two baseline runs of one request
     (Theil 1950, Sen 1968), in log seconds per token over the order of the runs, or with `by_start`
-    over the order of the servers' starts. None where no request has two baseline runs.
+    over the order of the servers' starts. None if no request has two baseline runs.
 
-    Every candidate has baseline runs of the same requests, minutes apart, which differ by the
-    machine alone. Ratios within a candidate's block cancel most of a trend; costs and comparisons
-    across blocks do not.
+    Every candidate has baseline runs of the same requests, minutes apart, so only the machine
+    differs. Ratios within a candidate's block cancel most of a trend; costs and comparisons across
+    blocks do not.
     """
-    # Observations are appended, after a resume too, so their order is that of time. A pause has no
-    # length in it: the change is that from the first run to the last, whenever it came about.
+    # Observations are appended, after a resume too, so they are in order of time. Pauses do not
+    # count: the change is from the first run to the last, whenever it happened.
     parts = [part for row in decodes if row.k == 0 and (part := steady(row)) is not None]
     order = [part for part in parts if part.output_tokens > 1 and part.decode_seconds > 0]
     starts = list(dict.fromkeys(row.process for row in order))
@@ -222,8 +216,8 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
         residuals += [abs(offset - middle) for offset in offsets]
         center = fmean(at for at, _ in points)
         squares += sum((at - center) ** 2 for at, _ in points)
-    # The standard error of a least-squares slope with an offset for each request. The deviation of
-    # the residuals is that by their median (1.4826: of a normal law), widened for the offsets.
+    # The standard error of a least-squares slope with an offset for each request. The residuals'
+    # deviation is taken from their median (1.4826: for a normal law), widened for the offsets.
     widening = len(residuals) / (len(residuals) - len(repeated))
     error = 1.4826 * median(residuals) * math.sqrt(widening / squares)
     last = max(places)
@@ -231,7 +225,7 @@ def baseline_drift(decodes: Sequence[Decode], *, by_start: bool = False) -> Drif
 
 
 class DrawnRequests:
-    """The requests of some responses, drawn once."""
+    """The requests of some responses, which are drawn once."""
 
     def __init__(self, names: Iterable[str]) -> None:
         # Sorted, so that no draw depends on the order of the traffic.
@@ -240,12 +234,11 @@ class DrawnRequests:
 
     @cached_property
     def weights(self) -> Floats:
-        """How often every request is drawn [draws, requests]."""
-        generator = generator_of("requests")
-        return generator.standard_exponential((RESAMPLES, len(self.names)))
+        """How often each request is drawn [draws, requests]."""
+        return _weights(len(self.names))
 
     def rows(self, requests: Iterable[str]) -> Ints:
-        """The row of each of these requests among all."""
+        """The rows of these requests."""
         return np.array([self._row[name] for name in requests], np.int64)
 
     def column(self, rows: Ints, values: Floats) -> Floats:
@@ -253,22 +246,29 @@ class DrawnRequests:
         return np.bincount(rows, values, len(self.names)).astype(np.float64)
 
 
+@lru_cache(maxsize=1)
+def _weights(requests: int) -> Floats:
+    return generator_of("requests").standard_exponential((RESAMPLES, requests))
+
+
 class Columns:
-    """Figures by request, each in a numbered column, to be summed over drawn requests at once."""
+    """Figures by request, each in a numbered column, so that all are summed over drawn requests at
+    once.
+    """
 
     def __init__(self, drawn: DrawnRequests) -> None:
         self._drawn, self.values, self._factors = drawn, list[Floats](), list[Floats]()
 
     def add(self, values: Floats, factor: Floats | None = None) -> int:
-        """The number of a new column [requests]; `factor` is what drawn passes change its sum by
-        [1 + draws].
+        """Add a column [requests] and return its number; drawn passes change its sum by `factor` [1
+        + draws].
         """
         self.values.append(values)
         self._factors.append(np.ones(PASS_DRAWS + 1) if factor is None else factor)
         return len(self.values) - 1
 
     def sums(self) -> Floats:
-        """Over all requests, then over drawn ones [1 + draws, columns]."""
+        """The sums over all requests, then over drawn ones [1 + draws, columns]."""
         table, times = np.stack(self.values, axis=1), np.stack(self._factors, axis=1)
         drawn = (self._drawn.weights @ table).reshape(-1, *times[1:].shape) * times[1:]
         whole = table.sum(axis=0) * times[:1]
@@ -277,18 +277,20 @@ class Columns:
 
 
 def _seconds(spent: Spent, weights: Floats) -> tuple[Floats, Floats]:
-    """The seconds of every response, and the factor by which drawn passes change their sum [1 +
-    draws].
+    """The seconds of every response [responses], and the factor by which drawn passes change their
+    sum [1 + draws].
     """
     drawn = spent.drawn(weights)
     return spent.seconds, drawn / (drawn[0] or 1.0)
 
 
 class Cell(NamedTuple):
-    """A timed cell. `configuration` has k = 0 for decoding without a draft next to its candidate,
-    `place` says which of all processes it was, `step` is the share of a target step in the passes
-    of its rounds, `equal` how many requests of one length would say as much as its own, `log` the
-    logarithm of its seconds over those promised [1 + draws].
+    """A timed cell.
+
+    `configuration` has k = 0 for decoding without a draft next to its candidate. `place` is the
+    place of its process among all, in order of time. `step` is a target step over the passes of one
+    of its rounds. `equal` is how many equally long requests would carry as much information. `log`
+    is the logarithm of its seconds over the promised ones [1 + draws].
     """
 
     configuration: Configuration
@@ -306,8 +308,8 @@ def cells_of(
     blocks: Mapping[Candidate, Mapping[int, Block]],
     drawn: DrawnRequests,
 ) -> list[Cell]:
-    """Every cell of candidates with at least `FEW_DECODED` requests, next to as many without a
-    draft. Processes that timed fewer of a configuration count as one.
+    """Every cell with at least `FEW_DECODED` requests, next to as many without a draft. Processes
+    that timed fewer requests of a configuration count as one.
     """
     of_engine = run.manifest.question.engine is not None
     running = {facts.process for facts in run.engines if not facts.started}
@@ -317,7 +319,8 @@ def cells_of(
     groups = defaultdict(lambda: defaultdict(list))
     for each in timed_runs(run, (row for row in run.decodes if row.output_tokens > 1)):
         row = each.row
-        # All visits to a server that was running are of one start; else each repeat is one.
+        # All visits to a server that was already running belong to one start; otherwise each repeat
+        # is a start.
         name = "running" if row.process in running else f"{row.process} {row.repeat}"
         groups[row.block, row.concurrency][row.k, name if of_engine else row.process].append(each)
     columns, plain_known = Columns(drawn), set[tuple[int, str]]()
@@ -333,11 +336,11 @@ def cells_of(
                 block, promise = ROUND, "rounds"
             for (k, name), runs in sorted(_joined(by_cell, of_engine).items()):
                 if k == 0 and of_engine:
-                    # The baseline is one for all; its copies stand in every block.
+                    # All candidates share one baseline, which is copied into every block.
                     if (concurrency, name) in plain_known:
                         continue
                     plain_known.add((concurrency, name))
-                configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
+                configuration = Configuration.of(candidate, k, concurrency)
                 along = candidate_rounds(run, candidate)
                 spent, promised, step = _spent_and_promised(runs, k, block, concurrency, along)
                 if not (spent.sum() > 0 and promised[0].sum() > 0):
@@ -374,8 +377,9 @@ class _Timed(NamedTuple):
 
 
 def _of_missing(one: _Timed, every: Sequence[_Timed], columns: Columns) -> float:
-    """How much longer than promised decoding without a draft took over all requests than over those
-    that one cell's draft answered, as a logarithm: leaving slow ones unanswered makes none faster.
+    """A correction for a cell whose draft left requests unanswered, so that leaving out slow ones
+    does not make it look faster: how much longer than promised decoding without a draft took on all
+    requests than on the answered ones, as a logarithm.
     """
     load, answered = one.cell.configuration.concurrency, columns.values[one.spent] > 0
     plain = [
@@ -393,8 +397,8 @@ def _of_missing(one: _Timed, every: Sequence[_Timed], columns: Columns) -> float
 def _joined(
     by_cell: Mapping[tuple[int, str], list[TimedRun]], of_engine: bool
 ) -> dict[tuple[int, str], list[TimedRun]]:
-    """Cells of enough requests; of the built-in decoder those of processes with fewer count as one,
-    next to the baseline of the same.
+    """The cells with enough requests. In the built-in decoder, processes with fewer count as one,
+    next to their own baseline.
     """
 
     def enough(runs: Sequence[TimedRun]) -> bool:
@@ -418,8 +422,8 @@ def _spent_and_promised(
     concurrency: int,
     along: CandidateRounds,
 ) -> tuple[Floats, tuple[Floats, Floats], float]:
-    """The weighted seconds of every run, those that passes promise of it with the factor by which
-    drawn passes change their sum, and the share of a target step in its rounds.
+    """The weighted seconds of every run; those that passes promise for it, with the factor by which
+    drawn passes change their sum; and a target step over the passes of a round.
 
     Args:
         along: the candidate's rounds, for what a run does not count.
@@ -452,11 +456,11 @@ def _with_parts(rounds: Rounds, expected: Rounds, rows: Ints) -> Rounds:
 
 @dataclass(frozen=True, eq=False)
 class Promised:
-    """What is promised of some configurations at one concurrency, each in a column [1 + draws,
-    configurations]: seconds `plain` without a draft and of `rounds` with it. `prefills` [1 + draws,
-    configurations, 2] are those without a draft and with it, NaN where unknown. `step` is the share
-    of a target step in the passes of a round, `tokens` those of all responses after the first of
-    each, `responses` how many these are; `equal` as how many equal requests theirs count.
+    """What is promised for some configurations at one concurrency, a column each [1 + draws,
+    configurations]: seconds of `plain` decoding, and of `rounds` with the draft. `prefills` [1 +
+    draws, configurations, 2] are seconds without a draft and with it, NaN where unknown. `step` is
+    a target step over the passes of a round, `tokens` the tokens of all responses after each one's
+    first, `responses` their number, `equal` how many equally long requests they are worth.
     """
 
     configurations: list[Configuration]
@@ -474,7 +478,7 @@ class Promised:
 def in_seconds(
     along: CandidateRounds, block: Block, concurrency: int, k: int | None
 ) -> tuple[Floats, Floats]:
-    """The seconds that passes promise of every response at a k (None: without a draft), and the
+    """The seconds that passes promise for every response at a k (None: without a draft), and the
     factor by which drawn passes change their sum [1 + draws].
     """
     contexts, weights = along.contexts, along.weights
@@ -494,11 +498,11 @@ def promised(
     *,
     foreign: bool,
 ) -> Promised:
-    """What candidates promise at a load, at each of the k's at which their rounds are known.
+    """What passes promise for candidates at a load, at each k at which their rounds are known.
 
     Args:
         every: the passes of each candidate; None on a serving engine.
-        decoded: the runs of what was decoded where neither passes nor rounds are known.
+        decoded: the decoding runs of configurations of which neither passes nor rounds are known.
         foreign: whether costs are from elsewhere, so that this run's prefills say nothing.
     """
     columns, found = Columns(drawn), list[_OfOne]()
@@ -530,7 +534,7 @@ def promised(
             )
             found.append(
                 _OfOne(
-                    Configuration(candidate.draft, candidate.quant, k, concurrency),
+                    Configuration.of(candidate, k, concurrency),
                     plain=plain,
                     rounds=columns.add(column, factor),
                     prefills=(answered.get(0, nowhere), answered.get(nearest, nowhere)),
@@ -544,7 +548,7 @@ def promised(
     for configuration, runs in decoded.items():
         rows = drawn.rows(each.row.request for each in runs)
         spent = np.array([each.response.weight * each.steady.decode_seconds for each in runs])
-        # By its tokens alone: the same without a draft and with it.
+        # Known by its tokens alone: the same without a draft and with it.
         at, total = columns.add(column := drawn.column(rows, spent)), spent.sum()
         equal, requests = equal_requests(column), len(set(rows.tolist()))
         unknown = nowhere, nowhere
@@ -572,7 +576,7 @@ def promised(
 
 
 class _OfOne(NamedTuple):
-    """What is promised of one configuration: the columns of its seconds, and its counts."""
+    """What is promised for one configuration: the columns of its seconds, and its counts."""
 
     configuration: Configuration
     plain: int
@@ -588,9 +592,7 @@ class _OfOne(NamedTuple):
 def _answered_prefills(
     run: Run, candidate: Candidate, concurrency: int, drawn: DrawnRequests
 ) -> dict[int, Floats]:
-    """By k, the seconds of prefill of the requests that were decoded, which stand for all
-    [requests].
-    """
+    """The prefill seconds of the decoded requests, scaled up to all of them, by k [requests]."""
     decodes, total = run.decodes_by_concurrency, candidate_rounds(run, candidate).weights.sum()
     rows = [row for row in decodes.get(concurrency, ()) if row.block == str(candidate)]
     found = {}
@@ -609,12 +611,12 @@ def ks_of(run: Run) -> tuple[int, ...]:
 
 
 def beyond_timed(along: CandidateRounds, block: Block, largest_k: int) -> tuple[str, ...]:
-    """In words, the costs that predictions take from outside of what was timed."""
+    """Sentences on costs that predictions take from outside the timed range."""
     contexts, prompts = along.contexts, along.prompts
     longest = min(largest_k + 1, block.longest or largest_k + 1)
     used = (
         ("target passes", block.target, longest, contexts),
-        # Two tokens after a fully accepted round; a file gives one time for both.
+        # A step reads two tokens after a fully accepted round; a file gives one time for both.
         ("draft steps", block.draft, 1 if block.longest or block.catch_up else 2, contexts),
         ("prefills", block.prefill, prompts, 0),
         ("draft prefills", block.draft_prefill, prompts, 0),

@@ -1,12 +1,12 @@
-"""Decisions at single concurrencies → the answer at each, k by concurrency, and up to which load
+"""Decisions at single concurrencies → the answer at each, k by concurrency, and up to what load
 speculation pays.
 
-The rate of plain decoding at a load is one figure, whichever draft it is compared with. The target
-is timed and decoded anew with every candidate, on the machine as it is by then: in one run a step
-of 16 rows took 0.17 to 0.23 s. If the rate were the leader's, it would change whenever the leader
-changes from one load to the next. So it is the geometric mean over candidates, of those with
-decoding if there are any. A step of more rows never takes less time than one of fewer, and between
-two timed loads steps rise as the passes do.
+The rate of plain decoding at a load is one figure, whichever draft it is compared with. But the
+target is timed and decoded again with every candidate, and the machine changes meanwhile: in one
+run a step of 16 rows took 0.17 to 0.23 s. If the rate were taken from the leader, it would change
+whenever another draft leads at the next load. So it is the geometric mean over candidates, or over
+the decoded ones if there are any. A step of more rows never takes less time than one of fewer, and
+between two timed loads steps rise as the passes do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
     leader = decided.leader
     known = any(each.log() is not None for each in decided.alternatives)
     plain = plain_decoding(evaluator, concurrency)
-    # How many requests decoded together is known where their number is constant.
+    # How many requests were decoded together is known only if their number is constant.
     in_flight = evaluator.foreign or evaluator.run.manifest.question.arrivals == "closed"
     plain_rate = concurrency / plain.step if plain and in_flight else None
     plain_range = None
@@ -78,7 +78,7 @@ def at_concurrency(evaluator: Evaluator, concurrency: int) -> AtConcurrency:
 
 
 def _note_on_costs(decided: DecisionAt) -> str | None:
-    """What to know of the leader's costs; without a leader, of every candidate's."""
+    """What to know about the leader's costs; without a leader, about every candidate's."""
     leader, evaluator = decided.leader, decided.evaluator
     if leader is None:
         notes = (each.note for each in decided.alternatives)
@@ -97,9 +97,9 @@ def _note_on_costs(decided: DecisionAt) -> str | None:
 class PlainDecoding:
     """Seconds of decoding without speculation at one load.
 
-    `step` is a target step of all rows, `by_candidate` the same as measured with each candidate,
+    `step` is a target step of all rows, `by_candidate` that step as measured with each candidate,
     empty between timed loads. `token` is a request's seconds, with its prefill, over its tokens;
-    None where the prefill was not timed.
+    None if the prefill was not timed.
     """
 
     step: float
@@ -108,7 +108,7 @@ class PlainDecoding:
 
 
 def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | None:
-    """Seconds of decoding without speculation; None where no pass is known at this load."""
+    """Seconds of decoding without speculation; None if no pass is known at this load."""
     timed = {n for each in evaluator.run.candidates for n in evaluator.source.concurrencies(each)}
     by_concurrency = {n: steps for n in sorted(timed) if (steps := _steps(evaluator, n))}
     low = max((n for n in by_concurrency if n <= concurrency), default=None)
@@ -132,7 +132,7 @@ def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | No
 
 
 def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
-    """Seconds of a step by timed passes alone, next to each candidate; 1 on an engine."""
+    """Seconds of a step next to each candidate, by timed passes alone; 1 on an engine."""
     here = evaluator.promised(concurrency)
     return {
         each.candidate: float(here.plain[0, at] / here.tokens[at])
@@ -142,9 +142,9 @@ def _passes(evaluator: Evaluator, concurrency: int) -> dict[Candidate, float]:
 
 
 def _steps(evaluator: Evaluator, concurrency: int) -> tuple[float, ...]:
-    """Seconds of a step with every candidate, of those with decoding if there are any."""
+    """Seconds of a step next to each candidate; if any were decoded, next to those alone."""
     passes, effects = _passes(evaluator, concurrency), evaluator.effects
-    first = {c: Configuration(c.draft, c.quant, evaluator.ks[0], concurrency) for c in passes}
+    first = {c: Configuration.of(c, evaluator.ks[0], concurrency) for c in passes}
     if not first:
         return ()
     longer, _, _ = effects.longer(list(first.values()), np.ones(len(first)))
@@ -158,7 +158,7 @@ def _steps(evaluator: Evaluator, concurrency: int) -> tuple[float, ...]:
 
 
 def _token(evaluator: Evaluator, concurrency: int, step: float) -> float | None:
-    """Seconds of a request over its tokens where a step takes `step`; the geometric mean over
+    """Seconds of a request over its tokens if a step takes `step`; the geometric mean over
     candidates.
     """
     here, of_candidates = evaluator.promised(concurrency), {}
@@ -173,7 +173,7 @@ def _token(evaluator: Evaluator, concurrency: int, step: float) -> float | None:
 def schedule(
     evaluator: Evaluator, candidate: Candidate, concurrencies: Sequence[int]
 ) -> tuple[ScheduleEntry, ...]:
-    """The k of one draft at every timed concurrency and at these, and wherever else it changes."""
+    """The k of one draft at each of these concurrencies, at timed ones, and wherever it changes."""
     timed = _timed_concurrencies(evaluator, candidate)
     entries: list[ScheduleEntry] = []
     for concurrency in sorted({*_known_concurrencies(evaluator, candidate), *concurrencies}):
@@ -184,8 +184,8 @@ def schedule(
 
 
 def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -> DecisionAt:
-    """The decision at a load for one draft: the answer itself where the draft leads it, or where
-    the draft alone would pay but the answer is not to speculate; else the decision on it alone.
+    """The decision at a load for one draft: the overall answer if the draft leads it, or if the
+    draft alone would pay but the answer is not to speculate; otherwise the decision on it alone.
     """
     answer, alone = evaluator.at(concurrency), evaluator.at(concurrency, candidate)
     leads = answer.leader is not None and answer.leader.candidate == candidate
@@ -196,7 +196,7 @@ def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -
 
 def _known_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
     """Every concurrency at which the speed of a draft is known: all from the smallest timed one to
-    the largest, but on a serving engine only those that were served.
+    the largest; on a serving engine only the served ones.
     """
     timed = evaluator.source.concurrencies(candidate)
     if not timed or candidate in evaluator.source.served:
@@ -205,7 +205,7 @@ def _known_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence
 
 
 def _timed_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence[int]:
-    """Where the passes of a draft were timed, or if nowhere, where it was decoded."""
+    """The loads at which a draft's passes were timed; if there are none, where it was decoded."""
     decoded = () if evaluator.foreign else evaluator.run.decodes
     return evaluator.source.concurrencies(candidate) or sorted(
         {row.concurrency for row in decoded if row.candidate == candidate}
@@ -215,9 +215,9 @@ def _timed_concurrencies(evaluator: Evaluator, candidate: Candidate) -> Sequence
 def crossover(
     evaluator: Evaluator, candidate: Candidate
 ) -> tuple[int | None, tuple[int, int] | None, tuple[tuple[int, int], ...]]:
-    """Up to which load a draft clearly pays, with its whole interval above `min_speedup`; the
-    timed loads around that one, if it was not timed; and the ranges below it where the draft does
-    not clearly pay, which do not hide it. 0: at no load; None: at the largest timed one too.
+    """The largest load at which a draft clearly pays, its whole interval above `min_speedup` (0: at
+    no load; None: at the largest timed one too); the timed loads around it, if it was not timed;
+    and the ranges below it where the draft does not clearly pay.
     """
     known = _known_concurrencies(evaluator, candidate)
     paying = [n for n in known if _answer_with(evaluator, candidate, n).decision == "speculate"]

@@ -1,8 +1,8 @@
 """Where costs come from: this run, another run, or a YAML file of an engine's step times.
 
-Acceptance is a property of models and traffic, cost of hardware and runner: a source answers for
-each candidate at each concurrency that was timed there, and names its runner. Between two timed
-concurrencies they follow the tokens of a pass (`passes.between`), beyond them they are unknown.
+Acceptance is a property of models and traffic, cost one of hardware and runner: a source has the
+costs of each candidate at each timed concurrency, and names its runner. Between two timed
+concurrencies costs follow the tokens of a pass (`passes.between`), beyond them they are unknown.
 
     engine: llama.cpp b4000, 4-bit GGUF           # named in every answer
     concurrency:
@@ -12,10 +12,10 @@ concurrencies they follow the tokens of a pass (`passes.between`), beyond them t
         drafts:
           qwen0.5:int4: {step_s: 0.021}           # by the names that `recommend` prints
 
-All seconds are those of all rows together. For prompt lookup (`ngram`) `step_s` is one whole
-lookup. Such a file knows no contexts, prefills or overheads: context is taken to make no
-difference, the others are unknown. So is the speed of every k whose pass over k + 1 tokens is
-longer than those of `verify`.
+All seconds are for all rows together. For prompt lookup (`ngram`) `step_s` is one whole lookup.
+Such a file knows no contexts, prefills or overheads: context is taken to make no difference, the
+others are unknown. The speed at a k is unknown if its pass over k + 1 tokens is longer than those
+of `verify`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ NO_BASELINE = "no server without speculation was timed beside it"
 
 @dataclass(frozen=True, eq=False)
 class CostSource:
-    """Costs by candidate and timed batch size, and the `runner` of the target's passes.
+    """Costs by candidate and timed concurrency, and the `runner` of the target's passes.
 
-    `run` is the run that timed them and decoded; None for an engine's file. A serving engine has no
-    passes: `served` are the loads at which it answered with each candidate and without one.
-    `origin` names a source other than the run whose acceptance is used, `caveats` are what a reader
-    must know about it.
+    `run` is the run that timed and decoded; None for an engine's file. A serving engine shows no
+    passes: `served` has the loads at which it answered both with each candidate and without one.
+    `origin` names a source other than the run itself, `caveats` what a reader must know about it.
     """
 
     blocks: Mapping[Candidate, Mapping[int, Block]]
@@ -62,8 +61,8 @@ class CostSource:
         return (*self.served.get(candidate, ()), *self.blocks.get(candidate, ()))
 
     def note(self, candidate: Candidate, concurrency: int) -> str | None:
-        """Why costs are unknown at a load, or between which they are interpolated; None where they
-        were timed, or where the run's own facts and failures say better why it has none.
+        """Why costs are unknown at a load, or between which loads they are interpolated; None if
+        they were timed, or if the run's own facts and failures explain better why they are missing.
         """
         timed = self.concurrencies(candidate)
         if concurrency in timed:
@@ -78,10 +77,10 @@ class CostSource:
             return f"interpolated between {around[0]} and {around[1]}"
         if timed:
             return f"{concurrency} concurrent requests were not timed, only {sizes}"
-        return self.origin and f"{self.origin} has no times of it"
+        return self.origin and f"{self.origin} has no times for it"
 
     def _not_served(self, candidate: Candidate) -> str | None:
-        """Why a candidate has no costs on an engine; None where no server drafted with it."""
+        """Why a candidate has no costs on an engine; None if no server drafted with it."""
         if not self.run or not any(row.candidate == candidate for row in self.run.served):
             return None
         if not self.run.has_baseline:
@@ -90,8 +89,8 @@ class CostSource:
 
 
 def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSource:
-    """The costs that a run timed, of all its candidates or of some; a serving engine's are those of
-    whole rounds.
+    """The costs that a run timed, for all its candidates or for some; on a serving engine these are
+    seconds of whole rounds.
     """
     if run.manifest.question.engine is not None:
         return CostSource(
@@ -110,7 +109,7 @@ def costs_in(run: Run, candidates: Sequence[Candidate] | None = None) -> CostSou
 
 
 def _served_loads(run: Run, candidate: Candidate) -> tuple[int, ...]:
-    """The loads at which some start with a candidate, and one without, answered enough requests."""
+    """The loads at which a start with a candidate and one without both answered enough requests."""
     requests: defaultdict[tuple[int, bool, object], set[str]] = defaultdict(set)
     for row in run.decodes:
         if row.block == str(candidate) and row.output_tokens > 1 and row.decode_seconds > 0:
@@ -131,7 +130,7 @@ def costs_of_run(other: Run, own: Run, name: str) -> CostSource:
     """The costs of another run, to use with this run's acceptance.
 
     Raises:
-        UsageError: it is of another target, or has none of this run's candidates.
+        UsageError: the other run has another target, or none of this run's candidates.
     """
     here, there = (
         f"{PurePath(question.target).name} at {question.target_quant}"
@@ -139,24 +138,24 @@ def costs_of_run(other: Run, own: Run, name: str) -> CostSource:
     )
     if here != there:
         raise UsageError(
-            f"{name} timed another target ({there}) than this run's ({here})",
-            hint="costs can be borrowed for the same target and drafts only",
+            f"{name} timed another target ({there}) than this run ({here})",
+            hint="costs can only be borrowed for the same target and drafts",
         )
     if other.manifest.question.engine is not None:
         raise UsageError(
-            f"{name} was measured on {engine_name(other)}, whose times are of whole rounds over "
-            "its own requests: they cannot be borrowed",
-            hint="`draftbench recommend` of that run says what pays there, and `draftbench "
+            f"{name} was measured on {engine_name(other)}, which times whole rounds over its own "
+            "requests: these cannot be borrowed",
+            hint="`draftbench recommend` on that run says what pays there, and `draftbench "
             "compare` puts it beside this one",
         )
     found = costs_in(other, own.candidates)
     if not any(found.blocks.values()):
         raise UsageError(
-            f"{name} has no times of any candidate of this run",
+            f"{name} has no times for any candidate of this run",
             hint=f"this run has {', '.join(map(str, own.candidates))}",
         )
     caveats = [
-        f"costs are those of {found.runner or 'an unknown runner'}, from {name}: all speed-ups "
+        f"costs come from {found.runner or 'an unknown runner'}, in {name}: all speed-ups "
         "here are predictions for it, and this run's own timings are ignored"
     ]
     for candidate in (None, *own.candidates):
@@ -191,7 +190,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource:
-    """Read and check a file of step times; candidates that it does not name have none.
+    """Read and check a file of step times; candidates that it does not name have no costs.
 
     Raises:
         UsageError: no such file, unknown keys, impossible values, or no draft of this run.
@@ -213,7 +212,7 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
     known = {str(candidate): candidate for candidate in candidates}
     if not named & set(known):
         raise UsageError(
-            f"`{path}` has times of {', '.join(sorted(named))}, none of which this run measured",
+            f"`{path}` has times for {', '.join(sorted(named))}, none of which this run measured",
             hint=f"name drafts as the run does: {', '.join(known)}",
         )
     blocks: dict[Candidate, dict[int, Block]] = {}
@@ -229,7 +228,7 @@ def read_engine_costs(path: Path, candidates: Sequence[Candidate]) -> CostSource
                 longest=max(passes[concurrency]),
             )
     caveats = (
-        f"costs are those of {file.engine}, from `{path}`: all speed-ups here are "
+        f"costs come from {file.engine}, in `{path}`: all speed-ups here are "
         "predictions for it, and this run's own timings are ignored; without prefill, and with "
         "steps equally long at every context",
         f"`{path}` has one time for each pass: how much times vary is unknown (c and v show "

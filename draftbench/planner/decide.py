@@ -1,13 +1,14 @@
 """The model's draws → the decision at one concurrency: speculate, do not, or inconclusive.
 
-Every figure is read from the same draws of log speed-ups (`effects`): intervals, probability,
-expected regret, and what would settle an open answer. The configuration of least regret leads;
-where others lose hardly more, the smallest draft among them. Speculate where the whole interval of
-the leader's speed-up lies above the asked one and timing noise, do not where it lies at or below.
+Every figure comes from the same draws of log speed-ups (`effects`): intervals, probability,
+expected regret, and what would settle an open answer. The configuration with the least expected
+regret leads, or a smaller draft that loses hardly more. The answer is to speculate if the whole
+interval of the leader's speed-up lies above the required minimum plus timing noise, and not to if
+it lies below.
 
-The best of several drafts is the luckiest of them, so the true speed-ups of drafts are taken to be
-normal around their mean, with an unknown spread: estimates that differ by no more than their errors
-are drawn together, those far apart hardly move (Gelman, Hill & Yajima 2012).
+The best of several drafts tends to be the luckiest one. So the true speed-ups of drafts are taken
+to be normal around their mean with an unknown spread: estimates that differ by no more than their
+errors are drawn together, those far apart hardly move (Gelman, Hill & Yajima 2012).
 """
 
 from __future__ import annotations
@@ -64,42 +65,41 @@ from draftbench.run_folder.run import Run, to_decode
 
 # Interleaved runs of one process differ by 1.6 points on their own: closer speeds are a tie.
 TIMING_NOISE = 0.02
-# The smaller draft, or the smaller k, leads where it is expected to lose so much more of the best's
-# speed at most: of few requests larger k's are often lucky.
+# A smaller draft or k leads if it is expected to lose at most this much more of the best speed: on
+# few requests a larger k is often just lucky.
 HARDLY_MORE_LOSS = TIMING_NOISE / 2
-# How much drafts differ (sd of the logarithm): half-Cauchy of this scale, on a grid.
+# How much drafts differ (sd of log speed-ups): half-Cauchy with this scale, on a grid.
 DRAFTS_DIFFER, _AMONG = 0.2, np.geomspace(0.005, 0.64, 8)
-# A speed-up may exceed the tokens of a round by as much: noise, and the luck of the requests that
-# were decoded.
+# A speed-up may exceed the tokens per round by this factor: noise, and lucky decoded requests.
 OVER_TOKENS = 1.25
-# No sweep of more than so many times the requests is advised; where none can be, so many times as
-# many are tried next.
+# A sweep is advised up to this many times the requests; if none of these would settle it, the next
+# one to try has this many times the requests.
 _MOST_TIMES, _NEXT_TIMES = 50, 10
 # A sweep that settles it in nine of ten cases is enlarged while doubling it adds more than this to
-# its chance. Nine of ten is an average over what the truth may be, and the fewest requests that
-# reach it fail where the truth is near the asked speed-up: 4 % from it 68 % of such advice settled
-# it (simulated), with this rule 90 %.
+# its chance. Nine of ten is an average over possible truths, and the fewest requests that reach it
+# fail where the truth is near the required speed-up: in simulations with the truth 4% away from it,
+# 68% of such advice settled it, with this rule 90%.
 _HARDLY_MORE = 0.01
 _NORMAL = NormalDist()
 _REACH = _NORMAL.inv_cdf(0.975)
 
-# The speed-ups that candidates are ranked by, of decoding or with both prefills included.
+# The speed-up by which candidates are ranked: of decoding, or with both prefills included.
 Kind = Literal["expected", "end_to_end"]
-# Variances of the logarithm of a speed-up: of requests and their timed passes, of the noise of
-# timed cells, and of its not having been decoded.
+# The variance of a log speed-up by cause: requests with their timed passes, the noise of timed
+# cells, and not having been decoded.
 Parts = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
-    """One configuration that may be chosen, and what is known of it. `note` says why its costs are
-    unknown or between which loads they lie; `equal` requests of one length would say as much as its
-    own do.
+    """A configuration that may be chosen, and what is known about it. `note` says why its costs are
+    unknown, or between which loads they are interpolated; `equal` is the number of equally long
+    requests that would carry as much information as its own.
     """
 
     evaluator: Evaluator
     configuration: Configuration
-    along: CandidateRounds  # its rounds along its responses
+    along: CandidateRounds  # the rounds of its responses
     block: Block | None
     measured: Measurement | None
     cells: tuple[Cell, ...]
@@ -108,7 +108,7 @@ class Alternative:
     requests: int = 0
     equal: float = 0.0
     parts: Parts | None = None
-    column: int | None = None  # its own of what is promised at its load
+    column: int | None = None  # its place in `Evaluator.promised`
 
     @property
     def candidate(self) -> Candidate:
@@ -130,25 +130,25 @@ class Alternative:
         return bool(self.cells)
 
     def log(self, by: Kind = "expected") -> Floats | None:
-        """The draws of its log speed-up of a kind [1 + draws]; None where unknown."""
+        """The draws of its log speed-up [1 + draws]; None where unknown."""
         if self.column is None:
             return None
         return self.evaluator.logs(self.configuration.concurrency, by)[self.column]
 
     def value(self, by: Kind) -> float | None:
-        """The expected speed-up of a kind."""
+        """The expected speed-up."""
         log = self.log(by)
         return None if log is None else math.exp(log[0])
 
     def estimate(self, log: Floats | None) -> Estimate | None:
-        """A speed-up with its 95% interval; None of fewer than five requests."""
+        """A speed-up with its 95% interval; None with fewer than five requests."""
         if log is None or self.requests < MIN_REQUESTS:
             return None
         return Estimate(*np.exp([log[0], *quantiles(log[1:], (0.025, 0.975))]).tolist())
 
     @property
     def interval_from(self) -> IntervalParts | None:
-        """Half of the 95% interval that each of its parts alone would leave."""
+        """Half of the 95% interval that would remain if each part were the only one."""
         parts = self.parts
         if parts is None or self.requests < MIN_REQUESTS:
             return None
@@ -156,7 +156,7 @@ class Alternative:
 
     @property
     def drawn_to_others(self) -> float | None:
-        """By what share its expected speed-up is drawn towards those of the other drafts."""
+        """The share by which the other drafts change its expected speed-up."""
         if self.column is None:
             return None
         drawn = self.evaluator.among_drafts(self.configuration.concurrency, "expected")
@@ -164,12 +164,12 @@ class Alternative:
 
     @cached_property
     def expected(self) -> Estimate | None:
-        """The speed-up of decoding."""
+        """The expected speed-up of decoding with its interval."""
         return self.estimate(self.log())
 
     @cached_property
     def tokens_per_round(self) -> float | None:
-        """Over all requests, as replayed; None where rounds are unknown."""
+        """As replayed, over all requests; None where rounds are unknown."""
         along = self.along
         if not along.knows(self.k):
             return None
@@ -177,14 +177,14 @@ class Alternative:
 
     @cached_property
     def measured_rows(self) -> list[int]:
-        """The rows of its decoded responses."""
+        """The rows of its decoded responses among all of them."""
         at = self.along.row_of
         return sorted(at[key] for key in self.measured.keys if key in at) if self.measured else []
 
     @property
     def promised(self) -> tuple[Floats, Floats, Floats, Floats] | None:
-        """Of every response the seconds that passes promise, without a draft and with it, its
-        tokens and its weight; None where rounds or costs are unknown.
+        """For every response: the seconds that passes promise without a draft and with it, its
+        tokens, and its weight; None where rounds or costs are unknown.
         """
         if self.log() is None or not self.along.knows(self.k):
             return None
@@ -194,7 +194,7 @@ class Alternative:
 
     @property
     def timing(self) -> Floats:
-        """What resampled passes change the promised logarithm of its speed-up to [draws]."""
+        """The promised log speed-up by resampled passes [draws]."""
         assert self.block is not None
         at = self.along, self.block, self.configuration.concurrency
         (_, plain), (_, rounds) = (in_seconds(*at, k) for k in (None, self.k))
@@ -202,8 +202,8 @@ class Alternative:
 
     @cached_property
     def slower(self) -> float | None:
-        """δ by the other cells: how much longer than promised its rounds take; None where they say
-        nothing of it.
+        """δ according to the other cells: how much longer than promised its rounds take; None if
+        they say nothing about it.
         """
         own, evaluator = self.configuration, self.evaluator
         if self.column is None or any(cell.promise == "tokens" for cell in self.cells):
@@ -215,7 +215,7 @@ class Alternative:
         return evaluator.without(own if self.cells else None).slower(own, float(step))[0]
 
     def predicted(self, by: Kind = "expected") -> Floats | None:
-        """What the other cells predict of its log speed-up, with draws over requests alone [1 +
+        """Its log speed-up as the other cells predict it, with draws over requests alone [1 +
         draws]; None where unknown.
         """
         concurrency, at = self.configuration.concurrency, self.column
@@ -229,13 +229,11 @@ class Alternative:
 
     @property
     def prediction_error(self) -> float | None:
-        """Predicted over measured speed-up less 1, on the requests that were measured."""
+        """Predicted over measured speed-up minus 1, on the measured requests."""
         return None if self.slower is None else self.error_with(self.slower)
 
     def error_with(self, slower: float) -> float | None:
-        """Predicted over measured speed-up less 1, on the requests that were measured, if rounds
-        took so much longer than promised.
-        """
+        """The prediction error if rounds take longer than promised by `slower`, as a logarithm."""
         measured, promised = self.measured and self.measured.speedup.value, self.promised
         if not measured or promised is None:
             return None
@@ -246,10 +244,10 @@ class Alternative:
 
     @cached_property
     def acceptance_luck(self) -> float | None:
-        """Tokens per round as decoded over those that replay expects of the same responses, less 1;
-        None without replays. It corrects nothing.
+        """Decoded tokens per round over those that replay expects for the same responses, minus 1;
+        None without replays. It is shown but corrects nothing.
 
-        Not 0 where decoded outputs differ from the replayed ones or drafts are sampled.
+        It differs from 0 where decoded outputs differ from the replayed ones or drafts are sampled.
         """
         along, measured = self.along, self.measured
         if measured is None or not along.replays:
@@ -263,16 +261,16 @@ class Alternative:
 
 
 class Evaluator:
-    """Decisions of one run at any concurrency, each computed once, from the `effects`: how much
-    longer than promised decoding takes, by all timed cells. With costs from elsewhere (`foreign`)
-    the run's own decoding does not count.
+    """Decides for one run at any concurrency, each once. The `effects` say how much longer than
+    promised decoding takes, learned from all timed cells. With costs from elsewhere (`foreign`) the
+    run's own decoding does not count.
     """
 
     def __init__(self, run: Run, options: DecisionOptions) -> None:
         self.run, self.options = run, options
         self.foreign = options.costs is not None
         self.source = options.costs or costs_in(run)
-        self.on_engine = bool(self.source.served)  # whether costs are those of an engine's rounds
+        self.on_engine = bool(self.source.served)  # whether costs are seconds of an engine's rounds
         self.by: Kind = "end_to_end" if options.objective == "latency" else "expected"
         self.ks = ks_of(run)
         # With the costs of another run, its requests are resampled too.
@@ -286,51 +284,51 @@ class Evaluator:
     def _effects(self) -> Effects:
         timed, blocks = self.source.run, self.source.blocks
         cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
-        loads = {n for by_concurrency in blocks.values() for n in by_concurrency}
-        loads |= {cell.configuration.concurrency for cell in cells}
+        of_blocks = {n for by_concurrency in blocks.values() for n in by_concurrency}
+        loads = sorted(of_blocks | {cell.configuration.concurrency for cell in cells}) or [1]
         engine = timed is not None and timed.manifest.question.engine is not None
-        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, sorted(loads))
+        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, loads)
         known = [
-            Configuration(candidate.draft, candidate.quant, k, concurrency)
+            Configuration.of(candidate, k, concurrency)
             for candidate in self.run.candidates
-            for concurrency in sorted(loads) or [1]
+            for concurrency in loads
             for k in self.ks
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]
         return Effects(cells, design, known)
 
     def concurrencies(self) -> tuple[int, ...]:
-        """Those of the run's question; with costs from elsewhere, those timed there."""
+        """The loads that the run was asked for; with costs from elsewhere, those timed there."""
         if self.foreign:
             return tuple(
                 sorted({b for c in self.run.candidates for b in self.source.concurrencies(c)})
             )
         if self.run.manifest.question.arrivals != "closed":
-            return (1,)  # requests that came at their times are of one load, which counts as 1
+            return (1,)  # requests sent at their times of arrival make one load, which counts as 1
         return tuple(sorted(self.run.manifest.question.concurrency))
 
     def _candidates(self, concurrency: int) -> list[Candidate]:
-        """The candidates at a load, the control only where it is shown."""
+        """The candidates at a load; the control only where it is shown."""
         shown = concurrency in (*self.options.concurrency, *self.concurrencies())
         return [each for each in self.run.candidates if shown or each.draft != SELF]
 
     @remembered
     def measured(self, concurrency: int) -> dict[tuple[Candidate, int], Measurement]:
-        """What was decoded by the runner that costs come from."""
+        """What the runner that costs come from has decoded."""
         return {} if self.foreign else measurements(self.run, concurrency)
 
     @remembered
     def decoded(self, candidate: Candidate) -> frozenset[Key]:
-        """The responses on which a candidate was decoded at some load."""
+        """The responses on which a candidate was decoded at any load."""
         decodes = () if self.foreign else self.run.decodes
         return frozenset(row.key for row in decodes if row.candidate == candidate)
 
     @remembered
     def promised(self, concurrency: int) -> Promised:
-        """What every candidate promises at a load."""
+        """What the timed passes promise for every candidate at a load."""
         cells, alone = self.cells, dict[Configuration, Sequence[TimedRun]]()
         for (of, k), measurement in self.measured(concurrency).items():
-            configuration = Configuration(of.draft, of.quant, k, concurrency)
+            configuration = Configuration.of(of, k, concurrency)
             if any(cell.promise == "tokens" for cell in cells.get(configuration, ())):
                 alone[configuration] = measurement.runs
         by_tokens_alone, every = {c.candidate for c in alone}, {}
@@ -345,7 +343,7 @@ class Evaluator:
 
     @remembered
     def alternatives(self, concurrency: int) -> tuple[Alternative, ...]:
-        """Every candidate at every k of the run's question at which anything is known of it."""
+        """Every candidate at every k that the run was asked for, if anything is known there."""
         here, parts = self.promised(concurrency), self._parts(concurrency)
         column_of = {each: column for column, each in enumerate(here.configurations)}
         found = []
@@ -353,7 +351,7 @@ class Evaluator:
             reaches = candidate_rounds(self.run, candidate).reaches
             decoded = {k for of, k in self.measured(concurrency) if of == candidate}
             for k in (k for k in self.ks if reaches(k) or k in decoded):
-                configuration = Configuration(candidate.draft, candidate.quant, k, concurrency)
+                configuration = Configuration.of(candidate, k, concurrency)
                 at = column_of.get(configuration)
                 found.append(
                     Alternative(
@@ -375,7 +373,7 @@ class Evaluator:
 
     @remembered
     def logs(self, concurrency: int, by: Kind) -> list[Floats | None]:
-        """The draws of every log speed-up of a kind, by column [1 + draws]; None where unknown."""
+        """The draws of every log speed-up [1 + draws], by column; None where unknown."""
         every = self.log_parts(concurrency, by).every + self.among_drafts(concurrency, by)
         return [_known(log) for log in np.ascontiguousarray(every.T)]
 
@@ -391,17 +389,17 @@ class Evaluator:
 
     @remembered
     def log_parts(self, concurrency: int, by: Kind) -> _Logs:
-        """The log speed-ups of a kind, and what draws of requests and of time add to them."""
+        """The log speed-ups, and what draws of requests and of time add to them."""
         here = self.promised(concurrency)
-        if self.on_engine:  # whose rounds are as long as those of the requests that were answered
+        if self.on_engine:  # its rounds are known from the answered requests alone
             cells = [c for c in self.effects.cells if c.configuration.concurrency == concurrency]
             fewest = min((cell.equal for cell in cells), default=math.inf)
             here = replace(here, equal=np.minimum(here.equal, fewest))
         return _drawn_logs(here, self._longer(concurrency), prefills=by == "end_to_end")
 
     def shown(self, timed: Sequence[Alternative]) -> Floats:
-        """Log speed-ups that one more timing of each would show, requests apart [draws,
-        alternatives].
+        """The log speed-ups that one more timing of each alternative would show, without the draws
+        of requests [draws, alternatives].
         """
         found, noises = [], np.array([each.noise for each in self.effects.grid])
         normal, noise = generator_of("cells").standard_normal, noises[self.effects.given]
@@ -420,9 +418,7 @@ class Evaluator:
         return between(self.source.blocks.get(candidate, {}), concurrency)
 
     def _parts(self, concurrency: int) -> list[Parts | None]:
-        """The variance of every log speed-up in its parts, by column; one more cell would take the
-        last away.
-        """
+        """The variance of every log speed-up by cause, by column; decoding it removes the last."""
         here, logs = self.promised(concurrency), self.log_parts(concurrency, self.by)
         chances, grid = self.effects.chances, self.effects.grid
         noise = 2 * float(chances @ [each.noise**2 for each in grid])
@@ -438,8 +434,8 @@ class Evaluator:
 
     @remembered
     def among_drafts(self, concurrency: int, by: Kind) -> Floats:
-        """What to add to the draws of each draft, since the true speed-ups of drafts at their best
-        k's are taken to be normal with an unknown spread [1 + draws, configurations].
+        """What shrinking drafts towards each other adds to their draws, since their true speed-ups
+        at the best k are taken to be normal with an unknown spread [1 + draws, configurations].
         """
         logs, best = self.log_parts(concurrency, by).every, dict[Candidate, int]()
         configurations = self.promised(concurrency).configurations
@@ -460,14 +456,14 @@ class Evaluator:
             off = estimates - one @ inverse @ estimates / precision
             log = np.linalg.slogdet(inverse)[1] - math.log(precision) - off @ inverse @ off
             options.append(log / 2 + math.log(sd) - math.log1p((sd / DRAFTS_DIFFER) ** 2))
-            # Given the spread, the mean of the truth is estimate - error · inverse · off.
+            # Given the spread, the true speed-ups have the mean estimate - error · inverse · off.
             pull = -error @ inverse @ (np.eye(count) - np.outer(one, one @ inverse) / precision)
             pulls.append(pull)
             shapes.append(reshaped(error, error + pull @ error) - np.eye(count))
         chances = np.exp(np.array(options) - max(options))
         chances /= chances.sum()
         chosen = generator_of("among drafts").choice(len(chances), p=chances, size=RESAMPLES)
-        moved = np.zeros((RESAMPLES + 1, count + 1))  # nothing of the control
+        moved = np.zeros((RESAMPLES + 1, count + 1))  # the last column, of the control, stays 0
         moved[0, :-1] = sum(c * pull for c, pull in zip(chances, pulls, strict=True)) @ estimates
         for at, pull in enumerate(pulls):
             rows = np.flatnonzero(chosen == at)
@@ -478,14 +474,14 @@ class Evaluator:
 
     @remembered
     def at(self, concurrency: int, only: Candidate | None = None) -> DecisionAt:
-        """The decision at one load, among all candidates or the k's of one."""
+        """The decision at one load, among all candidates or for one candidate alone."""
         every = self.alternatives(concurrency)
         return DecisionAt(self, concurrency, tuple(a for a in every if only in (None, a.candidate)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Logs:
-    """Log speed-ups [configurations], and what draws of requests and of time add to them [draws,
+    """Log speed-ups [configurations], and what drawn requests and drawn times add to them [draws,
     configurations].
     """
 
@@ -500,8 +496,8 @@ class _Logs:
 
 
 def _drawn_logs(here: Promised, longer: Sequence[Floats], *, prefills: bool) -> _Logs:
-    """The logarithms of speed-ups from what is promised and how much longer it takes. Draws of few
-    requests are spread as Student's t of as many equal ones.
+    """Log speed-ups from the promised seconds and how much longer decoding takes. The draws of few
+    requests are widened to Student's t with as many equal ones.
     """
 
     promised = np.stack([here.plain, here.rounds], axis=-1)
@@ -530,7 +526,7 @@ def _known(log: Floats) -> Floats | None:
 
 @dataclass(frozen=True, eq=False)
 class DecisionAt:
-    """The alternatives at one concurrency and the decision between them."""
+    """The alternatives at one concurrency, and the decision between them."""
 
     evaluator: Evaluator
     concurrency: int
@@ -538,32 +534,39 @@ class DecisionAt:
 
     @property
     def by(self) -> Kind:
-        """The speed-up that decides."""
+        """The kind of speed-up that decides."""
         return self.evaluator.by
 
     @property
     def min_speedup(self) -> float:
-        """The speed-up that was asked for."""
+        """The smallest speed-up worth speculating for."""
         return self.evaluator.options.min_speedup
 
     @cached_property
     def breaks(self) -> Mapping[Configuration, tuple[str, ...]]:
         """The limits that alternatives break, in words."""
         options, run = self.evaluator.options, self.evaluator.run
-        found = {a.configuration: broken_limits(a, options, run) for a in self.alternatives}
-        return {configuration: broken for configuration, broken in found.items() if broken}
+        return {
+            each.configuration: broken
+            for each in self.alternatives
+            if (broken := broken_limits(each, options, run))
+        }
 
     @cached_property
     def competing(self) -> tuple[Alternative, ...]:
         """The alternatives of known speed that keep the limits, without the control."""
-        known = [a for a in self.alternatives if a.log(self.by) is not None]
-        drafts = [a for a in known if a.candidate.draft != SELF]
-        allowed = (a for a in drafts if a.configuration not in self.breaks)
-        return tuple(sorted(allowed, key=lambda a: a.name))
+        found = [
+            each
+            for each in self.alternatives
+            if each.candidate.draft != SELF
+            and each.log(self.by) is not None
+            and each.configuration not in self.breaks
+        ]
+        return tuple(sorted(found, key=lambda each: each.name))
 
     @cached_property
     def _drawn(self) -> Floats:
-        """Log speed-ups of plain decoding and of every competing alternative [draws, 1 +
+        """The log speed-ups of plain decoding, 0, and of every competing alternative [draws, 1 +
         competing].
         """
         logs = [np.zeros(RESAMPLES), *(a.log(self.by)[1:] for a in self.competing)]  # type: ignore[index]
@@ -576,8 +579,8 @@ class DecisionAt:
         return found
 
     def gain(self, timed: Sequence[Alternative]) -> float:
-        """How much faster a choice is expected to be, as a logarithm, that is made after some were
-        timed once more (the knowledge gradient of correlated beliefs, Frazier et al. 2009).
+        """How much faster the choice is expected to be, as a logarithm, if these are timed once
+        more before it is made (the knowledge gradient of correlated beliefs, Frazier et al. 2009).
         """
         if not timed:
             return 0.0
@@ -587,7 +590,7 @@ class DecisionAt:
         return float((expected + shown @ learned).max(axis=1).mean() - expected.max())
 
     def loss(self, choice: Alternative | None) -> float:
-        """The share of the best's speed that a choice loses on average; None: plain decoding."""
+        """The share of the best speed that a choice loses on average; None: plain decoding."""
         return float(1 - self._shares[:, self._column(choice)].mean())
 
     def probability(self, choice: Alternative | None) -> float:
@@ -595,7 +598,7 @@ class DecisionAt:
         return float((self._shares[:, self._column(choice)] >= 1 - TIMING_NOISE).mean())
 
     def chance(self, one: Alternative, other: Alternative) -> float:
-        """How likely the first is faster than the second."""
+        """How likely the first is the faster one."""
         faster = self._drawn[:, self._column(one)] > self._drawn[:, self._column(other)]
         return float(faster.mean())
 
@@ -604,12 +607,12 @@ class DecisionAt:
 
     @cached_property
     def leader(self) -> Alternative | None:
-        """The smallest of those that are expected to lose least; None where no speed is known."""
+        """The alternative that ranks first; None where no speed is known."""
         return self.best_of(self.competing)
 
     def best_of(self, some: Sequence[Alternative]) -> Alternative | None:
-        """The smallest draft of these at its smallest k, among those that lose hardly more than the
-        best on average and pay as surely.
+        """The smallest draft at its smallest k, among those that lose hardly more than the best on
+        average and pay off as surely.
         """
         losses = {each: self.loss(each) for each in some}
         best = min(losses, key=lambda each: losses[each], default=None)
@@ -633,22 +636,23 @@ class DecisionAt:
 
     @property
     def best_of_draft(self) -> Alternative | None:
-        """The leader; where nothing competes (the control, broken limits) the fastest."""
+        """The leader; the fastest where nothing competes (the control, or limits are broken)."""
         known = [a for a in self.alternatives if a.log(self.by) is not None]
         return self.leader or max(known, key=lambda a: a.value(self.by) or 0.0, default=None)
 
     @cached_property
     def runner_up(self) -> Alternative | None:
         """The fastest of the other candidates, each at the k that leads among its own."""
-        others = {a.candidate: None for a in self.competing}
-        leaders = (self.evaluator.at(self.concurrency, candidate).leader for candidate in others)
-        bests = (a for a in leaders if a and self.leader and a.candidate != self.leader.candidate)
-        return max(bests, key=lambda a: a.value(self.by) or 0.0, default=None)
+        leader, at = self.leader, self.evaluator.at
+        candidates = dict.fromkeys(each.candidate for each in self.competing)
+        bests = [at(self.concurrency, each).leader for each in candidates]
+        others = [each for each in bests if each and leader and each.candidate != leader.candidate]
+        return max(others, key=lambda each: each.value(self.by) or 0.0, default=None)
 
     @cached_property
     def deciding(self) -> Estimate | None:
-        """The deciding speed-up; None where the leader's requests are too few for an interval, or
-        so unequal that they count as too few.
+        """The deciding speed-up; None where the leader has too few requests for an interval, or so
+        unequal ones that they count as too few.
         """
         leader = self.leader
         if leader is None or round(leader.equal) < MIN_REQUESTS:
@@ -658,7 +662,7 @@ class DecisionAt:
     @cached_property
     def impossible(self) -> str | None:
         """Why the deciding speed-up cannot be true; None where it can. A round takes at least as
-        long as a target step, so no speed-up exceeds the tokens of a round.
+        long as a target step, so no speed-up exceeds the tokens per round.
         """
         if self.leader is None or self.deciding is None:
             return None
@@ -669,7 +673,7 @@ class DecisionAt:
 
     @cached_property
     def decision(self) -> Decision:
-        """Whether to speculate at this concurrency; not where no configuration keeps the limits."""
+        """Whether to speculate at this concurrency: no, if no configuration keeps the limits."""
         shown = [a for a in self.alternatives if a.candidate.draft != SELF]
         if shown and all(a.configuration in self.breaks for a in shown):
             return "do_not_speculate"
@@ -677,12 +681,12 @@ class DecisionAt:
 
     @property
     def choice(self) -> Alternative | None:
-        """The leader, where the decision is to speculate."""
+        """The leader if the decision is to speculate."""
         return self.leader if self.decision == "speculate" else None
 
     @property
     def k(self) -> int | None:
-        """The draft length that is chosen; 0: do not speculate, None: open."""
+        """The chosen draft length; 0: do not speculate, None: open."""
         if self.choice is not None:
             return self.choice.k
         return 0 if self.decision == "do_not_speculate" else None
@@ -715,7 +719,7 @@ class DecisionAt:
 
     @cached_property
     def settled_by(self) -> Remedy | None:
-        """The kind of measuring that would settle an open decision; None where none would."""
+        """What to measure to settle an open decision; None if nothing would."""
         leader, run = self.leader, self.evaluator.run
         if not (run.has_baseline or self.evaluator.foreign):
             return "baseline"
@@ -730,12 +734,13 @@ class DecisionAt:
 
     @cached_property
     def larger_sweep(self) -> LargerSweep | None:
-        """The least sweep that settles an open decision in nine of ten cases, or the next worth
-        trying; None where it is not the size of the sample that leaves it open.
+        """The smallest sweep that settles an open decision in nine of ten cases, or the next one
+        worth trying; None if a larger sample is not what it takes.
 
-        More requests narrow the part of requests, more processes that of cells. The truth lies
-        somewhere in the present interval, the next estimate around it (assurance, O'Hagan, Stevens
-        & Campbell 2005): to take the present estimate for the truth would promise too much.
+        More requests narrow the requests' part of the interval, more processes the cells' part. The
+        truth lies somewhere in the present interval, and the next estimate around it (assurance,
+        O'Hagan, Stevens & Campbell 2005): taking the present estimate as the truth would promise
+        too much.
         """
         leader, run, deciding = self.leader, self.evaluator.run, self.deciding
         if self.settled_by != "sample" or leader is None or deciding is None or not leader.parts:
@@ -746,7 +751,7 @@ class DecisionAt:
         if requests <= 1e-12:
             return None
         distance = math.log(deciding.value / least)
-        # As wide as the interval on the asked one's side.
+        # As wide as the interval is on the side of the required speed-up.
         end = deciding.low if distance > 0 else deciding.high
         total = requests + cells + undecoded
         scale = (math.log(deciding.value / end) / _REACH) ** 2 / total
@@ -768,7 +773,7 @@ class DecisionAt:
 
         def sweep(times: float, count: int) -> LargerSweep:
             larger = math.ceil(times * leader.requests)
-            # A k that joined in a later turn has fewer starts than the sweep was asked for.
+            # A k that was added in a later turn has fewer starts than the sweep was asked for.
             joined = max(getattr(self.evaluator.effects.design, "turns", now) - now, 0)
             few = rows if larger > rows else None
             return LargerSweep(larger, count + joined, chance(times, count), few)
@@ -788,7 +793,7 @@ class DecisionAt:
 
 
 def decide(expected: Estimate | None, min_speedup: float) -> Decision:
-    """Compare the interval of a speed-up with the asked one plus timing noise."""
+    """Compare the interval of a speed-up with the required minimum plus timing noise."""
     least = min_speedup * (1 + TIMING_NOISE)
     if expected is None or expected.low <= least < expected.high:
         return "inconclusive"

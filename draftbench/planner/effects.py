@@ -1,17 +1,18 @@
-"""One linear model of all timed cells: how much longer than promised decoding takes, and how surely
-that is known of configurations that were timed and of others.
+"""One linear model of all timed cells: how much longer than promised decoding takes, and how well
+that is known for configurations that were timed and for others.
 
     log(seconds of a cell / seconds promised) = plain(block, b) + [k > 0] · δ(draft, k, b) + noise
 
     built-in  δ = runner + runner at b + draft + draft at b + k + k at b + o at b · step / round
     engine    rounds over k: lines of one level with the same bends at b, a slope for each draft;
               starts + drift · place
-    tokens    δ is the configuration's own, where neither passes nor rounds are known
+    tokens    every configuration has its own δ, where neither passes nor rounds are known
 
-All effects are normal around 0 with the standard deviations below, so given the noise of a cell,
-and for the built-in decoder how much drafts differ, they are drawn exactly; these two are unknown,
-and drawn from a grid. A draft, k or concurrency without a cell has the effects that others leave
-likely; between two timed concurrencies effects are linear in log b. log speed-up = promised - δ.
+All effects are normal around 0 with the standard deviations below. Given the noise of a cell and,
+for the built-in decoder, how much drafts differ, they are drawn exactly; these two are unknown and
+drawn from a grid. A draft, k or concurrency without a cell gets its effects from what the others
+make likely; between two timed concurrencies effects are linear in log b. log speed-up = promised -
+δ.
 """
 
 from __future__ import annotations
@@ -34,33 +35,33 @@ from draftbench.planner.passes import rising
 from draftbench.planner.recommendation import Configuration
 from draftbench.records import Candidate
 
-# Standard deviations of effects before any cell was seen. Those of a configuration together are
-# about 5 %: 44 decoded ones of real runs were 4.5 % (root mean square) off what passes promise.
+# Standard deviations of effects before any cell is seen. For one configuration they add up to about
+# 5%: 44 decoded ones of real runs were 4.5% (root mean square) off what passes promise.
 FREE, RUNNER, DRAFT, AT_CONCURRENCY, K = 2.0, 0.03, 0.03, 0.015, 0.012
 # Target steps that a round may take beyond its passes.
 CONSTANT = 0.06
-# The noise of a cell (sd): what is usual, and as many degrees of freedom it counts as.
+# The usual noise of a cell (sd), and how many degrees of freedom this prior counts as.
 CELL_NOISE, CELL_FREEDOM = 0.012, 2.0
-# That of a start of an engine: half of all machines have 3.5 to 12 %. Starts of a server scattered
-# by 2.1 to 2.5 % (25 kinds of llama-server), by 3.1 % (a larger model) and, of vLLM on a busy
-# machine, by 6.5 to 8.7 %. Where no server was started twice, nothing can show more noise than any
-# of these had, and by default there is none over 10 %.
+# The same for a start of an engine's server: half of all machines have 3.5 to 12%. Starts scattered
+# by 2.1 to 2.5% (25 kinds of llama-server), by 3.1% (a larger model) and, for vLLM on a busy
+# machine, by 6.5 to 8.7%. If no server was started twice, nothing can show more noise than that, so
+# noise over 10% is then ruled out.
 START_NOISE, START_FREEDOM, MOST_BY_DEFAULT = 0.04, 1.0, 0.1
 # How much the slope of an engine's rounds over k changes from one k to the next (sd), as a share of
-# it. Three drafts on llama.cpp, every pair of eight started k's: 294 rounds between the two were
-# off the line by 3.7 % (root mean square), 180 below them by 11 %.
+# the slope. With three drafts on llama.cpp and every pair of eight started k's, 294 rounds between
+# the pair were off the line by 3.7% (root mean square), 180 below it by 11%.
 BEND = 0.28
-# How much the levels of two drafts' lines differ (sd), in target steps: what a round takes however
-# many tokens are drafted is mostly the target's.
+# How much the levels of two drafts' lines differ (sd), in target steps: what a round takes
+# regardless of k is mostly the target's part.
 LEVEL = 0.1
-# Less likely values of the grid are not drawn.
+# Grid points less likely than this are not drawn.
 _UNLIKELY = 1e-4
 
 Effect = tuple[object, ...]
 
 
 class Part(NamedTuple):
-    """What an effect with this prior standard deviation adds to a logarithm."""
+    """How much an effect, with its prior standard deviation, counts in a logarithm."""
 
     effect: Effect
     sd: float
@@ -81,9 +82,9 @@ class _Given:
 
 @dataclass(eq=False)
 class Effects:
-    """The effects of a run's cells, drawn: `mean` [1 + draws, effects] are those that each draw of
-    requests makes likely, `noise` [draws, effects] what cells leave open, `given` [draws] the point
-    of the grid that each draw has.
+    """The effects of a run's cells, drawn: `mean` [1 + draws, effects] holds what each draw of
+    requests makes likely, `noise` [draws, effects] what the cells leave open, `given` [draws] the
+    grid point of each draw.
     """
 
     cells: Sequence[Cell]
@@ -93,7 +94,7 @@ class Effects:
 
     def __post_init__(self) -> None:
         rows = [self._row(self.design.cell(cell)) for cell in self.cells]
-        for each in self.known:  # so that the effects of all have their place
+        for each in self.known:  # so that every effect has a column
             for parts in (self.design.plain(each), self.design.rounds(each, 1.0)):
                 self._row(parts)
         # By name, so that no draw depends on the order of candidates or requests.
@@ -146,8 +147,8 @@ class Effects:
     def _learned(
         self, given: _Given, inverse: Floats, cells: npt.NDArray[np.bool_]
     ) -> tuple[Floats, Floats]:
-        """By how much some cells move the effects [effects, cells], and the covariance of the
-        effects that they leave [effects, effects].
+        """How far some cells move the effects [effects, cells], and the covariance that they leave
+        [effects, effects].
         """
         z, variances = self.z[cells], given.prior**2
         gain = (variances[:, None] * z.T) @ inverse
@@ -172,14 +173,14 @@ class Effects:
     def longer(
         self, configurations: Sequence[Configuration], steps: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """By how much longer than promised plain decoding and rounds take, as logarithms [...,
-        configurations, 2]: the estimate, what draws of requests change it to [draws, ...], and what
-        cells leave open [draws, ...].
+        """How much longer than promised plain decoding and rounds take, as logarithms [...,
+        configurations, 2]: the estimate, its values under drawn requests [draws, ...], and its
+        values within what the cells leave open [draws, ...].
         """
         design, rows, offsets = self.design, list[dict[Effect, float]](), list[float]()
         for each, step in zip(configurations, steps.tolist(), strict=True):
             rows += map(self._row, (design.plain(each), design.rounds(each, step)))
-            offsets += design.offset(at_k(each, 0)), design.offset(each)
+            offsets += design.offset(each.at(0)), design.offset(each)
         sides = self._matrix(rows).T
         both = self.mean @ sides + np.array(offsets), self.noise @ sides
         requests, time = (each.reshape(len(each), len(configurations), 2) for each in both)
@@ -188,9 +189,7 @@ class Effects:
         return requests[0], requests[1:], time
 
     def without(self, left_out: Callable[[Configuration], bool]) -> Left:
-        """As if the cells of some configurations had not been timed, at the likeliest point of the
-        grid.
-        """
+        """The effects as if some configurations had not been timed, at the likeliest grid point."""
         given = self.grid[int(self.chances.argmax())]
         rest = np.array([not left_out(cell.configuration) for cell in self.cells], dtype=bool)
         z = self.z[rest]
@@ -214,25 +213,20 @@ class Left:
         both = design.plain(configuration), design.rounds(configuration, step)
         plain, rounds = effects._matrix([effects._row(parts) for parts in both])
         row = rounds - plain
-        offset = design.offset(configuration) - design.offset(at_k(configuration, 0))
+        offset = design.offset(configuration) - design.offset(configuration.at(0))
         return float(row @ self.mean) + offset, math.sqrt(max(row @ self.covariance @ row, 0.0))
 
 
-def at_k(configuration: Configuration, k: int) -> Configuration:
-    """The configuration at another k; 0 is decoding without a draft."""
-    return Configuration(configuration.draft, configuration.quant, k, configuration.concurrency)
-
-
 def root(covariance: Floats) -> Floats:
-    """The symmetric square root of a covariance, which the order of its rows does not change."""
+    """The symmetric square root of a covariance; it does not depend on the order of the rows."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     found: Floats = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
     return found
 
 
 def reshaped(one: Floats, other: Floats) -> Floats:
-    """The symmetric matrix that gives draws of one covariance another, and moves them least
-    (Olkin & Pukelsheim 1982).
+    """The symmetric matrix that turns draws with one covariance into draws with another and moves
+    them least (Olkin & Pukelsheim 1982).
     """
     side = root(one)
     inverse = np.linalg.pinv(side)
@@ -241,10 +235,10 @@ def reshaped(one: Floats, other: Floats) -> Floats:
 
 
 class BuiltInDesign:
-    """Cells of the built-in decoder; every process decodes without a draft next to each.
+    """Cells of the built-in decoder; every process also decodes without a draft, next to each.
 
-    `noises` and `spreads` are the grid; effects whose name begins with one of `scaled` are times
-    the spread, those of `noisy` times the noise.
+    `noises` and `spreads` make the grid; the prior of effects whose name begins with one of
+    `scaled` is multiplied by the spread, that of `noisy` ones by the noise.
     """
 
     noises: Floats = np.geomspace(0.003, 0.12, 14)
@@ -254,12 +248,9 @@ class BuiltInDesign:
     noisy: tuple[str, ...] = ()
 
     def __init__(self, cells: Sequence[Cell], concurrencies: Sequence[int]) -> None:
-        self.concurrencies = sorted(
-            {*concurrencies, *(c.configuration.concurrency for c in cells)}
-        ) or [1]
-        self.alone = {c.configuration for c in cells if c.promise == "tokens"}
-        # By tokens a cell says how long they took: its offset is that of the baseline next to it.
-        self._offsets = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
+        self.concurrencies = concurrencies
+        # A cell known by tokens says how long these took: its offset is that of its baseline.
+        self.alone = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
         self.processes: dict[tuple[Candidate, int], list[str]] = defaultdict(list)
         for cell in cells:
             if cell.configuration.k == 0:
@@ -267,8 +258,8 @@ class BuiltInDesign:
                 self.processes[of].append(cell.process)
 
     def offset(self, configuration: Configuration) -> float:
-        """A first guess of the logarithm of its cells, so that effects are small."""
-        return self._offsets.get(at_k(configuration, 0), 0.0)
+        """A first guess of the logarithm of its cells, which keeps the effects small."""
+        return self.alone.get(configuration.at(0), 0.0)
 
     def cell(self, cell: Cell) -> Iterator[Part]:
         """The effects of a cell, without its offset."""
@@ -278,7 +269,7 @@ class BuiltInDesign:
             yield from self._slower(own, cell.step)
 
     def plain(self, configuration: Configuration) -> Iterator[Part]:
-        """The effects of decoding without a draft next to a configuration."""
+        """The effects of decoding without a draft, next to a configuration."""
         for concurrency, weight in around(configuration.concurrency, self.concurrencies):
             names = self.processes.get((configuration.candidate, concurrency), [])
             for name in names:
@@ -286,9 +277,7 @@ class BuiltInDesign:
                 yield Part(effect, FREE, weight / len(names))
 
     def rounds(self, configuration: Configuration, step: float) -> Iterator[Part]:
-        """The effects of decoding with it; `step` is the share of a target step in a round's
-        passes.
-        """
+        """The effects of decoding with it; `step` is a target step over the passes of a round."""
         yield from self.plain(configuration)
         yield from self._slower(configuration, step)
 
@@ -312,7 +301,7 @@ class BuiltInDesign:
 
 
 def around(concurrency: int, timed: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """The timed loads around one with their weights, which are linear in its logarithm."""
+    """The timed loads around a load, with weights that are linear in its logarithm."""
     low = max((each for each in timed if each <= concurrency), default=timed[0])
     high = min((each for each in timed if each >= concurrency), default=timed[-1])
     share = math.log(concurrency / low) / math.log(high / low) if low < high else 0.0
@@ -322,9 +311,9 @@ def around(concurrency: int, timed: Sequence[int]) -> Iterator[tuple[int, float]
 
 
 class _Lines(NamedTuple):
-    """First lines through the rounds of all drafts at one load, in seconds by k = 1, …; the seconds
-    of a `step`; how bends move every line [ks, bends]; and whether lines begin at the step, since
-    no draft was started at two k's.
+    """First lines through the rounds of all drafts at one load, in seconds for k = 1, …; the
+    seconds of a `step`; how bends move every line [ks, bends]; and whether the lines begin at the
+    step, because no draft was started at two k's.
     """
 
     seconds: Mapping[Candidate, Floats]
@@ -334,13 +323,13 @@ class _Lines(NamedTuple):
 
 
 class EngineDesign:
-    """Starts of an engine's servers. A round is a target pass over k + 1 tokens, which costs every
-    draft the same, and k steps of the draft. So over k the rounds of a load lie on lines of one
-    level, nearly, and with the same bends (integrated Brownian motion: its mean is the smoothing
-    spline of Wahba 1978), and what one draft shows of these counts for all. The level is apart from
-    the target step, since the first drafted token costs more than each further one. The drift, how
-    much slower the machine gets from each start to the next, is about as large as the noise; it
-    shows where drafts were started in several turns.
+    """Starts of an engine's servers. A round is a target pass over k + 1 tokens, which costs the
+    same with every draft, and k draft steps. So over k the rounds at one load lie on lines of
+    nearly the same level and with the same bends (integrated Brownian motion: its mean is the
+    smoothing spline of Wahba 1978), and what one draft shows of these counts for all. The level is
+    not the target step, since the first drafted token costs more than each further one. The drift,
+    how much slower the machine gets from one start to the next, is about as large as the noise; it
+    shows if drafts were started in several turns.
     """
 
     spreads: tuple[float, ...] = (1.0,)
@@ -410,15 +399,15 @@ class EngineDesign:
                 yield Part(("bend", configuration.concurrency, n), 1.0, value)
 
     def started_beside(self, configuration: Configuration) -> bool:
-        """Whether its draft was started at another k at this load."""
+        """Whether its draft was also started at another k at this load."""
         at = configuration.candidate, configuration.concurrency
         others = self.started - {configuration}
         return any((each.candidate, each.concurrency) == at for each in others)
 
     def monotone(self, configurations: Sequence[Configuration], longer: Floats) -> Floats:
-        """Rounds of a draft made to take no less time at a larger k: of started k's the nearest
-        such values count (Lin & Dunson 2014), of others what lies between those, and no less than
-        a target step [draws, configurations, 2].
+        """Make a draft's rounds take no less time at a larger k [draws, configurations, 2]: values
+        at started k's become the nearest rising ones (Lin & Dunson 2014), others are kept between
+        these, and none is below a target step.
         """
         found = longer.copy()
         by_draft = defaultdict(list)
@@ -446,7 +435,7 @@ Design = BuiltInDesign | EngineDesign
 def _first_lines(
     step: float, by_draft: Mapping[Candidate, Mapping[int, Sequence[float]]], largest: int
 ) -> _Lines:
-    """Lines of one level through the started k's, no lower than a step."""
+    """Lines with one level through the started k's, nowhere below a target step."""
     drafts = sorted(by_draft, key=str)
     points = [(of, k, math.exp(np.mean(by_draft[of][k]))) for of in drafts for k in by_draft[of]]
     from_step = len(points) == len(drafts)

@@ -1,5 +1,5 @@
 """The alternatives of a decision → `Evaluation`s: figures with intervals, and why each was not
-chosen. Also how far predictions were off.
+chosen. Also how far off predictions were.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from draftbench.planner.decide import (
     DecisionAt,
     Evaluator,
 )
-from draftbench.planner.effects import at_k
 from draftbench.planner.recommendation import (
     CheckedPrediction,
     Evaluation,
@@ -43,14 +42,14 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
     best_of_each = []
     for candidate in dict.fromkeys(each.candidate for each in decided.alternatives):
         at_every_k = [each for each in decided.alternatives if each.candidate == candidate]
-        # By memory another k may lead among all candidates than among those of one draft.
+        # Because of memory, another k may lead among all candidates than within one draft.
         best = decided.leader
         if best is None or best.candidate != candidate:
             best = decided.evaluator.at(decided.concurrency, candidate).best_of_draft
         best_of_each.append(best)
         rate = alpha(at_every_k[0].along.replays)
         samples |= {each: {"alpha": rate} | _samples(each, run) for each in at_every_k}
-    # All at once, since requests are drawn once for all figures that are asked for together.
+    # All at once, since requests are drawn once for the figures that are computed together.
     intervals = iter(estimates([each for of in samples.values() for each in of.values()]))
     found = []
     for each, of in samples.items():
@@ -61,7 +60,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
 
 
 def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decode]]:
-    """The answers of a serving engine, with or without a baseline."""
+    """A serving engine's answers with this configuration, whether there is a baseline or not."""
     concurrency = alternative.configuration.concurrency
     return runs_at(run, alternative.candidate, alternative.k, concurrency) if run.served else []
 
@@ -74,8 +73,8 @@ def _samples(alternative: Alternative, run: Run) -> dict[str, Sample | None]:
         counted = measured.counted
     elif answers := _answers(alternative, run):
         counted = counted_along(answers)
-    # A draft that cannot be replayed has the engine's τ at k's that were started, at others that of
-    # the positions that it counted.
+    # A draft that cannot be replayed has the engine's τ at k's that were started, and at others the
+    # τ that follows from the positions that the engine counted.
     expected = along.trajectories, along.at(alternative.k)
     replayed = expected if along.replays else counted or expected
     return {
@@ -96,11 +95,11 @@ def _evaluation(
     alone: Mapping[str, float | None],
     best: bool,
 ) -> Evaluation:
-    """One configuration.
+    """One configuration with its figures.
 
     Args:
-        figures: by field, those of `_samples` and α of its candidate.
-        alone: likewise, values that have no interval.
+        figures: those of `_samples` and the candidate's α, by field.
+        alone: values that have no interval, by field.
         best: whether this is the candidate's best k.
     """
     along, block, k = alternative.along, alternative.block, alternative.k
@@ -108,7 +107,7 @@ def _evaluation(
     ratio = block.draft_cost_ratio(along.context) if block else None
     verify = block.verify_ratio(k + 1, along.context) if block else None
     competes, evaluator = alternative in decided.competing, decided.evaluator
-    beside = evaluator.cells.get(at_k(configuration, 0), ())
+    beside = evaluator.cells.get(configuration.at(0), ())
     counted, most = _experts_read(alternative, evaluator.source.run)
     return Evaluation(
         draft=alternative.candidate.draft,
@@ -146,14 +145,14 @@ def _evaluation(
 
 
 def _over_passes(cells: Sequence[Cell]) -> float | None:
-    """Measured seconds over those of their passes; None where either is unknown."""
+    """Measured seconds over the seconds of their passes; None where either is unknown."""
     known = [float(cell.log[0]) for cell in cells if cell.promise == "passes"]
     return math.exp(mean(known)) if known else None
 
 
 def _experts_read(alternative: Alternative, timed: Run | None) -> tuple[float | None, float | None]:
-    """The target's experts that the timed passes over k + 1 tokens read in a layer, and at most;
-    between timed sizes on a straight line.
+    """How many of the target's experts the timed passes over k + 1 tokens read in a layer, linear
+    between timed sizes; and how many they could read at most.
     """
     facts = timed.facts_of(None) if timed else None
     if timed is None or facts is None or facts.mixture is None:
@@ -175,8 +174,8 @@ def _experts_read(alternative: Alternative, timed: Run | None) -> tuple[float | 
 
 
 def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:
-    """Why an alternative lost: to plain decoding, to another k of its draft, or to another draft;
-    of the leader, why it is not chosen.
+    """Why an alternative lost to plain decoding, to another k of its draft, or to another draft;
+    for the leader, why it was not chosen.
     """
     leader, speed = decided.leader, alternative.value(decided.by)
     if alternative.candidate.draft == SELF:
@@ -208,8 +207,8 @@ def why_not(alternative: Alternative, decided: DecisionAt, run: Run) -> str:
 def _tie(
     alternative: Alternative, leader: Alternative, speeds: tuple[float, float], more: float
 ) -> str:
-    """What decided between the leader and an alternative that is expected to lose hardly `more`, or
-    less (below 0).
+    """What decided between the leader and an alternative whose expected loss is hardly larger, by
+    `more`, or smaller (below 0).
     """
     this, best = (f"{speed:.2f}×" for speed in speeds)
     both = this if this == best else f"{this} against {best}"
@@ -228,10 +227,10 @@ def _tie(
 def _economy(
     alternative: Alternative, decided: DecisionAt, speed: float, best: float | None = None
 ) -> str:
-    """An expected speed-up, next to the leader's; for decoding alone also its tokens per round and
-    what a round costs.
+    """An expected speed-up, next to the leader's; if prefills do not count, also its tokens per
+    round and what a round costs.
     """
-    # More digits where two do not tell them apart.
+    # A third digit if two do not tell them apart.
     digits = 2 if best is None or f"{speed:.2f}" != f"{best:.2f}" else 3
     against = "" if best is None else f" against {best:.{digits}f}×"
     figure = f"{speed:.{digits}f}× expected{against}"
@@ -241,7 +240,8 @@ def _economy(
     if tokens is None or speed <= 0:
         return figure
     figure = f"{figure}; a round produces {tokens:.2f} tokens"
-    # At other loads with and without, or by noise, a round may seem to cost less than a step.
+    # Noise, or other loads with speculation than without, can make a round look cheaper than a
+    # step.
     steps = f"in the time of {tokens / speed:.2f} target steps"
     return figure if tokens < speed else f"{figure} {steps}"
 
@@ -267,7 +267,7 @@ def why_unknown(alternative: Alternative, run: Run) -> str:
 
 
 def prediction_errors(evaluator: Evaluator) -> PredictionError | None:
-    """Over every configuration that was decoded, at every concurrency."""
+    """The prediction errors of every decoded configuration, at every concurrency."""
     decoded = [
         (each, error)
         for concurrency in sorted({row.concurrency for row in evaluator.run.decodes})

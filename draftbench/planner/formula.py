@@ -1,17 +1,17 @@
 """α, k and c → what the closed form of speculative decoding promises.
 
-Source: Leviathan, Kalman & Matias 2023, arXiv 2211.17192. Every position is assumed alike: figures
-for `estimate` and for explanations, labelled so. With a replay at hand the planner sums over
-expected rounds instead.
+Source: Leviathan, Kalman & Matias 2023, arXiv 2211.17192. All positions are assumed to be alike, so
+these figures serve `estimate` and explanations, and are labelled as such. With a replay at hand the
+planner sums over expected rounds instead.
 
-`cost` is c per draft *token*, so a round costs 1 + k·c target steps. Formulas that divide by 1 + c
-mean the whole draft pass by c; with a per-token c they promise too much. Where the pass over k+1
-tokens costs v steps instead of 1,
+`cost` is c per draft *token*, so a round costs 1 + k·c target steps. In formulas that divide by 1 +
+c, c is the cost of the whole draft pass; with a per-token c they promise too much. If the pass over
+k+1 tokens costs v steps instead of 1,
 
     speed-up = (1 - α^(k+1)) / (1 - α) / (k·c + v)
 
-`verify`, 1 in the paper. It grows with k, most of all where the target is a mixture of experts,
-whose further tokens read further experts.
+with v, the argument `verify`, being 1 in the paper. It grows with k, most of all for a mixture of
+experts, where further tokens read further experts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from draftbench.errors import UsageError
 
-# Longer drafts are not looked for.
+# The best k is looked for among these.
 _KS = range(1, 65)
 
 
@@ -30,7 +30,7 @@ def expected_tokens(alpha: float, k: int) -> float:
     """Tokens of a round, (1 - α^(k+1)) / (1 - α) (eq. 1), k+1 at α = 1.
 
     Raises:
-        UsageError: α outside [0, 1] or k < 0; so do all functions here.
+        UsageError: α outside [0, 1] or k < 0; all functions here raise it.
     """
     _check(alpha, k)
     # The sum of the geometric series: the quotient loses its digits near α = 1.
@@ -57,7 +57,7 @@ def best_k(
 
 
 def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | None:
-    """The α from which k drafted tokens pay for themselves; None where not even α = 1 does.
+    """The α from which k drafted tokens pay for themselves; None if not even α = 1 is enough.
 
     At k = 1 it equals c (corollary 3.9).
     """
@@ -69,12 +69,12 @@ def break_even_alpha(k: int, cost: float, *, verify: float = 1.0) -> float | Non
 
 
 def alpha_of(tokens: float, k: int) -> float:
-    """The α at which a round yields this many tokens, 1 to k + 1, as `expected_tokens` has it."""
+    """The α at which a round yields this many tokens, 1 to k + 1; inverts `expected_tokens`."""
     return _least(lambda alpha: expected_tokens(alpha, k) >= tokens)
 
 
 def _least(enough: Callable[[float], bool]) -> float:
-    """The least number from 0 to 1 that is enough, as all above it are."""
+    """The least number from 0 to 1 that is enough; all above it must be enough too."""
     low, high = 0.0, 1.0
     while (middle := (low + high) / 2) not in (low, high):
         low, high = (low, middle) if enough(middle) else (middle, high)
@@ -92,8 +92,8 @@ class FormulaRow(msgspec.Struct, frozen=True):
 
 
 class FormulaTable(msgspec.Struct, frozen=True):
-    """The closed form over draft lengths, and the best of them with the α from which it pays; 0
-    says: none is faster than decoding without a draft, and has no such α.
+    """The closed form over draft lengths, and the best of them with the α from which it pays. Where
+    none is faster than decoding without a draft, the best k is 0 and there is no such α.
     """
 
     alpha: float
@@ -110,7 +110,7 @@ class FormulaTable(msgspec.Struct, frozen=True):
 def formula_table(
     alpha: float, cost: float, ks: Sequence[int], verify: Sequence[float] = (1.0,)
 ) -> FormulaTable:
-    """Everything that the closed form says of one α and c.
+    """Everything that the closed form says for one α and c.
 
     Args:
         verify: v(k + 1) for each of `ks`, or one for every k.

@@ -1,10 +1,10 @@
-"""What a better draft of the same cost would bring, before one is trained: how fast the best that
-can be would be, and how often it must be accepted to pay off or to win.
+"""What a better draft at the same cost would bring, before one is trained: how fast the best
+possible one would be, and how often a draft must be accepted to pay off or to win.
 
-A round at one k takes as long whatever of it is accepted, so its speed-up grows as its tokens do.
-These are at most those of a draft that is always accepted or, where a greedy draft meets a target
-that samples, those of the target as its own draft: it is accepted with E[max p]. In a stack this is
-so of the rounds that its draft drafts; those of prompt lookup stay as they are.
+A round at one k takes the same time however much of it is accepted, so its speed-up grows with its
+tokens. At most these are the tokens of a draft that is always accepted or, where a greedy draft
+meets a target that samples, of the target as its own draft, which is accepted with E[max p]. In a
+stack this holds for the rounds that its draft drafts; those of prompt lookup stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from draftbench.planner.formula import alpha_of
 from draftbench.planner.recommendation import Evaluation, Headroom, Reach
 from draftbench.records import LOOKUP, SELF, Candidate, LookupReplay, Replay, StackReplay
 
-# Without weights, which training could improve.
+# A draft that has no weights to train.
 _UNTRAINED = "suffix"
 
 
@@ -31,8 +31,8 @@ def headroom(
     """The headroom of every draft that training could improve and whose speed is known.
 
     Args:
-        evaluated: whose α is taken.
-        ceiling: the α of the target as its own greedy draft, where that is the most.
+        evaluated: the candidates with their α.
+        ceiling: the α of the target as its own greedy draft, if no draft can reach more.
     """
     alphas = {each.candidate: each.alpha.value for each in evaluated if each.alpha}
     of_self = {
@@ -72,7 +72,7 @@ def headroom(
 
 
 class _Scale(NamedTuple):
-    """A draft at one k: its speed-up, the tokens of its rounds and its α, now and at most."""
+    """A draft at one k: its speed-up now, and its tokens per round and α, now and at most."""
 
     k: int
     speedup: float
@@ -82,7 +82,7 @@ class _Scale(NamedTuple):
     most_alpha: float
 
     def share(self, tokens: float) -> float:
-        """The share of what is refused now that must be accepted to reach `tokens` a round, as if
+        """The share of now rejected tokens that must be accepted to reach `tokens` per round, as if
         all positions were alike.
         """
         now, needed, most = (alpha_of(each, self.k) for each in (self.tokens, tokens, self.most))
@@ -96,13 +96,13 @@ class _Scale(NamedTuple):
 
 
 def _trained(candidate: Candidate) -> str:
-    """Whose weights training would change."""
+    """The draft whose weights training would change."""
     return (candidate.beneath or candidate).draft
 
 
 def _most_tokens(each: Alternative, of_self: Alternative | None) -> float | None:
-    """Tokens of a round if every drafted token is accepted, at the end of a response fewer than
-    k + 1; or as many as of the target as its own draft. None of a stack without replays.
+    """Tokens per round if every drafted token is accepted, counting the shorter last rounds of
+    responses; or those of the target as its own draft. None for a stack without replays.
     """
     along = each.along
     tokens = np.array([max(t.output_tokens - 1.0, 0.0) for t in along.trajectories])
@@ -124,14 +124,14 @@ def _most_tokens(each: Alternative, of_self: Alternative | None) -> float | None
 
 
 def _accepted(replay: Replay | LookupReplay) -> Replay | LookupReplay:
-    """A draft all of whose tokens are accepted."""
+    """The replay as if every drafted token were accepted."""
     if isinstance(replay, Replay):
         return structs.replace(replay, accept=[1.0] * len(replay.accept))
     return structs.replace(replay, matched=replay.proposed)
 
 
 def _least(scales: Sequence[_Scale], speedup: float) -> Reach | None:
-    """The k that needs the least to reach a speed-up; None where none can."""
+    """The k that needs the least improvement to reach a speed-up; None if none can."""
     needed = [(at, at.tokens * speedup / at.speedup) for at in scales]
     able = [(at, tokens) for at, tokens in needed if tokens <= at.most]
     at, tokens = min(able, key=lambda pair: pair[0].share(pair[1]), default=(None, 0.0))

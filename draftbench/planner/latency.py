@@ -3,11 +3,11 @@
 Besides the time to the first token, two quantities are shown: a request's time per output token,
 and the gap between the chunks of a stream. Each round delivers one chunk, so the gap is the seconds
 of a round, or on a serving engine the time between two deliveries. Gaps between tokens are not
-shown: with several tokens a round most are 0. A percentile is given where the sample supports it
-(p99 needs 100 values); below, the largest value stands in, and is called so.
+shown: with several tokens per round most are 0. A percentile is given if the sample supports it
+(p99 needs 100 values); otherwise the largest value takes its place, and is named as such.
 
 The built-in decoder has no queue, no network and no prompts of other requests between two rounds.
-Answers of a serving engine have all of these, so only they are held against limits (`slo_kept`).
+A serving engine has all of these, so only its answers are checked against limits (`slo_kept`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def latency(alternative: Alternative, run: Run) -> Latency | None:
-    """The measured waits of an alternative; None where it was not decoded."""
+    """The measured waits of an alternative; None if it was not decoded."""
     measured = alternative.measured
     if measured is None:
         return None
@@ -61,10 +61,10 @@ def latency(alternative: Alternative, run: Run) -> Latency | None:
 
 
 def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
-    """The p99 of a request's time per output token with speculation over without, as measured, else
-    as expected, and the name of the values compared; None where unknown. Expected is that of the
-    requests on which the draft was decoded at any load, so that the answer at one load is of the
-    same requests as that at the next; of all where it was not decoded.
+    """The p99 of a request's time per output token, with speculation over without, as measured or
+    else as expected, and what was compared; None where unknown. The expected ratio is taken over
+    the requests on which the draft was decoded at any load, so that the answers at different loads
+    cover the same requests; over all if it was not decoded.
     """
     measured = alternative.measured
     if measured is not None:
@@ -87,8 +87,8 @@ def tail_ratio(alternative: Alternative) -> tuple[float, str] | None:
 
 
 def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[list[Served], ...]:
-    """The answers of a serving engine at a load: without speculation, and with the leader, or where
-    no speed-up is known with the only draft that answered.
+    """A serving engine's answers at a load, without speculation and with the leader; if no speed-up
+    is known, with the only draft that answered.
     """
     here = run.answers_at(concurrency)
     drafted = {(row.candidate, row.k) for row in here if row.candidate is not None}
@@ -102,7 +102,7 @@ def _answers(run: Run, leader: Alternative | None, concurrency: int) -> tuple[li
 
 
 def _side(runs: Sequence[TimedRun], answers: Sequence[Served]) -> Side | None:
-    """The distributions of decoding runs; a serving engine's gaps are those of its `answers`."""
+    """The distributions of decoding runs; a serving engine's gaps come from its `answers`."""
     paces = _paces(runs)
     if not paces:
         return None
@@ -118,7 +118,7 @@ def _side(runs: Sequence[TimedRun], answers: Sequence[Served]) -> Side | None:
                 each.steady.draft_seconds, each.steady.verify_seconds, strict=True
             )
         ]
-        # Every row of a batch records the rounds that all rows share: one copy of each counts.
+        # Every row of a batch records the rounds that all rows share: count one copy of each.
         gaps = sorted(rounds, reverse=True)[:: runs[0].row.concurrency]
     first = [each.row.prefills for each in runs]
     return Side(
@@ -129,7 +129,7 @@ def _side(runs: Sequence[TimedRun], answers: Sequence[Served]) -> Side | None:
 
 
 def _paces(runs: Sequence[TimedRun]) -> list[float]:
-    """Seconds per output token of each run's steady rounds."""
+    """Seconds per output token in each run's steady rounds."""
     parts = [each.steady for each in runs]
     return [p.decode_seconds / (p.output_tokens - 1) for p in parts if p.output_tokens > 1]
 
@@ -144,7 +144,7 @@ def _distribution(values: npt.ArrayLike) -> Distribution:
 
 
 def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:
-    """The ratio of the p99s, or of the largest values where there are too few, and which it is."""
+    """The ratio of the p99s, or of the largest values if there are too few; and which it is."""
     if plain.p99 is not None and speculative.p99 is not None:
         return speculative.p99 / plain.p99, "p99"
     values = min(plain.values, speculative.values)
@@ -154,8 +154,8 @@ def _tail(plain: Distribution, speculative: Distribution) -> tuple[float, str]:
 def slo_kept(
     run: Run, leader: Alternative | None, concurrency: int, slo: Slo | None
 ) -> SloKept | None:
-    """The share of the requests to an engine that kept the limits, without speculation and with the
-    leader; None where no engine answered or no limits are given.
+    """The share of an engine's requests that kept the limits, without speculation and with the
+    leader; None if no engine answered or no limits are given.
     """
     plain, speculative = _answers(run, leader, concurrency)
     if slo is None or not (plain or speculative):
@@ -165,8 +165,8 @@ def slo_kept(
 
 def _share(rows: Iterable[Served], slo: Slo) -> Estimate | None:
     """The mean over requests of the share of a request's answers that kept the limits, with
-    Wilson's interval (1927), which keeps a width where all or none did. A request counts once
-    however often it was asked: asking again says nothing about others.
+    Wilson's interval (1927), which keeps a width if all or none did. A request counts once however
+    often it was asked: asking again says nothing about other requests.
     """
     answers: defaultdict[str, list[bool]] = defaultdict(list)
     for row in rows:
@@ -181,7 +181,7 @@ def _share(rows: Iterable[Served], slo: Slo) -> Estimate | None:
 
 
 def keeps(row: Served, slo: Slo) -> bool:
-    """Whether one answer came whole and within the limits."""
+    """Whether one answer was complete and within the limits."""
     if row.error is not None or not row.arrivals:
         return False
     first, last = row.arrivals[0], row.arrivals[-1]

@@ -1,4 +1,4 @@
-"""The limits of a user and of an engine that a configuration may break, and the memory it takes."""
+"""The limits, set by the user or the engine, that a configuration may break; and its memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def broken_limits(alternative: Alternative, limits: DecisionOptions, run: Run) -> tuple[str, ...]:
-    """In words, the limits of the user and of the engine that an alternative does not keep, or
-    cannot be shown to keep.
+    """The user's and the engine's limits that an alternative breaks, or cannot be shown to keep, in
+    words.
     """
     broken, question = [], run.manifest.question
     configuration = alternative.configuration
@@ -48,8 +48,8 @@ def broken_limits(alternative: Alternative, limits: DecisionOptions, run: Run) -
 
 
 def memory_needed(run: Run, candidate: Candidate, concurrency: int) -> float | None:
-    """Bytes that target and draft take at a concurrency, the traffic's longest context and the
-    largest k; None without the facts of both.
+    """Bytes that target and draft take at a concurrency, with the traffic's longest context and the
+    largest k; None unless facts of both are known.
     """
     target, draft = run.facts_of(None), _footprint(run, candidate)
     if target is None or draft is None:
@@ -76,8 +76,8 @@ def draft_memory(run: Run, candidate: Candidate) -> int | None:
 
 
 def _footprint(run: Run, candidate: Candidate) -> Footprint | None:
-    """A draft's weights and cache; None without facts. The target as its own draft adds a second
-    cache, prompt lookup nothing.
+    """A draft's weights and cache; None if its facts are unknown. The target as its own draft adds
+    a second cache, prompt lookup nothing.
     """
     if candidate.draft == LOOKUP:
         return Footprint(0, 0)

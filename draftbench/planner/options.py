@@ -1,9 +1,9 @@
 """The options of a decision, each declared once: `recommend`, `report`, `export` and `gate --save`
 share them, so that one run cannot get two answers.
 
-At one concurrency every candidate decodes the same rows, so that speed-up, throughput and cost rank
+At one concurrency every candidate decodes the same rows, so speed-up, throughput and cost rank
 candidates in the same order; latency also counts the prefills. Throughput and cost also choose
-among the concurrencies; the other objectives answer for the first.
+among the concurrencies, while the other objectives answer for the first one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether speculation changes the output: answers at temperature 0 compared with those without it.
 
-Requests that are in flight together are computed in other batches, which changes texts too. So how
-an answer differs is judged at one request at a time. At other loads two shares are shown: of the
-answers with speculation, and of those without it, that differ from the same texts.
+Requests that are in flight together are batched differently, which changes texts too. So how an
+answer differs is judged with one request at a time. At other loads two shares are shown: how many
+answers with speculation, and how many without it, differ from the texts written one at a time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from draftbench.planner.recommendation import Audit, TextsAtLoad
 from draftbench.records import Candidate, Decode, Key, Served
 from draftbench.run_folder.run import Run
 
-# How an answer compares with the text without speculation: `unknown` is a difference whose margin
-# the server does not report, `other` one that is no near tie.
+# How an answer compares with the text without speculation: `unknown` if the server does not report
+# the margin where they differ, `other` if that is not a near tie.
 Match = Literal["same", "near tie", "unknown", "other"]
 _FROM_BEST_TO_WORST: tuple[Match, ...] = ("same", "near tie", "unknown", "other")
 K = TypeVar("K")
@@ -27,8 +27,8 @@ _TEXT_ONLY = "openai"
 def matches_with_draft(
     run: Run, candidate: Candidate | None = None, k: int | None = None
 ) -> dict[Key, Match]:
-    """The worst match of each response's answers with speculation, of one candidate at one k or of
-    all.
+    """The worst match of each response's answers with speculation, for one candidate at one k or
+    for all.
     """
     drafted = (row for row in one_by_one(run) if row.k > 0)
     rows = (row for row in drafted if k is None or (row.candidate, row.k) == (candidate, k))
@@ -36,15 +36,15 @@ def matches_with_draft(
 
 
 def matches_without_draft(run: Run) -> dict[Key, Match]:
-    """The worst match of each response's answers without speculation when a serving engine was
-    asked again; empty where it was not.
+    """The worst match of each response's answers without speculation if a serving engine was asked
+    again; empty if it was not.
     """
     return _worst(_matched(run, (r for r in one_by_one(run) if r.k == 0 and r.repeat)))
 
 
 def one_by_one(run: Run) -> Iterable[Decode | Served]:
-    """What the built-in decoder decoded, or the whole answers of a serving engine to one request at
-    a time.
+    """What the built-in decoder decoded, or a serving engine's complete answers to one request at a
+    time.
     """
     if run.manifest.question.engine is None:
         return run.decodes
@@ -57,8 +57,8 @@ def worst_by_request(matches: Mapping[Key, Match]) -> dict[str, Match]:
 
 
 def audit(run: Run) -> Audit | None:
-    """How many answers with speculation are the same as without, and how the others differ; None
-    where nothing can be compared.
+    """How many answers are the same with speculation as without, and how the others differ; None if
+    nothing can be compared.
     """
     counts = Counter(matches_with_draft(run).values())
     if not counts:
@@ -73,8 +73,8 @@ def audit(run: Run) -> Audit | None:
 
 
 def texts_at(run: Run, concurrency: int) -> TextsAtLoad | None:
-    """The shares that differ at one load of a serving engine; None without answers with speculation
-    to compare. Requests that came at their times of arrival are the load 1 of their run.
+    """How many texts differ at one load of a serving engine; None if there are no answers with
+    speculation to compare. Requests sent at their times of arrival count as load 1.
     """
     opened = run.manifest.question.arrivals != "closed"
     rows = [row for row in run.answers_at(concurrency) if _is_whole(row)]
@@ -107,7 +107,7 @@ def _worst(matches: Iterable[tuple[K, Match]]) -> dict[K, Match]:
 
 
 def _matched(run: Run, rows: Iterable[Decode | Served]) -> Iterator[tuple[Key, Match]]:
-    """The match of every row whose text without speculation is known."""
+    """The match of each row whose text without speculation is known."""
     if not run.has_baseline:
         return
     # Logged responses need not be the target's.

@@ -1,20 +1,20 @@
 """Timed passes → seconds of any pass, and of the rounds that a draft needs, as draws.
 
-Ratios between models are only taken within a block (one candidate and the target beside it), whose
+Ratios between models are taken only within a block (one candidate and the target beside it), whose
 points were timed in turn. Row 0 of every array has the medians, the other rows those of resampled
 visits. A pass never costs less for more tokens, a longer context or more rows. Only a pass over one
 token that takes clearly longer than one over several stays as it was timed (`Passes.slow_step`): a
-library may be slow at one row, and plain decoding consists of such passes. Between points
-seconds are linear, outside of them those of the nearest one, and `covers` says where. So the
-seconds of anything are how often each point counts times its seconds.
+library may be slow at one row, and plain decoding consists of such passes. Seconds are linear
+between timed points and constant outside of them; `covers` says which is which. So the seconds of
+anything are a weighted sum of the seconds of timed points.
 
 With d(n) and t(n) the seconds of a draft's and of a target's pass over n tokens a row, and k' the
 tokens that a round drafts, the rounds of one row take
 
     Σ [d(1), or d(2) after a fully accepted round, + (k'-1) · d(1) + t(k'+1)]
 
-A head's first step in a round, its catch-up, reads all that the round before accepted and one more
-token, w of them: its rounds take
+A head's first step in a round, its catch-up, reads the w tokens that the round before accepted and
+produced: its rounds take
 
     Σ [catch-up(w) + (k'-1) · d(1) + t(k'+1)]
 
@@ -23,16 +23,16 @@ and b rows, which go through a round together,
     rounds · [P(some k' ≥ 1) · d(w) + Σ_{j=2..k} P(some k' ≥ j) · d(1) + t(1 + E k')]
 
 In a stack the draft makes no passes in rounds that prompt lookup drafts; its next first pass reads
-the tokens of all of them. Its widths and passes are counted over the rounds that it drafts, and w
-is the mean over the rounds in which it drafts for some row.
+the tokens of all these rounds. Its widths and passes are counted over the rounds that it drafts,
+and w is the mean over the rounds in which it drafts for some row.
 
-Their tokens stand ragged side by side, so that the linear layers, which are most of a pass, see the
-mean width over rows: of the verify pass 1 + E k', of the first draft pass w = 1 + P(the row's round
-before was full), of a head's 1 + E accepted. There are as many draft passes as the row that drafts
-most needs, P(some k' ≥ j) = 1 - P(k' < j)^b with rows independent of each other. Seconds are those
-that a response waits for its rounds, not its share of them. Prompt lookup takes as long where it
-finds nothing. Prefills of other rows between two rounds are not modelled, nor that the passes which
-a GPU records are as wide as their widest row.
+The rows' tokens are packed side by side, so the linear layers, which are most of a pass, see the
+mean width over rows: 1 + E k' in the verify pass, w = 1 + P(the row's previous round was full) in
+the first draft pass, 1 + E accepted in a head's. There are as many draft passes as the row that
+drafts most needs: P(some k' ≥ j) = 1 - P(k' < j)^b, with rows independent of each other. Seconds
+are what a response waits for its rounds, not its share of them. Prompt lookup takes the same time
+when it finds nothing. Not modelled: prefills of other rows between two rounds, and that passes
+recorded on a GPU are as wide as their widest row.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ from draftbench.run_folder.run import Run
 
 # How often visits are resampled.
 PASS_DRAWS = 400
-# A pass that took so many times the median of its repeats did not run alone: the machine stalled.
+# A pass that took this many times the median of its repeats did not run alone: the machine stalled.
 STALL = 3.0
-# A step that takes longer than a pass over several tokens by more than timings are off.
+# A step is slow if it takes longer than a pass over several tokens by more than this share, which
+# is beyond timing noise.
 SLOW_STEP = 0.05
-# From so many processes on, they are resampled too: they show how far one differs from another.
+# With at least this many processes, they are resampled too: they show how much processes differ.
 MIN_PROCESSES = 3
 # Seconds by new tokens and context, then by process.
 _Samples = Mapping[tuple[int, int], Mapping[str, Sequence[float]]]
@@ -66,15 +67,15 @@ _Samples = Mapping[tuple[int, int], Mapping[str, Sequence[float]]]
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """Seconds of one model's passes over `sizes` new tokens a row on `contexts` cached ones, all
-    rows together: medians and resampled ones [1 + draws, sizes, contexts].
+    """Seconds of one model's passes over `sizes` new tokens per row with `contexts` cached ones,
+    all rows together: medians and resampled ones [1 + draws, sizes, contexts].
     """
 
     sizes: Ints
     contexts: Ints
     seconds: Floats
-    # Where a pass over one token takes clearly longer than one over several, at every context:
-    # their number, and the seconds of both passes at the middle context.
+    # Set if a pass over one token takes clearly longer than one over several, at every context: how
+    # many, and the seconds of both passes at the middle context.
     slow_step: tuple[int, float, float] | None = None
 
     def at(self, size: npt.ArrayLike, context: npt.ArrayLike) -> Floats:
@@ -96,7 +97,7 @@ class Passes:
         return inside
 
     def raised(self, fewer_rows: Passes) -> Passes:
-        """These passes, nowhere cheaper than those of fewer rows that were timed too."""
+        """These passes, raised where the same passes of fewer rows took longer."""
         grid = self.sizes[:, None], self.contexts[None, :]
         sizes, contexts = (each.ravel() for each in np.broadcast_arrays(*grid))
         floor = fewer_rows.at(sizes, contexts).reshape(self.seconds.shape)
@@ -108,13 +109,13 @@ class Passes:
 
 
 def exactly(seconds: Mapping[int, float]) -> Passes:
-    """Passes of one time for each size, the same at every context."""
+    """Passes with one known time for each size, the same at every context."""
     sizes = sorted(seconds)
     each = np.array([[seconds[size]] for size in sizes])
     return Passes(np.array(sizes), np.zeros(1, np.int64), np.repeat(each[None], PASS_DRAWS + 1, 0))
 
 
-# What an engine does not show: every pass counts as 1.
+# A stand-in where an engine shows no passes: each counts as 1.
 UNTIMED = exactly({1: 1.0})
 
 
@@ -133,9 +134,9 @@ def _inside(axis: Ints, wanted: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 
 
 def rising(values: Floats, axis: int = -1) -> Floats:
-    """A non-decreasing sequence near each row: half-way between the least that is nowhere below it
-    and the greatest that is nowhere above. It keeps the order of two rows, so that a second axis
-    does not undo the first.
+    """A non-decreasing sequence near each row: half-way between the lowest one above it and the
+    highest one below it. It keeps the order of two rows, so that a second axis does not undo the
+    first.
     """
     above = np.maximum.accumulate(values, axis)
     below = np.flip(np.minimum.accumulate(np.flip(values, axis), axis), axis)
@@ -144,8 +145,8 @@ def rising(values: Floats, axis: int = -1) -> Floats:
 
 
 def _median(samples: Floats) -> Floats:
-    """Over the last axis. np.median takes five times as long on few samples, and imports masked
-    arrays, which takes longer than all medians of a run.
+    """The median over the last axis. np.median takes five times as long on few samples, and imports
+    masked arrays, which takes longer than all medians of a run.
     """
     ordered, count = np.sort(samples, axis=-1), samples.shape[-1]
     median: Floats = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
@@ -153,17 +154,17 @@ def _median(samples: Floats) -> Floats:
 
 
 def _passes(samples: _Samples) -> Passes | None:
-    """The passes of samples with their visits resampled; from three processes on these are drawn
-    first, since one differs from another by more than its visits. A context that was not timed at
-    every size is left out, and so is a process that did not time every point; None where nothing is
+    """Passes from samples, with resampled visits; with three or more processes, processes are drawn
+    first, since two of them differ by more than their visits do. A context that was not timed at
+    every size is left out, and so is a process that did not time every point; None if nothing is
     left.
 
     All passes of a block are resampled by the same visits, and both samples of a visit together:
-    what disturbed one pass disturbed its neighbours. Draws of few visits are spread as intervals of
-    few are widened: with 6 visits 95% of the draws cover the truth in 92 to 97 of 100 cases,
-    unspread in 86 to 93. A stall counts as the longest pass that did not stall: spread it would be
-    thousands of steps, and without it c of 3, 6 and 12 visits of which up to 30% stalled is covered
-    in 94 to 98 of 100 cases.
+    what disturbed one pass disturbed its neighbours. Draws from few visits are spread, as intervals
+    over few units are widened: with 6 visits, 95% of the draws cover the truth in 92 to 97 of 100
+    cases, in 86 to 93 without. A stall counts as the longest pass that did not stall: spread, it
+    would be thousands of steps. Treated so, c is covered in 94 to 98 of 100 cases, with 3, 6 and 12
+    visits of which up to 30% stalled.
     """
     sizes = sorted({size for size, _ in samples})
     contexts = sorted({context for _, context in samples})
@@ -214,17 +215,15 @@ def _monotone(seconds: Floats, slow_step: object) -> Floats:
 
 
 class Spent:
-    """Passes along some responses: of each model how often each size counts, and each context
-    [responses, …].
+    """The passes that some responses need: for each model, how often each timed size and context
+    counts [responses, …].
     """
 
     def __init__(self, contexts: Floats) -> None:
         self._contexts, self._parts = contexts, list[tuple[Passes, Floats, Floats]]()
 
     def add(self, passes: Passes, sizes: npt.ArrayLike, times: Floats) -> Spent:
-        """Add passes over `sizes` new tokens, each as many `times` as it was made [responses,
-        sizes].
-        """
+        """Add passes over `sizes` new tokens, each made this many `times` [responses, sizes]."""
         by_size = times.reshape(len(times), -1) @ _shares(passes.sizes, np.atleast_1d(sizes))
         self._parts.append((passes, by_size, _shares(passes.contexts, self._contexts)))
         return self
@@ -245,9 +244,9 @@ class Spent:
 class Block:
     """The timed passes of one candidate and of the target beside it, at one number of rows.
 
-    `draft` are passes of a draft model, or of a head after its `catch_up`, `proposal` those of
-    prompt lookup (one cost per round, whatever k); a stack has both. Where times come from a file,
-    those of target passes over more than `longest` tokens are unknown.
+    `draft` holds passes of a draft model, or of a head after its `catch_up`; `proposal` those of
+    prompt lookup, which costs the same per round at every k; a stack has both. If times come from a
+    file, target passes over more than `longest` tokens are unknown.
     """
 
     target: Passes
@@ -259,7 +258,7 @@ class Block:
     catch_up: Passes | None = None
 
     def steps(self, tokens: Floats, contexts: Floats) -> Spent:
-        """Plain decoding of each response's tokens [responses]."""
+        """Plain decoding of this many tokens of each response [responses]."""
         return Spent(contexts).add(self.target, 1, tokens)
 
     def rounds(self, rounds: Rounds, contexts: Floats, concurrency: int, weights: Floats) -> Spent:
@@ -271,8 +270,8 @@ class Block:
         every, widths = rounds.by_draft_length.sum(axis=1), np.arange(rounds.k + 1)
         drafted = rounds.by_draft_length if rounds.by_draft is None else rounds.by_draft
         spent = Spent(contexts)
-        # What a round's first draft pass reads: one token and, of what was accepted before, what
-        # the draft has not read.
+        # A round's first draft pass reads one token and those accepted before that the draft has
+        # not read yet.
         read, unread = np.arange(1, 3), rounds.after_full[:, 1:].sum(axis=1, keepdims=True)
         if self.catch_up is not None:
             read, unread = 1 + widths, rounds.survived
@@ -299,9 +298,9 @@ class Block:
         return spent
 
     def prefills(self, prompts: Floats) -> Floats | None:
-        """Seconds of prefill [responses, 2], without and with speculation, where both models read
-        the prompt; None where that was not timed. Prompt lookup indexes it, at no more than a
-        proposal per token.
+        """Seconds of prefill without speculation, and with it, where both models read the prompt
+        [responses, 2]; None if that was not timed. Prompt lookup indexes the prompt, which takes at
+        most a proposal per token.
         """
         if self.prefill is None:
             return None
@@ -315,8 +314,8 @@ class Block:
         return np.stack([plain, drafting], axis=-1)
 
     def draft_cost_ratio(self, context: float) -> Estimate:
-        """c: one draft step (prompt lookup: a whole proposal; a head: one after its catch-up) over
-        one target step.
+        """c: one draft step (for prompt lookup a whole proposal, for a head a step after its
+        catch-up) over one target step.
         """
         drafting = self.draft or self.proposal
         assert drafting is not None
@@ -333,10 +332,9 @@ class Block:
 
 
 def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
-    """The passes of a candidate's block by the concurrencies that were timed, ascending.
+    """The passes of a candidate's block by timed concurrency, ascending; more rows never cost less.
 
-    Empty where the draft's or the target's quantization level has no real kernel. More rows never
-    cost less than fewer.
+    Empty if the draft's or the target's quantization level has no real kernel.
     """
     both = (run.facts_of(candidate), run.facts_of(None))
     if any(facts is not None and not facts.has_kernel for facts in both):
@@ -384,11 +382,11 @@ def blocks_of(run: Run, candidate: Candidate) -> dict[int, Block]:
 def between(timed: Mapping[int, Block], rows: int) -> Block | None:
     """The passes at a number of rows that was timed or lies between two that were; None elsewhere.
 
-    From one timed load to the next seconds rise as they do over the tokens of a pass, rows × new
-    tokens, of all timed loads together: those are flat as long as the weights are what is waited
-    for, then rise, whatever the tokens are of. Between two points of that curve they may rise along
-    the line through both, or with the slope before the first, or after the second; how far from the
-    line is drawn, once for all passes.
+    From one timed load to the next, seconds rise as they do over the tokens of a pass, rows × new
+    tokens, taken over all timed loads: flat as long as reading the weights takes longest, then
+    rising, whichever rows the tokens belong to. Between two points of that curve seconds may follow
+    the line through both, or the slope before the first or after the second; how far from the line
+    is drawn, once for all passes.
     """
     if rows in timed:
         return timed[rows]
@@ -409,8 +407,8 @@ def between(timed: Mapping[int, Block], rows: int) -> Block | None:
 def _along(
     _: Block, name: str, around: tuple[int, int], timed: tuple[tuple[int, Block], ...]
 ) -> Callable[[int], Passes] | None:
-    """Passes of one model by rows between the load of a block and the next timed one; None where
-    not all loads have such passes, or none of the same size and context.
+    """One model's passes as a function of rows, between the load of a block and the next timed one;
+    None if some load lacks such passes, or the two loads share no size and context.
     """
     every: dict[int, Passes | None] = {n: getattr(block, name) for n, block in timed}
     by_rows = {n: each for n, each in every.items() if each}
@@ -437,9 +435,7 @@ def _along(
 
 
 def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, Floats]:
-    """Seconds over the tokens of a pass, from the passes at all loads [1 + draws, tokens,
-    contexts].
-    """
+    """The tokens of passes at all loads, and seconds over these [1 + draws, tokens, contexts]."""
     tokens = np.array(
         sorted({n * size for n, each in by_rows.items() for size in each.sizes.tolist()})
     )
@@ -452,8 +448,8 @@ def _over_tokens(by_rows: Mapping[int, Passes], contexts: Ints) -> tuple[Ints, F
 
 
 def _bent(tokens: Ints, curve: Floats, wanted: Ints) -> Floats:
-    """The curve at some tokens, with a drawn bend from 0 for the least to 1 for the most that it
-    may be: the nearer of the two slopes to the line sets how far from it.
+    """The curve at some tokens, with a drawn bend from 0 (as low as it may lie) to 1 (as high): the
+    slope that is nearer to the line sets how far from the line that is.
     """
     bend = generator_of("bend").random(PASS_DRAWS + 1)
     bend[0] = 0.5

@@ -21,7 +21,7 @@ from draftbench.run_folder.run import Run
 
 def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendation:
     """Decide for one run. The headline is the answer at the first concurrency; for throughput and
-    cost it is the answer with the most tokens per second, which at one price are also the most
+    cost it is the one with the most tokens per second, which at a given price are also the most
     tokens per dollar.
     """
     evaluator = Evaluator(run, options or DecisionOptions())
@@ -32,7 +32,7 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
         headline = max(loads, key=_answered_rate)
     decided = evaluator.at(headline.concurrency)
     leader, refused = decided.leader, decided.decision == "do_not_speculate"
-    # Turned down as more than 1× was asked for, plain decoding is chosen without being the fastest.
+    # If more than 1× is required, plain decoding may be chosen without being the fastest.
     sure = decided.deciding is not None and not (refused and decided.min_speedup > 1)
     draft = leader.candidate if leader else None
     limit, between, gaps = crossover(evaluator, draft) if draft else (None, None, ())
@@ -83,8 +83,8 @@ def recommend(run: Run, options: DecisionOptions | None = None) -> Recommendatio
 
 
 def _ceiling(run: Run, evaluated: tuple[Evaluation, ...]) -> float | None:
-    """The α of the target as its own greedy draft where that is the most that a greedy draft can be
-    expected to reach: on responses that the target sampled. A draft can still be luckier.
+    """The α of the target as its own greedy draft, if no greedy draft can be expected to reach
+    more: on responses that the target sampled. A draft can still be luckier.
     """
     question = run.manifest.question
     samples = any(t.sampling.temperature > 0 for t in run.trajectories)
@@ -96,7 +96,7 @@ def _ceiling(run: Run, evaluated: tuple[Evaluation, ...]) -> float | None:
 
 
 def _arrivals(run: Run) -> str | None:
-    """A phrase for when requests came; None where a constant number was in flight."""
+    """A phrase for when requests came; None if a constant number was in flight."""
     question = run.manifest.question
     if question.arrivals != "log":
         return None if question.arrivals == "closed" else f"{question.arrivals}/s"
@@ -105,7 +105,7 @@ def _arrivals(run: Run) -> str | None:
 
 
 def _answered_rate(at: AtConcurrency) -> float:
-    """Tokens per second if the answer at a load is followed; unknown ones come last."""
+    """Tokens per second if the answer at a load is followed; -1, the worst, if unknown."""
     speculates = at.decision == "speculate"
     rate = at.tokens_per_second if speculates else at.tokens_per_second_plain
     return -1.0 if rate is None else rate

@@ -50,17 +50,17 @@ CaveatKind = Literal[
     "control-failed",
     "suspected-fault",
 ]
-# Fewer decoded requests correct no prediction: one noisy request of so few would decide it.
+# Fewer decoded requests do not correct a prediction: one noisy request would decide it.
 FEW_DECODED = 5
 Objective = Literal["speedup", "latency", "throughput", "cost"]
 # What settles an open decision: timing a server without speculation, decoding the leader, timing
 # this load, or a larger sweep.
 Remedy = Literal["baseline", "decoding", "load", "sample"]
-# A larger sweep is advised where it settles an open decision with this probability.
+# A larger sweep is advised if it settles an open decision with this probability.
 SETTLES = 0.9
 # Above this α of `self`, near ties alone can explain why it is below 1.
 NEAR_TIES = 0.98
-# A pick is a toss-up where the runner-up is as likely as this to be faster.
+# A pick is a toss-up if the runner-up is at least this likely to be faster.
 _TOSS_UP = 0.25
 
 
@@ -72,6 +72,14 @@ class Configuration(Record, frozen=True):
     k: int
     concurrency: int = 1
 
+    @staticmethod
+    def of(candidate: Candidate, k: int, concurrency: int) -> Configuration:
+        return Configuration(candidate.draft, candidate.quant, k, concurrency)
+
+    def at(self, k: int) -> Configuration:
+        """The same at another k; 0 is decoding without a draft."""
+        return Configuration(self.draft, self.quant, k, self.concurrency)
+
     @property
     def candidate(self) -> Candidate:
         """The draft at its quantization level."""
@@ -80,14 +88,14 @@ class Configuration(Record, frozen=True):
     @property
     def configuration(self) -> Configuration:
         """The configuration without figures."""
-        return Configuration(self.draft, self.quant, self.k, self.concurrency)
+        return self.at(self.k)
 
     def __str__(self) -> str:
         return f"{self.candidate} at k = {self.k}"
 
 
 class IntervalParts(Record, frozen=True):
-    """Half of the 95% interval of a speed-up's logarithm that each cause alone would leave."""
+    """Half of a log speed-up's 95% interval if each cause were the only one."""
 
     requests: float  # of the traffic, with the visits of timed passes
     cells: float  # the noise of timed cells
@@ -98,19 +106,19 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     """A configuration with its figures: predicted, measured and expected.
 
     Intervals of `draft_cost_ratio` and `verify_ratio` are over timing repeats, all others over
-    requests; those of expected speed-ups include errors of timing too. Speed-ups count what follows
+    requests; those of expected speed-ups also include timing errors. Speed-ups count what follows
     the first token, except `…_end_to_end…`, which include both prefills.
 
-    The expected speed-up is that which passes promise for all requests, times how much longer or
-    shorter than promised decoding takes. That follows from all timed cells, its own most of all;
-    where others than this configuration were timed, they tell some of it, and the interval is
-    wider. So `acceptance_luck` of the measured requests is not in it. Drafts that differ by hardly
-    more than their errors are drawn towards each other. The predicted one is the same without this
-    configuration's own cell, and not drawn.
+    The expected speed-up is what passes promise for all requests, corrected by how much longer or
+    shorter than promised decoding takes. That is learned from all timed cells, most of all from the
+    configuration's own; if it has none, the others still say something, and the interval is wider.
+    So the measured requests' `acceptance_luck` is not part of it. Drafts that differ by hardly more
+    than their errors are drawn towards each other. The predicted speed-up is the same without the
+    configuration's own cell, and not drawn towards others.
     """
 
     alpha: Estimate | None
-    mean_accepted_length: Estimate | None  # τ, from replay; else counted, or by counted positions
+    mean_accepted_length: Estimate | None  # τ, from replay; else as counted, or by position counts
     draft_cost_ratio: Estimate | None  # c at the traffic's mean context
     verify_ratio: Estimate | None  # v(k+1) at the traffic's mean context
     speedup_predicted: Estimate | None  # by passes and other cells, over all replayed requests
@@ -122,22 +130,22 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     accepted_per_drafted_measured: Estimate | None  # counted while decoding
     speedup_expected: Estimate | None  # predicted, corrected by what was measured
     speedup_end_to_end: Estimate | None  # predicted, both prefills included
-    prediction_error: float | None  # predicted over measured speed-up less 1, on the same requests
+    prediction_error: float | None  # predicted / measured speed-up - 1, on the same requests
     memory_bytes: int | None  # the draft's weights and, for the longest request, its cache
     reason: str | None  # why it was not chosen
     speedup_end_to_end_expected: Estimate | None  # expected, both prefills included
     requests_measured: int  # how many were decoded
-    probability_best: float | None = None  # of being the best or as good; plain decoding competes
+    probability_best: float | None = None  # of being the best or as good, plain decoding included
     round_overhead: float | None = None  # seconds of decoding rounds over those of their passes
     plain_overhead: float | None = None  # the same for steps without speculation
-    acceptance_luck: float | None = None  # tokens per round, decoded over replayed, less 1
+    acceptance_luck: float | None = None  # tokens per round, decoded over replayed, minus 1
     breaks: tuple[str, ...] = ()  # sentences on the limits that it exceeds
-    drawn_to_others: float | None = None  # share by which the other drafts moved the expected one
+    drawn_to_others: float | None = None  # relative change of the expected speed-up by other drafts
     interval_from: IntervalParts | None = None  # of the speed-up that candidates are ranked by
     experts_read: float | None = None  # by a target pass over k+1 tokens in a layer, counted
-    experts_read_at_most: float | None = None  # if each token's were chosen independently
-    requests: int = 0  # along whose responses its rounds are known
-    requests_served: int = 0  # that a serving engine answered at this k, with a baseline or none
+    experts_read_at_most: float | None = None  # if each token chose its experts independently
+    requests: int = 0  # for which its rounds are known
+    requests_served: int = 0  # answered by a serving engine at this k, with or without a baseline
     alpha_without_interval: float | None = None  # the value alone, where there is no interval
     tokens_per_round_without_interval: float | None = None  # likewise
 
@@ -153,37 +161,37 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
 
     @property
     def replayed(self) -> bool:
-        """Whether acceptance comes from replay; a draft that only an engine runs has none."""
-        # Without replay a measured k has no luck, and one that did not run no tokens per round.
+        """Whether acceptance comes from replay; a draft that only an engine runs has no replay."""
+        # Without replay a measured k has no luck, and an unmeasured one no tokens per round.
         figure = self.acceptance_luck if self.requests_measured else self.tokens_per_round
         return figure is not None
 
 
 class CheckedPrediction(Configuration, frozen=True, kw_only=True):
-    """A measured configuration: `error` is predicted over measured speed-up less 1."""
+    """A measured configuration: `error` is predicted over measured speed-up, minus 1."""
 
     error: float
 
 
 class PredictionError(Record, frozen=True):
-    """How far predicted speed-ups are off measured ones, as absolute relative errors over the
-    measured configurations at all concurrencies.
+    """How far predicted speed-ups are off measured ones: absolute relative errors over the measured
+    configurations at all concurrencies.
 
-    Predictions use all cells but the configuration's own; those of `passes_only_…` use timed passes
-    alone, as where nothing was decoded.
+    Predictions use all cells except the configuration's own; those of `passes_only_…` use timed
+    passes alone, as if nothing had been decoded.
     """
 
     median: float  # over the configurations
     worst: float  # the largest
     configurations: int  # how many were measured
-    passes_only_median: float | None  # None where no such prediction can be made
+    passes_only_median: float | None  # None if no such prediction can be made
     passes_only_worst: float | None
     by_configuration: tuple[CheckedPrediction, ...] = ()  # each measured configuration
 
 
 class TextsAtLoad(Record, frozen=True):
-    """Answers of a serving engine at temperature 0, and how many of them differ from the text that
-    it wrote without speculation one request at a time.
+    """A serving engine's answers at temperature 0, and how many differ from the texts that it wrote
+    without speculation, one request at a time.
     """
 
     load: str  # closed: a constant number in flight; open: requests at their times of arrival
@@ -196,13 +204,13 @@ class TextsAtLoad(Record, frozen=True):
 class AtConcurrency(Record, frozen=True):
     """The answer at one concurrency. Speed-ups are the leader's.
 
-    Rates are tokens per second of all rows while they decode, times are seconds per output token of
-    a request, with its prefills where those were timed. Without speculation they are the same
-    whatever leads; with it they follow from these and the leader's speed-up.
+    Rates are tokens per second of all rows while they decode; times are seconds per output token of
+    a request, including its prefills if those were timed. Without speculation they do not depend on
+    the leader; with it they follow from these and the leader's speed-up.
     """
 
     concurrency: int
-    decision: Decision | None  # None where the costs at this concurrency are unknown
+    decision: Decision | None  # None if the costs at this concurrency are unknown
     k: int | None  # of the choice; 0: do not speculate, None: open
     choice: Configuration | None  # None unless the decision is to speculate
     leader: Configuration | None  # ranks first
@@ -217,10 +225,10 @@ class AtConcurrency(Record, frozen=True):
     seconds_per_token: float | None  # of one request, with speculation
     tokens_per_dollar_plain: float | None  # at the given price, without speculation
     tokens_per_dollar: float | None  # at the given price, with speculation
-    costs: str | None  # why costs are unknown, between which loads interpolated, or uncorrected
-    speedup_deciding: Estimate | None  # the one that the decision is made by
-    plain_range: tuple[float, float] | None = None  # tokens per second without, over the drafts
-    texts: TextsAtLoad | None = None  # how many texts speculation changes there; None: unknown
+    costs: str | None  # why costs are unknown, interpolated (between which loads) or uncorrected
+    speedup_deciding: Estimate | None  # the one that decides
+    plain_range: tuple[float, float] | None = None  # tokens per second without, beside each draft
+    texts: TextsAtLoad | None = None  # how many texts speculation changes; None: unknown
 
 
 class ScheduleEntry(Record, frozen=True):
@@ -228,44 +236,44 @@ class ScheduleEntry(Record, frozen=True):
 
     concurrency: int
     k: int | None
-    timed: bool = True  # whether passes were timed there, rather than interpolated or unknown
+    timed: bool = True  # whether passes were timed there, not interpolated or unknown
 
 
 class Audit(Record, frozen=True):
-    """Requests decoded with speculation at temperature 0, by how the output first differs from the
-    target's: not at all, at a near tie (its two best tokens are within numeric noise), or at
-    another place (`faults`). On a serving engine only requests that were alone count.
+    """Requests decoded with speculation at temperature 0, by where the output first differs from
+    the target's: nowhere, at a near tie (its two best tokens are within numeric noise), or at
+    another place (`faults`). On a serving engine only requests that ran alone count.
     """
 
     requests: int
     identical: int  # requests decoded to the target's own output
     near_ties: int  # requests whose output differs at a near tie only
     faults: int
-    unknown: int = 0  # where a server reports no log-probabilities, which show near ties
+    unknown: int = 0  # the server reports no log-probabilities, which would show near ties
 
 
 class Reach(Record, frozen=True):
-    """What a draft must have for a speed-up, after the first token."""
+    """What a draft needs for a speed-up of decoding."""
 
     k: int
     tokens_per_round: float
-    alpha: float | None  # None where a draft has no α by position
+    alpha: float | None  # None for a draft without an α by position
     speedup: float  # S
 
 
 class Headroom(Record, frozen=True):
-    """What a better draft of this one's cost would bring at the draft lengths that were measured.
-    Where it pays off or wins as it is, its needs are below what it has.
+    """What a better draft at this one's cost would bring, at the measured draft lengths. If the
+    draft pays off or wins already, its needs are below what it has.
     """
 
     draft: str
     quant: str
     alpha: float | None  # as it is
     speedup: float  # as it is, at its fastest k
-    most: Reach  # of the best draft that can be
-    to_pay: Reach | None  # for the speed-up that was asked for; None: no draft of this cost does
-    to_win: Reach | None  # to be as fast as the best of the others; None: no draft of this cost is
-    best_of_others: float  # speed-up of the fastest other draft, at least the one asked for
+    most: Reach  # of the best possible draft
+    to_pay: Reach | None  # to reach `min_speedup`; None: no draft at this cost does
+    to_win: Reach | None  # to be as fast as the best other draft; None: no draft at this cost is
+    best_of_others: float  # speed-up of the fastest other draft, at least `min_speedup`
 
     @property
     def candidate(self) -> Candidate:
@@ -274,7 +282,7 @@ class Headroom(Record, frozen=True):
 
 
 class Distribution(Record, frozen=True):
-    """Seconds; a percentile is None where fewer than one value lies beyond it."""
+    """Seconds; a percentile is None if less than one value lies beyond it."""
 
     values: int  # how many
     p50: float | None  # median
@@ -288,7 +296,7 @@ class Side(Record, frozen=True):
 
     time_per_output_token: Distribution  # a request's mean after its first token
     chunk_gap: Distribution | None  # time between two deliveries of a stream
-    time_to_first_token: Distribution  # both prefills where there is a draft
+    time_to_first_token: Distribution  # with a draft, both prefills
 
 
 class Latency(Configuration, frozen=True, kw_only=True):
@@ -309,7 +317,7 @@ class Slo(Record, frozen=True):
 
 
 class SloKept(Record, frozen=True):
-    """The share of requests that kept the limits; failed ones did not."""
+    """The share of requests that kept the limits; failed ones count as not."""
 
     slo: Slo  # the limits that were given
     plain: Estimate | None  # without speculation
@@ -322,7 +330,7 @@ class Caveat(Record, frozen=True):
     kind: CaveatKind  # what it is about
     text: str  # the whole sentence
     decisive: bool = False  # a longer or quieter run could change the decision
-    short: str = ""  # the same in few words, with its advice; a decisive one gives the reason alone
+    short: str = ""  # the same in few words with the advice; a decisive one gives only the reason
 
 
 class LargerSweep(Record, frozen=True):
@@ -331,7 +339,7 @@ class LargerSweep(Record, frozen=True):
     requests: int
     processes: int  # on a serving engine: starts
     chance: float  # how often such sweeps settle it
-    rows: int | None = None  # rows of the traffic, where these are fewer than the requests
+    rows: int | None = None  # rows of the traffic, if there are fewer than the requests
 
     @property
     def enough(self) -> bool:
@@ -342,13 +350,13 @@ class LargerSweep(Record, frozen=True):
 class Recommendation(Record, frozen=True):
     """Whether to speculate and how, at `concurrency`.
 
-    `speedup_deciding` is the expected one, with both prefills where the objective is latency. The
+    `speedup_deciding` is the expected one, including both prefills if the objective is latency. The
     best of several drafts looks better than it is, so all are drawn towards each other as far as
-    their errors reach. The decision is to speculate where its whole interval lies above
-    `min_speedup` and 2% more, and not to where it lies below: interleaved runs of one process
-    differ by 2%. `schedule` gives k by concurrency for the leader's draft, since an engine
-    loads one draft: the k of `by_concurrency` where it leads, elsewhere that of a decision on it
-    alone, but never to speculate where `by_concurrency` says not to.
+    their errors reach. The decision is to speculate if the whole interval lies above `min_speedup`
+    plus 2%, and not to if it lies below: interleaved runs of one process differ by 2%. `schedule`
+    gives k by concurrency for the leader's draft, since an engine loads one draft: where it leads,
+    the k of `by_concurrency`, elsewhere that of a decision on it alone, but it never speculates
+    where `by_concurrency` says not to.
     """
 
     decision: Decision  # speculate, do_not_speculate or inconclusive
@@ -363,7 +371,7 @@ class Recommendation(Record, frozen=True):
     speedup_deciding: Estimate | None  # compared with `min_speedup`; None: too few requests
     speedup_without_interval: float | None  # the value alone, where there is no interval
     probability_best: float | None  # that the decision is best, by the draws of all intervals
-    expected_regret: float | None  # share of the best's speed lost on average, by the same draws
+    expected_regret: float | None  # share of the best speed lost on average, by the same draws
     audit: Audit | None  # decoded output compared with the target's
     near_tie_share: float | None  # of output positions: two best tokens within numeric noise
     caveats: tuple[Caveat, ...]  # reasons to trust figures less
@@ -381,13 +389,13 @@ class Recommendation(Record, frozen=True):
     checks: tuple[str, ...] = ()  # how far the figures can be trusted, in sentences
     engine: str | None = None  # the serving engine with its version; None: built-in decoder
     arrivals: str | None = None  # when requests came, in words; None: a constant number in flight
-    costs_from: str | None = None  # the runner of the times that `--costs` gave; None: this run
-    slo_kept: SloKept | None = None  # by the leader; None where no limits were given
+    costs_from: str | None = None  # the runner whose times `--costs` gave; None: this run
+    slo_kept: SloKept | None = None  # by the leader; None if no limits were given
     settled_by: Remedy | None = None  # what would settle an inconclusive decision
     larger_sweep: LargerSweep | None = None  # the sweep that would, or the next worth trying
-    ceiling_alpha: float | None = None  # of `self`, where it is below 1 because requests sample
+    ceiling_alpha: float | None = None  # of `self`, if it is below 1 because requests sample
     runner_up_faster: float | None = None  # how likely it is faster than the leader
-    headroom: tuple[Headroom, ...] = ()  # what better drafts of the same costs would bring
+    headroom: tuple[Headroom, ...] = ()  # what better drafts at the same costs would bring
 
     @property
     def provisional(self) -> str:
@@ -410,9 +418,9 @@ class Recommendation(Record, frozen=True):
 
     @property
     def by_candidate(self) -> list[Evaluation]:
-        """One evaluation per candidate: its best k; where the speed is unknown the one at which a
-        server answered most requests, or else the largest. The leader first, the others by the
-        speed-up that they are ranked by, the control last.
+        """One evaluation per candidate: its best k or, if its speed is unknown, the k at which a
+        server answered most requests, else the largest. The leader comes first, then the others by
+        the speed-up that ranks them, the control last.
         """
 
         def preference(each: Evaluation) -> tuple[bool, int]:
@@ -431,7 +439,7 @@ class Recommendation(Record, frozen=True):
         return sorted(best.values(), key=order)
 
     def ranked_by(self, each: Evaluation) -> Estimate | None:
-        """The speed-up that the objective compares: expected, or where it is unknown predicted."""
+        """The speed-up that the objective compares: the expected one, else the predicted one."""
         if self.objective == "latency":
             return each.speedup_end_to_end_expected or each.speedup_end_to_end
         return each.speedup_expected or each.speedup_predicted

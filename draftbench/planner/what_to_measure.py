@@ -1,7 +1,7 @@
 """What a sweep asks the planner while it measures: which k's are worth decoding or starting an
 engine with, when the passes of a candidate are timed well enough, and when the answer is settled.
 
-All answers follow from recorded observations alone, so that a sweep that resumes gets the same.
+All answers follow from recorded observations alone, so a sweep that resumes gets the same ones.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from draftbench.planner.passes import STALL
 from draftbench.records import SAMPLES_PER_VISIT, Candidate, CostPoint, Trajectory
 from draftbench.run_folder.run import Run, part_of, waves
 
-# Timing need not add less to the interval (half its width, of the logarithm) than `_FINEST`, and
-# not more than `_COARSEST`; between these, at most such shares of what requests add and of the
+# What timing adds to the interval (half its width, as a logarithm) need not be below `_FINEST` and
+# must not exceed `_COARSEST`. In between it may be these shares of what requests add, or of the
 # distance to break-even.
 _FINEST, _COARSEST = TIMING_NOISE / 2, 0.05
 _SHARE_OF_REQUESTS, _SHARE_OF_DISTANCE = 1 / 2, 1 / 4
-# Passes of each size that did not stall: those of three visits.
+# At least this many passes of each size that did not stall: three visits.
 _LEAST_PASSES = 3 * SAMPLES_PER_VISIT
-# Timing takes at most a third of what it and decoding take.
+# Timing takes at most half as long as decoding, a third of both together.
 SHARE_OF_DECODING = 1 / 2
 # How likely an answer stays as it is that is called settled.
 _SETTLED = 0.95
 
 
 def ks_to_decode(run: Run, candidate: Candidate, concurrency: int = 1, most: int = 2) -> list[int]:
-    """The k's to decode a candidate at, by what was measured before: its best predicted one, then
-    those worth their time. Empty where its speed is unknown.
+    """The k's at which to decode a candidate: the best predicted one, then those worth their time.
+    Empty if its speed is unknown.
     """
     evaluator = Evaluator(run, DecisionOptions())
     own = evaluator.at(concurrency, candidate)
@@ -56,8 +56,7 @@ def _worth_timing(
     here: DecisionAt, some: Sequence[Alternative], timed: Sequence[Alternative] = ()
 ) -> Alternative | None:
     """The alternative whose decoding improves the choice most for its time, besides those that will
-    be `timed`; None where none improves it enough. Time is counted in that of decoding without a
-    draft.
+    be `timed`; None if none improves it enough. The unit of time is decoding without a draft.
     """
     gain = here.gain(timed)
     worth = {
@@ -72,13 +71,12 @@ def _worth_timing(
 def next_start(
     run: Run, candidate: Candidate, concurrency: int = 1, ks: Sequence[int] = ()
 ) -> int | None:
-    """The k that a serving engine should be started with next, None where another start would
-    change nothing.
+    """The k with which to start a serving engine next; None if another start would change nothing.
 
-    First the smallest of `ks`, then the largest: together they show what a drafted token costs. A
-    draft that only the engine runs begins with the largest, which shows the hazards of all smaller
-    ones. Then the best predicted k and those worth their time, as long as the best can reach plain
-    decoding.
+    First comes the smallest of `ks`, then the largest: together they show what a drafted token
+    costs. A draft that only the engine runs begins with the largest, which shows the hazards of all
+    smaller ones. Then come the best predicted k and those worth their time, as long as the best one
+    may be faster than plain decoding.
     """
     ks = sorted(ks) or ks_of(run)
     rows = [
@@ -107,18 +105,18 @@ def timed_enough(
     cells: int,
     points: Sequence[CostPoint],
 ) -> bool:
-    """Judges the points of one block and concurrency as they are timed, turn by turn.
+    """Whether one block is timed well enough at one concurrency, asked after every turn.
 
     Timing continues until what it adds to the interval of the best predicted speed-up is at most
-    half of what the requests add, or a quarter of the distance to break-even. It need not be finer
-    than half the noise of a decoding run and must not be coarser than 5%. After three visits to
-    every pass that did not stall, it also ends where one more would exceed a third of the time of
-    timing and decoding together. (In a sweep with five decoded requests three visits are 40% of
-    it.) Stalls count on neither side.
+    half of what all the requests will add, or a quarter of the distance to break-even. It need not
+    be finer than half the noise of a decoding run and must not be coarser than 5%. After three
+    visits to every pass that did not stall, it also ends if one more would exceed a third of the
+    time of timing and decoding together. (In a sweep with five decoded requests, three visits are
+    40% of that time.) Stalls are not counted.
 
     Args:
-        decoded: responses that will be decoded, at no more than so many `cells`, the baseline
-            among them.
+        decoded: the responses that will be decoded.
+        cells: at how many k's at most, the baseline included.
     """
     along = candidate_rounds(run, candidate)
     evaluator = Evaluator(replace(run, costs=tuple(points)), DecisionOptions())
@@ -134,7 +132,10 @@ def timed_enough(
     if _spent_with_next_visit(points) > SHARE_OF_DECODING * decoding:
         return True
     low, high = quantiles(best.timing, (0.025, 0.975))
-    of_requests = 1.96 * math.sqrt(best.parts[0])
+    # With --until settled others may follow, and all together leave less doubt.
+    measured = len({trajectory.request for trajectory in run.trajectories})
+    share = min(1.0, measured / run.manifest.traffic.requests)
+    of_requests = 1.96 * math.sqrt(share * best.parts[0])
     small = max(_SHARE_OF_DISTANCE * abs(math.log(speed)), _SHARE_OF_REQUESTS * of_requests)
     return bool((high - low) / 2 <= min(max(small, _FINEST), _COARSEST))
 
@@ -160,13 +161,13 @@ def settled_after(run: Run) -> int | None:
 
 
 def _unstalled(point: CostPoint) -> int:
-    """How many passes took about as long as their median."""
+    """How many passes took about as long as the median."""
     middle = median(point.seconds)
     return sum(middle / STALL <= seconds <= middle * STALL for seconds in point.seconds)
 
 
 def _spent_with_next_visit(points: Sequence[CostPoint]) -> float:
-    """Seconds of all visits and of one more to every step, without stalls; in each visit a pass
+    """Seconds of all visits and of one more to every step, without stalls. In each visit a pass
     also runs once untimed.
     """
     seconds = 0.0

@@ -16,12 +16,24 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 import msgspec
+from msgspec import Raw
 
 from draftbench.errors import RunFolderError
-from draftbench.records import AnyObservation, Candidate, OfResponse, Record, Replay, to_json
+from draftbench.records import (
+    Amount,
+    AnyObservation,
+    Candidate,
+    Count,
+    Numbers,
+    OfResponse,
+    Record,
+    Replay,
+    numbers,
+    to_json,
+)
 from draftbench.run_folder.append_log import (
     append_line,
     cannot_write,
@@ -38,7 +50,6 @@ from draftbench.run_folder.manifest import (
     differing_question,
     refuse_other_schema,
 )
-from draftbench.run_folder.unread import UnreadReplay
 from draftbench.safe_files import (
     UnreadableError,
     json_without_controls,
@@ -73,6 +84,46 @@ class PrivateStart(Record, frozen=True):
     command: str  # with its secrets
 
 
+class UnreadReplay(Replay, frozen=True, tag="replay"):
+    """A replay whose longest lists stay JSON until somebody asks for them: a run of ten thousand
+    requests holds a hundred million numbers, and most figures need none of these.
+    """
+
+    confidence: Raw  # type: ignore[assignment]
+    margin: Raw  # type: ignore[assignment]
+    rank: Raw  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.check_acceptance()
+
+
+class _Unread:
+    """A field that is decoded when it is first asked for."""
+
+    def __init__(self, name: str, typecode: str, number: Any) -> None:
+        self._slot, self._name, self._typecode = Replay.__dict__[name], name, typecode
+        self._decoder = msgspec.json.Decoder(list[number])
+
+    def __get__(self, replay: UnreadReplay, owner: object = None) -> Numbers:
+        found = self._slot.__get__(replay)
+        if isinstance(found, Raw):
+            try:
+                found = numbers(self._typecode, self._decoder.decode(found))
+                if len(found) not in (0, len(replay.accept)):
+                    raise msgspec.DecodeError(f"{len(found)} entries, not {len(replay.accept)}")
+            except msgspec.DecodeError as error:
+                raise RunFolderError(
+                    f"`{self._name}` in the replay of request `{replay.request}`: {error}",
+                    hint="the file was changed by something else",
+                ) from error
+            self._slot.__set__(replay, found)
+        return found
+
+
+for _field in (("confidence", "d", Amount), ("margin", "d", Amount), ("rank", "q", Count)):
+    setattr(UnreadReplay, _field[0], _Unread(*_field))
+
+
 class RunFolder:
     """An existing run folder, for reading; `writer` opens it for appending."""
 
@@ -82,7 +133,7 @@ class RunFolder:
 
     @staticmethod
     def check_place(path: Path) -> None:
-        """Raise a RunFolderError where no run can be begun or continued."""
+        """Raise a RunFolderError if no run can be begun or continued there."""
         hint = "take an empty or a new folder for --out"
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"`{path}` is a file, and --out names a folder", hint=hint)
@@ -136,8 +187,8 @@ class RunFolder:
         return folder
 
     def note_sweep(self, manifest: Manifest, under_way: tuple[Candidate, ...] | None) -> None:
-        """Keep what the last sweep was asked for and which candidates it measures; None: it went to
-        its end, which seals the observations. Only who holds the writer may do so.
+        """Record what the last sweep was asked for and which candidates it measures; None: it has
+        ended, which seals the observations. Only the holder of the writer may do so.
 
         Raises:
             RunFolderError: it cannot be written.
@@ -169,8 +220,8 @@ class RunFolder:
         """All observations, by kind, in the order in which they were made.
 
         Raises:
-            RunFolderError: they cannot be read, or are not those with which the last sweep ended;
-                a sweep that `resumes` measures again what is missing.
+            RunFolderError: they cannot be read, or are not those that the last sweep ended with; a
+                sweep that `resumes` measures missing ones again.
         """
         found, sealed = list[AnyObservation](), self.manifest.sealed
         for kind in get_args(AnyObservation):
@@ -184,8 +235,8 @@ class RunFolder:
         return found
 
     def records(self, kind: type[R]) -> Iterator[R]:
-        """All records of one kind, in the order in which they were made; of a private kind none
-        where the private part was deleted.
+        """All records of one kind, in the order in which they were made; none of a private kind if
+        the private part was deleted.
         """
         return read_lines(_file(self.path, kind), kind)
 
@@ -235,7 +286,7 @@ class FolderLock:
 
 
 class RunWriter(FolderLock):
-    """Appends to a run folder; one process at a time."""
+    """Appends to a run folder, for one process at a time."""
 
     def append(self, records: Iterable[Record]) -> None:
         """Append records and sync them to disk; those of one kind in one call are kept all or none,
@@ -270,7 +321,7 @@ def _write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def _refuse_altered(file: Path, wrote: Seal, *, resumes: bool) -> None:
-    """Raise a RunFolderError where a file does not hold what the last sweep wrote."""
+    """Raise a RunFolderError if a file does not hold what the last sweep wrote."""
     held = seal_of(file)
     missing = held.records < wrote.records
     if held == wrote or (missing and resumes):

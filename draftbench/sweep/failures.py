@@ -1,7 +1,7 @@
 """Turns the exception that ended a candidate into the reason that the run folder records.
 
-A library's message may quote private text, so only known phrases of it are recorded: sizes, shapes,
-a file's name. Of other exceptions it is the type and the place.
+A library's message may quote private text, so only known phrases from it are recorded: sizes,
+shapes, a file's name. For other exceptions the type and the place are recorded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def failure(candidate: Candidate | None, error: Exception, stage: str = "measure
 
 
 def timed_out(limit: float | None) -> ModelError:
-    """A candidate that took longer than the user allows."""
+    """The error for a candidate that took longer than the user allows."""
     seconds = "second" if limit == 1 else "seconds"
     return ModelError(
         f"it took longer than the {limit:g} {seconds} of --candidate-timeout",
@@ -47,15 +47,15 @@ def timed_out(limit: float | None) -> ModelError:
 
 
 def parts_missing(stack: Candidate) -> ModelError:
-    """A stack of which a part could not be replayed."""
+    """The error for a stack with a part that could not be replayed."""
     return ModelError(
         f"prompt lookup and `{stack.beneath}` were not both replayed",
-        hint="see what failed of them; the same command tries again",
+        hint="see which of them failed; the same command tries again",
     )
 
 
 def changed_model(draft: str | None) -> RunFolderError:
-    """The files of the target (None) or of a draft changed since they were measured."""
+    """The error for files of the target (None) or a draft that changed since they were measured."""
     who = "the target" if draft is None else f"the draft `{draft}`"
     return RunFolderError(
         f"{who} changed since this run measured it",
@@ -64,7 +64,7 @@ def changed_model(draft: str | None) -> RunFolderError:
 
 
 def known_error(what: str, error: Exception) -> DraftbenchError:
-    """An exception as an error for the user: `what` could not be used, and why."""
+    """An exception as an error for the user that says why `what` could not be used."""
     if isinstance(error, DraftbenchError):
         return error
     reason, hint = describe(error)

@@ -1,8 +1,8 @@
 """Measures a prepared sweep into a run folder, one candidate after the other. Prints nothing.
 
-What an interrupted run of the same question measured is not measured again; where a candidate is
-complete its weights are not even loaded. A candidate that failed is tried again by the next run,
-and its failure is cleared once it succeeds.
+What an interrupted run of the same question measured is not measured again; the weights of a
+complete candidate are not even loaded. A candidate that failed is tried again by the next run, and
+its failure is cleared once it succeeds.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         RunFolderError: the folder cannot be continued or written, or a model or server changed
             since it was measured.
         ModelError: the target cannot be loaded or run.
-        TrafficError: the responses cannot be measured on.
-        AuditError: the check was asked for, and the decoder changes the target's distribution.
+        TrafficError: nothing can be measured on these responses.
+        AuditError: an audit was asked for, and the decoder changes the target's distribution.
     """
     if prepared.options.audit:
         _audit(prepared.options.mode, watcher)
@@ -41,8 +41,8 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
     with folder.writer() as writer, ExitStack() as stack:
 
         def keep(records: Sequence[Observation], private: Private = ()) -> None:
-            """Write what was measured. Texts come before their records: a kill between the two
-            leaves texts without records, which are made again.
+            """Write what was measured, texts before their records: a kill between the two leaves
+            texts without records, which are made again.
             """
             if private:
                 writer.append(private)
@@ -52,19 +52,19 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         state = SweepState.read(prepared, folder)
         watcher.recorded(state.records())
         left = state.left()
+        # With `--until settled` what is due grows wave by wave.
+        while not left and state.next_wave():
+            left = state.left()
         _refuse_changes(prepared, state, left)
         if state.responses and left:
             wanted, candidates = sum(map(len, state.groups)), len(prepared.candidates)
             watcher.note(
-                f"resuming: {len(state.responses)} of {wanted} responses and "
+                f"resuming: {len(state.trajectories())} of {wanted} responses and "
                 f"{candidates - len(left)} of {candidates} candidates are done"
             )
         folder.note_sweep(prepared.manifest, prepared.candidates)
         known = list(state.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
-        # With `--until settled` what is due grows wave by wave.
-        while not left and state.next_wave():
-            left = state.left()
         if not left and not state.plain_left():
             watcher.note("everything is measured already; no model is loaded")
             folder.note_sweep(state.manifest(), None)
@@ -127,7 +127,7 @@ def _measure(
 
 
 def _audit(mode: DraftingMode, watcher: Watcher) -> None:
-    """Raise an AuditError where the decoder changes the target's distribution."""
+    """Raise an AuditError if the decoder changes the target's distribution."""
     watcher.stage(f"audit of {mode} drafting on a small vocabulary", 1)
     if fault := distribution_fault(mode):
         raise AuditError(
@@ -139,8 +139,8 @@ def _audit(mode: DraftingMode, watcher: Watcher) -> None:
 
 
 def _refuse_changes(prepared: Prepared, state: SweepState, left: Sequence[Candidate]) -> None:
-    """Raise a RunFolderError where a server, its threads, a model's files or the layout of weights
-    are not those that the run was measured with so far.
+    """Raise a RunFolderError if a server, the threads, a model's files or the layout of weights are
+    not those with which the run was measured so far.
     """
     if prepared.serving is not None:
         threads = prepared.manifest.environment.threads
@@ -159,6 +159,6 @@ def _refuse_changes(prepared: Prepared, state: SweepState, left: Sequence[Candid
     )
     if left and prepared.options.one_layout and twice:
         raise RunFolderError(
-            "this run has held weights in two layouts so far, and `--one-layout` asks for one",
+            "this run has kept weights in two layouts so far, and `--one-layout` asks for one",
             hint="leave `--one-layout` out, or use another --out",
         )

@@ -1,4 +1,4 @@
-"""The options of a sweep, each declared once with what it needs, and who watches a sweep."""
+"""The options of a sweep, each declared once with what it needs; and who follows its progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from draftbench.models.engine_rules import DRIVEN, STARTED, engine_called
 from draftbench.records import SELF, Candidate, DraftingMode, NGramSizes, Observation
 from draftbench.traffic import TrafficQuery
 
-# Requests that a server answers at once at times of arrival, unless its engine answers more.
+# How many requests a server answers at once with --arrivals, unless its engine answers more.
 SLOTS = 16
 
 
@@ -52,7 +52,7 @@ class RayCluster:
 
 @dataclass(frozen=True)
 class Need:
-    """What an option makes no sense without; the hint is for a user who gives it anyway."""
+    """What an option makes no sense without; `hint` is for a user who gives it anyway."""
 
     what: str
     hint: str
@@ -122,7 +122,7 @@ def _cards(text: str) -> tuple[int, ...]:
     raise UsageError(f"--cards {text}: expected numbers of GPUs", hint="for example --cards 0-7")
 
 
-def _workers(text: str) -> int | RayCluster:
+def workers_named(text: str) -> int | RayCluster:
     """`4`, `ray` or `ray://HOST:PORT`."""
     if text == "ray":
         return RayCluster(None)
@@ -148,11 +148,11 @@ def _temperature(text: str) -> float:
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """The serving engine to measure on instead of the built-in decoder: one that the sweep starts,
-    or the user's servers.
+    """The serving engine to measure on instead of the built-in decoder: the sweep starts it, or the
+    user's servers are already running.
     """
 
-    engine: str | None = in_serving(  # None: the server tells
+    engine: str | None = in_serving(  # None: ask the server
         None,
         f"Start this engine and measure on it: {', '.join(STARTED)}.",
         "NAME",
@@ -235,12 +235,13 @@ class ServingOptions:
         return self.engine is not None or self.server is not None
 
     def resolved(self, concurrency: tuple[int, ...] | None, dtype: str | None) -> ServingOptions:
-        """With what --concurrency and --dtype mean for an engine. With --arrivals, --concurrency is
-        the most requests that a started server runs at once. A started vLLM computes in --dtype, as
-        the replay here does; a running server is assumed to, if it does not report its type.
+        """The options with what --concurrency and --dtype mean for an engine. With --arrivals,
+        --concurrency is the most requests that a started server runs at once. A started vLLM
+        computes in --dtype, as the replay here does; a running server is assumed to, if it does not
+        report its type.
 
         Raises:
-            UsageError: several numbers, or the server is already running.
+            UsageError: --arrivals with several concurrencies, or with one for a running server.
         """
         max_concurrency, args = None, self.args
         if concurrency is not None and self.arrivals != "closed":
@@ -248,14 +249,14 @@ class ServingOptions:
                 raise UsageError(
                     "--concurrency with --arrivals on a server that is running",
                     hint="leave it out: how many requests are in flight follows from their "
-                    "arrivals, and how many the server answers at once from how it was started",
+                    "arrivals, and how many the server answers at once was set when it started",
                 )
             if len(concurrency) > 1:
                 raise UsageError(
                     "--concurrency with --arrivals takes one number: how many requests the server "
                     "answers at once",
-                    hint="the load is that of the arrivals; measure another one, e.g. poisson:8, "
-                    "in another --out",
+                    hint="the arrivals set the load; measure another one, e.g. poisson:8, in "
+                    "another --out",
                 )
             (max_concurrency,) = concurrency
         stated = "--dtype" in args.replace("=", " ").split()
@@ -268,7 +269,7 @@ class ServingOptions:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """One sweep. `target` is empty if the server reports its model."""
+    """The options of one sweep. `target` is empty if the server reports its model."""
 
     target: str
     drafts: tuple[str, ...]
@@ -308,7 +309,7 @@ class SweepOptions:
 
     dtype: str | None = in_models(
         None,
-        "The type of unquantized weights: bfloat16 or float32; vLLM is started with it, too.",
+        "The type of unquantized weights: bfloat16 or float32; vLLM is also started with it.",
         "TYPE",
         autocompletion=lambda incomplete: ["bfloat16", "float32"],
     )
@@ -325,8 +326,8 @@ class SweepOptions:
 
     measure: str = in_measure(
         "best",
-        "What to decode for real after replay: the best k, all k's, or none; replay skips timing, "
-        "too (acceptance only).",
+        "What to decode for real after replay: the best k, all k's, or none; replay also skips "
+        "timing (acceptance only).",
         "HOW",
         among=("best", "all", "none", "replay"),
     )
@@ -382,16 +383,16 @@ class SweepOptions:
     audit: bool = in_built_in(
         False,
         "Exit 1 if speculation changes what the target writes.",
-        hint="whether texts are the same is measured anyway",
+        hint="whether texts stay the same is measured anyway",
     )
     workers: int | RayCluster | None = in_built_in(
         None,
-        "Share responses and replays among so many processes, each of which loads the target, or "
+        "Share responses and replays among this many processes, each of which loads the target, or "
         "among a Ray cluster: ray (the current one, or a local one), ray://HOST:PORT. A crash "
-        "costs one task. Steps are timed by one of them alone (default: this process).",
+        "costs one task. Only one of them times steps (default: this process).",
         "N",
         hint="an engine runs in separate processes anyway",
-        parse=_workers,
+        parse=workers_named,
     )
     cards: tuple[int, ...] | None = in_built_in(
         None,
@@ -410,7 +411,7 @@ class SweepOptions:
 
     @property
     def max_concurrency(self) -> int:
-        """The most requests that a server answers at once, as far as is known before it starts."""
+        """The most requests that a server answers at once, as far as known before it starts."""
         if self.serving is None or self.serving.arrivals == "closed":
             return max(self.concurrency)
         return self.serving.max_concurrency or SLOTS
@@ -429,24 +430,24 @@ class SweepOptions:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether they run in processes of their own."""
+        """Whether the workers run in processes of their own."""
         return bool(self.cards or self.workers) or self.processes > 1
 
     @property
     def most_ks(self) -> int:
-        """At how many k's a candidate is decoded at most: all, or the best predicted one and one
-        more that is worth its time.
+        """The most k's at which a candidate is decoded: all, or the best predicted one and one more
+        if it is worth its time.
         """
         return {"best": min(2, len(self.ks)), "all": len(self.ks)}.get(self.measure, 0)
 
     @property
     def expected_ks(self) -> int:
-        """At how many it is expected to be decoded, before it is replayed."""
+        """At how many k's a candidate is expected to be decoded, before it is replayed."""
         return self.most_ks if self.measure == "all" else min(1, self.most_ks)
 
     def times(self, candidate: Candidate) -> bool:
-        """Whether a candidate's steps are timed (`most_ks` says whether it is decoded): the target
-        as its own draft, which costs as much as it does, only if that was asked for.
+        """Whether a candidate's steps are timed (`most_ks` says whether it is decoded). The target
+        as its own draft, which costs as much as the target, is timed only if it was asked for.
         """
         if self.measure == "replay":
             return False
@@ -454,8 +455,8 @@ class SweepOptions:
 
     @property
     def repeats(self) -> int:
-        """How often all candidates are measured: each time in another process, or by another start
-        of every server.
+        """How often all candidates are measured, each time in another process or after another
+        start of every server.
         """
         return self.serving.restarts if self.serving else self.processes
 
@@ -464,7 +465,7 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
     """Refuse options that make no sense together.
 
     Args:
-        serving: what was given for an engine, whether or not one is named.
+        serving: the options given for an engine, even if none is named.
 
     Raises:
         UsageError: an option lacks what it needs, or a model is missing.
@@ -504,7 +505,7 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
             "--replay engine cannot score a draft with llama.cpp",
             hint="--replay local needs the draft's files and no more",
         )
-    # A single k says how many tokens a server drafts that does not report it.
+    # A single k tells how many tokens a server drafts if it does not report that.
     several = len(options.ks) > 1 and options.ks != SweepOptions.ks
     if serving.server is not None and not options.drafts and several:
         raise UsageError(
@@ -514,18 +515,18 @@ def check_options(options: SweepOptions, serving: ServingOptions) -> None:
 
 
 class Watcher(Protocol):
-    """Receives the progress of a sweep; draws nothing while something is timed."""
+    """Follows the progress of a sweep; it draws nothing while something is timed."""
 
     def stage(
         self, what: str, total: int, candidate: Candidate | None = None, longer: float = 1.0
     ) -> None:
-        """A stage of `total` units or more begins, of a candidate or (None) of the target; it is
-        `longer` than planned by that factor.
+        """A stage of at least `total` units begins, of a candidate or (None) of the target; it
+        takes `longer` than planned by this factor.
         """
         ...
 
     def advance(self, units: int = 1) -> None:
-        """So many units of the stage are done at once."""
+        """This many units of the stage were just done."""
         ...
 
     def recorded(self, records: Sequence[Observation]) -> None:
@@ -533,5 +534,5 @@ class Watcher(Protocol):
         ...
 
     def note(self, text: str, *, always: bool = False) -> None:
-        """Something worth a line; `always`, also where only the result is wanted."""
+        """Something worth a line; `always`: even if only the result is wanted."""
         ...

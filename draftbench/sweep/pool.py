@@ -358,7 +358,7 @@ class Pool:
         return True
 
     def _let_go(self, seat: _Seat, error: ModelError, left: Left) -> None:
-        """Go on without a worker that cannot load or run the target.
+        """Continue without a worker that cannot begin, or cannot load or run the target.
 
         Raises:
             ModelError: it was the last.
@@ -371,28 +371,33 @@ class Pool:
         self._seats.remove(seat)
         self._wheres.remove(seat.where)
         self._refused.clear()  # of the others each tries again
-        self.watcher.note(f"going on without a worker on {seat.node}: {error.message}", always=True)
+        where = f"a worker on {seat.node}" if seat.node else "a worker that does not begin"
+        self.watcher.note(f"going on without {where}: {error.message}", always=True)
 
     def _died(self, seat: _Seat, died: WorkerDiedError, left: Left) -> Failure | None:
         """Put another worker in the place of one that died, and its job back.
 
         Raises:
-            ModelError: the target ends every worker.
+            ModelError: the target ends every worker, or none begins.
         """
         job = seat.job
-        deaths = seat.deaths = seat.deaths + 1
-        if job is not None:
-            deaths = job.deaths = job.deaths + 1
-        self._renew(seat)
-        if deaths < MOST_TRIES:
-            if job is not None:
-                if isinstance(job.step, Decoding) and job.candidate:
-                    concurrency, ks = job.step.concurrency, job.step.ks
-                    done = self.state.decoded(job.candidate, ks, concurrency)
-                    job.step = job.step._replace(done=done)
-                left[job.candidate].appendleft(job)
+        if job is None:
+            seat.deaths += 1
+            if seat.deaths < MOST_TRIES:
+                self._renew(seat)
+            else:
+                self._let_go(seat, died.error("its process"), left)
             return None
-        if job is None or job.candidate is None:
+        job.deaths += 1
+        self._renew(seat)
+        if job.deaths < MOST_TRIES:
+            if isinstance(job.step, Decoding) and job.candidate:
+                concurrency, ks = job.step.concurrency, job.step.ks
+                done = self.state.decoded(job.candidate, ks, concurrency)
+                job.step = job.step._replace(done=done)
+            left[job.candidate].appendleft(job)
+            return None
+        if job.candidate is None:
             raise died.error("the target's process")
         return failure(job.candidate, died.error("its process"))
 
@@ -408,6 +413,7 @@ class Pool:
         self._end_of_job(seat)
         seat.place.end()
         seat.place, seat.waits, seat.candidate = self._begin(seat.where), False, None
+        seat.facts, seat.node = None, ""
         self._refused.clear()  # it may begin on another machine
 
     def _begin(self, where: Any) -> Place:

@@ -1,6 +1,6 @@
 """Prepares a sweep: checks traffic, pairs and levels, and renders prompts, before weights load.
 
-Only configurations and tokenizers are read. What passes may still fail for want of memory or
+Only configurations and tokenizers are read. What passes may still fail later, for lack of memory or
 because of a damaged file.
 """
 
@@ -79,13 +79,13 @@ from draftbench.traffic import Traffic, load
 from draftbench.traffic.summary import TrafficSummary, first_request
 
 DEFAULT_LIMIT = 256
-# Returns what is to be said of a draft that can be measured here, refuses it, or returns None: only
-# an engine can tell.
+# Returns the caveats of a draft that can be measured here, raises if it cannot, or returns None if
+# only an engine can tell.
 Check = Callable[[ModelSource], tuple[str, ...] | None]
 
 
 class PromptMaker(Protocol):
-    """Makes token ids of requests: `measure.prompts.TextSide`, or a server."""
+    """Turns requests into token ids: `measure.prompts.TextSide`, or a server."""
 
     def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None: ...
 
@@ -96,8 +96,8 @@ class PromptMaker(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sweep that passed every check that needs no weights; `drafts` and `caveats` by the names
-    that the run gives the drafts.
+    """A sweep that passed every check that needs no weights; `drafts` and `caveats` are by the
+    run's names of drafts.
     """
 
     options: SweepOptions
@@ -119,7 +119,7 @@ class Prepared:
 
 
 def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Prepared:
-    """Read traffic, check pairs and levels, render prompts.
+    """Prepare a sweep of the built-in decoder.
 
     Raises:
         DraftbenchError: nothing could be measured, or the input cannot be used.
@@ -131,7 +131,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         if find_spec("ray") is None:
             raise UsageError(
                 f"--workers {options.cluster} needs Ray, which is not installed",
-                hint="`pip install 'draftbench[ray]'`, as on the nodes of the cluster",
+                hint="pip install 'ray[client]', in the version of the cluster's nodes",
             )
         from draftbench.sweep.ray_cluster import workers_of
 
@@ -177,7 +177,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         watcher.note(f"{spec} is fetched from the model hub unless it is cached")
     check_writes(target)
     target.check_weights()
-    # Prompts first, so that a fault of the target is not blamed on its drafts.
+    # Prompts come first, so that a fault of the target is not blamed on its drafts.
     context = context_length_of(target)
     if context is None:
         raise ModelError(
@@ -195,8 +195,8 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
         raise checked.no_draft
     if options.controls:
         checked.candidates |= dict.fromkeys((Candidate(draft=LOOKUP), Candidate(draft=SELF)))
-    # The last pass that is timed may begin where the longest response ends, and a recorded pass
-    # writes as much again.
+    # The last timed pass may begin where the longest response ends, and a recorded pass writes as
+    # much again.
     longest = max(len(prompt.tokens) + prompt.limit for prompt in prompts)
     longest += 2 * (max(options.ks) + 1)
     question = question_of(options, traffic, build)
@@ -248,7 +248,7 @@ def manifest_of(
 
 
 def _check_cards(options: SweepOptions, device: str, watcher: Watcher) -> None:
-    """Raise a UsageError where the workers cannot have the GPUs that they are to have."""
+    """Raise a UsageError if the workers cannot have the GPUs that --cards names."""
     if options.cards is None:
         return
     if options.workers is not None:
@@ -268,17 +268,17 @@ def _check_cards(options: SweepOptions, device: str, watcher: Watcher) -> None:
         )
     names = [card_names(f"cuda:{card}") for card in options.cards]
     if len(set(names)) > 1:
-        watcher.note(f"the GPUs differ: all times are those of the {names[0]}", always=True)
+        watcher.note(f"the GPUs differ: all times are taken on the {names[0]}", always=True)
 
 
 def _timing_device(options: SweepOptions, device: str) -> str:
-    """The device of the worker that times."""
+    """The device of the worker that does the timing."""
     return f"cuda:{options.cards[0]}" if options.cards else device
 
 
 def specs_of(options: SweepOptions) -> dict[str, str]:
     """The entries of `--drafts` by the names that the run gives them: the short name of the model,
-    unless it is taken. A stack stands behind its parts, which are measured too, as `ngram+NAME`.
+    unless it is taken. A stack, `ngram+NAME`, comes after its parts, which are measured too.
     """
     specs: dict[str, str] = {}
     stacks = {d: beneath for d in options.drafts if (beneath := draft_of_stack(d))}
@@ -286,7 +286,7 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     for spec in dict.fromkeys((*alone, *stacks.values(), *[LOOKUP] * bool(stacks))):
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
         name = ModelSource(spec).name if is_model else draft_name(spec)
-        # A folder may have the name of another way to draft.
+        # A folder may be called like a way of drafting.
         reserved = is_model and (
             name == SELF or draft_of_stack(name) is not None or parsed(name)[0] != "draft-model"
         )
@@ -323,10 +323,10 @@ def render(
     """Render every request; those that cannot be replayed are counted among the rows left out.
 
     Args:
-        context: tokens that the target reads.
+        context: how many tokens the target reads.
 
     Raises:
-        TrafficError: the template refuses a request (unless `skip_bad`), or there is none left.
+        TrafficError: the template refuses a request (unless `skip_bad`), or no request is left.
     """
     prompts: list[Prompt] = []
     dropped: Counter[str] = Counter()
@@ -382,7 +382,7 @@ def render(
 
 
 def counts_of(prompts: Sequence[Prompt]) -> Mapping[int, float]:
-    """How often each of the target's tokens occurs in the prompts and the answers to replay."""
+    """How often each of the target's tokens occurs in the prompts and in logged answers."""
     return Counter(chain.from_iterable((*p.tokens, *(p.logged or ())) for p in prompts))
 
 
@@ -401,8 +401,8 @@ def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:
 
 
 def _refusal(refused: Mapping[str, Sequence[RefusedError]], requests: int) -> TrafficError:
-    """The error for requests that the target's template or tokenizer refuses: the first of each
-    reason.
+    """The error for requests that the target's template or tokenizer refuses, with the first of
+    each reason.
     """
     count = sum(map(len, refused.values()))
     firsts = [errors[0] for errors in refused.values()]
@@ -416,7 +416,7 @@ def _listed(reasons: Mapping[str, int]) -> str:
 
 @dataclass
 class CheckedDrafts:
-    """Sources and caveats of the drafts by name, candidates in order, refused ones as records."""
+    """The drafts that can be measured, with sources and caveats by name; and the refused ones."""
 
     sources: dict[str, ModelSource] = field(default_factory=dict)
     caveats: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -425,7 +425,7 @@ class CheckedDrafts:
     refusals: list[DraftbenchError] = field(default_factory=list)
 
     def stack(self, specs: Mapping[str, str]) -> None:
-        """Add the stacks, each with what holds of its draft."""
+        """Add the stacks; what holds for the draft of a stack holds for the stack."""
         drafts, refused = tuple(self.candidates), tuple(self.failures)
         for name in specs:
             if (beneath := draft_of_stack(name)) is None:
@@ -456,9 +456,9 @@ def check_drafts(
     checks: Mapping[Method, Check],
     refused_levels: Mapping[str, ModelError] = MappingProxyType({}),
 ) -> CheckedDrafts:
-    """Which drafts can be measured at which levels, before any weights load: a checkpoint that
-    is stored at a level has no other. `checks`, by the methods whose weights are measured here,
-    return a draft's caveats, or refuse it.
+    """Find out which drafts can be measured at which levels, before any weights load; a checkpoint
+    that is stored at a level has no other. `checks` has a check for each method whose weights are
+    measured here.
     """
     checked = CheckedDrafts()
     for name, spec in specs.items():
@@ -468,7 +468,7 @@ def check_drafts(
         if spec == SELF or method not in checks:
             checked.candidates[Candidate(draft=name)] = None
             continue
-        # Layers that the target carries are in its own checkpoint.
+        # The checkpoint of layers that the target carries is the target's own.
         source, levels = ModelSource(model or options.target, options.trust), options.quants
         try:
             caveats = checks[method](source)
@@ -480,7 +480,7 @@ def check_drafts(
                     source.check_weights()
                 if stored := stored_level(source):
                     levels = (stored,)
-        # Whatever a checkpoint's own code raises, the other drafts are measured.
+        # A checkpoint's own code may raise anything; the other drafts are still measured.
         except Exception as error:
             checked.refusals.append(known_error(f"the draft {name}", error))
             stage = "pair" if isinstance(error, PairError) else "load"
@@ -499,10 +499,10 @@ def check_drafts(
 
 
 def _refused_levels(options: SweepOptions, device: str) -> dict[str, ModelError]:
-    """The levels of drafts that cannot be measured on this device, and why.
+    """The draft levels that cannot be measured on this device, with the reason.
 
     Raises:
-        ModelError: none can.
+        ModelError: no level can be measured.
     """
     refused: dict[str, ModelError] = {}
     for level in options.quants:
@@ -516,9 +516,7 @@ def _refused_levels(options: SweepOptions, device: str) -> dict[str, ModelError]
 
 
 def question_of(options: SweepOptions, traffic: Traffic, build: Build) -> Question:
-    """The question of a run: the options that its fields are named as, without what only an engine
-    adds.
-    """
+    """The question of a run, from the options of the same names; an engine adds more."""
     chosen = "".join(request.id for request in traffic.requests)
     resolved = {
         "target": portable(options.target),

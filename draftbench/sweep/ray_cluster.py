@@ -42,6 +42,8 @@ def connect(cluster: RayCluster) -> None:
     Raises:
         UsageError: none answers.
     """
+    # Whatever `log_to_driver` says, Ray prints to stdout that a worker has died.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves this machine
@@ -54,7 +56,8 @@ def connect(cluster: RayCluster) -> None:
     except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
         raise UsageError(
             f"no Ray cluster can be used at {cluster}: {str(error).splitlines()[0]}",
-            hint="`ray status` on its head must answer, and its Ray and Python be those of here",
+            hint="`ray status` on its head must answer, its Ray and Python must be those of here, "
+            "and RAY_AUTH_MODE=token must be set if it asks for a token",
         ) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
@@ -97,6 +100,10 @@ def workers_of(
             f"no node of the Ray cluster has {what}",
             hint="--threads asks for fewer CPUs; `ray status` lists what there is",
         )
+    watcher.note(f"Ray: {count} workers on {len(nodes)} nodes, CPU threads: {threads} each")
+    free = ray.available_resources()
+    if free.get("CPU", 0) < threads or free.get("GPU", 0) < needs["num_gpus"]:
+        watcher.note("others use the whole Ray cluster: the sweep waits for them", always=True)
     found = _machines([node for node in room if room[node]], threads, device)
     kinds = Counter(machine.machine for _, machine in found.values())
     timing = max(kinds, key=lambda kind: (kinds[kind], kind))
@@ -151,7 +158,7 @@ def _machine(threads: int, device: str) -> tuple[str, str, Environment]:
     return draftbench.__version__, platform.node(), environment(threads, card_names(device))
 
 
-class Actor:
+class SweepWorker:
     """The process of a worker: each call hands it an answer and returns what it says next."""
 
     def begin(self, prepared: Prepared) -> Message:
@@ -186,7 +193,7 @@ class OnRay:
         options: dict[str, Any] = {**cluster.needs, "max_restarts": 0}
         if node is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
-        self._actor = ray.remote(Actor).options(**options).remote()
+        self._actor = ray.remote(SweepWorker).options(**options).remote()
         # Not an argument of the actor itself, which Ray keeps with its description.
         self._next = self._actor.begin.remote(prepared)
 

@@ -1,7 +1,7 @@
 """What a sweep has measured so far, and which steps are left.
 
-It is read from the run folder when the sweep begins, and kept in memory while it lasts: at which
-k's a candidate is worth decoding follows from what was measured before.
+The state is read from the run folder when the sweep begins and kept in memory while it lasts, since
+the k's at which a candidate is worth decoding follow from what was measured before.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from draftbench.records import (
 )
 from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.manifest import Manifest
-from draftbench.run_folder.run import check_that_it_fits, comparable, run_of, to_decode
+from draftbench.run_folder.run import Run, check_that_it_fits, comparable, run_of, to_decode
 from draftbench.sweep.engine_servers import ALONE, Load, ServerConfig, Serving
 from draftbench.sweep.preparation import Prepared
 
 
 class Answering(NamedTuple):
-    """Write the responses of a group, or take them from the log, and score them."""
+    """Write a group's responses, or take them from the log, and score them."""
 
     group: list[PromptSample]
 
 
 class Replaying(NamedTuple):
-    """Replay the groups in which a response is not replayed yet."""
+    """Replay the groups that have a response without a replay."""
 
     groups: list[list[ScoredResponse]]
 
 
 class Timing(NamedTuple):
-    """Time the passes of a grid until they are timed well enough."""
+    """Time the passes of a grid until they are known well enough."""
 
     grid: CostGrid
     enough: Callable[[Sequence[CostPoint]], bool]
 
 
 class Decoding(NamedTuple):
-    """Decode some responses without a draft and at some k's, at a batch size; with one row, without
-    those that are `done`.
+    """Decode some responses without a draft and at some k's at one concurrency; one by one, only
+    those that are not `done`.
     """
 
     concurrency: int
@@ -77,14 +77,15 @@ class Decoding(NamedTuple):
 
 @dataclass
 class SweepState:
-    """Everything that a sweep has measured; `add` takes note of what was just written. Costs and
-    decodes are kept by block.
+    """Everything that a sweep has measured; `add` takes in what was just written. Costs and decodes
+    are by block.
     """
 
     prepared: Prepared
     waves: list[list[list[PromptSample]]]  # all responses to write, by wave and group
     due: int  # waves to measure; with --until settled one more at a time
-    settled: bool = False  # the answer, by those
+    settled: bool = False  # whether these waves settle the answer
+    run: Run | None = None  # by which the last k's were chosen
     responses: dict[Key, ScoredResponse] = field(default_factory=dict)
     facts: dict[Candidate | None, list[ModelFacts]] = field(default_factory=dict)
     failures: dict[Candidate | None, Failure] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class SweepState:
         """Read a run folder; a response's text without its record does not count.
 
         Raises:
-            RunFolderError: a file that cannot be read, or was changed.
+            RunFolderError: a file cannot be read, or was changed.
         """
         waves = plan(prepared.prompts, prepared.options.samples)
         state = cls(prepared, waves, 1 if prepared.options.until == "settled" else len(waves))
@@ -140,7 +141,7 @@ class SweepState:
         return msgspec.structs.replace(known, effort=effort)
 
     def along(self, candidate: Candidate) -> Mapping[Key, Replay | LookupReplay | StackReplay]:
-        """The replays of a candidate; of a stack those of its parts."""
+        """The replays of a candidate; for a stack, put together from those of its parts."""
         if candidate.beneath is None:
             return self.replays.get(candidate, {})
         parts = (
@@ -156,14 +157,14 @@ class SweepState:
         return candidate in self.timed_models or bool(self.along(candidate))
 
     def least_rows(self, candidate: Candidate | None) -> int | None:
-        """The rows to which its products were padded when it was first loaded: a second timing
-        could choose another number, with which sums round differently.
+        """The number of rows to which its matrix products were padded when it was first loaded: a
+        second timing could choose another number, with which sums round differently.
         """
         facts = self.facts.get(candidate)
         return facts[-1].least_rows if facts else None
 
     def records(self) -> list[AnyObservation]:
-        """The responses, then what was replayed and decoded on them."""
+        """The responses, then what was replayed, decoded and served on them."""
         return [
             *self.trajectories(),
             *(row for each in self.prepared.candidates for row in self.replayed(each)),
@@ -173,7 +174,7 @@ class SweepState:
         ]
 
     def trajectories(self) -> list[Trajectory]:
-        """The responses as recorded, in the order of the plan."""
+        """The recorded responses, in the order of the plan."""
         samples = (sample.key for group in self.groups for sample in group)
         return [self.responses[key].trajectory for key in samples if key in self.responses]
 
@@ -183,7 +184,7 @@ class SweepState:
         return [along[t.key] for t in self.trajectories() if t.key in along] if along else []
 
     def add(self, records: Iterable[Observation], texts: Iterable[PrivateText] = ()) -> None:
-        """Take note of observations; of a response only with its text."""
+        """Take in observations; a response counts only together with its text."""
         known = {text.key: text for text in texts}
         for record in records:
             match record:
@@ -213,12 +214,12 @@ class SweepState:
 
     @cached_property
     def prompts(self) -> dict[str, Prompt]:
-        """The prompts by the ids of their requests."""
+        """The prompts by request id."""
         return {prompt.request.id: prompt for prompt in self.prepared.prompts}
 
     def _add_answer(self, row: Served) -> None:
-        """Record an answer, or the error in its place. At times of arrival only the answers of one
-        session count: one that asks for the rest has less load.
+        """Record an answer, or the error in its place. With --arrivals only one session's answers
+        count: a session that asks for the rest has less load.
         """
         load = Load(row.concurrency if row.load == "closed" else None)
         where = ServerConfig(row.candidate, row.k, row.repeat), load
@@ -229,11 +230,11 @@ class SweepState:
             self.answers.setdefault(where, {})[key] = row
             return
         self.faults.append(row)
-        if key in answers and answers[key].server == row.server:  # it was no measurement
+        if key in answers and answers[key].server == row.server:  # the answer was not a measurement
             del answers[key]
 
     def unanswered(self) -> list[list[PromptSample]]:
-        """The groups in which a response is missing: they are written again as a whole."""
+        """The groups with a missing response, which are written again as a whole."""
         return [
             group
             for group in self.groups
@@ -241,14 +242,14 @@ class SweepState:
         ]
 
     def drafted(self) -> list[list[ScoredResponse]]:
-        """The responses of more than one token, which have something to draft, in their groups."""
+        """The responses of more than one token, which leave something to draft, in their groups."""
         known = self.responses
         groups = ([known[each.key] for each in group if each.key in known] for group in self.groups)
         drafted = ([r for r in group if len(r.tokens) > 1] for group in groups)
         return [group for group in drafted if group]
 
     def left(self) -> tuple[Candidate, ...]:
-        """The candidates that are not completely measured, or whose failure stands."""
+        """The candidates that are not completely measured, or have failed."""
         candidates, serving = self.prepared.candidates, self.prepared.serving
         if self.unanswered() or not self.drafted():
             return candidates
@@ -271,8 +272,8 @@ class SweepState:
         return tuple(c for c in candidates if c in self.failures or not whole(c))
 
     def unreplayed(self, candidate: Candidate) -> list[list[ScoredResponse]]:
-        """The groups in which a response is not replayed yet; none where it has no weights here to
-        be replayed with.
+        """The groups with a response that is not replayed yet; none if the candidate has no weights
+        here to be replayed with.
         """
         if (
             self.prepared.serving is not None
@@ -284,8 +285,8 @@ class SweepState:
         return [group for group in self.drafted() if any(r.key not in along for r in group)]
 
     def steps(self, candidate: Candidate) -> Iterator[Replaying | Timing | Decoding]:
-        """The steps left for a candidate in one process, in order. Take each before asking for the
-        next: at which k's to decode follows from it.
+        """The steps left for a candidate in one process, in order. Do each before asking for the
+        next, which depends on what it measured.
         """
         if missing := self.unreplayed(candidate):
             yield Replaying(missing)
@@ -302,7 +303,7 @@ class SweepState:
             timed = {point.process for point in points if point.concurrency == concurrency}
             if len(timed) < self.prepared.options.processes:
                 room = context_length_of(self.prepared.target)
-                assert room is not None  # or the sweep was refused
+                assert room is not None  # otherwise the sweep was refused
                 drafted = list(chain.from_iterable(self.drafted()))
                 grid = grid_for(drafted, self.prepared.options.ks, room, concurrency)
                 yield Timing(grid, self._timed_enough(candidate, concurrency))
@@ -312,9 +313,9 @@ class SweepState:
                 yield Decoding(concurrency, ks, responses, done)
 
     def sessions(self, candidate: Candidate, repeat: int) -> Iterator[list[ServerConfig]]:
-        """The servers that a candidate is measured by in one repeat, those of one session together:
-        they share its requests. Hold each session before asking for the next: at which k's a server
-        is started follows from what was served before.
+        """The servers that measure a candidate in one repeat; those of one session share its
+        requests. Hold each session before asking for the next: the k's at which a server is started
+        depend on what was served before.
         """
         serving, measure = self.prepared.serving, self.prepared.options.measure
         if serving is None or measure in ("none", "replay"):
@@ -327,9 +328,9 @@ class SweepState:
                 yield [ServerConfig(candidate, k, repeat)]
 
     def _ks_to_start(self, serving: Serving, candidate: Candidate, repeat: int) -> Iterator[int]:
-        """With `--measure all` all k's; else those that were started so far and then, one after the
-        other, those that are worth a start. A repeat that its last plain server has ended takes no
-        new ones, unless no other repeat follows.
+        """All k's with `--measure all`; otherwise those started so far and then, one after the
+        other, those worth a start. Once a repeat's last plain server was asked, the repeat takes no
+        new k, unless it is the last one.
         """
         options, back, ks = self.prepared.options, repeat % 2 == 1, serving.ks(candidate)
         if options.measure == "all":
@@ -351,11 +352,11 @@ class SweepState:
             yield k
 
     def answered(self, candidate: Candidate) -> bool:
-        """Whether any server that drafts with the candidate answered."""
+        """Whether any server that drafts with the candidate has answered."""
         return any(config.candidate == candidate for config, _ in self.answers)
 
     def plain_left(self) -> bool:
-        """Whether servers without a draft are still to be asked."""
+        """Whether servers without a draft still have to be asked."""
         serving = self.prepared.serving
         if serving is None:
             return False
@@ -364,7 +365,7 @@ class SweepState:
         return any(map(self.unserved, plain))
 
     def unserved(self, config: ServerConfig) -> dict[Load, list[PromptSample]]:
-        """What a server is still to answer, by load."""
+        """What a server still has to answer, by load."""
         serving = self.prepared.serving
         assert serving is not None
         samples = list(chain(*self.groups))
@@ -374,7 +375,7 @@ class SweepState:
             done = self.answers.get((config, load), {}).keys()
             if config == serving.writer and load == ALONE:  # its answers are the responses
                 due = {sample.key for sample in samples} - (done & self.responses.keys())
-            elif load.concurrency is None:  # all at once or none: fewer were less load
+            elif load.concurrency is None:  # all or none: fewer requests would be less load
                 due = set(self.responses) if self.responses.keys() - done else set()
             else:
                 due = {t.key for t in to_decode(known, self.prepared.options.measure_requests)}
@@ -384,8 +385,8 @@ class SweepState:
         return missing
 
     def _ks(self, candidate: Candidate, concurrency: int) -> list[int]:
-        """The k's to decode at: those that were decoded so far, or else those of `best`, by what
-        was measured of this candidate and of those before it.
+        """The k's to decode at: those decoded so far; if there are none, the best ones by what was
+        measured of this candidate and of those before it.
         """
         options = self.prepared.options
         if not options.most_ks:
@@ -412,7 +413,9 @@ class SweepState:
             *(row for each in seen for row in self.decodes.get(str(each), ())),
         ]
         run = run_of(self.prepared.manifest, records)
-        return ks_to_decode(run, candidate, concurrency, options.most_ks)
+        ks = ks_to_decode(run, candidate, concurrency, options.most_ks)
+        self.run = run  # its rounds are known as long as it is there
+        return ks
 
     def _timed_enough(
         self, candidate: Candidate, concurrency: int
@@ -422,7 +425,7 @@ class SweepState:
         trajectories = self.trajectories()
         decoded = to_decode(trajectories, options.measure_requests)
         if not options.most_ks:
-            decoded = trajectories  # writing them is all that the sweep does besides
+            decoded = trajectories  # besides timing, the sweep only writes these
         parts = (candidate, candidate.beneath, Candidate(draft=LOOKUP))
         replays = (self.replayed(part) for part in parts if part)
         records = [*trajectories, *chain.from_iterable(replays)]

@@ -1,8 +1,8 @@
 """A training from its forecast to its checkpoint.
 
-Beside the folder of the trained draft stands a hidden one, from which an interrupted training
-resumes: a hash of what was asked, the forecast, the trainer's checkpoints, and the trained draft
-until it is proven and renamed.
+An interrupted training resumes from a hidden folder beside that of the trained draft. It holds a
+hash of what was asked, the forecast, the trainer's checkpoints and, until it is proved and renamed,
+the trained draft.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TRAINED = "trained"
 
 
 def work_folder(out: Path) -> Path:
-    """Where a training that is under way keeps what it has."""
+    """The hidden folder of a training that is under way."""
     return out.parent / f".{out.name}.training"
 
 
 def check_place(out: Path) -> None:
-    """Raise a UsageError where a checkpoint is or cannot be."""
+    """Raise a UsageError if a checkpoint cannot be written there, or there is one."""
     if out.exists():
         raise UsageError(f"`{out}` exists", hint="take a new folder for --out")
     if not out.absolute().parent.is_dir():
@@ -52,19 +52,19 @@ def check_place(out: Path) -> None:
 
 
 def check_apart(plan: Plan, out: Path) -> None:
-    """Raise a UsageError where a checkpoint would be a part of a model that it is made of."""
+    """Raise a UsageError if a checkpoint would lie inside the draft's or the target's folder."""
     for model in (plan.draft, plan.target):
         if model.local and out.resolve().is_relative_to(Path(model.spec).expanduser().resolve()):
             raise UsageError(
-                f"`{out}` is in the folder of `{model.name}`, which is never changed",
+                f"`{out}` is inside the folder of `{model.name}`, which is never changed",
                 hint="take a folder beside it for --out",
             )
 
 
 @contextlib.contextmanager
 def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
-    """The work folder of a training, where no other process writes meanwhile. What was begun with
-    other data or settings goes, unless weights were trained.
+    """Hold the work folder of a training, so that no other process writes to it. A forecast made
+    with other data or settings is dropped.
 
     Raises:
         UsageError: weights were already trained with other data or settings.
@@ -88,9 +88,9 @@ def begun(plan: Plan, work: Path, key: bytes) -> Iterator[None]:
 
 
 def forecast_once(plan: Plan, work: Path, progress: Progress) -> Forecast:
-    """The forecast, made or kept from an earlier start."""
+    """The forecast, made now or kept from an earlier start."""
     kept = work / FORECAST
-    # One of another version of draftbench is made again.
+    # The forecast of another version of draftbench is made again.
     with contextlib.suppress(FileNotFoundError, msgspec.ValidationError):
         return msgspec.json.decode(kept.read_bytes(), type=Forecast)
     made = forecast(plan, first_parts(plan, work, progress))
@@ -108,8 +108,8 @@ def train(
     progress: Progress,
     other: Sequence[ScoredResponse] = (),
 ) -> tuple[Training, bool]:
-    """Train on all of the data and prove what came out, on `other` traffic too; whether the draft
-    was worth keeping, which is then in `out`.
+    """Train on all of the data and prove the result, on `other` traffic too. Also returns whether
+    the draft was worth keeping; if so, it is in `out`.
     """
     settings, trained = plan.settings, work / TRAINED
     looked = trained_once(plan, work, progress)
@@ -148,10 +148,10 @@ def train(
 
 
 def _move(trained: Path, out: Path) -> None:
-    """Put the trained draft where it was asked for, and never over anything."""
+    """Move the trained draft to `out`, and never over anything."""
     if out.exists():
         raise UsageError(
-            f"`{out}` came to exist while the draft was trained, which is kept in `{trained}`",
+            f"`{out}` appeared during the training; the trained draft is kept in `{trained}`",
             hint=f"move `{out}` away, and repeat the command: nothing is trained again",
         )
     with writing(out):
@@ -159,7 +159,7 @@ def _move(trained: Path, out: Path) -> None:
 
 
 class _Looked(Record, frozen=True):
-    """A training that came to its end; what was seen after which steps."""
+    """A finished training, with the rate at each look."""
 
     learning_rate: float
     looks: tuple[tuple[int, float], ...]
@@ -167,7 +167,7 @@ class _Looked(Record, frozen=True):
 
 
 def trained_once(plan: Plan, work: Path, progress: Progress) -> _Looked:
-    """Train, and write the weights that were best; or what an earlier start has of this."""
+    """Train and write the best weights, unless an earlier start has done so."""
     done = work / "looked.json"
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=_Looked)
@@ -197,5 +197,5 @@ def _splits(plan: Plan, key: bytes) -> dict[str, Split]:
 
 
 def _question(plan: Plan, key: bytes) -> tuple[object, ...]:
-    """All that the weights depend on besides the machine."""
+    """Everything that the weights depend on besides the machine."""
     return plan.draft.fingerprint(), _splits(plan, key), asdict(plan.settings), plan.device

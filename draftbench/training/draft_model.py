@@ -1,9 +1,9 @@
 """A draft model in training: its weights in float32, its loss, its checkpoint.
 
-Where the target is greedy, what it wrote is all that a draft must learn: cross entropy on its
-tokens. Where it samples, a token is only one of those that it might have drawn, and the draft
-learns its distribution instead, from a pass of the target: cross entropy on that has its least at
-the same place as KL(target || draft).
+If the target is greedy, a draft must only learn what it wrote: cross entropy on its tokens. If it
+samples, a token is just one of those that it might have drawn, so the draft learns the distribution
+from a pass of the target. Cross entropy with that distribution has its minimum at the same place as
+KL(target || draft).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from torch.nn import functional
 from draftbench.measure.trajectories import ScoredResponse
 from draftbench.models.source import ModelSource
 
-# What marks a token that is not learned, for PyTorch's cross entropy.
+# Marks a token that is not learned, for PyTorch's cross entropy.
 IGNORED = -100
-# By name: `ids` [rows, tokens], `attended` (0: padding), `learned` (ids, or IGNORED) and, of each
-# row, the `temperature` at which the target wrote it.
+# By name: `ids` [rows, tokens], `attended` (0: padding), `learned` (ids, or IGNORED), and the
+# `temperature` at which the target wrote each row.
 Batch = dict[str, Tensor]
 
 
 def side_by_side(responses: Sequence[ScoredResponse], context: int) -> Batch:
     """Prompts and responses, padded at the end and cut at the context. The first token of a
-    response is no draft's to learn: it comes from the prefill.
+    response is not learned, since it comes from the prefill and is never drafted.
     """
     rows = [[*r.prompt.tokens, *r.tokens][:context] for r in responses]
     ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
@@ -43,8 +43,8 @@ def side_by_side(responses: Sequence[ScoredResponse], context: int) -> Batch:
 
 
 class ModelInTraining:
-    """A draft model; `teacher` is the target where it samples. With a `rank`, adapters of it around
-    the linear layers are trained, and nothing else.
+    """A draft model in training; `teacher` is the target if that samples. With a `rank`, only
+    adapters of that rank around the linear layers are trained.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ModelInTraining:
 
     @property
     def width(self) -> int:
-        """Of its states."""
+        """The width of its states."""
         width: int = self.source.config.get_text_config().hidden_size
         return width
 
@@ -93,9 +93,9 @@ class ModelInTraining:
         return logits
 
     def save(self, folder: Path) -> None:
-        """Write an ordinary checkpoint in the numbers of the original, with its tokenizer."""
+        """Write an ordinary checkpoint in the original's dtype, with its tokenizer."""
         weights, dtype = self._weights(), self._stored_dtype
-        # Of two names for the same weights, as of tied embeddings, one is written.
+        # Weights with two names, such as tied embeddings, are written once.
         cast = {w.data_ptr(): w.to(dtype) for w in weights.values()}
         written = {name: cast[w.data_ptr()] for name, w in weights.items()}
         self.module.save_pretrained(folder, state_dict=written)
@@ -103,7 +103,7 @@ class ModelInTraining:
         self.source.tokenizer.save_pretrained(folder)
 
     def _weights(self) -> dict[str, Tensor]:
-        """Those of the checkpoint, with what adapters add to them."""
+        """The weights of the checkpoint, with what adapters add to them."""
         held = self.module.state_dict().items()
         weights = {n.replace(".base_layer.", "."): w for n, w in held if ".lora_" not in n}
         for name, layer in self.module.named_modules():
@@ -113,7 +113,7 @@ class ModelInTraining:
 
     @property
     def _stored_dtype(self) -> torch.dtype:
-        """What the configuration names, else what most of the tensors are."""
+        """The dtype that the configuration names, or else that of most tensors."""
         if self.source.config.dtype is not None:
             named: torch.dtype = self.source.config.dtype
             return named

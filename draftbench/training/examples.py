@@ -1,8 +1,8 @@
 """The run's own responses as examples: to train on, to stop by, and to prove the draft on.
 
-Which of the three a response is for follows from a keyed hash: of its prompt or, where others are
-near it, as the turns of a conversation are, of the first of them in the order of their tokens. So a
-request that a draft was trained on proves nothing of it, and neither does one like it.
+A keyed hash decides which of the three a response is for: of its prompt or, if other prompts are
+near it, as the turns of a conversation are, of the first of them in token order. So no request that
+a draft was trained on is used to prove it, nor one like it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from draftbench.run_folder.folder import PrivateText, RunFolder
 from draftbench.run_folder.key import keyed_hash
 from draftbench.run_folder.run import Run
 
-# Of all prompts: those that prove, and those that say when to stop; the others train.
+# The shares of prompts that prove the draft and that say when to stop; the others train it.
 PROVE, STOP = 0.15, 0.1
-# The responses that say when to stop are read at every look: more would take longer than they tell.
+# The most responses that say when to stop: they are read at every look, and more would tell little.
 LOOKED_AT = 300
-# Two prompts are near each other where they share this part of the pieces of either: the runs of so
-# many tokens in it, without those that belong to the traffic and not to a request, which more than
-# this part of all prompts have, and more than so many.
+# Two prompts are near each other if they share this part of the pieces of the shorter one; a piece
+# is a run of this many tokens.
 NEAR, PIECE = 0.5, 8
+# Pieces that more than this share of all prompts have, and more than this many prompts, belong to
+# the traffic (a system prompt) and do not count.
 COMMON, COMMON_FROM = 0.05, 10
 
 
 Tokens = tuple[int, ...]
 Numbers = NDArray[np.uint64]
-# What a token counts in the hash of a run, by its place there.
+# The weight of a token in the hash of a piece, by its place there.
 _FACTORS = np.random.default_rng(0).integers(1 << 63, size=PIECE, dtype=np.uint64) * 2 + 1
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Responses of the target, those to train on in the order of a hash, so that any first part of
+    """The target's responses. Those to train on are ordered by a hash, so that any first part of
     them is a fair sample.
     """
 
@@ -59,7 +60,7 @@ class Examples:
 
 
 def prompt_of(response: ScoredResponse) -> Tokens:
-    """The tokens that it answers."""
+    """The tokens of the prompt that it answers."""
     return tuple(response.prompt.tokens)
 
 
@@ -69,7 +70,7 @@ def tokens_of(responses: Iterable[ScoredResponse]) -> int:
 
 
 def place_of(prompt: Sequence[int], key: bytes) -> str:
-    """What the responses to a prompt, and to those near it that follow it, are for."""
+    """What the responses to a prompt, and to later ones near it, are for."""
     digest = _digest(prompt, key)
     share = int(digest, 16) / 16 ** len(digest)
     return "prove" if share < PROVE else "stop" if share < PROVE + STOP else "train"
@@ -80,7 +81,7 @@ def _digest(prompt: Sequence[int], key: bytes) -> str:
 
 
 def first_of_near(prompts: Iterable[Tokens]) -> dict[Tokens, Tokens]:
-    """By prompt, the first in the order of tokens of all that are near it, or near one of those."""
+    """For each prompt, the first in token order among those near it, or near one of those."""
     ordered = sorted(set(prompts))
     pieces = [_pieces(prompt) for prompt in ordered]
     owner = np.repeat(np.arange(len(ordered)), [len(each) for each in pieces])
@@ -110,14 +111,14 @@ def first_of_near(prompts: Iterable[Tokens]) -> dict[Tokens, Tokens]:
 
 
 def _pieces(prompt: Tokens) -> Numbers:
-    """Hashes of the runs of tokens in a prompt."""
+    """Hashes of the pieces of a prompt."""
     short = max(0, PIECE - len(prompt))
     runs = sliding_window_view(np.pad(np.array(prompt, np.uint64), (0, short)), PIECE)
     return np.unique(runs @ _FACTORS)
 
 
 def examples_of(run: Run, key: bytes) -> Examples:
-    """The responses of a run, split.
+    """The responses of a run, split into the three purposes.
 
     Raises:
         UsageError: the run has no texts, or too few.
@@ -131,24 +132,24 @@ def examples_of(run: Run, key: bytes) -> Examples:
     if min(len({r.trajectory.request for r in rows}) for rows in ordered.values()) < MIN_REQUESTS:
         requests = len({r.trajectory.request for rows in ordered.values() for r in rows})
         raise UsageError(
-            f"the run has {requests} requests to train on and to prove the draft on: too few",
-            hint="sweep more of the traffic; some hundred requests are a beginning, and of a "
-            "hundred 15 prove the draft and 10 say when to stop",
+            f"the run has {requests} requests to train and prove the draft on: too few",
+            hint="sweep more of the traffic, a few hundred requests at least: of each hundred, 15 "
+            "prove the draft and 10 say when to stop",
         )
     return Examples(**ordered | {"stop": ordered["stop"][:LOOKED_AT]})
 
 
 def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredResponse, ...]:
-    """The responses of another run of the same target, without those to prompts that trained or
-    said when to stop, or to others near them.
+    """The responses of another run of the same target, without those to prompts that train the
+    draft or say when to stop, or are near such a prompt.
 
     Raises:
-        UsageError: the run is another target's, has no texts, or too few.
+        UsageError: the run has another target, no texts, or too few.
     """
     if _target_of(run) != _target_of(other):
         raise UsageError(
             f"`{other.path}` is a run of another target, `{other.manifest.question.target}`",
-            hint="sweep the other traffic with the target whose responses are trained on",
+            hint="sweep the other traffic with the target that the draft is trained for",
         )
     trained, others = (*examples.train, *examples.stop), list(_recorded(other))
     first = first_of_near(map(prompt_of, (*trained, *others)))
@@ -157,25 +158,25 @@ def other_traffic(other: Run, run: Run, examples: Examples) -> tuple[ScoredRespo
     if len({response.trajectory.request for response in unseen}) < MIN_REQUESTS:
         raise UsageError(
             f"`{other.path}` has too few requests that the training does not see",
-            hint=f"sweep at least {MIN_REQUESTS} others",
+            hint=f"sweep at least {MIN_REQUESTS} other requests",
         )
     return tuple(unseen)
 
 
 def _target_of(run: Run) -> str:
-    """A hash of its weights; where an engine served it, its name."""
+    """A hash of the target's weights; if an engine served it, its name."""
     facts = run.facts_of(None)
     return facts.fingerprint if facts else run.manifest.question.target
 
 
 def _recorded(run: Run) -> Iterator[ScoredResponse]:
-    """The responses with something to draft, with their tokens, of a run that was read."""
+    """The recorded responses with something to draft, with their tokens."""
     assert run.path is not None
     folder = RunFolder(run.path)
     if folder.redacted:
         raise UsageError(
             f"`{folder.path}` was redacted: the responses to train on were deleted",
-            hint="sweep again with another --out; a redacted run keeps its figures alone",
+            hint="sweep again with another --out; a redacted run keeps only its figures",
         )
     for text in folder.records(PrivateText):
         trajectory = run.responses.get(text.key)

@@ -1,6 +1,6 @@
-"""Trains a draft by transformers' Trainer: AdamW after a warm-up. A whole training stops when
-acceptance on held-out responses stops growing, and resumes from its last checkpoint; of another
-only the first steps are taken, to forecast it.
+"""Trains a draft with transformers' Trainer: AdamW after a warm-up. A whole training (`fit`) stops
+when acceptance on held-out responses stops growing, and resumes from its last checkpoint. For a
+forecast, only the first steps are taken (`begin`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from draftbench.run_folder.append_log import cannot_write
 from draftbench.training.draft_model import Batch
 from draftbench.training.settings import TrainingSettings
 
-# Acceptance is looked at twice an epoch; after so many looks without a better one training ends.
+# Acceptance is looked at twice an epoch; after this many looks without a better one, training ends.
 LOOKS_AN_EPOCH, PATIENCE = 2, 3
 # The share of all steps in which the learning rate rises from 0; afterwards it falls to 0.
 WARM_UP = 0.1
@@ -51,7 +51,7 @@ class InTraining(Protocol):
 
 
 class Progress(Protocol):
-    """Where the progress of a training is shown."""
+    """Shows the progress of a training."""
 
     def stage(self, what: str, total: int) -> None: ...
 
@@ -61,7 +61,7 @@ class Progress(Protocol):
 
 
 def steps_of(responses: int, settings: TrainingSettings) -> int:
-    """The steps of a whole training on so many responses."""
+    """The steps of a whole training on this many responses."""
     return math.ceil(responses / settings.batch) * settings.epochs
 
 
@@ -81,11 +81,11 @@ def fit(
     """Train a draft in place on some responses.
 
     Args:
-        checkpoints: the folder of the trainer's checkpoints, from the last of which it resumes.
-        look: how the draft is accepted now; the weights that it likes best are kept.
+        checkpoints: the folder of the trainer's checkpoints; training resumes from the last one.
+        look: gives the draft's acceptance now; the weights with the highest are kept.
 
     Returns:
-        What was seen after which steps.
+        The acceptance at each look, after how many steps.
     """
     steps = steps_of(len(responses), settings)
     every = max(1, round(steps / settings.epochs / LOOKS_AN_EPOCH))
@@ -121,16 +121,15 @@ def begin(
     looks: Sequence[int],
     look: Callable[[], float],
 ) -> list[tuple[int, float]]:
-    """Train a draft in place as far as the last of some steps, each as large as the largest of a
-    whole training.
+    """Train a draft in place up to the last look, at the largest learning rate of a whole training.
 
     Args:
         folder: for the trainer, which leaves nothing there.
-        looks: the steps after which to look, the first of them first.
-        look: how the draft is accepted now.
+        looks: after which steps to look, ascending.
+        look: gives the draft's acceptance now.
 
     Returns:
-        What was seen after which steps.
+        The acceptance at each look, after how many steps.
     """
     arguments = _arguments(
         draft,
@@ -150,7 +149,7 @@ def begin(
 def _arguments(
     draft: InTraining, settings: TrainingSettings, folder: Path, **more: Any
 ) -> TrainingArguments:
-    """Those of every training, and more."""
+    """The arguments of every training, and some more."""
     on_cpu = next(draft.module.parameters()).device.type == "cpu"
     return TrainingArguments(
         output_dir=str(folder),
@@ -169,8 +168,8 @@ def _arguments(
 
 
 def _whole_checkpoints(folder: Path) -> bool:
-    """Whether there is a checkpoint to resume from; one whose writing was cut lacks its state,
-    which is written last, and is removed.
+    """Whether there is a checkpoint to resume from. One that was cut off while it was written lacks
+    the state, which is written last, and is removed.
     """
     every = list(folder.glob("checkpoint-*"))
     for checkpoint in every:
@@ -180,7 +179,7 @@ def _whole_checkpoints(folder: Path) -> bool:
 
 
 class _Trainer(Trainer):  # type: ignore[misc]
-    """A trainer whose evaluation is how the draft is accepted."""
+    """A trainer that evaluates the draft by its acceptance."""
 
     def __init__(
         self,
@@ -212,20 +211,20 @@ class _Trainer(Trainer):  # type: ignore[misc]
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         seen = {"eval_rate": self.look()}
         self.log(seen)
-        # Where it is decided to stop early.
+        # This is where early stopping is decided.
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=seen)
         left = self.state.max_steps - self.state.global_step
         self.progress.stage(f"{self.what}, {seen['eval_rate']:.1%} accepted", left)
         return seen
 
     def looked(self) -> list[tuple[int, float]]:
-        """What was seen after which steps."""
+        """The acceptance at each look, after how many steps."""
         history = self.state.log_history
         return [(row["step"], row["eval_rate"]) for row in history if "eval_rate" in row]
 
 
 class _Shown(TrainerCallback):  # type: ignore[misc]
-    """Tells of every step."""
+    """Shows every step."""
 
     def __init__(self, progress: Progress, what: str) -> None:
         self.progress, self.what = progress, what
@@ -238,7 +237,7 @@ class _Shown(TrainerCallback):  # type: ignore[misc]
 
 
 class _LooksAfter(TrainerCallback):  # type: ignore[misc]
-    """Looks after some steps."""
+    """Makes the trainer look after these steps."""
 
     def __init__(self, steps: Sequence[int]) -> None:
         self.steps = steps

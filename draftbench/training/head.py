@@ -1,9 +1,9 @@
 """An EAGLE-3 head in training: its layer over several depths, its loss, its checkpoint.
 
-Row t of depth m reads token t + 1 + m and what depth m - 1 left there, at depth 0 what `fc` makes
-of the target's states at t; it drafts token t + 2 + m. It sees the keys of depth 0 up to its own
-row, and its own of later depths, so that it is trained to draft as it drafts in decoding (the
-training-time test of Li et al. 2025).
+Row t of depth m reads token t + 1 + m and the output of depth m - 1 at that row; depth 0 reads what
+`fc` makes of the target's states at t. The row drafts token t + 2 + m. It attends to the keys of
+depth 0 up to its own row, and to its own keys of later depths, so the head is trained to draft the
+way it drafts in decoding (the training-time test of Li et al. 2025).
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from draftbench.models.eagle import named, rotary_of, shape_of
 from draftbench.models.source import ModelSource
 from draftbench.training.draft_model import IGNORED, Batch, side_by_side
 
-# Depths that are trained, and what each counts of the one before: it is reached less often.
+# How many depths are trained; each counts this share of the one before, as it is reached less
+# often.
 DEPTHS, DISCOUNT = 5, 0.8
 _LAYER = "layers.0."
 
 
 class TrainableHead(nn.Module):
-    """The layer of a head, from the tensors of its checkpoint by the names of the speculators
-    format; the embedding is the target's, or the head's own, and stays as it is.
+    """The layer of a head, made from the tensors of its checkpoint by their names in the
+    speculators format. The embedding is the target's, or the head's own, and is not trained.
     """
 
     embedding: Tensor
@@ -56,7 +57,7 @@ class TrainableHead(nn.Module):
             self.register_parameter(_dotless(name), weight)
 
     def trained(self) -> dict[str, Tensor]:
-        """The weights by their names in the checkpoint."""
+        """The trained weights by their names in the checkpoint."""
         return {name: self._weight(name).detach() for name in self.names}
 
     def _weight(self, name: str) -> Tensor:
@@ -99,7 +100,7 @@ class TrainableHead(nn.Module):
 
         Args:
             ids: [batch, rows + 1].
-            states: the target's at all but the last [batch, rows, layers · hidden].
+            states: the target's states at all tokens but the last [batch, rows, layers · hidden].
         """
         rows = ids.shape[1] - 1
         places = torch.arange(rows, device=ids.device)
@@ -150,13 +151,13 @@ def read_by_head(target: Any, reads: Sequence[int], batch: Batch) -> tuple[Tenso
 
 
 def loss_over_depths(head: TrainableHead, target: Any, batch: Batch) -> Tensor:
-    """Cross entropy of the head on the target's distribution over the tokens that the head drafts,
-    at every learned token of every depth.
+    """Cross entropy between the head's and the target's distribution over the tokens that the head
+    drafts, summed over depths, at every learned token.
     """
     with torch.no_grad():
         states, logits = read_by_head(target, head.shape.reads, batch)
         heat = batch["temperature"][:, None, None]
-        # At temperature 0 the whole distribution still says more than its best token.
+        # Even at temperature 0 the whole distribution says more than its best token.
         wanted = (logits[..., head.kept].float() / torch.where(heat > 0, heat, 1.0)).softmax(-1)
     learned = batch["learned"] != IGNORED
     total = torch.zeros((), device=logits.device)
@@ -169,7 +170,7 @@ def loss_over_depths(head: TrainableHead, target: Any, batch: Batch) -> Tensor:
 
 
 class HeadInTraining:
-    """A head; `target` is the loaded target, whose states it reads."""
+    """A head in training; it reads the states of the loaded `target`."""
 
     def __init__(self, source: ModelSource, target: Any) -> None:
         layers = target.config.get_text_config().num_hidden_layers
@@ -184,7 +185,7 @@ class HeadInTraining:
 
     @property
     def width(self) -> int:
-        """Of its states."""
+        """The width of its states."""
         width: int = self.shape.layer.hidden_size
         return width
 
@@ -197,7 +198,7 @@ class HeadInTraining:
         return loss_over_depths(self.module, self.target, batch)
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint with the configuration, the names and the numbers of the original."""
+        """Write a checkpoint with the original's configuration, names and dtypes."""
         folder.mkdir(parents=True, exist_ok=True)
         trained = self.module.trained()
         tensors = {

@@ -1,8 +1,8 @@
-"""A draft on requests that it was not trained on: how it is accepted, as a sweep replays it; how
-fast that makes it; and the proof, the original and the trained draft side by side.
+"""A draft on requests that it was not trained on: its acceptance, replayed as in a sweep; how fast
+that makes it; and the proof, which compares the original and the trained draft.
 
-Rounds at one k take as long whatever of them is accepted, so that the measured speed-up grows as
-their tokens do.
+Rounds at one k take the same time however much of them is accepted, so the measured speed-up grows
+with their tokens.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Acceptance:
 
     @cached_property
     def rate(self) -> Sample:
-        """α; of a head, whose acceptance depends on where a round starts, that of the token that it
-        drafts first.
+        """α; for a head, whose acceptance depends on where a round starts, the acceptance of the
+        first token that it drafts.
         """
         by_position = alpha(self.pairs)
         if by_position is not None:
@@ -82,7 +82,8 @@ class Acceptance:
 class Replayer:
     """Replays checkpoints of one draft, each loaded as a sweep loads it.
 
-    `target` is a runner where a head reads its states, else what it reads at most.
+    `target` is a runner if a head reads its states; otherwise it only says how much the target
+    reads.
     """
 
     candidate: Candidate
@@ -93,7 +94,7 @@ class Replayer:
     ks: tuple[int, ...]
 
     def along(self, checkpoint: Path | str, responses: Sequence[ScoredResponse]) -> Acceptance:
-        """The draft in a folder along some responses."""
+        """Replay the draft in a folder along some responses."""
         draft = ModelSource(str(checkpoint))
         pairs: list[tuple[Trajectory, AnyReplay]] = []
         if isinstance(self.target, ServedTarget):
@@ -115,7 +116,7 @@ class Replayer:
     def now(
         self, draft: InTraining, folder: Path, responses: Sequence[ScoredResponse]
     ) -> Acceptance:
-        """A draft in training along some responses, by a checkpoint that stays only meanwhile."""
+        """Replay a draft in training along some responses, from a temporary checkpoint."""
         with writing(folder.parent):
             draft.save(folder)
         found = self.along(folder, responses)
@@ -132,7 +133,7 @@ class Speeds:
 
     @classmethod
     def of(cls, answer: Recommendation, candidate: Candidate) -> Speeds | None:
-        """Those of a run; None where it did not time the draft."""
+        """The speed-ups that a run measured; None if it did not time the draft."""
         by_configuration = {
             (each.candidate, each.k): each.speedup_expected
             for each in answer.evaluations
@@ -145,12 +146,12 @@ class Speeds:
 
     @property
     def now(self) -> tuple[int, Estimate]:
-        """The draft's fastest k as it is."""
+        """The k at which the draft is fastest now, and its speed-up there."""
         return max(self.by_k.items(), key=lambda item: item[1].value)
 
     def at(self, before: Acceptance, draws: Floats) -> tuple[int, Estimate]:
-        """The fastest k, and its speed-up, if the rate becomes one of some draws; between the rate
-        `before` and 1 the tokens of a round grow as if all positions were alike.
+        """The fastest k and its speed-up, with draws of the rate after training. Between the rate
+        `before` and 1, tokens per round grow as if all positions were alike.
         """
         rate = before.rate.value or 0.0
         logs = {}
@@ -170,13 +171,13 @@ class Speeds:
         return best, Estimate(*(math.exp(each) for each in (value, low, high)))
 
     def with_tokens(self, ratios: dict[int, Estimate]) -> tuple[int, Estimate]:
-        """The fastest k, and its speed-up, if rounds yield so many times the tokens at each."""
+        """The fastest k and its speed-up, if rounds yield `ratios` times as many tokens."""
         every = {k: _product(speed, ratios[k]) for k, speed in self.by_k.items()}
         return max(every.items(), key=lambda item: item[1].value)
 
     def change(self, k: int, ratio: Estimate) -> Estimate:
-        """The speed-up at a k whose rounds yield so many times the tokens, over that of now. At the
-        k of now the timings cancel, so that only the doubt of the tokens is left.
+        """The speed-up at a k whose rounds yield `ratio` times as many tokens, over the speed-up
+        now. At the same k the timings cancel, and only the uncertainty of the tokens is left.
         """
         now, speed = self.now
         if k == now:
@@ -191,7 +192,7 @@ def _log_error(estimate: Estimate) -> float:
 
 
 def _product(one: Estimate, other: Estimate) -> Estimate:
-    """The product of two figures that err independently."""
+    """The product of two figures with independent errors."""
     value, spread = one.value * other.value, math.hypot(_log_error(one), _log_error(other))
     reach = math.exp(_REACH * spread)
     return Estimate(value, value / reach, value * reach)
@@ -200,7 +201,7 @@ def _product(one: Estimate, other: Estimate) -> Estimate:
 def prove(
     original: Acceptance, trained: Acceptance, speeds: Speeds | None, ks: Sequence[int]
 ) -> Proof:
-    """Compare both along the same responses."""
+    """Compare both drafts along the same responses."""
     after, faster, k = None, None, max(ks)
     if speeds is not None:
         ratios = {
@@ -226,7 +227,7 @@ def _compared(original: Sample, trained: Sample) -> Compared:
 
 
 def _known(sample: Sample) -> Estimate:
-    """The figure with its interval; without width where all requests agree."""
+    """The figure with its interval, which has no width if all requests agree."""
     found = estimate(sample)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""What a training says of itself: its forecast, its proof, and the `training.json` of the draft."""
+"""The records of a training: its forecast, its proof, and the `training.json` of the draft."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Literal
 from draftbench.acceptance.intervals import Estimate
 from draftbench.records import Record
 
-# Speeds that differ by less are a tie, as in the decision; rates by less are not worth a training.
+# Speeds that differ by less are a tie, as in the decision; a smaller gain of the rate is not worth
+# a training.
 LEAST_FASTER, LEAST_GAIN = 0.02, 0.01
 
 
 def faster_than(speedup: float) -> float:
-    """The least speed-up that is no tie."""
+    """The least speed-up that counts as faster."""
     return speedup * (1 + LEAST_FASTER)
 
 
@@ -22,9 +23,9 @@ Verdict = Literal["worth it", "may be worth it", "cannot tell", "not worth it"]
 class Part(Record, frozen=True):
     """The draft after a part of its training."""
 
-    share: float  # of the training: a step counts by its learning rate
-    steps: int  # that were taken
-    rate: float  # that it reached on held-out requests
+    share: float  # of the whole training; a step counts by its learning rate
+    steps: int  # taken
+    rate: float  # acceptance that it reached on held-out requests
 
 
 class Reached(Record, frozen=True):
@@ -35,23 +36,23 @@ class Reached(Record, frozen=True):
 
 
 class Forecast(Record, frozen=True):
-    """What a training will bring, by the first parts of it."""
+    """What a training will bring, judged by its first parts."""
 
     rate: float  # how often a drafted token is accepted before training
     parts: tuple[Part, ...]  # the shortest first
-    gain: Estimate  # of the rate
+    gain: Estimate  # by how much the rate will rise
     before: Reached | None  # None: the run did not time the draft
-    after: Reached | None  # what is expected of the trained draft
+    after: Reached | None  # expected of the trained draft
     fastest: float | None  # speed-up of the run's fastest configuration, at least 1
     requests: int  # held out
-    tokens: int  # to train on, each epoch
-    seconds: float  # that the training takes on this device
-    device: str  # that trains
+    tokens: int  # to train on in each epoch
+    seconds: float  # that the training will take on this device
+    device: str  # on which it trains
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the trained draft becomes faster than anything that the run has; where speed is
-        unknown, whether it is accepted more often.
+        """Whether the trained draft becomes faster than anything in the run; if speed is unknown,
+        whether it is accepted more often.
         """
         if self.after is None or self.fastest is None:
             figure, least = self.gain, LEAST_GAIN
@@ -67,8 +68,8 @@ class Forecast(Record, frozen=True):
         return self.verdict in ("worth it", "may be worth it")
 
     def held(self, gained: float) -> bool | None:
-        """Whether its interval has what was gained; None where it promised no gain for certain, so
-        that neither a small one nor a loss says anything of it.
+        """Whether what was gained lies in the interval; None if no gain was promised for certain
+        and the gain is small or a loss, which says nothing about the forecast.
         """
         if self.gain.low <= 0 and gained <= self.gain.high:
             return None
@@ -80,24 +81,24 @@ class Compared(Record, frozen=True):
 
     original: Estimate  # before training
     trained: Estimate  # after it
-    difference: Estimate  # trained less original, request by request
+    difference: Estimate  # trained minus original, request by request
 
 
 class Proof(Record, frozen=True):
     """Both drafts on requests that the training never looked at."""
 
-    requests: int  # that neither trained nor said when to stop
+    requests: int  # that neither trained the draft nor said when to stop
     rate: Compared  # how often a drafted token is accepted
     k: int  # at which the tokens per round are compared
     tokens_per_round: Compared  # what speed depends on
     before: Reached | None  # None: the run did not time the draft
-    after: Reached | None  # by the tokens that its rounds yield
-    faster: Estimate | None  # speed-up after over that before
+    after: Reached | None  # computed from its tokens per round
+    faster: Estimate | None  # speed-up after over speed-up before
 
     @property
     def gained(self) -> Estimate:
-        """What training brought: the part by which the draft is faster or, where its speed is not
-        known, the tokens that its rounds yield more.
+        """What training brought: the relative speed that the draft gained or, if its speed is not
+        known, its additional tokens per round.
         """
         if self.faster is None:
             return self.tokens_per_round.difference
@@ -105,14 +106,14 @@ class Proof(Record, frozen=True):
 
     @property
     def better(self) -> bool:
-        """Whether the trained draft is expected to gain; none that is shown to lose is."""
+        """Whether the trained draft is expected to gain."""
         return self.gained.value > 0
 
 
 class Split(Record, frozen=True):
-    """The responses of one purpose, without a text."""
+    """The responses used for one purpose, without their texts."""
 
-    requests: int  # that they answer
+    requests: int  # that these responses answer
     tokens: int  # of the responses
     digest: str  # keyed hash of their prompts and responses
 
@@ -132,8 +133,8 @@ class Training(Record, frozen=True):
     learning_rate: float  # the largest
     batch: int  # responses a step
     seed: int  # of their order
-    looks: tuple[tuple[int, float], ...]  # steps, and the rate of those who say when to stop
-    seconds: float  # of training and looking; the last start alone where it was resumed
+    looks: tuple[tuple[int, float], ...]  # steps, and the rate on requests that say when to stop
+    seconds: float  # of training and looking; if resumed, of the last start alone
     forecast: Forecast | None  # what was expected; None: too few steps to tell
     proof: Proof  # what came of it
     other: Proof | None  # on the traffic of another run, with `--other`
@@ -141,10 +142,10 @@ class Training(Record, frozen=True):
 
 
 class TrainingAnswer(Record, frozen=True):
-    """What `train` answers: no training where the forecast was all that was asked, or advised
-    against it.
+    """What `train` answers. There is no training if only the forecast was asked for, or if it
+    advised against training.
     """
 
     forecast: Forecast | None  # what training would gain; None: too few steps to tell
-    training: Training | None = None  # and what it gained
+    training: Training | None = None  # what it did gain
     kept: bool = False  # whether the trained draft was better in the proof, and written

@@ -1,4 +1,4 @@
-"""What a training needs, gathered and checked before anything is computed."""
+"""Everything that a training needs, gathered and checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Plan:
 
     @cached_property
     def _target(self) -> Any:
-        """The loaded target, whose states a head reads and whose distribution a draft learns."""
+        """The loaded target: a head reads its states, and a draft learns its distribution."""
         return self.target.load(_computed_in(self.device), self.device)
 
     def in_training(self) -> InTraining:
-        """The original, ready to be trained."""
+        """The original draft, ready to be trained."""
         if self.is_head:
             return HeadInTraining(self.draft, self._target)
         teacher = self._target if samples(self.examples) else None
@@ -67,11 +67,11 @@ class Plan:
 
     @cached_property
     def replayer(self) -> Replayer:
-        """Replays as the run did."""
+        """Replays drafts the way the run did."""
         question, context = self.run.manifest.question, context_length_of(self.target)
         assert context is not None  # or it could not have been swept
         facts = self.run.facts_of(self.candidate)
-        rows = facts.least_rows if facts else 1  # with others sums round differently
+        rows = facts.least_rows if facts else 1  # with another number, sums round differently
         dtype = dtype_of(question.dtype, self.device)
         build = Build(dtype, "none", self.device, least_rows=rows)
         target: Runner | ServedTarget = ServedTarget(context)
@@ -86,12 +86,12 @@ class Plan:
 
     @property
     def speeds(self) -> Speeds | None:
-        """How fast the run found the draft; None where it did not time it."""
+        """How fast the draft was in the run; None if the run did not time it."""
         return Speeds.of(self._answer, self.candidate) if self._answer else None
 
     @property
     def most(self) -> float:
-        """The greatest rate that there can be: of a greedy draft where the target samples, that of
+        """The highest possible rate. For a greedy draft of a target that samples it is the rate of
         the target as its own draft.
         """
         ceiling = self._answer.ceiling_alpha if self._answer else None
@@ -101,10 +101,10 @@ class Plan:
 def plan_training(
     run: Run, examples: Examples, draft: str, settings: TrainingSettings, device: str | None
 ) -> Plan:
-    """Check a draft and the device.
+    """Check the draft, the device and the memory.
 
     Args:
-        draft: a name that the run gave a draft, or an entry of `--drafts`.
+        draft: one of the run's names of drafts, or an entry of `--drafts`.
 
     Raises:
         UsageError, ModelError: the draft cannot be trained here.
@@ -116,18 +116,18 @@ def plan_training(
     if not (target.local or target.on_hub):
         raise UsageError(
             f"the run's target, `{question.target}`, is not here",
-            hint="train where it was swept: a training reads the target's tokenizer, or all of it",
+            hint="train where you swept: training needs the target's tokenizer, or all of it",
         )
     if spec == SELF or method not in ("draft-model", "eagle3"):
         raise UsageError(
-            f"`{spec}` has no weights that are trained here",
+            f"`{spec}` has no weights that can be trained here",
             hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",
         )
     if (beneath := draft_of_stack(spec)) is not None:
         trained = f"{STACK}{beneath.removesuffix(model)}FOLDER"
         raise UsageError(
-            f"`{draft}` is prompt lookup before `{beneath}`, which alone has weights to train",
-            hint=f"train that, `--draft {beneath}`, then sweep what comes out as `{trained}`",
+            f"`{draft}` is prompt lookup before `{beneath}`, and only the latter has weights",
+            hint=f"train it, `--draft {beneath}`, then sweep the result as `{trained}`",
         )
     if method == "eagle3":
         check_eagle(target, source)
@@ -140,8 +140,8 @@ def plan_training(
     where = device_of(device)
     if where not in ("cpu", "cuda", "cuda:0"):
         raise UsageError(
-            f"--device {where}: a draft is trained on the first GPU that is seen",
-            hint="name another by CUDA_VISIBLE_DEVICES, with `--device cuda`",
+            f"--device {where}: a draft is trained on the first visible GPU",
+            hint="choose another with CUDA_VISIBLE_DEVICES, and `--device cuda`",
         )
     set_threads(run.manifest.environment.threads if where == "cpu" else None)
     plan = Plan(run, examples, source, target, _in_run(run, spec, source), settings, where)
@@ -150,7 +150,7 @@ def plan_training(
 
 
 def _in_run(run: Run, spec: str, draft: ModelSource) -> Candidate:
-    """The run's name for these weights; else none that the run knows."""
+    """The run's name for these weights, or a new one if the run does not have them."""
     names = {
         facts.fingerprint: facts.candidate.draft
         for facts in run.facts
@@ -164,11 +164,11 @@ def _check_model(target: ModelSource, draft: ModelSource) -> None:
     if level := stored_level(draft):
         raise ModelError(
             f"`{draft.name}` is stored as {level}, which cannot be trained",
-            hint="train the checkpoint that it was made of, and quantize what comes out",
+            hint="train the checkpoint that it was made from, and quantize the result",
         )
     if not keeps_ids(target, draft):
         raise ModelError(
-            f"`{draft.name}` has other token ids than the target, and is trained on the target's",
+            f"`{draft.name}` has other token ids than the target, whose ids it would be trained on",
             hint="take a draft of the target's family",
         )
 
@@ -176,7 +176,7 @@ def _check_model(target: ModelSource, draft: ModelSource) -> None:
 def _check_adapters(method: Method) -> None:
     if method == "eagle3":
         raise UsageError(
-            "--lora trains adapters of a draft model; a head is one layer, and is trained whole",
+            "--lora trains adapters of a draft model; a head is one layer, trained as a whole",
             hint="leave --lora out",
         )
     if find_spec("peft") is None:
@@ -184,17 +184,17 @@ def _check_adapters(method: Method) -> None:
 
 
 def samples(examples: Examples) -> bool:
-    """Whether the target drew any of the responses to train on."""
+    """Whether the target sampled any of the responses to train on."""
     return any(r.trajectory.sampling.temperature > 0 for r in examples.train)
 
 
 def _computed_in(device: str) -> torch.dtype:
-    """The numbers in which a device trains and a teacher computes."""
+    """The dtype in which a device trains and a teacher computes."""
     return torch.float32 if device == "cpu" else torch.bfloat16
 
 
 def _check_memory(plan: Plan) -> None:
-    """Raise a ModelError where a step has no room, with the batch that has."""
+    """Raise a ModelError if a step does not fit in memory; name a batch that does."""
     draft, settings, itemsize = plan.draft, plan.settings, _computed_in(plan.device).itemsize
     longest = max(r.length for r in plan.examples.train)
     if plan.is_head:
@@ -202,20 +202,20 @@ def _check_memory(plan: Plan) -> None:
         layers = plan.target.config.get_text_config().num_hidden_layers
         parameters = trained = sum(sizes)
         shape = shape_of(draft.raw_config, layers)
-        # Every depth is another pass of its only layer.
+        # Every depth is another pass through its only layer.
         work = DEPTHS, shape.layer.hidden_size, DEPTHS * shape.drafted
     else:
         text, model = draft.config.get_text_config(), draft.skeleton
         parameters = trained = model.num_parameters()
         if settings.lora is not None:
-            last = model.get_output_embeddings()  # has none
+            last = model.get_output_embeddings()  # gets no adapter
             linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not last]
             trained = settings.lora * sum(each.in_features + each.out_features for each in linear)
             parameters += trained
         work = text.num_hidden_layers, text.hidden_size, text.vocab_size
     states, of_row = training_bytes(parameters, trained, *work, longest, itemsize)
     if plan.is_head or samples(plan.examples):
-        # For a head it is there as transformers has it, and as the decoder runs it.
+        # For a head it is loaded twice: by transformers, and as the decoder runs it.
         copies = 2 if plan.is_head else 1
         states += copies * plan.target.skeleton.num_parameters() * itemsize
         of_row += longest * plan.target.config.get_text_config().vocab_size * LOGIT_BYTES
@@ -225,10 +225,10 @@ def _check_memory(plan: Plan) -> None:
         return
     batch, smaller = int((left - states) // of_row), "take a smaller draft, or a larger device"
     if not plan.is_head and settings.lora is None:
-        smaller += "; adapters alone, as by `--lora 16`, need a quarter for weights"
+        smaller += "; adapters alone (`--lora 16`) need a quarter of the memory for weights"
     raise ModelError(
         f"training `{draft.name}` takes about {format_size(needed)}, and {format_size(left)} are "
         f"free: {format_size(states)} for weights, gradients and AdamW, and {format_size(of_row)} "
-        f"for each of {settings.batch} responses a step",
+        f"for each of the {settings.batch} responses of a step",
         hint=f"`--batch {batch}` fits" if batch > 0 else smaller,
     )

@@ -1,4 +1,4 @@
-"""How a draft is trained, as its flags say."""
+"""How a draft is trained: the flags of `train`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from draftbench.errors import UsageError
 from draftbench.flags import flag
 
 in_training = partial(flag, panel="Training")
-# Wider models take smaller steps, as the reciprocal of their width (Yang et al. 2022, muP): 1e-5 of
-# a width of 2048, as models of that size are usually tuned. Of a width of 128, where it is 1.6e-4,
-# rates of 1e-4 and 2e-4 gained 2.2 and 2.6 points, 4e-4 lost one at first, and 1.2e-3 four.
+# Wider models take smaller steps, by the reciprocal of their width (Yang et al. 2022, muP): 1e-5 at
+# a width of 2048, as models of that size are usually tuned. At a width of 128, which gives 1.6e-4,
+# rates of 1e-4 and 2e-4 gained 2.2 and 2.6 points, 4e-4 lost one at first, and 1.2e-3 lost four.
 RATE_TIMES_WIDTH = 0.02
 
 # Adapters take ten times the steps (Schulman et al. 2025, "LoRA without regret").
@@ -21,16 +21,16 @@ LORA_TIMES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """The recipe, the same for the parts of a forecast and for all of the data.
+    """The recipe, for the parts of a forecast and for the whole training alike.
 
     Raises:
-        UsageError: the learning rate is none.
+        UsageError: the learning rate is not a positive number.
     """
 
     epochs: int = in_training(4, "Read the responses at most this often.", min=1)
     lora: int | None = in_training(
         None,
-        "Train adapters of this rank alone (LoRA), which takes a quarter of the memory.",
+        "Train only adapters of this rank (LoRA), which takes a quarter of the memory.",
         min=1,
     )
     learning_rate: float | None = in_training(
@@ -48,6 +48,6 @@ class TrainingSettings:
             )
 
     def rate_for(self, width: int) -> float:
-        """The learning rate of a draft with states of this width."""
+        """The learning rate for a draft of this width."""
         by_width = RATE_TIMES_WIDTH / width * (LORA_TIMES if self.lora else 1)
         return self.learning_rate or by_width

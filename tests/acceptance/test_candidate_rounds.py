@@ -186,3 +186,15 @@ def test_a_predicted_figure_is_as_uncertain_over_requests_as_what_the_engine_cou
     assert 1.2 < found.pooled.low < found.pooled.value - 0.1
     assert found.pooled.value + 0.1 < found.pooled.high < 1.6
     assert found.per_request is None
+
+
+def test_rounds_of_the_same_records_are_computed_once_and_of_others_anew():
+    responses, replays = [trajectory(name) for name in "ab"], [replay((1,) * 8, request="a")]
+    first = run_of(manifest(), [*responses, *replays])
+    known = candidate_rounds(first, SMALL)
+    assert candidate_rounds(run_of(manifest(), [*responses, *replays]), SMALL) is known
+    more = run_of(manifest(), [*responses, *replays, replay((0,) * 8, request="b")])
+    assert candidate_rounds(more, SMALL).at(1).target_passes.tolist() == [4, 8]
+    other = run_of(manifest(), [*responses, replay((0,) * 8, request="a")])
+    assert candidate_rounds(other, SMALL).at(1).target_passes.tolist() == [8]
+    assert known.at(1).target_passes.tolist() == [4]

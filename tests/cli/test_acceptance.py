@@ -212,7 +212,7 @@ def test_what_was_predicted_is_said_to_be_everywhere() -> None:
     assert re.search(r"±0\.00 predicted +\d", render(report, "table", 120, everything=False))
     whole = " ".join(render(report, "table", 120).split())
     assert "1, predicted" in whole
-    assert "predicted, not measured: at k's that were not decoded" in whole
+    assert "predicted, not measured, at k's that were not decoded" in whole
     card = json.loads(render(report, "json", 100))["candidates"][0]
     assert {each["k"] for each in card["at_each_k"]} == {2}
     assert {each["k"] for each in card["predicted"]} == {1}
@@ -330,7 +330,7 @@ def test_of_too_few_requests_for_an_interval_the_values_stand_alone(command, mak
 def test_where_alpha_stands_it_is_said_which_requests_had_a_grammar(command, make_run, words):
     outcome = command("acceptance", make_run(constrained=2), *words)
     said = " ".join(outcome.out.split())
-    assert "small, big: 2 requests with structured output counted here as if without" in said
+    assert "small, big: 2 requests with structured output counted here as if without it" in said
 
 
 def test_without_structured_output_nothing_is_said_of_it(command, make_run):

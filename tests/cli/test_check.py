@@ -136,9 +136,9 @@ def test_a_draft_without_a_model_is_named_beside_those_that_are_checked(command,
     assert outcome.err.splitlines() == [
         "note: `self` is not a model: it works with every target",
         "note: `ngram` is not a model: it works with every target",
-        f"note: `suffix` is not a model: vLLM drafts so for every target, and {on_it}",
-        "note: `spec:a.json` is not a model: only the engine knows whether it can draft so, and "
-        f"{on_it}",
+        f"note: `suffix` is not a model: vLLM drafts this way for every target, and {on_it}",
+        "note: `spec:a.json` is not a model: only the engine knows whether it can draft this way, "
+        f"and {on_it}",
     ]
     assert "`draft` can draft for `target`" in outcome.out
 
@@ -354,7 +354,7 @@ def test_everything_has_templates_sizes_memory_and_options():
 
 def test_the_second_layout_of_a_cpu_is_part_of_the_memory():
     text = render(answer(pair("small")), "table", 88, everything=True)
-    assert "up to 40 MB more: weights are held once more" in " ".join(text.split())
+    assert "up to 40 MB more: a second layout of the weights" in " ".join(text.split())
     works = pair("small")
     on_gpu = replace(works, rooms=(Room("none", 40_000_000, 0, 1000),))
     assert "held once more" not in render(answer(on_gpu), "table", 88, everything=True)

@@ -52,7 +52,7 @@ def test_the_verify_ratio_reaches_the_formula(command):
 
 def test_one_verify_ratio_for_every_k_is_said_to_be_one(command):
     out = command("estimate", *FORMULA).out
-    assert "v = 1 for every k. It grows with k" in out
+    assert "v = 1 for every k. In fact it grows with k" in out
     by_k = command("estimate", *FORMULA, "--verify-ratio", "1.1,1.3,1.6", "--k", "1-3").out
     assert "for every k" not in by_k
     # (1 + 0.75 + 0.5625) / (0.1 + 1.3)

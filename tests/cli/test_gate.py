@@ -11,11 +11,10 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from scenes import ROOT
 
 from draftbench.planner.recommend import recommend
 from draftbench.run_folder.key import request_key
-
-ROOT = Path(__file__).parents[2]
 
 
 def edited(file: Path, change) -> Path:
@@ -221,7 +220,7 @@ def test_without_a_run_the_newest_is_saved_and_judged(command, swept, tmp_path, 
 @pytest.mark.parametrize("words", [(), ("RUN",), ("--candidate", "ngram")])
 def test_without_a_way_the_two_main_ones_are_named(failing, words):
     assert failing(2, "gate", *words).splitlines() == [
-        "error: say what to do with the run: save it as a baseline, or judge it by one",
+        "error: say what to do with the run: save it as a baseline, or judge it against one",
         "hint: `draftbench gate --save FILE RUN`, then `draftbench gate --baseline FILE RUN`",
     ]
 
@@ -267,8 +266,8 @@ def test_a_baseline_of_an_inconclusive_answer_says_so(command, tmp_path, monkeyp
 
     monkeypatch.setattr("draftbench.cli.gate.recommend", undecided)
     run = ROOT / "results" / "reference" / "tinyllama-gsm8k"
-    said = command("gate", "--save", tmp_path / "base.json", run).err
-    assert "is inconclusive: its first draft may not be best" in " ".join(said.split())
+    said = " ".join(command("gate", "--save", tmp_path / "base.json", run).err.split())
+    assert "is inconclusive: the draft that ranks first may not be the best" in said
 
 
 def test_a_baseline_of_a_provisional_answer_says_so(command, tmp_path):

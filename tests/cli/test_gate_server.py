@@ -213,11 +213,11 @@ def test_costs_of_elsewhere_choose_the_k_of_a_baseline_with_a_caveat(
     assert outcome.code == 0, outcome.err
     assert json.loads(file.read_text())["question"]["k"] == 4
     said = " ".join(outcome.err.split())
-    assert "note: costs are those of elsewhere 1.0" in said
+    assert "note: costs come from elsewhere 1.0" in said
     assert "this run's own timings are ignored" in said
     named = ("--candidate", "draft", "--k", 4)
     outcome = command("gate", "--save", file, run, *named, "--costs", cheap)
-    assert "costs are those of" not in outcome.err
+    assert "costs come from" not in outcome.err
 
 
 def test_a_k_that_the_server_did_not_draft_with_cannot_be_saved_and_is_named(
@@ -243,11 +243,11 @@ def test_every_answer_on_a_servers_run_names_whose_costs_it_goes_by(
     shown = " ".join(command("recommend", run, "--costs", cheap).out.split())
     assert "with costs of elsewhere 1.0" in shown
     assert command("report", run, "--costs", cheap, "--html", page).code == 0
-    assert "costs are those of elsewhere 1.0" in page.read_text()
+    assert "costs come from elsewhere 1.0" in page.read_text()
     words = ("--engine", "vllm", "--draft", "org/draft", "--target", "org/target")
     outcome = command("export", run, *words, "--costs", cheap)
     assert outcome.code == 0, outcome.err
-    assert "note: costs are those of elsewhere 1.0" in " ".join(outcome.err.split())
+    assert "note: costs come from elsewhere 1.0" in " ".join(outcome.err.split())
 
 
 @pytest.mark.parametrize("pair", [False, True])

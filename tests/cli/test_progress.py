@@ -279,6 +279,15 @@ def test_the_line_of_a_minute_says_what_is_left_of_the_whole(console, clock):
     )
 
 
+def test_the_time_of_a_sweep_that_may_end_early_is_the_most_that_is_left(console, clock):
+    watcher, text = console(terminal=True)
+    watcher.expect(["a", "b"], [1], PLAN, at_most=True)
+    with watcher:
+        clock[0] = 4.0
+        watcher.stage("responses of the target", 2)
+    assert "at most 1.6 min left in all" in text()
+
+
 def test_drawing_is_a_small_share_of_the_time(console, clock, monkeypatch):
     """A view that takes 1 s to draw is drawn once in 50 s."""
     watcher, _ = console(terminal=True)

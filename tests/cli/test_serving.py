@@ -398,7 +398,7 @@ def test_a_dry_run_on_servers_that_run_takes_what_arrivals_take_at_least(
     assert (plan["least_seconds"], plan["most_seconds"]) == (visits * 600, None)
     assert plan["least_starts"] == 0
     shown = " ".join(command("sweep", *SERVER, *words).out.split())
-    assert "the time is that of the arrivals" in shown
+    assert "the time that the arrivals take" in shown
     assert "servers 0 started" in shown
 
 
@@ -495,7 +495,7 @@ def test_a_server_alone_has_acceptance_and_a_hint_how_to_measure_its_speed(comma
     assert set(lengths) == {"accepted/drafted", "tok/round", "τ", "τ-1", "1+Σ Πh"}
     table = command("acceptance", out).out
     assert "on 2 requests" in table
-    assert "not by replay: from the rounds that were counted" in joined(table)
+    assert "not from replay, but from rounds counted" in joined(table)
 
 
 @pytest.fixture
@@ -524,7 +524,7 @@ def test_a_server_that_reports_no_drafting_has_a_speed_and_no_acceptance(
     assert "untold-rounds" in kinds
     assert not {"suspected-fault", "impossible"} & set(kinds)
     assert "the server does not report its drafting" in joined(command("acceptance", out).out)
-    assert "tells nothing of its drafting" in failing(2, "gate", "--save", tmp_path / "b", out)
+    assert "reports nothing about its drafting" in failing(2, "gate", "--save", tmp_path / "b", out)
 
 
 def test_of_a_black_box_the_user_says_how_much_it_drafts(failing, black_boxes, tmp_path):

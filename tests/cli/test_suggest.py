@@ -110,7 +110,7 @@ def test_heads_come_before_draft_models_and_those_that_are_measured_here_first(c
         )
     )
     assert eagle < dflash < drafts
-    assert "looked up by 2026-" in outcome.out
+    assert "as of 2026-" in outcome.out
     # `--drafts` has no name for it.
     other = command("suggest", "--target", "zai-org/GLM-5.2").out
     assert "RedHatAI/GLM-5.2-speculator.dspark  on an engine, as dspark (spec:FILE.json)" in other
@@ -128,7 +128,7 @@ def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_fla
     assert "TensorRT-LLM: speculative_config: {decoding_type: MTP, max_draft_len: 1}" in known
     # Known fault: transformers has no such layers for it, and its option was offered.
     assert "use_mtp" not in known
-    assert "Not used in such a model by transformers." in " ".join(known.split())
+    assert "Unused by transformers in such a model." in " ".join(known.split())
     # A folder is believed by its configuration, not by its name.
     monkeypatch.chdir(tmp_path)
     for name, field in (("plain", {}), ("heads", {"num_nextn_predict_layers": 1})):
@@ -142,7 +142,7 @@ def test_a_target_that_carries_its_own_draft_says_so_first_with_each_engines_fla
     outcome = command("check", "--target", folder, "--drafts", embedded / "draft")
     assert outcome.out.startswith("DeepSeek-V3.2 carries its own draft\n")
     assert "llama.cpp: --spec-type draft-mtp" in outcome.out
-    unused = "Not used in such a model by vLLM, SGLang, transformers."
+    unused = "Unused by vLLM, SGLang, transformers in such a model."
     assert unused in " ".join(outcome.out.split())
 
 

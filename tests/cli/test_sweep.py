@@ -63,7 +63,7 @@ def test_what_was_left_out_refused_or_doubtful_is_said():
         "bad row prod.csv:7: not JSON (2 such rows)",
         "rows without a temperature: 1; 0 is assumed, greedy (--temperature sets another)",
         "1 of 2 requests have structured output, which only an engine applies: draft models are\n"
-        "  replayed without it, so α holds for the other 50%",
+        "  replayed without it, so α holds only for the other 50%",
         "first request: roles system, user; ends with 'the end\\n'",
         "refused foreign: "
         + " ".join(["its vocabulary differs"] * 3)

@@ -31,7 +31,7 @@ def test_a_log_is_described_without_its_texts(command, log):
         "rows without a temperature: 1; 1 is assumed, the default of servers (--temperature sets",
         "  another)",
         "1 of 2 requests have structured output, which only an engine applies: draft models are",
-        "  replayed without it, so α holds for the other 50%",
+        "  replayed without it, so α holds only for the other 50%",
         "first request: roles user",
         "temperatures: 0 (1), 1 (1); no limit on output tokens; prompts of 3 characters (median;",
         "  at most 5)",

@@ -164,7 +164,7 @@ def test_with_an_engines_costs_it_is_what_recommend_says_with_them(export, make_
     # Passes of eight rows over three tokens each take .2 s more than those over two: from 16 tokens
     # on, which six rows reach at k = 2.
     assert found["num_speculative_tokens_per_batch_size"] == [[1, 5, 2], [6, 8, 1]]
-    assert "note: costs are those of vLLM 0.26" in err
+    assert "note: costs come from vLLM 0.26" in err
 
 
 def test_another_runs_costs_are_taken_too(export, make_run):

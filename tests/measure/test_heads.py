@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from draftbench.acceptance.contradiction import contradiction
+from draftbench.acceptance.faults import contradiction
 from draftbench.decoder.drafters import ProposalRequest
 from draftbench.decoder.eagle import Drafted, EagleHead, HeadDrafter
 from draftbench.decoder.runner import HiddenStates, HostClock

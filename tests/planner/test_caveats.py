@@ -96,8 +96,9 @@ def test_a_level_is_called_slower_than_unquantized_only_beyond_the_noise_of_its_
     scene.times(TARGET, dict.fromkeys((1, 2), (0.1, 0.11, 0.09, 0.1, 0.1, 0.1)))
     scene.times(TARGET, dict.fromkeys((1, 2), steps), INT4)
     found = recommend(scene.observed(2))
-    assert says(found, "small:int4 is slower than unquantized (c 0.20 instead of 0.10)") is told
-    assert says(found, "slower than unquantized") is told
+    slower = "small:int4 is slower than the unquantized draft (c 0.20 instead of 0.10)"
+    assert says(found, slower) is told
+    assert says(found, "slower than the unquantized draft") is told
 
 
 def test_doubts_are_listed_where_they_apply_and_not_elsewhere(scene):
@@ -217,8 +218,8 @@ def test_a_drift_is_a_percentage_up_to_twice_as_slow(scene, slower, words):
         (Audit(1, 1, 0, 0), "the one answer identical to the target's."),
         (
             Audit(9, 5, 3, 1),
-            "5 of 9 answers identical to the target's, 3 differ only at near ties, 1 differs where "
-            "no near tie explains it.",
+            "5 of 9 answers identical to the target's, 3 differ only at near ties, 1 differs with "
+            "no near tie to explain it.",
         ),
     ],
 )
@@ -254,7 +255,7 @@ def test_other_processes_are_named_where_they_ran_for_over_a_tenth_of_the_time(s
         states = state(100.0 - busy), state(busy, 0.5), state(0.0, None, None)
         assert decisive(recommend(dataclasses.replace(clean, states=states))) == kinds
     hot = recommend(dataclasses.replace(clean, states=(state(10.0, throttled=4),)))
-    assert says(hot, "throttled for heat 4 times")
+    assert says(hot, "overheated and were slowed 4 times")
 
 
 def test_machines_that_differ_from_the_one_that_timed_are_named(scene):
@@ -492,12 +493,12 @@ def test_a_server_that_sends_answers_whole_cannot_be_timed_and_it_is_said(k):
         (
             20,
             1.0,
-            "25% of the log's load: 5 answers of its 20 rows, 1 times as fast; --time-scale 4",
+            "25% of the log's load: 5 answers for its 20 rows, 1 times as fast; --time-scale 4",
         ),
         (
             20,
             2.0,
-            "50% of the log's load: 5 answers of its 20 rows, 2 times as fast; --time-scale 4",
+            "50% of the log's load: 5 answers for its 20 rows, 2 times as fast; --time-scale 4",
         ),
         (20, 4.0, None),
         (5, 1.0, None),
@@ -580,7 +581,7 @@ def test_alpha_holds_for_the_requests_without_structured_output():
 
     said = caveat_of(constrained(replayed, 1), "structured-output").text
     assert said.startswith("1 of 5 requests have structured output")
-    assert said.endswith("so α, which counts all, holds for the other 80%")
+    assert said.endswith("so α, which counts all requests, holds only for the other 80%")
     assert caveat_of(constrained(replayed, 0), "structured-output") is None
     assert caveat_of(constrained(served, 1), "structured-output") is None  # its grammar was counted
 

@@ -72,7 +72,7 @@ def test_costs_of_another_run_stand_beside_this_ones_acceptance(scene):
     found = recommend(own, DecisionOptions(costs=source))
     assert evaluation(found, "small", 2).speedup_predicted.value == pytest.approx(8 / 4.1)
     assert source.runner == "elsewhere"
-    assert "costs are those of elsewhere, from `other`" in source.caveats[0]
+    assert "costs come from elsewhere, in `other`" in source.caveats[0]
     assert "small is not the same model in `other`" in source.caveats
 
 
@@ -120,10 +120,10 @@ def test_an_answer_names_the_engine_and_counts_no_run_of_another_runner(scene, t
     assert small.speedup_predicted.value == pytest.approx(0.4 / 0.27)
     assert (small.speedup_measured, found.prediction_error) == (None, None)
     assert found.latency is None
-    assert says(found, "costs are those of llama.cpp")
+    assert says(found, "costs come from llama.cpp")
     big = evaluation(found, "big")
     assert big.speedup_predicted is None
-    assert "costs.yaml` has no times of it" in big.reason
+    assert "costs.yaml` has no times for it" in big.reason
 
 
 def test_a_k_whose_pass_is_longer_than_those_given_has_no_speed(scene, tmp_path):
@@ -150,7 +150,7 @@ def test_a_concurrency_that_the_file_lacks_is_said_of_the_file(scene, tmp_path):
 def test_the_rounds_of_an_engine_are_not_borrowed(scene):
     scene.requests(5, ALL)
     own, engines = scene.observed(1), scene.observed(1, engine="vllm")
-    with pytest.raises(UsageError, match="`other` was measured on vllm, whose times are of whole"):
+    with pytest.raises(UsageError, match="`other` was measured on vllm, which times whole rounds"):
         costs_of_run(engines, own, "`other`")
 
 

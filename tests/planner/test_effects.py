@@ -23,7 +23,7 @@ KS = tuple(range(1, 13))
 
 def cell(k, seconds, candidate=SMALL, place=0, process="p", load=1, promise="rounds", step=0.5):
     """A cell whose seconds are the same whatever requests are drawn."""
-    own = Configuration(candidate.draft, candidate.quant, k, load)
+    own = Configuration.of(candidate, k, load)
     log = np.full(RESAMPLES + 1, math.log(seconds))
     return Cell(own, f"{process} {place}", place, promise, step, 20.0, log)
 

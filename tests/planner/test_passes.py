@@ -261,6 +261,16 @@ def test_between_two_batch_sizes_a_pass_takes_what_its_tokens_take(size, seconds
     assert at(target_between(rooflines(20), 8), size, 50) == pytest.approx(seconds)
 
 
+def test_where_two_batch_sizes_have_passes_over_as_many_tokens_their_mean_is_on_the_curve():
+    # Four tokens take 2 s in one row and 3 s in four: 2.5 s. Two rows of one token take 1.5 s on a
+    # curve that begins at 1 s, a third of the way.
+    timed = {
+        1: passes((1, 2, 4), (0,), [[1.0], [1.5], [2.0]]),
+        4: passes((1, 2), (0,), [[3.0], [4.0]]),
+    }
+    assert at(target_between(timed, 2), 1, 0) == pytest.approx(1 + 2 / 3)
+
+
 def test_a_bend_between_two_points_is_half_in_doubt():
     # 20 tokens take 1 s and 32 take 32 / 26: at 24 the line between them has 1.077 s, while what
     # is flat before and rises after it has 1.

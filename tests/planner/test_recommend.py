@@ -622,7 +622,7 @@ def test_a_draft_that_was_replayed_beside_timed_ones_is_said_not_to_be_timed():
     alone = recommend(replayed_run(*timed))
     other = [replay((0.0,) * 8, BIG, request=request) for request in "ab"]
     answer = recommend(replayed_run(*timed, *other))
-    said = "big: replayed but not timed in vllm, so whether it pays there is unknown"
+    said = "big: replayed but not timed in vllm, so it is unknown whether it pays there"
     assert [c.text for c in answer.caveats if c.kind == "not-timed"] == [said]
     assert said in " ".join(render(answer, "table", 88).split())
     assert "not-timed" not in {caveat.kind for caveat in alone.caveats}

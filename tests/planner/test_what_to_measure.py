@@ -30,7 +30,7 @@ def judged(scene):
     second a pass and 20 requests, some accepted and some not. Decoding takes 9 s a response.
     """
 
-    def make(visits, accepted=14, responses=20, cells=4, ks=(1, 2)):
+    def make(visits, accepted=14, responses=20, cells=4, ks=(1, 2), requests=20):
         for at in range(20):
             scene.request(f"r{at}")
             scene.replay(f"r{at}", ALL if at < accepted else NONE)
@@ -38,7 +38,7 @@ def judged(scene):
         constant = (1.0,) * len(samples)
         sizes = range(1, max(ks) + 2)
         scene.times(dict.fromkeys(sizes, constant), {1: samples, 2: samples})
-        run = scene.observed(*ks)
+        run = scene.observed(*ks, requests=requests)
         points = [record for record in scene.records if isinstance(record, CostPoint)]
         decoded = run.trajectories[:responses]
         return timed_enough(run, SMALL, 1, decoded, cells, points)
@@ -72,6 +72,15 @@ def test_a_stall_is_no_time_spent_on_timing(judged):
     timing, of which the stall alone would be three times as much.
     """
     assert not judged((0.1, 0.2, 0.5, 0.1, 270.0))
+
+
+@pytest.mark.parametrize(("requests", "enough"), [(20, True), (2000, False)])
+def test_steps_are_timed_as_well_as_all_the_requests_need(judged, requests, enough):
+    """Near break-even these twenty leave more doubt than such steps; of two thousand, of which they
+    are the first, a tenth of it is left.
+    """
+    visits = [0.5 * factor for factor in (1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.1, 0.9)]
+    assert judged(visits, requests=requests) is enough
 
 
 @pytest.mark.parametrize(("step", "enough"), [(0.1, True), (1.0, False)])

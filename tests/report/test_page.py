@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -298,6 +299,14 @@ def test_every_model_is_named_with_its_fingerprint(reference, whole):
     text = Read(whole).text
     assert [f for f in reference.facts if f"fingerprint {f.fingerprint}" not in text] == []
     assert "model a_b" in Read(page_of(hand.run(hand.perfect("a_b")))).text
+
+
+def test_a_run_that_ended_before_all_requests_says_so(run):
+    effort = msgspec.structs.replace(run.manifest.effort, settled_after=64)
+    settled = replace(run, manifest=msgspec.structs.replace(run.manifest, effort=effort))
+    said = "settled after 64, the others were not measured"
+    assert said in Read(page_of(settled)).text
+    assert said not in Read(page_of(run)).text
 
 
 def test_the_same_run_gives_the_same_page(run, text):

@@ -24,6 +24,7 @@ from draftbench.run_folder.folder import PrivateText
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import resume, worker
 from draftbench.sweep.failures import failure
+from draftbench.sweep.options import RayCluster, workers_named
 from draftbench.sweep.places import Here, WorkerDiedError
 from draftbench.sweep.pool import MOST_TRIES, Pool
 from draftbench.sweep.preparation import prepare_models
@@ -80,16 +81,17 @@ def never(*task):
 
 @pytest.fixture
 def crew(small, monkeypatch):
-    """crew(drafts, workers=3, dies=…, hangs=…, lacks=…, odd=…, **options): the folder of a sweep
-    over six requests in groups of two, shared by workers that `began`, each on its own node.
+    """crew(drafts, workers=3, dies=…, hangs=…, lacks=…, odd=…, born=…, **options): the folder of a
+    sweep over six requests in groups of two, shared by workers that `began`, each on its own node.
     """
     monkeypatch.setattr(trajectories, "GROUP", 2)
     began = []
 
-    def sweep(*drafts, dies=never, hangs=never, lacks=never, odd=never, **changes):
+    def sweep(*drafts, dies=never, hangs=never, lacks=never, odd=never, born=None, **changes):
         def begin(pool, card):
             node = f"node{len(began)}"
             began.append(Mortal(pool, dies, hangs, node, lacks, odd(node)))
+            began[-1].died = born is not None and node not in born
             return began[-1]
 
         monkeypatch.setattr(Pool, "_begin", begin)
@@ -157,6 +159,18 @@ def test_a_worker_that_cannot_load_the_target_is_let_go(crew, small):
     assert [worker.node for worker in crew.began if worker.tasks] == ["node0", "node1", "node2"]
     assert len(crew.began) == 3
     assert "going on without a worker on node1: the target is not there" in small.notes
+
+
+def test_a_worker_that_never_begins_is_let_go(crew, small):
+    """The second one, and both that take its place, die before they say anything."""
+    alone = measured(crew(workers=1, out="alone"))
+    crew.began.clear()
+    assert measured(crew(born=("node0", "node2"))) == alone
+    assert len(crew.began) == 2 + MOST_TRIES
+    gone = "going on without a worker that does not begin: its process was ended by SIGKILL"
+    assert gone in small.notes
+    with pytest.raises(ModelError, match="its process was ended by SIGKILL"):
+        crew(born=(), out="nobody")
 
 
 def test_a_target_that_no_worker_can_load_ends_the_sweep(crew):
@@ -275,6 +289,20 @@ def test_a_fault_in_choosing_the_next_step_costs_its_candidate(small, monkeypatc
 def test_cards_that_workers_cannot_have_are_refused(small, changes, message):
     with pytest.raises(UsageError, match=message):
         small.prepared("ngram", **changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "workers"),
+    [("4", 4), ("ray", RayCluster(None)), ("ray://head:10001", RayCluster("ray://head:10001"))],
+)
+def test_workers_are_a_number_or_a_ray_cluster(text, workers):
+    assert workers_named(text) == workers
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "rays", "http://head"])
+def test_other_workers_are_refused(text):
+    with pytest.raises(UsageError, match=f"^--workers {text}: expected a number from 1, ray or"):
+        workers_named(text)
 
 
 def test_workers_share_the_cores(small, monkeypatch):

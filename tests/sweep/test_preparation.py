@@ -206,7 +206,7 @@ def test_structured_output_is_left_out_of_the_built_in_decoder_and_kept_for_an_e
     assert on.manifest.traffic.dropped == {
         "structured output (choice), which this engine does not apply": 1
     }
-    assert any("α holds for the other 50%" in line for line in lines_of(on))
+    assert any("α holds only for the other 50%" in line for line in lines_of(on))
 
 
 @pytest.mark.parametrize(

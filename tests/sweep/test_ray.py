@@ -1,7 +1,7 @@
 """A Ray cluster of three workers measures what one process measures, whoever of it dies.
 
 The cluster is this machine, with three processors as far as Ray knows. Skipped where Ray is not
-installed (`draftbench[ray]`).
+installed (the extra `ray`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from draftbench.sweep import preparation
 from draftbench.sweep.options import RayCluster
 from draftbench.traffic import TrafficQuery
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'draftbench[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[client]'")
 from draftbench.sweep.ray_cluster import OnRay  # noqa: E402
 
 CLUSTER = RayCluster(None)
@@ -66,7 +66,7 @@ def workers():
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "".join(process.cmdline()).startswith("ray::Actor"):
+            if "".join(process.cmdline()).startswith("ray::SweepWorker"):
                 found.append(process)
     return found
 
@@ -81,6 +81,14 @@ def test_three_workers_find_what_this_process_finds(small, session):
 
 
 @pytest.mark.slow
+def test_workers_that_fit_on_no_node_are_refused(small, session):
+    assert small.prepared("ngram", workers=CLUSTER).options.at_once == 3
+    assert small.prepared("ngram", workers=CLUSTER, threads=2).options.at_once == 1
+    with pytest.raises(UsageError, match=r"^no node of the Ray cluster has 4 CPUs$"):
+        small.prepared("ngram", workers=CLUSTER, threads=4)
+
+
+@pytest.mark.slow
 def test_all_times_come_from_one_worker_whose_machine_the_run_names(small, session):
     found = small.found(workers=CLUSTER, max_new_tokens=4, requests=6)
     (process,) = {row.process for row in (*found.costs, *found.decodes)}
@@ -89,7 +97,7 @@ def test_all_times_come_from_one_worker_whose_machine_the_run_names(small, sessi
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_costs_its_task_alone(small, session, monkeypatch):
+def test_a_worker_that_is_killed_costs_its_task_alone(small, session, monkeypatch, capfd):
     alone, number = measured(small.sweep(out="alone", **ON_RAY | {"workers": None})), count(1)
     hand_over, killed = OnRay.answer, []
 
@@ -104,6 +112,7 @@ def test_a_worker_that_is_killed_costs_its_task_alone(small, session, monkeypatc
     assert len(killed) == 3
     assert measured(folder) == alone
     assert len(read_run(folder).workers) == 3 + 3
+    assert capfd.readouterr().out == ""  # which belongs to the result of a command
 
 
 KILLS_ITSELF = """

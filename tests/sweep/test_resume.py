@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 
 import msgspec
 import pytest
 from scenes import with_fields
 
+from draftbench.acceptance.candidate_rounds import CandidateRounds
 from draftbench.decoder.llama import LlamaRunner
 from draftbench.errors import ModelError, RunFolderError
 from draftbench.models import quantize
@@ -348,7 +350,7 @@ def test_weights_timed_in_two_layouts_are_not_loaded_to_be_timed_in_one(small, u
         writer.append([msgspec.structs.replace(target, second_layout_bytes=8)])
     small.sweep(one_layout=True)  # nothing is left to time
     unloadable()
-    with pytest.raises(RunFolderError, match="has held weights in two layouts"):
+    with pytest.raises(RunFolderError, match="has kept weights in two layouts"):
         small.sweep(one_layout=True, controls=True)
 
 
@@ -404,6 +406,10 @@ def test_a_cut_sweep_until_settled_ends_like_an_uncut_one(small, cut, waves, unt
         cuts += 1
     assert cuts >= 2
     assert essence(ended) == expected
+    said = [re.match(r"resuming: (\d+) of (\d+) responses", note) for note in small.notes]
+    counts = [tuple(map(int, match.groups())) for match in said if match]
+    assert counts[-1][1] > 2  # it resumes in a later wave
+    assert all(done <= wanted for done, wanted in counts)
 
 
 def test_a_settled_sweep_loads_nothing_and_goes_on_where_all_requests_are_asked_for(
@@ -434,3 +440,17 @@ def test_a_draft_that_fails_in_a_later_wave_costs_only_itself(small, waves, monk
     assert [failed.candidate.draft for failed in found.failures] == ["draft"]
     assert calls.count("draft") == 2
     assert sum(row.candidate.draft == "ngram" for row in found.replays) == 8
+
+
+def test_rounds_that_were_computed_for_one_draft_are_not_computed_again_for_the_next(
+    small, monkeypatch
+):
+    computed, of = [], CandidateRounds.of
+
+    def counted(replays, ks=()):
+        computed.append(replays[0][1].candidate.draft)
+        return of(replays, ks)
+
+    monkeypatch.setattr(CandidateRounds, "of", counted)
+    small.sweep(measure="best")
+    assert computed == ["draft", "ngram"]

@@ -117,8 +117,8 @@ def test_the_outcome_says_whether_the_trained_draft_beats_the_fastest_of_the_run
     def first(after):
         return next(_outcome(forecast(0.02, 1.0, 1.2, 1.25), proof(0.1, 0.1, 0.1, after), "./out"))
 
-    assert first(1.28) == "with 1.28× it beats the fastest of the run, 1.25×"
-    assert first(1.26) == "with 1.26× it does not beat the fastest of the run, 1.25×"
+    assert first(1.28) == "with 1.28× it beats the run's fastest, 1.25×"
+    assert first(1.26) == "with 1.26× it does not beat the run's fastest, 1.25×"
 
 
 def test_how_much_faster_it_is_has_an_interval():

@@ -57,7 +57,7 @@ def test_what_came_to_be_where_the_draft_should_go_is_kept_and_so_is_the_draft(t
     trained, out = tmp_path / "trained", tmp_path / "out"
     trained.mkdir()
     make(out)
-    with pytest.raises(UsageError, match="came to exist"):
+    with pytest.raises(UsageError, match="appeared during the training"):
         course._move(trained, out)
     assert trained.exists()
     out.rename(tmp_path / "away")
