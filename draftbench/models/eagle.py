@@ -253,7 +253,7 @@ def _wrong_ids(tensors: Mapping[str, Tensor], drafted: int, vocabulary: int) -> 
     """What is wrong with the target's ids of the tokens that a head drafts."""
     if (offsets := tensors.get("d2t")) is None or offsets.shape != (drafted,):
         return
-    ids = torch.arange(drafted) + offsets.long()
+    ids = torch.arange(drafted) + offsets
     outside = ids[(ids < 0) | (ids >= vocabulary)]
     if len(outside):
         yield f"its d2t leads to token {int(outside[-1])}, and the target has {vocabulary}"
