@@ -1,4 +1,6 @@
-"""The program: `draftbench`, or `python -m draftbench` where no script directory is on the path."""
+"""The program: `draftbench`, or `python -m draftbench` if the scripts' directory is not on the
+path.
+"""
 
 import os
 import signal
@@ -7,7 +9,7 @@ from typing import NoReturn
 
 def entry() -> NoReturn:
     """Run the command line, and exit with its code."""
-    # Importing it takes a fifth of a second, in which an exception could come up anywhere.
+    # Importing it takes a fifth of a second, during which Ctrl-C could raise an exception anywhere.
     signal.signal(signal.SIGINT, _leave)
     from draftbench import cli
 

@@ -1,5 +1,5 @@
-"""Every error that a user can cause, each with a hint that says how to mend it. The command line
-prints `error: MESSAGE` and `hint: HINT` and exits with the code of the class.
+"""Every error that a user can cause, each with a hint on how to fix it. The command line prints
+`error: MESSAGE` and `hint: HINT` and exits with the class's code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TrafficError(UsageError):
 
 
 class RefusedError(TrafficError):
-    """One request that a model's template or tokenizer refuses; `reason` does not name its row."""
+    """A request that a model's template or tokenizer refuses; `reason` does not name its row."""
 
     def __init__(self, message: str, *, reason: str, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -46,11 +46,12 @@ class PairError(ModelError):
 
 
 class EngineError(UsageError):
-    """A serving engine that does not start, answer or do what was asked of it. `safe_message` is
-    what may be recorded of the message: not what the engine said, which may quote a request.
+    """A serving engine that does not start, does not answer, or does not do what it was asked to.
+    `safe_message` is the part that may be recorded, without the engine's own words, which may quote
+    a request.
     """
 
-    # Whether the server is at fault, so that the same command may go through later.
+    # Whether the fault is the server's, so that the same command may succeed later.
     unanswered = False
 
     def __init__(self, message: str, *, hint: str, safe_message: str | None = None) -> None:
@@ -69,7 +70,7 @@ class AuditError(DraftbenchError):
 
 
 class IncomparableError(DraftbenchError):
-    """Two measurements of different questions."""
+    """Two measurements that answer different questions."""
 
     exit_code = 4
 
@@ -81,14 +82,14 @@ class InterruptedRunError(DraftbenchError):
 
 
 class TerminatedRunError(InterruptedRunError):
-    """A scheduler or another process asked the run to end: 128 and the signal's number."""
+    """A scheduler or another process ended the run; exits with 128 plus the signal's number."""
 
     exit_code = 143
 
 
 def closest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
-    """The known name that is most like a misspelt one, first among those that begin as it does;
-    None if none is like it.
+    """The known name closest to a misspelt one, preferably with the same beginning; None if no name
+    is close.
     """
     near = difflib.get_close_matches(name, list(known), 3, alike)
     begins = name.lstrip("-")[:1]
@@ -96,6 +97,6 @@ def closest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], hint: str, *, alike: float = 0.6) -> str:
-    """A hint, after the known name that is most like a misspelt one."""
+    """A hint that begins with the known name closest to a misspelt one."""
     near = closest(name, known, alike)
     return f"did you mean `{near}`? {hint}" if near else hint

@@ -2,7 +2,7 @@
 of the only command that has it.
 
 A declaration holds the default, the help, how text becomes a value, and what the flag needs;
-`cli/flags.py` turns it into a parameter of the command line. A flag's panel is its heading in
+`cli/commands.py` turns it into a parameter of the command line. A flag's panel is its heading in
 `--help`; flags without one come first.
 """
 
@@ -43,12 +43,12 @@ def flag(
 
     Args:
         default: as it would be typed; `...` if the flag must be given.
-        names: if it is not named as its field.
-        among: its only values; the shell completes them.
+        names: if they differ from the field's name.
+        among: the only allowed values; the shell completes them.
         parse: text → value; with `many`, the flag may be repeated: texts → value.
         unset: the value if it is not given and its default is None.
         needs: what it makes no sense without; `hint` is for a user who gives it anyway.
-        more: what else `typer.Option` takes.
+        more: further arguments of `typer.Option`.
     """
     if among:
         more["autocompletion"] = lambda incomplete: list(among)
@@ -68,12 +68,12 @@ in_decision, in_safety, in_output = (partial(flag, panel=panel) for panel in LAS
 
 
 def flags_of(group: Any) -> list[Field[Any]]:
-    """The fields of a record, or of its class, that are flags."""
+    """The fields of a record or of its class that are flags."""
     return [each for each in fields(group) if each.metadata]
 
 
 def flag_name(declared: Field[Any], name: str = "") -> str:
-    """`--max-memory`; the name of a parameter is not in its field."""
+    """A flag's name, such as `--max-memory`; a field does not know the name of its parameter."""
     return next(iter(declared.metadata["names"]), f"--{(name or declared.name).replace('_', '-')}")
 
 
@@ -112,7 +112,7 @@ def number(flag: str, kind: type[float], low: float, high: float, text: str) -> 
 
 
 def path(flag: str, text: str) -> Path:
-    """A path; the empty text would be the folder where the command runs."""
+    """A path; empty text is refused, since it would mean the current folder."""
     if not text:
         raise UsageError(f"{flag} is empty", hint="a variable of the shell may be unset")
     return Path(text)
@@ -164,7 +164,7 @@ def level_names(flag: str, texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def level_name(flag: str, text: str) -> str:
-    """Refuse an unknown level; one of a stored format (`gptq-int4`) is checked when it is read."""
+    """Refuse an unknown level; a stored format's level (`gptq-int4`) is checked when it is read."""
     stored = "-" in text and "," not in text
     one_of(flag, text, LEVELS if not stored else (text,))
     return text

@@ -1,4 +1,4 @@
-"""How models are named, as paths or as ids of the Hugging Face hub, and whether that answers."""
+"""Names of models, which are paths or ids on the Hugging Face hub, and whether the hub answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS_TO_ANSWER = 10.0
 
 @dataclass(frozen=True)
 class Trust:
-    """What the user allowed beyond plain weights. Both can run code from the checkpoint."""
+    """What the user allowed beyond plain weights; both can run code from the checkpoint."""
 
     remote_code: bool = False
     pickle: bool = False
@@ -30,7 +30,7 @@ def names_model(spec: str) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Whether something is at a path, which may be too long for one or lie in a closed folder."""
+    """Whether a path exists; it may be too long for a path, or in a folder that may not be read."""
     try:
         return path.exists()
     except OSError:
@@ -38,7 +38,7 @@ def exists(path: Path) -> bool:
 
 
 def refuse_missing(spec: str) -> None:
-    """Raise a ModelError where there is no model of this name, or a file of another kind."""
+    """Raise a ModelError if there is no model of this name, or another kind of file."""
     if names_model(spec):
         return
     path = Path(spec).expanduser()
@@ -52,8 +52,8 @@ def refuse_missing(spec: str) -> None:
 
 
 def split_revision(spec: str) -> tuple[str, str | None]:
-    """A hub id and its revision, which may hold slashes (`org/name@feature/x`); a path, which may
-    hold an @, as it is.
+    """A hub id and its revision, which may contain slashes (`org/name@feature/x`); a path, which
+    may contain an @, unchanged.
     """
     name, _, revision = spec.partition("@")
     return (name, revision) if revision and names_model(spec) else (spec, None)
@@ -67,10 +67,10 @@ def short_name(spec: str) -> str:
 
 @cache
 def hub_answers() -> bool:
-    """Whether the hub can be reached, tried once.
+    """Whether the hub can be reached; tried once.
 
-    If not, this process uses only cached files from here on: the libraries would try every file
-    five times and print a warning for each.
+    If not, this process uses only cached files from now on: the libraries would try every file five
+    times and print a warning for each.
     """
     from huggingface_hub import constants, get_session
 

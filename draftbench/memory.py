@@ -1,4 +1,4 @@
-"""All arithmetic of bytes: weights by level, KV caches, what fits a device, sizes as text."""
+"""All arithmetic with bytes: weights by level, KV caches, what fits on a device, sizes as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CGROUP = Path("/sys/fs/cgroup")
 # kb … tb are powers of ten, kib … tib powers of two.
 UNITS = {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)}
 UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)}
-# The int4 level keeps a scale and an offset for so many inputs of an output.
+# The int4 level keeps one scale and one offset for this many inputs of an output.
 INT4_GROUP = 32
 # Engines keep the target's logits in 32 bits for sampling.
 LOGIT_BYTES = 4
@@ -30,7 +30,7 @@ class Storage:
 
 
 # Every quantization level of draftbench; None: the weights stay as they were loaded. Checkpoints
-# that are stored quantized (`gguf-q4_k`) take what their files take.
+# that are stored quantized (`gguf-q4_k`) are as large as their files.
 LEVELS: dict[str, Storage | None] = {
     "none": None,
     "fp8": Storage(1.0, 4),
@@ -78,9 +78,9 @@ def bytes_to_serve(
 ) -> float:
     """Bytes of both models while `concurrency` sequences of `context` tokens are decoded together.
 
-    Counts weights, both caches and the target's logits of a verification pass of k + 1 tokens.
-    Other activations, and what an engine and its allocator need besides, are unknown. A draft with
-    a shorter context is counted with a cache as long as the target's.
+    Counts the weights, both caches and the target's logits in a verification pass of k + 1 tokens.
+    Other activations and the needs of an engine and its allocator are unknown. A draft with a
+    shorter context is counted with a cache as long as the target's.
     """
     cache = context * (target.cache_bytes_per_token + draft.cache_bytes_per_token)
     logits = (k + 1) * LOGIT_BYTES * vocabulary
@@ -96,17 +96,17 @@ def training_bytes(
     tokens: int,
     itemsize: int,
 ) -> tuple[int, int]:
-    """Bytes of training a model with AdamW: of its states (weights and, of those that are trained,
-    gradients and two moments, in 32 bits), and of what a row of `tokens` leaves for the
-    backward pass: 17 values of each layer's width (Korthikanti et al. 2022), and the logits, their
-    softmax and its gradient in 32.
+    """Bytes for training a model with AdamW: its states (the weights, and gradients and two moments
+    of those that are trained, in 32 bits) and what a row of `tokens` keeps for the backward pass:
+    17 values of each layer's width (Korthikanti et al. 2022), and the logits, their softmax and its
+    gradient in 32 bits.
     """
     of_layers, of_logits = 17 * layers * hidden * itemsize, 3 * LOGIT_BYTES * vocabulary
     return 4 * parameters + 12 * trained, tokens * (of_layers + of_logits)
 
 
 def memory_left() -> int:
-    """Bytes of this machine's memory that are free, as far as this container may use them."""
+    """Free bytes of this machine's memory, as far as this container may use them."""
     import psutil  # not needed by every command that knows sizes
 
     left = psutil.virtual_memory().available

@@ -5,8 +5,8 @@
     notebook.recommend(run).choice
     notebook.candidates(run).sort_values("speedup_predicted")
 
-A function named as a command returns the records that the command prints as JSON. None needs a
-model, but for `sweep`.
+A function with a command's name returns the records that the command prints as JSON. Only `sweep`
+needs a model.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def read(folder: str | Path) -> Run:
 
 
 def sweep(out: str | Path, **flags: Flag) -> Run:
-    """`draftbench sweep`, its flags as keywords: `max_new_tokens=64` is `--max-new-tokens 64`, a
-    list repeats a flag.
+    """`draftbench sweep` with its flags as keywords: `max_new_tokens=64` is `--max-new-tokens 64`,
+    and a list repeats a flag.
 
     Raises:
-        DraftbenchError: as the command does; what was measured is kept.
+        DraftbenchError: as in the command; what was measured is kept.
     """
     from draftbench.cli import app
     from draftbench.cli.invocation import called_with
@@ -99,8 +99,8 @@ def report(run: Run, html: str | Path) -> None:
 
 
 def candidates(run: Run) -> pd.DataFrame:
-    """A row per candidate and k with every figure that `recommend` knows and the ends of its
-    interval, `NAME_low` and `NAME_high`. Unknown is NaN.
+    """A row for each candidate and k, with every figure that `recommend` knows and the ends of its
+    interval, `NAME_low` and `NAME_high`. Unknown figures are NaN.
     """
     import pandas as pd
 

@@ -12,9 +12,9 @@ Answer = TypeVar("Answer")
 
 
 class remembered(Generic[Owner, Arguments, Answer]):  # noqa: N801 - used as a decorator
-    """Compute a method once for the same arguments; its object keeps the answers.
+    """Compute a method once for the same arguments; its object keeps the results.
 
-    A function is a method of its first argument.
+    A function counts as a method of its first argument.
     """
 
     def __init__(self, method: Callable[Concatenate[Owner, Arguments], Answer]) -> None:

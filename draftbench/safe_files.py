@@ -1,8 +1,8 @@
 """Reads files that anybody may have written, writes files whole, and makes text safe to print.
 
-Nothing read here can make a reader wait, fill the memory or open another file: pipes and devices
-are refused, and so are files over a size limit, YAML's aliases (which multiply what they name) and
-its tags.
+Nothing that is read here can make the reader wait, fill the memory or open another file: pipes,
+devices, files over a size limit, and YAML's aliases (which multiply what they name) and tags are
+refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WRITTEN_HERE = re.compile(
 
 
 class UnreadableError(Exception):
-    """A file that cannot be used, and why; who reads it adds its name, and a hint."""
+    """A file that cannot be used, and why; the caller adds its name and a hint."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -77,7 +77,7 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file of text, numbers, booleans, lists and mappings.
 
     Raises:
-        UnreadableError: as `read_limited`, or it is other YAML or none; the message has the line.
+        UnreadableError: as in `read_limited`, or it is not such YAML; the message has the line.
     """
     raw = read_limited(path, MAX_YAML_BYTES)
     import yaml
@@ -134,8 +134,8 @@ def write_whole(path: Path, data: bytes, temporary: Path | None = None) -> None:
 
 
 def is_other_work(path: Path) -> bool:
-    """Whether a file is there that draftbench did not write, as far as its beginning shows: pages,
-    baselines, reports for CI and charts say so, tables and other results do not.
+    """Whether there is a file that draftbench did not write, as far as its beginning shows: pages,
+    baselines, reports for CI and charts name draftbench, tables and other results do not.
     """
     if not path.is_file():
         return False
@@ -154,8 +154,8 @@ def sync_folder(path: Path) -> None:
 
 
 def without_controls(text: str, *, lines: bool = False) -> str:
-    """Replace control characters by �, so that a text can be printed anywhere; `lines` keeps line
-    breaks.
+    """Replace control characters by �, so that a text can be printed anywhere; with `lines`, keep
+    line breaks.
     """
     if lines:
         return "\n".join(map(without_controls, text.split("\n")))
@@ -163,8 +163,8 @@ def without_controls(text: str, *, lines: bool = False) -> str:
 
 
 def markdown_escaped(text: str) -> str:
-    """A text on one line in which nothing is Markdown or HTML, and an invisible space breaks every
-    mention and link.
+    """A text on one line without Markdown or HTML; an invisible space breaks every mention and
+    link.
     """
     line = without_controls(" ".join(text.split()))
     return _LINKED.sub("\\g<0>\u200b", _MARKDOWN.sub(r"\\\g<0>", line))

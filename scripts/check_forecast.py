@@ -110,7 +110,8 @@ def summary(draft: str, rows: list[dict[str, Any]]) -> str:
         for row in rows
     ]
     gained = [row["gain"][0] for row in rows]
-    pairs = list(zip(made, gained, strict=True))
+    # Of a loss nothing is gained, and nothing kept.
+    pairs = [(each, max(gain, 0.0)) for each, gain in zip(made, gained, strict=True)]
     off = math.sqrt(sum((each.value - gain) ** 2 for each, gain in pairs) / len(pairs))
     middle, low, high = (
         np.mean([getattr(each, end) for each in made]) for end in ("value", "low", "high")

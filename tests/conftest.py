@@ -3,12 +3,10 @@
 import gc
 import os
 import signal
-from pathlib import Path
 
 import pytest
-from scenes import Outcome, Scene
+from scenes import EMBEDDED, REFERENCE, Outcome, Scene
 
-REFERENCE = Path(__file__).parents[1] / "results/reference"
 os.environ["COLUMNS"] = "100"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
@@ -28,6 +26,12 @@ def _isolated(monkeypatch):
 def scene():
     """An empty run."""
     return Scene()
+
+
+@pytest.fixture(scope="session")
+def embedded():
+    """The folder of the models that ship with the package."""
+    return EMBEDDED
 
 
 @pytest.fixture(scope="session")

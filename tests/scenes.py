@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,9 @@ from draftbench.run_folder.manifest import (
 from draftbench.run_folder.run import Run, run_of
 from draftbench.traffic import TrafficQuery
 
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "results" / "reference"
+EMBEDDED = ROOT / "draftbench" / "embedded"
 SMALL, BIG = Candidate(draft="small"), Candidate(draft="big")
 
 
@@ -366,8 +368,7 @@ def with_fields(file: Path, **fields: Any) -> Path:
 
 def stranger(folder: Path) -> Path:
     """The embedded draft with a tokenizer of which the target has no word but the end."""
-    embedded = Path(str(files("draftbench"))) / "embedded"
-    path = Path(shutil.copytree(embedded / "draft", folder / "stranger"))
+    path = Path(shutil.copytree(EMBEDDED / "draft", folder / "stranger"))
     words = {f"word {i}": i for i in range(1, 2048)}
     model = {"type": "WordLevel", "vocab": words, "unk_token": "word 1"}
     with_fields(path / "tokenizer.json", model=model)

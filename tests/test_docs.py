@@ -11,6 +11,7 @@ from pathlib import Path
 
 import doc_formats as formats
 import pytest
+from scenes import ROOT
 
 from draftbench.cli import main
 from draftbench.cli.output import width
@@ -19,7 +20,6 @@ from draftbench.planner.cost_sources import read_engine_costs
 from draftbench.records import Candidate
 from draftbench.run_folder.manifest import PACKAGES
 
-ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 REFERENCE = "results/reference/qwen2.5-coder"
 JSON_COMMANDS = (

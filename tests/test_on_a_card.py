@@ -4,21 +4,19 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import bench_kernels
 import pytest
 import torch
 from card_table import Speed, measured, peers, table
 from inflate import Shape, inflate
+from scenes import EMBEDDED, ROOT
 from transformers import AutoModelForCausalLM
 
-import draftbench
 from draftbench.run_folder.folder import RunFolder
 from draftbench.run_folder.run import read_run
 
-ROOT = Path(__file__).parents[1]
-DRAFT = Path(draftbench.__file__).parent / "embedded" / "draft"
+DRAFT = EMBEDDED / "draft"
 # Four times as wide, so that norms are scaled by 1/2 exactly; four query heads to a key head.
 LARGE = Shape(hidden=512, layers=4, inner=700, heads=16, kv_heads=4, vocab=2500)
 

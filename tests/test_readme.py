@@ -1,15 +1,14 @@
 """What the README shows is what the program prints."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
+from scenes import ROOT
 
 from draftbench import notebook
 from draftbench.cli import main
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 

@@ -2,11 +2,10 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
+from scenes import ROOT
 
-ROOT = Path(__file__).parents[1]
 BANNED = re.compile(
     r"\b(with a watch|plain steps?|left it|hangs? on|what it is of|told|unlike|goes on|go on)\b"
 )

@@ -1,7 +1,6 @@
-"""A candidate's rounds: those that its replays lead to expect at any k, and those that were counted
-while it was decoded or served. A draft that only an engine runs has no replays, and of one whose
-replay decoding contradicts they do not count; its rounds are expected from those that were counted
-at the largest k.
+"""A candidate's rounds: those expected at any k from its replays, and those counted while it was
+decoded or served. A draft that only an engine runs has no replays, and replays that decoding
+contradicts do not count; then rounds are expected from those counted at the largest k.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ from draftbench.run_folder.run import Run
 
 # Responses, and the rounds along them.
 Along = tuple[ByRequest, Rounds]
-# Half the difference of hazards that a derivative is taken over.
+# Half the difference in hazards over which a derivative is taken.
 _STEP = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class ServedRounds:
-    """What an engine showed of a draft while it served some responses with it."""
+    """What an engine showed of a draft while it served some responses."""
 
     along: tuple[Trajectory, ...]  # the responses
-    hazards: Floats  # by draft position; NaN where the engine does not report its rounds
-    influence: Floats  # how much each response shifts them [responses, positions]
+    hazards: Floats  # by draft position; NaN if the engine does not report its rounds
+    influence: Floats  # how much each response shifts the hazards [responses, positions]
 
     def laws(self) -> tuple[HazardLaw, ...]:
         """The shared hazards, for each response."""
@@ -57,8 +56,8 @@ class ServedRounds:
         return tuple(HazardLaw(t.output_tokens, t.limit, hazards) for t in self.along)
 
     def rounds(self, k: int) -> Rounds:
-        """Expected rounds of every response, with its shift of the hazards; NaN where the engine
-        does not report its rounds.
+        """The expected rounds of every response, with its influence on the hazards; NaN if the
+        engine does not report its rounds.
 
         Raises:
             ValueError: k is beyond the hazards.
@@ -69,7 +68,7 @@ class ServedRounds:
             return Rounds(**counts | {"tokens": shapes.tokens}, k=k)
         counts = expected_rounds(self.laws(), k).counts
         responses = Counter(t.request for t in self.along)
-        # A request is the mean of its responses, and counts as often as it occurs.
+        # A request is the mean of its responses, and counts as often as it occurs in the traffic.
         weights = np.array([t.weight / responses[t.request] for t in self.along])
         for position in range(k):
             step = np.zeros(len(self.hazards))
@@ -85,7 +84,7 @@ class ServedRounds:
 
 
 def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
-    """What decoding or an engine showed of a candidate at the largest k; None where it was neither
+    """What decoding or an engine showed of a candidate at the largest k; None if it was neither
     decoded nor served.
     """
     rows = [row for row in run.decodes if row.candidate == candidate]
@@ -100,7 +99,7 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
     influence = np.zeros((len(along), largest))
     if not rounds.target_passes.any():
         return ServedRounds(along, np.full(largest, np.nan), influence)
-    if candidate.looks_up:  # where lookup finds less than k tokens, it fails at the next
+    if candidate.looks_up:  # lookup that finds fewer than k tokens fails at the next one
         reached = np.column_stack([rounds.target_passes, rounds.survived[:, :-1]])
         rounds = replace(rounds, reached=reached)
     reached, survived = rounds.reached.sum(axis=0), rounds.survived.sum(axis=0)
@@ -113,8 +112,8 @@ def served_rounds(run: Run, candidate: Candidate) -> ServedRounds | None:
 
 
 def _same_hazard(rounds: Rounds) -> Rounds:
-    """Fill in `reached` and `survived` where an engine reported only sums: every position gets the
-    same hazard, the one that gives as many accepted tokens.
+    """Fill in `reached` and `survived` if an engine reported only sums: every position gets the
+    same hazard, chosen to yield as many accepted tokens.
     """
     positions = np.arange(1, rounds.k + 1)
     low, high = 0.0, 1.0
@@ -130,9 +129,9 @@ def _same_hazard(rounds: Rounds) -> Rounds:
 
 @dataclass(frozen=True, eq=False)
 class CandidateRounds:
-    """The expected rounds of a candidate along its responses, from its `replays`, or where it has
-    none, or decoding shows a `contradiction`, from those that were `served`; `laws` are in the
-    order of the responses. The rounds at `ks` are computed together.
+    """The expected rounds of a candidate along its responses: from its `replays` or, if it has none
+    or decoding shows a `contradiction`, from what was `served`. `laws` are in the order of the
+    responses. The rounds at `ks` are computed together.
     """
 
     replays: Pairs = ()
@@ -148,7 +147,7 @@ class CandidateRounds:
 
     @cached_property
     def trajectories(self) -> ByRequest:
-        """The responses that were replayed, or served."""
+        """The responses that were replayed or served."""
         return ByRequest(self.served.along if self.served else (t for t, _ in self.replays))
 
     @cached_property
@@ -158,7 +157,7 @@ class CandidateRounds:
 
     @remembered
     def at(self, k: int) -> Rounds:
-        """Expected rounds of every response; a ValueError where k is beyond what is known."""
+        """The expected rounds of every response; a ValueError if k is beyond what is known."""
         if self.served:
             return self.served.rounds(k)
         together = k in self.ks and self.reaches(k)
@@ -169,42 +168,42 @@ class CandidateRounds:
         return rounds_at_each(self.laws, [k for k in self.ks if self.reaches(k)])
 
     def reaches(self, k: int) -> bool:
-        """Whether k is no longer than what was looked up or served."""
+        """Whether k lies within what was looked up or served."""
         return bool(self.laws) and k <= self.longest
 
     @remembered
     def knows(self, k: int) -> bool:
-        """Whether the rounds at k are known; not of an engine that does not report them."""
+        """Whether the rounds at k are known; an engine may not report them."""
         return self.reaches(k) and bool(np.isfinite(self.at(k).target_passes).all())
 
     @cached_property
     def longest(self) -> float:
-        """The largest k that was looked up or served; infinite for the replays of a model."""
+        """The largest k that was looked up or served; infinite for replays of a model."""
         windows = [law.window for law in self.laws if isinstance(law, StartLaw)]
         served = [len(law.hazards) for law in self.laws if isinstance(law, HazardLaw)]
         return min((*windows, *served), default=math.inf)
 
     @cached_property
     def prompts(self) -> Floats:
-        """Tokens of every response's prompt [responses]."""
+        """The length of every response's prompt in tokens [responses]."""
         return np.array([float(t.prompt_tokens) for t in self.trajectories])
 
     @cached_property
     def contexts(self) -> Floats:
-        """Cached tokens half-way through every response [responses]."""
+        """Tokens in the cache half-way through every response [responses]."""
         return np.array([context_of(t) for t in self.trajectories])
 
     @cached_property
     def weights(self) -> Floats:
-        """How often every response occurs in the traffic [responses]; several to one request share
-        its weight.
+        """How often every response occurs in the traffic [responses]; the responses to one request
+        share its weight.
         """
         often = Counter(t.request for t in self.trajectories)
         return np.array([t.weight / often[t.request] for t in self.trajectories])
 
     @cached_property
     def context(self) -> float:
-        """The mean context of a decoding step in tokens, each step counting once."""
+        """The mean context in tokens over all decoding steps."""
         lengths = [max(t.output_tokens - 1, 0) for t in self.trajectories]
         steps = self.weights * np.array(lengths, dtype=float)
         contexts = self.contexts
@@ -219,7 +218,7 @@ def context_of(trajectory: Trajectory) -> float:
 @remembered
 def candidate_rounds(run: Run, candidate: Candidate, ks: tuple[int, ...] = ()) -> CandidateRounds:
     """The rounds of a candidate along the run's responses on which it did not fail, computed
-    together at `ks` (default: those that the run asked for).
+    together at `ks` (default: the run's).
     """
     along = {replay.key: replay for replay in run.replays if replay.candidate == candidate}
     replays = [(t, along[key]) for key, t in run.responses.items() if key in along]
@@ -257,12 +256,12 @@ def _along(candidate: Candidate, replays: Pairs, ks: tuple[int, ...]) -> Candida
 def runs_at(
     run: Run, candidate: Candidate, k: int, concurrency: int
 ) -> list[tuple[Trajectory, Decode]]:
-    """The decoding runs of a candidate at one k and load, each with its response."""
+    """A candidate's decoding runs at one k and load, each with its response."""
     configuration = candidate, k, concurrency
     rows = (row for row in run.decodes if (row.candidate, row.k, row.concurrency) == configuration)
     return [(run.responses[row.key], row) for row in rows]
 
 
 def counted_along(runs: Sequence[tuple[Trajectory, Decode]]) -> Along:
-    """The responses of decoding runs at one k, and the rounds that were counted along them."""
+    """The responses of decoding runs at one k, and the rounds counted in them."""
     return ByRequest(response for response, _ in runs), counted_rounds([row for _, row in runs])

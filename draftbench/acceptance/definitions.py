@@ -1,7 +1,7 @@
 """The definition of every figure of acceptance, computed from rounds and replays.
 
-Every figure is a function of sums over requests (`Sample`), which is the form that its value, the
-jackknife and the bootstrap need. Several responses to one request count as their mean.
+Every figure is a function of sums over requests (`Sample`), the form that its value, the jackknife
+and the bootstrap need. Several responses to one request count as their mean.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from draftbench.records import DraftingMode, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure's name and formula, and what serving engines call it: None where an engine does not
+    """A figure's name and formula, and what serving engines call it: None if an engine does not
     show it, or shows another figure under that name.
     """
 
@@ -141,8 +141,8 @@ class Sample:
 
 
 def alpha(pairs: Pairs) -> Sample | None:
-    """α of the replayed drafting mode over the positions where the draft could draft; None for
-    prompt lookup, which has no acceptance by position.
+    """α in the replayed drafting mode, over the positions at which the draft could draft; None for
+    prompt lookup, heads and stacks, which have no acceptance by position.
     """
     model = model_pairs(pairs)
     if len(model) < len(pairs):
@@ -156,12 +156,12 @@ def alpha(pairs: Pairs) -> Sample | None:
 
 
 def accepted_by_position(pairs: ModelPairs) -> tuple[Figure, list[Floats]]:
-    """How likely the token at each position is accepted where the draft could draft, by response,
+    """How likely the token at each position is accepted, where the draft could draft, by response;
     and which α is the mean of that.
 
-    From Σ min(p, q) where every replay has it, since that varies less than the acceptance of the
-    tokens that came out. A greedy draft is accepted with p(argmax q) instead, so its α comes from
-    the tokens that came out.
+    It is taken from Σ min(p, q) if every replay has that, since it varies less than the acceptance
+    of the tokens that came out. A greedy draft is accepted with p(argmax q) instead, so its α comes
+    from the tokens that came out.
     """
     replays = [replay for _, replay in pairs]
     greedy = any(replay.mode is DraftingMode.GREEDY for replay in replays)
@@ -175,15 +175,13 @@ def accepted_by_position(pairs: ModelPairs) -> tuple[Figure, list[Floats]]:
 
 
 def alpha_of_rounds(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """α of the draft tokens that were tried in rounds that an engine counted, where nothing was
-    replayed.
-    """
+    """α of the draft tokens tried in rounds that an engine counted, if nothing was replayed."""
     tried, accepted = rounds.reached.sum(axis=1), rounds.survived.sum(axis=1)
     return ratio(ALPHA_TRIED, trajectories, accepted, tried)
 
 
 def accepted_per_drafted(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """The engines' counter ratio at `rounds.k`; falls with k, so it is never called α."""
+    """The ratio of the engines' counters at `rounds.k`; falls with k, so it is never called α."""
     return ratio(ACCEPTED_PER_DRAFTED, trajectories, rounds.accepted, rounds.proposed)
 
 
@@ -193,8 +191,8 @@ def tokens_per_round(trajectories: Sequence[Trajectory], rounds: Rounds) -> Samp
 
 
 def mean_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """The engines' τ, which counts one token of the target for every round, also for a round that
-    was cut by the end of the response.
+    """The engines' τ, which counts one token of the target for every round, even for a round that
+    the end of the response cut.
     """
     emitted = rounds.with_draft + rounds.accepted
     return ratio(MEAN_ACCEPTED_LENGTH, trajectories, emitted, rounds.with_draft)
@@ -206,7 +204,7 @@ def accepted_without_bonus(trajectories: Sequence[Trajectory], rounds: Rounds) -
 
 
 def uncut_accepted_length(trajectories: Sequence[Trajectory], rounds: Rounds) -> Sample:
-    """The product-limit estimate: a round that was cut counts as long as it was observed."""
+    """The product-limit estimate: a round that was cut counts as far as it was observed."""
     columns = np.concatenate([rounds.survived, rounds.reached], axis=1)
     sample = pooled(UNCUT_ACCEPTED_LENGTH, trajectories, columns, _product_limit)
     return replace(sample, denominator=rounds.k)  # tries of the first position

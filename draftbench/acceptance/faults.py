@@ -1,8 +1,8 @@
 """Finds signs that the set-up is broken, as opposed to a draft that is merely bad.
 
-A serving engine with a broken draft rarely fails: it runs on with acceptance 0 and looks like a
-slow model. Each check looks for a result that a working pair hardly ever shows, over so many tokens
-that it cannot be chance.
+A serving engine with a broken draft rarely fails: it keeps running with acceptance 0 and looks like
+a slow model. Each check looks for a result that a working pair hardly ever shows, over so many
+tokens that it cannot be chance.
 
 A replay that decoding contradicts predicts nothing: only what was decoded counts. Greedy drafts,
 and all drafts at temperature 0, accept the same tokens of the same text however they are run, near
@@ -46,19 +46,20 @@ from draftbench.records import (
 )
 from draftbench.run_folder.run import Run
 
-# A draft position is suspect if it accepted nothing where ten tokens were expected at half the
-# hazard of the position before it: that is less likely than e^-10.
+# A draft position is suspect if it accepted nothing although ten tokens were expected even at half
+# the hazard of the position before: that is less likely than e^-10.
 _EXPECTED = 10
 # Fewer tokens or rounds than this show nothing.
 _MIN_TRIED = 50
-# Shares of drafted tokens accepted, and of rounds whose first token was, that no working pair has.
+# No working pair has a larger share of drafted tokens accepted, or a smaller share of rounds whose
+# first token is.
 _ALMOST_ALL, _ALMOST_NONE = 0.99, 0.02
-# A larger share of positions moves a speed-up by more than the noise of its timing. In sound runs
-# it is 0: of the 5,476 positions without a near tie in four reference runs and three on a GPU.
+# A larger share of positions moves a speed-up by more than timing noise. In sound runs it is 0,
+# over 5,476 positions without a near tie in four reference runs and three on a GPU.
 _POSITIONS = 0.02
-# What may be chance must be off by more standard errors: one sound comparison in 2,000 is. Tokens
-# per round, in expectation, by more than this share too. (Near ties alone are up to 3 % off on an
-# engine.)
+# What may be chance must be off by more than this many standard errors, as one sound comparison in
+# 2,000 is; tokens per round, in expectation, also by more than this share. (Near ties alone make up
+# to 3% on an engine.)
 _STANDARD_ERRORS, _TOKENS_PER_ROUND = 3.5, 0.05
 _BEYOND_CHANCE = NormalDist().cdf(_STANDARD_ERRORS)  # with few requests, of Student's t
 # Kinds of faults, with what to do.
@@ -84,8 +85,8 @@ _PLAIN = frozenset({"prompt", "--prompt-field", "vLLM custom", "SGLang", "TGI", 
 
 
 class SuspectedFault(Record, frozen=True):
-    """A sign of a broken set-up. Two faults are the same if their `kind` is; the message has counts
-    of the run.
+    """A sign of a broken set-up. Two faults of one `kind` are the same; the message has the run's
+    counts.
     """
 
     kind: str
@@ -93,7 +94,7 @@ class SuspectedFault(Record, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What to do; empty for an unknown kind, in a baseline that was edited."""
+        """What to do; empty for an unknown kind, as in an edited baseline."""
         return _ADVICE.get(self.kind, "")
 
 
@@ -106,7 +107,7 @@ def suspected_faults(
     """The suspected faults of one candidate.
 
     Args:
-        rounds: expected or counted, at any k's.
+        rounds: expected or counted, at any number of k's.
         near_tie: the logit margin within which numeric noise can swap two tokens.
     """
     faults: dict[str, str] = {}  # messages by kind
@@ -118,7 +119,7 @@ def suspected_faults(
         )
     replays = [replay for _, replay in model_pairs(pairs)]
     positions = sum(min(len(replay.accept), replay.draftable) for replay in replays)
-    # NaN where an engine did not report its rounds.
+    # NaN if an engine did not report its rounds.
     rounds = [at_k for at_k in rounds if np.isfinite(at_k.with_draft).all()]
     fruitless = [poor for at_k in rounds if (poor := _almost_none(at_k)) is not None]
     longest = max(rounds, key=lambda at_k: at_k.k, default=None)
@@ -138,7 +139,7 @@ def suspected_faults(
 
 
 def _almost_none(rounds: Rounds) -> str | None:
-    """That hardly any round accepted a token."""
+    """A message if hardly any round accepted a token."""
     drafted, fruitful = float(rounds.with_draft.sum()), float(rounds.survived[:, 0].sum())
     if np.isnan(fruitful):  # the engine reported sums; no more rounds than tokens were accepted
         fruitful = float(rounds.accepted.sum())
@@ -154,7 +155,7 @@ def _almost_none(rounds: Rounds) -> str | None:
 
 
 def _almost_all(rounds: Rounds) -> str | None:
-    """That nearly every drafted token was accepted."""
+    """A message if nearly every drafted token was accepted."""
     tried, accepted = float((rounds.proposed - rounds.cut).sum()), float(rounds.accepted.sum())
     if tried < _MIN_TRIED or accepted < _ALMOST_ALL * tried:
         return None
@@ -164,7 +165,7 @@ def _almost_all(rounds: Rounds) -> str | None:
 
 
 def _cliff(rounds: Rounds) -> str | None:
-    """That a draft position never accepted anything, though the one before it did."""
+    """A message if a draft position never accepted anything, though the one before it did."""
     reached: Floats = rounds.reached.sum(axis=0)
     survived: Floats = rounds.survived.sum(axis=0)
     for i in range(1, rounds.k):
@@ -179,8 +180,8 @@ def _cliff(rounds: Rounds) -> str | None:
 
 
 def _rejected_itself(pairs: Pairs, near_tie: float) -> tuple[int, int]:
-    """At how many positions the target, as a greedy draft of itself, was rejected at temperature 0
-    without a near tie, and at how many it was compared.
+    """At how many positions the target rejected itself as a greedy draft, at temperature 0 and
+    without a near tie, and how many were compared.
     """
     wrong = compared = 0
     for trajectory, replay in model_pairs(pairs):
@@ -203,11 +204,11 @@ def contradiction(
     by_position: bool,
     rounded: bool = False,
 ) -> SuspectedFault | None:
-    """How decoding a candidate contradicts its replay; None where it does not.
+    """How decoding a candidate contradicts its replay; None if it does not.
 
     Args:
         pairs: responses with the candidate's replays.
-        decodes: with the candidate.
+        decodes: its decoding runs.
         near_tie: the logit margin within which numeric noise can swap two tokens.
         by_position: whether a run can be compared position by position.
         rounded: whether the draft is quantized.
@@ -220,7 +221,7 @@ def contradiction(
     for row in along:
         response, replay = replays[row.key]
         compares = by_position and _comparable(response, replay, row)
-        if not (compares and row.tie):  # from a near tie on another text has its own luck
+        if not (compares and row.tie):  # after a near tie, another text has its own luck
             in_expectation.append(row)
         for position, against in _compared(response, replay, row, near_tie) if compares else ():
             at = *row.key, position
@@ -229,8 +230,9 @@ def contradiction(
     if rounded and to_one_side <= _STANDARD_ERRORS * sqrt(wrong):  # McNemar 1947
         to_one_side = 0
     if (to_one_side if rounded else wrong) > _POSITIONS * len(differs):
-        what = f"accepted otherwise than replay at {wrong} of {len(differs)} positions, near ties "
-        return SuspectedFault(kind=CONTRADICTED, message=f"decoding {what}not counted")
+        what = f"accepted differently from replay at {wrong} of {len(differs)} positions"
+        message = f"decoding {what}, near ties not counted"
+        return SuspectedFault(kind=CONTRADICTED, message=message)
     more = _more_tokens_per_round(replays, in_expectation)
     if abs(more) <= _TOKENS_PER_ROUND:
         return None
@@ -239,7 +241,7 @@ def contradiction(
 
 
 def _comparable(response: Trajectory, replay: AnyReplay, row: Decode) -> bool:
-    """Whether the text alone says what is accepted, and it is known how far the text is the
+    """Whether the text alone decides what is accepted, and it is known how far the text equals the
     response.
     """
     drawn = isinstance(replay, Replay) and replay.mode is not DraftingMode.GREEDY
@@ -251,9 +253,10 @@ def _comparable(response: Trajectory, replay: AnyReplay, row: Decode) -> bool:
 def _compared(
     response: Trajectory, replay: AnyReplay, row: Decode, near_tie: float
 ) -> Iterator[tuple[int, int]]:
-    """Positions up to the first difference of the text at which a drafted token was tried, near
-    ties left out, and whether it was accepted as in the replay (0), or only in one of the two (1:
-    not in the replay). Of prompt lookup and heads, the positions at which a round started.
+    """The positions up to the text's first difference at which a drafted token was tried, without
+    near ties; and whether decoding accepted it as the replay did (0), though the replay did not
+    (1), or rejected it though the replay did not (-1). For prompt lookup and heads, the positions
+    at which a round started.
     """
     end = response.output_tokens if row.first_difference is None else row.first_difference
     at = 1
@@ -278,13 +281,13 @@ def _compared(
 def _more_tokens_per_round(
     replays: dict[tuple[str, int], tuple[Trajectory, AnyReplay]], rows: Sequence[Decode]
 ) -> float:
-    """By what share the tokens per round of decoding runs exceed those that replay expects of their
-    requests; 0 where chance may explain it.
+    """The share by which decoding runs exceed the tokens per round that replay expects for their
+    requests; 0 if chance may explain it.
     """
     by_k = defaultdict[int, list[Decode]](list)
     for row in rows:
         replay = replays[row.key][1]
-        # A server may draft further than was looked up, and some tell nothing of their rounds.
+        # A server may draft further than was looked up, and some do not report their rounds.
         if row.proposed and (isinstance(replay, Replay) or replay.window >= row.k):
             by_k[row.k].append(row)
     passes = 0.0
@@ -293,8 +296,8 @@ def _more_tokens_per_round(
         counted = counted_rounds(of_k)
         expected = expected_rounds([law_of(*replays[row.key]) for row in of_k], k)
         passes += counted.target_passes.sum()
-        # Texts drawn anew differ in length. The sign changes where the two change places, so that
-        # the mean of sound runs is 0.
+        # Sampled texts differ in length. The difference is antisymmetric in the two, so its mean is
+        # 0 over sound runs.
         crossed = counted.target_passes * expected.tokens - expected.target_passes * counted.tokens
         length = np.maximum((counted.tokens + expected.tokens) / 2, 1)
         for row, passes_more in zip(of_k, crossed / length, strict=True):
@@ -314,7 +317,9 @@ def near_tie(run: Run) -> float:
 
 
 def near_tie_share(run: Run) -> float | None:
-    """Share of output positions whose two best target tokens are a near tie; None if unknown."""
+    """The share of output positions at which the target's two best tokens are a near tie; None if
+    unknown.
+    """
     noise = near_tie(run)
     margins = [np.asarray(t.margins) for t in run.trajectories if t.margins]
     return float((np.concatenate(margins) <= noise).mean()) if margins else None
@@ -322,11 +327,11 @@ def near_tie_share(run: Run) -> float | None:
 
 def template_may_differ(run: Run, candidate: Candidate) -> bool:
     """Whether the draft may have been trained with another chat template than the target's, which
-    renders all chats. True where a template is unknown; False where all prompts are plain texts.
+    renders all chats. True if a template is unknown; False if all prompts are plain texts.
     """
     if candidate.draft == SELF or _PLAIN.issuperset(run.manifest.traffic.form.split(", ")):
         return False
-    # Hashes of the templates; None of a model that was not loaded here.
+    # Hashes of the templates; None for a model that was not loaded here.
     of_target, of_draft = (
         facts.parts.get("chat template") if (facts := run.facts_of(model)) else None
         for model in (None, candidate)

@@ -2,9 +2,9 @@
 
 Tokens and rounds of one request depend on each other, requests do not. So requests are resampled,
 and the figure is computed again from the sums over each resample (Efron 1987: bias-corrected and
-accelerated, acceleration by the jackknife). The resamples depend only on the number of requests, so
-a figure computed twice has the same interval, and two candidates share their resamples. An interval
-covers the sampling of requests, not timing noise or traffic that changes.
+accelerated, with the acceleration from the jackknife). The resamples depend only on the number of
+requests, so a figure computed twice has the same interval, and two candidates share their
+resamples. An interval covers the sampling of requests, not timing noise or changing traffic.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import numpy.typing as npt
 from draftbench.acceptance.definitions import Sample, quotient
 from draftbench.acceptance.rounds import Floats
 
-# Fewer requests get no interval: however it is widened, it would not cover at its stated level.
+# Fewer requests get no interval: however widened, it would not cover at its stated level.
 MIN_REQUESTS = 5
-# With fewer requests (of unequal length: with fewer `equal_requests`), the interval is rough too.
+# With fewer requests (if of unequal length, with fewer `equal_requests`) an interval is rough.
 FEW_REQUESTS = 30
 # How many times requests are resampled for an interval or a probability.
 RESAMPLES = 2000
-# The largest share of resamples that may have no value. They are left out of the quantiles, and
-# more of them would move those.
+# The largest share of resamples that may have no value: they are left out of the quantiles, which
+# more of them would move.
 _UNDEFINED_SHARE = 0.01
 # Resamples are summed in groups of at most this many counts, which take some megabytes.
 _COUNTS_AT_ONCE = 1_000_000
@@ -55,11 +55,11 @@ def estimates(
     samples: Sequence[Sample | None], *, level: float = 0.95, resamples: int = RESAMPLES
 ) -> list[Estimate | None]:
     """The pooled figures with their BCa intervals, widened for few or unequal requests. Requests
-    are drawn once for all figures, so ask for those of an answer together.
+    are drawn once for all figures, so ask for all figures of an answer together.
 
-    None where nothing can be said: no sample, fewer than five requests, a denominator of 0, or a
-    figure that depends on one request. Where all requests agree the interval has no width, which
-    does not mean that the figure is certain.
+    None if nothing can be said: no sample, fewer than five requests, a denominator of 0, or a
+    figure that depends on one request. If all requests agree, the interval has no width, which does
+    not mean that the figure is certain.
     """
     levels = {}
     for at, sample in enumerate(samples):
@@ -67,7 +67,7 @@ def estimates(
         requests = 0 if sample is None else int(np.any(sample.addends != 0, axis=1).sum())
         if sample is None or requests < MIN_REQUESTS:
             continue
-        # Unequal requests count as fewer equal ones. Then intervals over 12 requests of very
+        # Unequal requests count as fewer equal ones. With that, intervals over 12 requests of very
         # unequal length cover 92 to 95%; widened by the number of requests alone, 87 to 88%.
         equal = min(requests, max(MIN_REQUESTS, sample.equal_requests))
         reach = widening(equal, level) * NormalDist().inv_cdf((1 + level) / 2)
@@ -97,7 +97,7 @@ def resampled(
 
 
 def generator_of(name: str = "") -> np.random.Generator:
-    """The random draws that belong to a name, the same in every process and for every order."""
+    """The random generator of a name, the same in every process and for every order."""
     return np.random.Generator(np.random.Philox(key=zlib.crc32(name.encode())))
 
 
@@ -130,7 +130,7 @@ def requests_needed(sample: Sample, relative_half_width: float) -> int | None:
     """How many requests like these give a 95% interval of value · (1 ± relative_half_width), from
     the jackknife's standard error, which shrinks with the square root of their number.
 
-    None where that is unknown: the figure is undefined or 0, or all requests agree.
+    None if that is unknown: the figure is undefined or 0, or all requests agree.
     """
     value, error = sample.value, jackknife_error(sample)
     if value is None or value == 0 or error is None or error <= 1e-12 * abs(value):
@@ -141,7 +141,7 @@ def requests_needed(sample: Sample, relative_half_width: float) -> int | None:
 
 
 def jackknife_error(sample: Sample) -> float | None:
-    """The standard error of the pooled figure; None where one request cannot be left out."""
+    """The standard error of the pooled figure; None if a request cannot be left out."""
     left_out = _leave_one_out(sample)
     if left_out is None:
         return None
@@ -149,7 +149,7 @@ def jackknife_error(sample: Sample) -> float | None:
 
 
 def widening(units: float, level: float = 0.95) -> float:
-    """The factor by which a bootstrap interval over so few units is widened to cover at its level.
+    """The factor by which a bootstrap interval over few units is widened to cover at its level.
 
     A bootstrap of n units underrates their spread by √((n-1)/n) and takes it as known, where
     Student's t would not (Hesterberg 2015, "expanded percentile"). On simulated requests coverage
@@ -180,9 +180,9 @@ def student_quantile(probability: float, freedom: float) -> float:
 
 
 def _resampled_sums(samples: Sequence[Sample], resamples: int) -> Iterator[Floats]:
-    """The sums of each sample's weighted addends over every resample [resamples, m]. Resamples of
-    as many requests are the same, so their samples are one product, with a column that several of
-    them share (a denominator) in it once.
+    """The sums of each sample's weighted addends over every resample [resamples, m]. Samples with
+    equally many requests have the same resamples, so they are one product, in which a column that
+    several of them share (a denominator) occurs once.
     """
     orders: dict[int, list[int]] = {}
     places: list[tuple[int, list[int]]] = []
@@ -214,7 +214,7 @@ def _drawn_sums(requests: int, columns: Iterable[bytes], resamples: int) -> Floa
 
 
 def _leave_one_out(sample: Sample) -> Floats | None:
-    """The figure without each request in turn [requests]; None where it is then undefined."""
+    """The figure without each request in turn [requests]; None if it is then undefined."""
     if len(sample.requests) < 2:
         return None
     weighted = sample.addends * sample.weights[:, None]

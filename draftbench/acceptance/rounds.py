@@ -41,7 +41,7 @@ ModelPairs = Sequence[tuple[Trajectory, Replay]]
 # Responses that are computed at once. They have similar lengths, so that one long response does not
 # pad ten thousand short ones.
 _BLOCK = 256
-# Tokens that a first pass of a stack's draft is counted by; those that read more count as this.
+# The most tokens by which a first pass of a stack's draft is counted; longer ones count as this.
 MOST_READ = 64
 
 
@@ -52,13 +52,13 @@ class PositionLaw:
     length: int  # tokens of the response
     limit: int  # most tokens that it might have had
     accept: Floats  # a_j for positions j = 1 … length-1
-    # The draft could draft at positions 1 … this. It may exceed length-1: tokens proposed past an
-    # accepted end of the response are cut, not rejected.
+    # The draft could draft at positions 1 to this one, which may exceed length-1: tokens proposed
+    # past an accepted end of the response are cut, not rejected.
     draftable: int
 
     @cached_property
     def drafted(self) -> int:
-        """Last position at which a token may be drafted: the length limit leaves room for the
+        """The last position at which a token may be drafted: the length limit leaves room for the
         target's token after it, and the draft's context reaches that far.
         """
         return max(0, min(self.limit - 2, self.length - 1, self.draftable))
@@ -66,22 +66,22 @@ class PositionLaw:
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
-    """What prompt lookup, a head or a stack proposes, which depends on where the round starts."""
+    """What prompt lookup, a head or a stack proposes; it depends on where the round starts."""
 
     length: int  # tokens of the response
     limit: int  # most tokens that it might have had
     proposed: Ints  # tokens proposed from each start i = 1 … length-1
     matched: Ints  # how many of them, from the first on, equal the response
     window: int  # most tokens that were looked up, so the largest k
-    # Of a stack: the starts from which its draft drafts; and whether this reads accepted tokens
-    # again, as a head does.
+    # For a stack: the starts from which its draft drafts, and whether that draft reads accepted
+    # tokens again, as a head does.
     by_draft: Bools | None = None
     reads_again: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class HazardLaw:
-    """A draft that only an engine runs (EAGLE, MTP, …), of which nothing is known by position of
+    """A draft that only an engine runs (EAGLE, MTP, …), about which nothing is known by position of
     the response: a round's i-th token is accepted with the same probability wherever it starts.
     """
 
@@ -98,7 +98,7 @@ class Rounds:
     """Counts of rounds at one k, a row for each response: expected ones from `expected_rounds`, or
     those of decoding runs from `counted_rounds`.
 
-    `reached` and `survived` are NaN where an engine reported sums alone.
+    `reached` and `survived` are NaN if an engine reported only sums.
     """
 
     k: int
@@ -110,14 +110,14 @@ class Rounds:
     cut: Floats  # draft tokens proposed past an accepted end of the response [responses]
     full: Floats  # rounds that drafted and accepted all of it [responses]
     by_draft_length: Floats  # all rounds by k' [responses, k+1]
-    # Those of them that follow a fully accepted round: the draft then has two tokens to read.
+    # The rounds among them that follow a fully accepted one: the draft then reads two tokens.
     after_full: Floats  # [responses, k+1]
     # Rounds whose i-th draft token was tried, all before it having been accepted. Tokens past an
     # accepted end were never tried.
     reached: Floats  # [responses, k]
     survived: Floats  # rounds that accepted their i-th draft token too [responses, k]
-    # Of a stack: all rounds by the tokens that its draft drafts [responses, k+1], and those in
-    # which it does by the tokens that it reads first, 1 … [responses, MOST_READ].
+    # For a stack: all rounds by the number of tokens that its draft drafts [responses, k+1]; and
+    # the rounds that it drafts, by the number of tokens that it reads first [responses, MOST_READ].
     by_draft: Floats | None = None
     reads: Floats | None = None
 
@@ -134,7 +134,7 @@ class Rounds:
 
 
 def model_pairs(pairs: Pairs) -> ModelPairs:
-    """The pairs of a model draft; none for prompt lookup, heads and stacks."""
+    """The pairs with replays of a model; none for prompt lookup, heads and stacks."""
     return [(trajectory, r) for trajectory, r in pairs if isinstance(r, Replay)]
 
 

@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 import draftbench
-from draftbench.cli.help import COMMANDS, Commands, help_of
+from draftbench.cli.commands import COMMANDS, Commands, help_of
 from draftbench.cli.invocation import called_with
 from draftbench.cli.output import FULL, cannot_write
 from draftbench.cli.signals import (

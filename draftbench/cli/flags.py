@@ -1,20 +1,16 @@
-"""Turns declared flags into typer's parameters, and does what several commands need with them."""
+"""Flags that several commands share, and what the commands do with their values."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import math
-from collections.abc import Callable
-from dataclasses import MISSING, Field, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from draftbench.cli.output import note
 from draftbench.errors import UsageError, did_you_mean
-from draftbench.flags import flag, flag_name, flags_of, in_decision, number, one_of, path
+from draftbench.flags import flag, in_decision
 from draftbench.planner.options import DecisionOptions
 
 if TYPE_CHECKING:
@@ -31,85 +27,6 @@ RunArgument = Annotated[
 COSTS = in_decision(
     None, "Use the step times of another run, or of an engine from a YAML file.", "PATH"
 )
-
-# Types of flags that nothing parses, by their names in annotations.
-_KINDS = {kind.__name__: kind for kind in (bool, int, float, str, Path)}
-
-
-def with_flags(command: Callable[..., int]) -> Callable[..., int]:
-    """The command as typer calls it: every flag is a parameter, every value is parsed.
-
-    A parameter typed as a record receives the record, made from its flags' values; one typed
-    `Annotated[dict[str, Any], Record]` receives the values as a dict.
-
-    The returned command raises a UsageError for a value that a flag does not allow.
-    """
-    flags: dict[str, Field[Any]] = {}
-    groups: dict[str, tuple[type[Any], Callable[..., Any]]] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        kind, declared = parameter.annotation, parameter.default
-        group = next((each for each in (kind, *get_args(kind)[1:]) if is_dataclass(each)), None)
-        if isinstance(group, type):
-            groups[parameter.name] = (group, group if group is kind else dict)
-            for each in flags_of(group):
-                flags[each.name] = each
-                parameters.append(_parameter(each.name, each, each.type))
-        elif isinstance(declared, Field):
-            flags[parameter.name] = declared
-            parameters.append(_parameter(parameter.name, declared, kind))
-        else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-
-    @functools.wraps(command)
-    def called(**values: Any) -> int:
-        for name, declared in flags.items():
-            values[name] = _parsed(name, declared, values[name])
-        for name, (group, made) in groups.items():
-            values[name] = made(**{each.name: values.pop(each.name) for each in flags_of(group)})
-        return command(**values)
-
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
-
-
-def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
-    """A flag as a parameter for typer, of type str if `_parsed` parses it."""
-    about = declared.metadata
-    default = about["default"]
-    if about["many"]:
-        kind = list[str]
-    elif about["parse"] or about["among"]:
-        kind = str
-    elif isinstance(kind, str):  # as a record's annotations are
-        kind = _KINDS[kind.removesuffix(" | None")]
-    shown = dict(about["option"])
-    if number_kind := next((n for n in (int, float) if n in (kind, *get_args(kind))), None):
-        limits = shown.pop("min", -math.inf), shown.pop("max", math.inf)
-        known = (flag_name(declared, name), number_kind, *limits)
-        # Not typer's own types, whose errors are in the words of a library.
-        shown["parser"] = lambda text: number(*known, text)
-        shown["metavar"] = shown["metavar"] or ("N" if number_kind is int else "X")
-    elif Path in (kind, *get_args(kind)):
-        shown["parser"] = lambda text: path(flag_name(declared, name), text)
-        shown["metavar"] = shown["metavar"] or "PATH"
-    option = typer.Option(*about["names"], **shown)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if default is ... else default,
-        annotation=Annotated[kind | None if default is None else kind, option],
-    )
-
-
-def _parsed(name: str, declared: Field[Any], value: Any) -> Any:
-    among, parse = declared.metadata["among"], declared.metadata["parse"]
-    if value is None:
-        return None if declared.default is MISSING else declared.default
-    if among:
-        one_of(flag_name(declared, name), value, among)
-    return parse(value) if parse else value
 
 
 def traffic_flag(

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from draftbench.cli.commands import add_command
 from draftbench.cli.flags import read
-from draftbench.cli.help import add_command
 from draftbench.cli.output import TextOutput, note, width, write_result
 from draftbench.errors import RunFolderError, UsageError
 from draftbench.flags import flag

@@ -199,11 +199,13 @@ def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> st
     ended = observed.manifest.effort.settled_after
     after, every = ended or settled_after(observed), observed.manifest.traffic.requests
     if after is None:
-        return f"not settled by {every} requests" if options.until == "settled" else None
-    left_out = "were left out" if ended else "are left out by --until settled"
+        needed = f"all {every} requests were measured: no fewer settled the answer"
+        return needed if options.until == "settled" else None
     if answer.decision == "inconclusive":
-        return f"open after {after} of {every} requests, and by the others, which {left_out}"
-    return f"settled after {after} of {every} requests; the others {left_out}"
+        rest = "they were left out" if ended else "--until settled leaves them out"
+        return f"open after {after} of {every} requests, and the others would not settle it; {rest}"
+    rest = "the others were left out" if ended else "--until settled leaves the others out"
+    return f"settled after {after} of {every} requests; {rest}"
 
 
 def _audited(observed: Run) -> str:

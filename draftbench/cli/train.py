@@ -43,7 +43,7 @@ def train(
         False, "Train even if the forecast says that it is not worth it, or cannot be made."
     ),
     other: Path | None = flag(
-        None, "Prove it on the traffic of this run of the same target, too.", "RUN"
+        None, "Also prove it on the traffic of this run of the same target.", "RUN"
     ),
     device: str | None = in_models(
         None,

@@ -1,10 +1,10 @@
-"""Runs any transformers causal LM that has an ordinary key-value cache, by its forward pass.
+"""Runs any transformers causal LM with an ordinary key-value cache by its own forward pass.
 
 The cache is draftbench's: one slab for each layer, written in place and rewound by changing a
-length. Those of transformers concatenate on every step, cannot be rewound past a sliding window, or
-have one length for all rows. For one row transformers makes the masks from the sizes that the cache
-reports; for several rows of different lengths they are made here, one for each kind of layer. A
-sliding window is stored in full and masked. Models with recurrent state are refused.
+length. transformers' own caches concatenate on every step, cannot be rewound past a sliding window,
+or have one length for all rows. For one row transformers makes the masks from the sizes that the
+cache reports; for several rows of different lengths they are made here, one for each kind of layer.
+A sliding window is stored in full and masked. Models with recurrent state are refused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from draftbench.decoder.linear import layouts_of
 from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, only_row
 
-# Families whose rows may have different lengths in one pass, since they use the masks that they are
-# given. A test with random models of each shows that every row gets the logits that it gets alone.
-# Others derive more from the sizes of a batch (GPT-Neo's local attention, Falcon's alibi): their
-# rows run one by one.
+# Families whose rows may have different lengths in one pass, since they use the masks they are
+# given. A test with random models of each family shows that every row gets the same logits as
+# alone. Other families derive more from a batch's sizes (GPT-Neo's local attention, Falcon's
+# alibi): their rows run one by one.
 SIDE_BY_SIDE = frozenset(
     """
     cohere cohere2 deepseek_v3 exaone4 gemma gemma2 gemma3_text glm4 gpt2 gpt_bigcode gpt_neox
@@ -51,7 +51,7 @@ def rewind_obstacle(model: Any) -> str | None:
 
 class SlabLayer(DynamicLayer):  # type: ignore[misc]
     """One layer's keys and values [rows, heads, capacity, head]; memory is allocated once, when the
-    first ones show their shape.
+    first ones arrive and show their shape.
     """
 
     def __init__(self, cache: SlabTransformersCache, *, sliding: bool) -> None:
@@ -62,7 +62,7 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write the new entries behind the valid ones and return all of them."""
+        """Write the new entries after the valid ones and return them all."""
         if not self.is_initialized:
             rows, capacity = len(self.owner.lengths), self.owner.capacity
             self.keys, self.values = (
@@ -93,8 +93,8 @@ class SlabLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class SlabTransformersCache(Cache):  # type: ignore[misc]
-    """A transformers cache with a valid length for each row. `place` says where the tokens of the
-    next pass go: to one row, or to several.
+    """A transformers cache with a valid length for each row. `place` sets where the next pass's
+    tokens go: to one row, or to several.
     """
 
     def __init__(self, layer_kinds: list[str], capacity: int, rows: int) -> None:
@@ -110,8 +110,8 @@ class SlabTransformersCache(Cache):  # type: ignore[misc]
 
 class _LeftPadded:
     """The new tokens of several rows as one batch [rows, width]: `counts[r]` tokens at the end of
-    row r, which follow the `lengths[r]` valid ones in its cache. Padding reads token 0 at position
-    0 and is not written to the cache.
+    row r, which follow the `lengths[r]` valid ones in its cache. Padding is token 0 at position 0
+    and is not written to the cache.
     """
 
     def __init__(self, lengths: list[int], counts: Sequence[int], device: str) -> None:
@@ -132,8 +132,8 @@ class _LeftPadded:
         return wide
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """An additive mask [rows, 1, width, end]: each token sees itself and the tokens before it,
-        at most `window` of them.
+        """An additive mask [rows, 1, width, end]: each token sees itself and at most `window`
+        tokens before it.
         """
         seen = torch.arange(self.end, device=self.row.device)
         last = self.positions.unsqueeze(2)
@@ -148,7 +148,7 @@ class TransformersRunner:
     """Runs a transformers model with its linear layers replaced by faster or smaller ones.
 
     Args:
-        model: a loaded causal LM without `rewind_obstacle`.
+        model: a loaded causal LM for which `rewind_obstacle` is None.
         level: quantization level of its linear layers.
         two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
         least: rows to which a CPU pads a bfloat16 product over fewer.
@@ -193,7 +193,7 @@ class TransformersRunner:
     def new_cache(
         self, capacity: int, rows: int = 1, widths: Collection[int] = ()
     ) -> SlabTransformersCache:
-        """Slabs are allocated when the first tokens show their shape."""
+        """An empty cache; its slabs are allocated when the first tokens show their shape."""
         return SlabTransformersCache(self._layer_kinds, capacity, rows)
 
     def forget_caches(self) -> None:
@@ -264,7 +264,7 @@ def replace_linears(model: nn.Module, level: str, *, embedding: Tensor, **how: A
 
 
 def matrix_of(layer: Any) -> Tensor | None:
-    """The weights [out, in] of a linear layer, which GPT-2's `Conv1D` holds transposed."""
+    """The weights [out, in] of a linear layer; GPT-2's `Conv1D` stores them transposed."""
     if isinstance(layer, nn.Linear):
         return layer.weight
     return layer.weight.t() if type(layer).__name__ == "Conv1D" else None

@@ -1,9 +1,9 @@
 """Attention over cached keys and values, for one row or several rows of different lengths.
 
-Only attention pads rows to the widest one; all else works on the tokens of all rows side by side
-(except in recorded passes, which are always as wide as their widest row). Slabs are [layers, 2,
-rows, key heads, capacity, head], keys and then values; queries are grouped by key head, so that no
-key is repeated.
+Only attention pads rows to the widest one; everything else works on the tokens of all rows side by
+side (except in recorded passes, which are always as wide as their widest row). Slabs are [layers,
+2, rows, key heads, capacity, head], keys first and then values; queries are grouped by key head, so
+that no key is repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 _attention = functional.scaled_dot_product_attention
-# Most tokens of one row in one pass: enough to be bound by arithmetic, few enough for small masks.
+# Most tokens of one row in one pass: enough to be compute-bound, few enough for small masks.
 PIECE = 512
 
 
@@ -28,20 +28,21 @@ class Rotary(NamedTuple):
 
 
 class Placement(Protocol):
-    """Where in the slabs the tokens of one pass are stored, and what they attend to."""
+    """Where one pass's tokens are stored in the slabs, and what they attend to."""
 
     def attend(self, layer: int, qkv: Tensor) -> Tensor:
         """Rotate the queries and keys in qkv [n, heads + 2 · key heads, head], store the new keys
-        and values, and return what each query attends to [n, heads · head].
+        and values, and return the attention output of each query [n, heads · head].
         """
         ...
 
 
 class OneRow:
-    """n ≤ PIECE tokens behind the `start` valid ones of one row.
+    """n ≤ PIECE tokens after the `start` valid ones of one row.
 
-    The views of the slabs are made once for all layers. Made in each layer, between products that
-    empty the processor's cache, each would take several microseconds of a one-token step.
+    The views of the slabs are made once for all layers. If they were made in each layer, between
+    products that empty the processor's cache, each would add several microseconds to a one-token
+    step.
 
     Args:
         slabs: this row's [layers, 2, key heads, capacity, head].
@@ -76,10 +77,10 @@ class OneRow:
 
 
 class ManyRows:
-    """`counts[r]` tokens behind the `lengths[r]` valid ones of row r.
+    """`counts[r]` tokens after the `lengths[r]` valid ones of row r.
 
     Rows without tokens take part with a query whose result is not read, since leaving them out
-    would copy the keys of the others.
+    would copy the other rows' keys.
 
     Args:
         group: queries to a key.
@@ -121,7 +122,7 @@ class ManyRows:
 
 
 class EvenRows:
-    """`width` tokens behind the valid ones of every row. Two passes of the same width and reach
+    """`width` tokens after the valid ones of every row. Two passes of the same width and reach
     differ only in the numbers in `starts`, so that the pass can be recorded.
 
     Args:
@@ -129,7 +130,7 @@ class EvenRows:
         reach: number of keys to look at, at least every start + width.
         group: queries to a key.
 
-    Results beyond the last position that the model knows are never read.
+    Results past the last position that the model knows are never read.
     """
 
     def __init__(
@@ -152,12 +153,13 @@ class EvenRows:
 
 
 class LaterDepths:
-    """n rows of one text at depths 1, 2, … of a head, a pass for each depth in turn: a row sees the
-    keys of depth 0 up to its own, and its own of later depths. Its position advances with them.
+    """n rows of one text at depths 1, 2, … of a head, one pass for each depth: a row sees the keys
+    of depth 0 up to its own, and its own keys of later depths. Its position advances with the
+    depth.
 
     Args:
-        slabs: [layers, 2, key heads, capacity, head], which hold the rows' keys at depth 0 behind
-            the `start` ones before them.
+        slabs: [layers, 2, key heads, capacity, head], with the rows' keys at depth 0 after the
+            `start` ones before them.
         group: queries to a key.
     """
 
@@ -185,8 +187,8 @@ class LaterDepths:
 
 
 def _rotated(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries [n, heads, head], and keys and values side by side [n, 2 · key heads, head], as the
-    cache holds them; queries and keys are rotated in place.
+    """Queries [n, heads, head], and keys and values side by side as in the cache [n, 2 · key heads,
+    head]; queries and keys are rotated in place.
     """
     heads = qkv.shape[1] - 2 * kv_heads
     turning = qkv.narrow(1, 0, heads + kv_heads)
@@ -197,7 +199,7 @@ def _rotated(qkv: Tensor, kv_heads: int, cos: Tensor, sin: Tensor) -> tuple[Tens
 
 
 def _store(qkv: Tensor, slab: Tensor, row: Tensor, place: Tensor, rotary: Rotary) -> Tensor:
-    """Rotate, write keys and values to each token's row and place, and return the queries."""
+    """Rotate, write each token's keys and values to its row and place, and return the queries."""
     query, new = _rotated(qkv, slab.shape[2], *rotary)
     values = new.view(-1, 2, *slab.shape[2::2])
     torch.ops.aten.index_put_.default(slab, [None, row, None, place], values)

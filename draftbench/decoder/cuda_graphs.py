@@ -1,13 +1,12 @@
 """Records passes of fixed shapes over one cache as CUDA graphs, and lends caches from a pool.
 
 A GPU runs the kernels of a small model's step faster than a host can launch them one by one, so a
-step is recorded as one CUDA graph, the output head included. The choice of a token is not recorded:
-it is one more launch, and a draft chooses among the target's tokens alone.
+step is recorded as one CUDA graph, including the output head. The choice of a token is not
+recorded: it is one more launch, and a draft chooses only among the target's tokens.
 
-A recording is bound to its shapes and to the memory that it reads and writes. So caches are lent
-from a pool and taken back, and a recorded pass takes the same number of tokens in every row: what
-is too much for narrower rows is written behind their valid tokens, where the next pass overwrites
-it.
+A recording is tied to its shapes and to the memory that it reads and writes. So caches are lent
+from a pool and taken back, and a recorded pass takes the same number of tokens in every row: the
+surplus of narrower rows is written after their valid tokens, where the next pass overwrites it.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from torch.nn import functional
 
 from draftbench.decoder.runner import last_of_each, on_device
 
-# A pass without arguments, which reads its inputs from tensors that it holds.
+# A pass without arguments, which reads its inputs from its own tensors.
 Pass = Callable[[], Tensor]
-# Turns a pass into a recorded one, which reads the same tensors when it is called.
+# Turns a pass into a recorded one that reads the same tensors when it is called.
 Recorder = Callable[[Pass], Pass]
 # Number of keys, tokens [rows · width], starts [rows], slabs → logits after each token.
 Append = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -33,21 +32,22 @@ Append = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 STRIDE = 256
 # Passes before a recording: a library's first calls allocate memory and choose kernels.
 WARM_PASSES = 2
-# Least cosine of a recorded pass's logits with those of the same pass launched call by call. They
-# differ by bfloat16's noise in a deep model.
+# Least cosine of a recorded pass's logits with those of the same pass launched call by call; in a
+# deep model they differ by bfloat16's noise.
 LEAST_COSINE = 0.98
 
 
 class RecordingError(Exception):
-    """A recorded pass that computes something else than the pass that was recorded."""
+    """A recorded pass does not compute the same as the original pass."""
 
 
 class CudaGraphs:
-    """Records passes into memory that they share, so that a result has to be read before the next
+    """Records passes into memory that they share, so that a result must be read before the next
     pass is launched.
 
     Args:
-        stream: where passes are warmed and recorded; what libraries allocate there is never freed.
+        stream: where passes are warmed up and recorded; what libraries allocate there is never
+            freed.
     """
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -76,10 +76,10 @@ class CudaGraphs:
 
 
 class RecordedPasses:
-    """Passes of some widths, in tokens a row, over one set of slabs.
+    """Passes of some widths, in tokens per row, over one set of slabs.
 
     Args:
-        slabs: dimension 2 are the rows, dimension 4 the tokens.
+        slabs: dimension 2 is the rows, dimension 4 the tokens.
         recorder: for these passes alone, so that its memory is freed with them.
     """
 
@@ -99,13 +99,13 @@ class RecordedPasses:
 
     @property
     def widest(self) -> int:
-        """The most tokens a row that a pass may bring."""
+        """The most tokens per row that a pass may have."""
         return max(self._tokens, default=0)
 
     @torch.inference_mode()
     def record(self, widths: Collection[int], append: Append, plain: Append) -> None:
-        """Record the passes of these widths that are missing, and compare each with the `plain`
-        pass launched call by call.
+        """Record the missing passes of these widths, and compare each with the `plain` pass,
+        launched call by call.
 
         Raises:
             RecordingError: they differ.
@@ -125,8 +125,8 @@ class RecordedPasses:
             self._tokens[width] = tokens
 
     def _cosine(self, launch: Pass, plain: Pass, tokens: Tensor, farthest: int) -> float:
-        """Launch a recorded pass over other tokens, starts, keys and values than it was recorded
-        with, and compare. This also makes sure that its first timed launch is not its first.
+        """Launch a recorded pass with tokens, starts, keys and values other than the recorded ones,
+        and compare. Its first timed launch is then not its first launch.
         """
         steps = torch.arange(1, 1 + max(self.rows, len(tokens)), device=self._device)
         self._starts.copy_((farthest - 3 * (steps.narrow(0, 0, self.rows) - 1)).clamp_(min=0))
@@ -139,9 +139,9 @@ class RecordedPasses:
     def append(
         self, tokens: Tensor, counts: Sequence[int], lengths: Sequence[int], *, every: bool
     ) -> Tensor:
-        """Logits after each of the tokens [n], or after the last of each row; they have to be read
-        before the next pass. Tokens lie row after row: `counts[r]` of them go behind the
-        `lengths[r]` valid ones of row r.
+        """Logits after each of the tokens [n], or after each row's last; they must be read before
+        the next pass. Tokens lie row after row: `counts[r]` of them go after the `lengths[r]` valid
+        ones of row r.
         """
         width = min(width for width in self._tokens if width >= max(counts))
         farthest = max(length + count for length, count in zip(lengths, counts, strict=True))
@@ -163,13 +163,13 @@ class RecordedPasses:
 @dataclass(frozen=True)
 class Lender:
     """Lends slabs with their recordings to caches, and takes them back when a cache is freed. Idle
-    slabs that are too small, or have another number of rows than wanted, are freed.
+    slabs that are too small or have the wrong number of rows are freed.
 
     Args:
-        append: what is recorded.
-        plain: what computes the same by PyTorch's operations, with which recordings are compared.
-        longest: tokens a row for which slabs have room at least, so that the first ones will do for
-            longer caches too, and nothing has to be recorded again.
+        append: the pass to record.
+        plain: the same pass by PyTorch's operations, with which recordings are compared.
+        longest: tokens per row for which slabs have room at least, so that the first slabs also
+            serve longer caches and nothing is recorded again.
     """
 
     make_slabs: Callable[[int, int], Tensor]
@@ -180,13 +180,13 @@ class Lender:
     idle: list[RecordedPasses] = field(default_factory=list)
 
     def lend(self, capacity: int, rows: int, widths: Collection[int]) -> RecordedPasses:
-        """Zeroed slabs for `capacity` tokens in each of `rows` rows and one pass beyond, with
-        passes of these widths recorded.
+        """Zeroed slabs for `capacity` tokens in each of `rows` rows and one more pass, with passes
+        of these widths recorded.
         """
         self.idle[:] = [
             passes
             for passes in self.idle
-            # All of its widest pass has to fit, even if this cache asks for narrower ones.
+            # Its widest pass must fit entirely, even if this cache asks for narrower ones.
             if passes.rows == rows and passes.capacity >= capacity + max(*widths, passes.widest)
         ]
         if self.idle:

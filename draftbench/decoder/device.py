@@ -1,4 +1,4 @@
-"""Chooses the device that runs the models, says why one cannot be used, and makes it ready."""
+"""Chooses the device for the models, says why one cannot be used, and prepares it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Capability = tuple[int, int]
 
 
 def device_of(name: str | None) -> str:
-    """`cpu`, `cuda`, `cuda:N`, or `auto` (transformers spreads the models over all GPUs); a usable
-    NVIDIA GPU by default, else the CPU.
+    """`cpu`, `cuda`, `cuda:N`, or `auto` (transformers spreads the models over all GPUs); by
+    default a usable NVIDIA GPU, else the CPU.
 
     Raises:
-        UsageError: no such device here; says why a GPU of this machine cannot be used.
+        UsageError: there is no such device; says why this machine's GPU cannot be used.
     """
     here = torch.cuda.is_available() and torch.version.hip is None
     if name is None:
@@ -49,7 +49,7 @@ def device_of(name: str | None) -> str:
 
 
 def why_no_gpu() -> tuple[str, str] | None:
-    """Why PyTorch cannot use this machine's GPU, and what helps; None if there is no GPU, or it can
+    """Why PyTorch cannot use this machine's GPU, and what to do; None if there is no GPU or it can
     be used.
     """
     if torch.version.hip is not None:
@@ -93,7 +93,7 @@ def _driver() -> str | None:
 
 
 def device_words(device: str) -> str:
-    """A device with its name and versions; for a CPU, why no GPU is used."""
+    """A line about a device: its name and versions; for a CPU, why no GPU is used."""
     if device == "cpu":
         obstacle = why_no_gpu()
         count = torch.get_num_threads()
@@ -107,14 +107,14 @@ def device_words(device: str) -> str:
 
 
 def card_names(device: str) -> str | None:
-    """The names of the GPUs, each once; None for a CPU."""
+    """The GPUs' names, each once; None for a CPU."""
     if device == "cpu":
         return None
     return " and ".join(sorted(set(map(torch.cuda.get_device_name, _cards(device)))))
 
 
 def capability(device: str) -> Capability:
-    """The compute capability of a GPU; of several, the least."""
+    """A GPU's compute capability; the lowest if there are several."""
     return min(map(torch.cuda.get_device_capability, _cards(device)))
 
 
@@ -137,10 +137,10 @@ def default_dtype(device: str) -> torch.dtype:
 
 
 def dtype_of(name: str | None, device: str) -> torch.dtype:
-    """The type of this name, or the device's default.
+    """The type with this name, or the device's default.
 
     Raises:
-        UsageError: it is unknown, or the device does not multiply it.
+        UsageError: it is unknown, or the device cannot multiply it.
     """
     if name is None:
         return default_dtype(device)
@@ -159,8 +159,8 @@ def dtype_of(name: str | None, device: str) -> torch.dtype:
 def make_ready(device: str) -> None:
     """Set PyTorch up for this device.
 
-    cuDNN's attention is turned off. PyTorch prefers it on Hopper and newer, but it plans anew for
-    every shape, which takes several 100 ms for each new length of a text, while it is timed
+    cuDNN's attention is turned off. PyTorch prefers it on Hopper and newer, but it makes a new plan
+    for every shape: several 100 ms for each new text length, in the middle of a timing
     (sgl-project/sglang#4650; vLLM turns it off too, vllm/platforms/cuda.py).
     """
     if device != "cpu":
@@ -183,7 +183,7 @@ def attention_words(device: str) -> str:
 
 
 def set_threads(threads: int | None) -> int:
-    """Use `threads` CPU threads (default: one per core that this process may use), and return how
+    """Use `threads` CPU threads (default: one for each core that this process may use); returns how
     many are used.
     """
     if threads is None and hasattr(os, "sched_getaffinity"):
@@ -194,8 +194,8 @@ def set_threads(threads: int | None) -> int:
 
 
 def environment_threads() -> int | None:
-    """The number in OMP_NUM_THREADS; of several, the first, which is for the outer loop. None if it
-    is no number.
+    """The number in OMP_NUM_THREADS, the first if it lists several (for the outer loop); None if it
+    is not a number.
     """
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(first) or None if first.isascii() and first.isdigit() else None

@@ -1,8 +1,8 @@
 """Drafters, which propose up to k tokens for each row: a draft model, prompt lookup, or a stack of
-it and another (a head: `eagle.py`).
+prompt lookup and another drafter. Heads are in `eagle.py`.
 
-A drafter keeps a state along each response, and after each round learns how much of its proposal
-was accepted. It sees none of the target's logits.
+A drafter keeps a state along each response and learns after each round how much of its proposal was
+accepted. It never sees the target's logits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from draftbench.records import DraftingMode, Sampling
 
 class Proposal(NamedTuple):
     """Draft tokens, each a tensor [1], and the distribution [1, vocab] that each was drawn from if
-    they were sampled. They are separate tensors, so that those of all rows can be joined at once.
+    they were sampled. They are separate tensors so that those of all rows can be joined at once.
     """
 
     tokens: Sequence[Tensor]
@@ -37,7 +37,7 @@ class Proposal(NamedTuple):
 
 
 class ProposalRequest(NamedTuple):
-    """A request for up to `k` tokens after the context (prompt and output so far) of one row."""
+    """Asks for up to `k` tokens after one row's context (prompt and output so far)."""
 
     row: int
     context: list[int]
@@ -45,14 +45,14 @@ class ProposalRequest(NamedTuple):
 
 
 class Drafter(Protocol):
-    """Proposes along responses, a row each. One that `reads` is given the target's hidden states
-    before those layers, of every token that the target reads.
+    """Proposes along responses, one in each row. If it `reads` layers, it is given the target's
+    hidden states before these layers for every token that the target reads.
     """
 
     reads: Sequence[int]
 
     def open(self, rows: int, capacity: int) -> None:
-        """Prepare for `rows` sequences of up to `capacity` tokens each."""
+        """Prepare for `rows` sequences of up to `capacity` tokens."""
 
     def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
         """Read the prompt of a row's next response."""
@@ -62,12 +62,12 @@ class Drafter(Protocol):
         ...
 
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
-        """Keep the first `length` tokens of a row's context and forget what was drafted beyond."""
+        """Keep the first `length` tokens of a row's context and forget drafted ones after them."""
 
 
 class ModelDrafter:
-    """A model that proposes its argmax, or samples: one forward pass a token for all rows, without
-    a wait between passes.
+    """A model that proposes its argmax or samples: one forward pass per token for all rows, without
+    waiting between passes.
 
     Args:
         runner: the draft (or the target itself, for the control).
@@ -122,8 +122,8 @@ class ModelDrafter:
         return self.runner.forward(tokens, self.cache, every=False, counts=by_row)
 
     def _next(self, drafts: Sequence[_Draft], logits: Tensor) -> Tensor:
-        """The next token [n] of each draft, from logits [n, vocab]: the best one, or drawn by the
-        uniform number of its position. It is appended to the draft.
+        """The next token [n] of each draft, from logits [n, vocab]: the best one, or one drawn with
+        its position's uniform number. It is appended to the draft.
         """
         groups = equal_places(draft.sampler.filters if draft.sampler else None for draft in drafts)
         for filters, members in groups.items():
@@ -143,7 +143,7 @@ class ModelDrafter:
 
 
 class _Sampler:
-    """The filters and the uniform numbers with which the draft samples along one response."""
+    """The filters and uniform numbers with which the draft samples along one response."""
 
     def __init__(self, task: Task, mode: DraftingMode, device: str) -> None:
         filtered = mode is DraftingMode.SAMPLED
@@ -163,7 +163,7 @@ class _Draft:
     q: list[Tensor] = field(default_factory=list)
 
     def uniform(self) -> Tensor:
-        """The uniform number [1] of the next token's position."""
+        """The uniform number [1] for the next token's position."""
         assert self.sampler is not None
         length = len(self.ask.context) + len(self.tokens)
         return self.sampler.uniforms.narrow(0, length - self.sampler.prompt_length, 1)
@@ -171,7 +171,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class LookupRule:
-    """From which earlier occurrence of a text's ending prompt lookup copies, and how much."""
+    """Which earlier occurrence of a text's ending prompt lookup copies from, and how much."""
 
     first: bool = False  # whether it takes the first of several occurrences instead of the last
     unseen: int = 0  # newest tokens in which it neither looks nor copies
@@ -182,11 +182,10 @@ class LookupRule:
 
 class LookupIndex:
     """Finds the longest n-gram at the end of a growing text that occurred before, and what followed
-    it there.
+    it.
 
     Args:
-        longest, shortest: n-gram sizes that are looked up (vLLM: prompt_lookup_max,
-        prompt_lookup_min).
+        longest, shortest: the n-gram sizes to look up (vLLM: prompt_lookup_max, prompt_lookup_min).
     """
 
     def __init__(self, longest: int, shortest: int, rule: LookupRule = LookupRule()) -> None:
@@ -195,7 +194,7 @@ class LookupIndex:
         self._after: dict[tuple[int, ...], int] = {}
 
     def extend(self, tokens: list[int]) -> None:
-        """Append tokens; an n-gram can be found once a token follows it."""
+        """Append tokens; an n-gram can be found as soon as a token follows it."""
         for token in tokens:
             end = len(self.tokens) - self.rule.unseen
             for size in range(self.shortest, min(self.longest, end - self.rule.begin) + 1):
@@ -207,7 +206,7 @@ class LookupIndex:
             self.tokens.append(token)
 
     def lookup(self, k: int) -> list[int]:
-        """Up to k tokens that followed the longest ending with an earlier occurrence."""
+        """Up to k tokens that followed an earlier occurrence of the longest possible ending."""
         end = len(self.tokens)
         copied: list[int] = []
         for size in range(min(self.longest, end), self.shortest - 1, -1):
@@ -221,7 +220,7 @@ class LookupIndex:
 
 
 class LookupDrafter:
-    """Prompt lookup, which copies what followed the same tokens before and needs no model."""
+    """Prompt lookup, which copies what followed the same tokens earlier and needs no model."""
 
     reads: Sequence[int] = ()
 
@@ -251,7 +250,7 @@ class LookupDrafter:
 
 
 class StackDrafter:
-    """Prompt lookup and, where it finds nothing, the drafter beneath it, which then reads what was
+    """Prompt lookup and, if it finds nothing, the drafter beneath it, which then reads what was
     written since it last drafted.
     """
 

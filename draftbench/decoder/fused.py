@@ -1,12 +1,12 @@
 """Recorded passes by kernels of their own: a layer of a few tokens in five launches instead of 17.
 
-A pass over a few tokens is bound by memory, and a launch takes a few microseconds in which no
-weight is read. What is left of a layer is
+A pass over a few tokens is memory-bound, and a launch takes a few microseconds in which no weight
+is read. A layer becomes
 
     queries, keys and values · attention · output · gate and up · down
 
-with one launch more where attention goes by chunks of keys. A pass over many tokens is bound by
-arithmetic: it takes PyTorch's products, and a launch for what lies between two of them.
+with one more launch if attention is split into chunks of keys. A pass over many tokens is
+compute-bound: it uses PyTorch's products, and one launch for what lies between two of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from draftbench.decoder import kernels
 from draftbench.decoder.linear import matrix_of
 from draftbench.decoder.llama import Layer, LlamaModel
 
-# float16 would overflow before a norm's factor is applied, and no tensor core multiplies float32.
+# float16 would overflow before a norm's factor is applied, and tensor cores cannot multiply
+# float32.
 FOR_FEW = (torch.bfloat16,)
 
 
@@ -39,7 +40,7 @@ class FusedPasses:
             self._few = kernels.MOST_TOKENS if narrow else kernels.FEW
 
     def __call__(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
-        """Logits after each of the tokens [rows · width], which go behind the `starts` [rows] valid
+        """Logits after each of the tokens [rows · width], which go after the `starts` [rows] valid
         ones of each row.
 
         Args:

@@ -1,10 +1,10 @@
-"""Kernels for a GPU, by which a layer of a recorded pass takes few launches (`fused.py`).
+"""GPU kernels with which a layer of a recorded pass takes few launches (`fused.py`).
 
-A product over a few tokens is bound by memory, and a launch takes a few microseconds in which no
-weight is read. So a product here also norms the tokens that it takes, and rotates and stores, gates
-or adds what comes out. Weights may have 8 bits, and then the tokens have too. Attention is one
-kernel for any number of rows and tokens, and for many tokens, whose products PyTorch makes, there
-are kernels for what lies between.
+A product over a few tokens is memory-bound, and a launch takes a few microseconds in which no
+weight is read. So a product here also norms its input tokens, and rotates and stores, gates or adds
+its results. Weights may have 8 bits; then the tokens have 8 bits too. Attention is one kernel for
+any number of rows and tokens. For many tokens PyTorch computes the products, and there are kernels
+for what lies between.
 
 Triton, which comes with PyTorch's builds for CUDA, compiles them at their first call. Without a GPU
 they run in its interpreter (TRITON_INTERPRET=1). `scripts/bench_kernels.py` times them.
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from draftbench.decoder.linear import Matrix
 
-# The fewest tokens that a tensor core takes, and the most that a program does.
+# The fewest tokens that a tensor core takes, and the most that a program takes.
 LEAST_TOKENS, MOST_TOKENS = 16, 64
 # The most tokens for which a product by 16-bit weights is made here: of more, PyTorch's is faster.
 # Weights of 8 bits are multiplied here in any case.
@@ -33,9 +33,9 @@ TOPS, SMALLEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}, tl.constexpr(1
 # Keys that one program of attention goes through: one program a key head would keep 8 of an H200's
 # 132 multiprocessors busy. Results of several are joined, as in Flash-Decoding (Dao et al. 2023).
 CHUNK = 256
-# Keys and queries that it multiplies at a time, and how many blocks of keys are on their way.
+# Keys and queries that it multiplies at a time, and how many blocks of keys are being loaded.
 KEYS, QUERIES, BLOCKS = 64, 64, 3
-# In place of the logarithm of a sum of exponentials over no key.
+# The logarithm of a sum of exponentials over no keys, but finite.
 NOTHING = tl.constexpr(-1e30)
 # Elements of a row that one program of SwiGLU takes.
 GATED = 1024
@@ -43,7 +43,7 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 def shared_memory(device: torch.device) -> int:
-    """Bytes that a program may keep beside its registers, where loops load pieces ahead."""
+    """Bytes of shared memory that a program may use, into which loops load pieces ahead."""
     if device.type == "cpu":
         return 227 << 10
     card: Any = torch.cuda.get_device_properties(device)
@@ -74,7 +74,9 @@ def _begin(sums, norm, normed, squares, width, block: tl.constexpr):
 
 @torch.library.custom_op("draftbench::begin", mutates_args=())
 def begin(sums: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """The residual stream [n, hidden] times a norm's weights, and its sums of squares [1, n]."""
+    """The residual stream [n, hidden] multiplied by a norm's weights, and its sums of squares [1,
+    n].
+    """
     n, width = sums.shape
     normed, squares = _begun(sums, norm)
     _begin[(n,)](sums, norm, normed, squares, width, block=triton.next_power_of_2(width))
@@ -112,8 +114,8 @@ def _round(
 def round_tokens(
     x: Tensor, squares: Tensor | None, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The tokens x [n, width] in 8 bits and what each is to be multiplied by [n], its norm's factor
-    included if there are `squares`.
+    """The tokens x [n, width] in 8 bits and each one's factor [n], which includes its norm's factor
+    if there are `squares`.
     """
     n, width = x.shape
     codes, factors = _rounded(x, squares, eps, dtype)
@@ -136,7 +138,7 @@ def _place(
     one, other, head, at, token, row, place, here, query, slab, cos, sin,
     half, heads, kv_heads, positions, to_values, to_row, to_head,
 ):  # fmt: skip
-    """Rotate two halves of queries and keys, and write queries by token, keys and values to their
+    """Rotate two halves of queries and keys; write queries by token, and keys and values to their
     row and place.
     """
     stored = query.dtype.element_ty
@@ -257,7 +259,7 @@ def tile(outputs: int) -> tuple[int, int, int, int]:
 
 
 def programs_of(outputs: int) -> int:
-    """How many programs share a matrix's rows."""
+    """The number of programs that share a matrix's rows."""
     return triton.cdiv(outputs, 2 * tile(outputs)[0])
 
 
@@ -290,8 +292,8 @@ Given = tuple[Tensor, Tensor | None, float, Tensor | None, Tensor, Tensor | None
 
 
 def given(x: Tensor, squares: Tensor | None, eps: float, matrix: Matrix) -> Given:
-    """What a product of x with a matrix takes; with one of 8 bits it takes rounded tokens, whose
-    factors have their norm's in them.
+    """The inputs of a product of x with a matrix; for a matrix with 8 bits these are rounded
+    tokens, whose factors include their norm's.
     """
     if matrix.scale is None:
         return x, squares, eps, None, *matrix
@@ -379,7 +381,7 @@ def _(x, squares, eps, factors, weight, scale, bias, starts, cos, sin, slab):
 def _placing(
     x: Tensor, outputs: int, starts: Tensor, cos: Tensor, slab: Tensor
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """Room for the queries of x [rows · width, …], and the numbers that `_place` takes."""
+    """Room for the queries of x [rows · width, …], and the numbers that `_place` needs."""
     kv_heads, head = slab.shape[2], slab.shape[4]
     heads = outputs // head - 2 * kv_heads
     query = slab.new_empty(len(x), heads, head)
@@ -429,7 +431,7 @@ def rotate(
     slab: Tensor,
 ) -> Tensor:
     """Rotate queries and keys in qkv [rows · width, (heads + 2 · key heads) · head], normed by head
-    if there are norms, write keys and values behind the `starts` [rows] valid tokens of each row of
+    if there are norms, write keys and values after the `starts` [rows] valid tokens of each row of
     a layer's slab [2, rows, key heads, capacity, head], and return the queries [rows · width,
     heads, head].
     """
@@ -453,8 +455,8 @@ def _attend(
     to_values, to_row, to_head,
     whole: tl.constexpr, queries: tl.constexpr, keys: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """One program a row and key head, a chunk of keys, and a block of the queries to them. It goes
-    no farther than the row's valid keys.
+    """One program for each row and key head, chunk of keys, and block of queries to them. It stops
+    at the row's last valid key.
     """
     row, kv_head = (tl.program_id(0) // kv_heads).to(tl.int64), tl.program_id(0) % kv_heads
     part, group = tl.program_id(1), heads // kv_heads
@@ -508,8 +510,9 @@ def _join(mixed, sums, joined, askers, head, chunks, parts: tl.constexpr, block:
 
 @torch.library.custom_op("draftbench::attend", mutates_args=())
 def attend(query: Tensor, slab: Tensor, starts: Tensor, chunks: int) -> tuple[Tensor, Tensor]:
-    """What queries [rows · width, heads, head] see of each chunk of keys [chunks · rows · width,
-    heads, head], and the logarithms of their sums of exponentials; of one chunk, only the first.
+    """The attention output of queries [rows · width, heads, head] over each chunk of keys [chunks ·
+    rows · width, heads, head], and the logarithms of their sums of exponentials (not for a single
+    chunk).
     """
     (n, heads, head), kv_heads, rows = query.shape, slab.shape[2], len(starts)
     mixed, sums = _seen(query, slab, starts, chunks)
@@ -538,7 +541,7 @@ def _seen(query, slab, starts, chunks):
 
 @torch.library.custom_op("draftbench::join", mutates_args=())
 def join(mixed: Tensor, sums: Tensor, chunks: int, dtype: torch.dtype) -> Tensor:
-    """What `attend` gave for each chunk, as one [rows · width, heads, head]."""
+    """The chunks' results of `attend` as one [rows · width, heads, head]."""
     every, heads, head = mixed.shape
     joined = mixed.new_empty(every // chunks, heads, head, dtype=dtype)
     _join[(every // chunks * heads,)](
@@ -554,8 +557,8 @@ def _(mixed, sums, chunks, dtype):
 
 
 def attention(query: Tensor, slab: Tensor, starts: Tensor, reach: int) -> Tensor:
-    """What queries [rows · width, heads, head] see of the keys in a layer's slab, up to their own
-    [rows · width, heads · head].
+    """The attention output [rows · width, heads · head] of queries [rows · width, heads, head] over
+    the keys in a layer's slab up to their own.
     """
     chunks = triton.cdiv(reach, CHUNK)
     mixed, sums = attend(query, slab, starts, chunks)

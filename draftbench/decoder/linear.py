@@ -1,12 +1,12 @@
-"""Unquantized linear layers; a CPU holds their weights in the layout that is fastest for few rows.
+"""Unquantized linear layers; a CPU keeps their weights in the layout that is fastest for few rows.
 
 A pass over one token reads every matrix once, and a pass over a few tokens should cost little more.
-With weights in rows, as checkpoints have them, it costs up to twice as much. So on CPUs without
-instructions for bfloat16, weights that fit into 16 bits are held so and multiplied in float32 by
+With weights in rows, as in checkpoints, it costs up to twice as much. So on CPUs without bfloat16
+instructions, weights that fit into 16 bits are stored in 16 bits and multiplied in float32 by
 FBGEMM: half the bytes, the same values, one layout for any number of rows. Weights that need 32
-bits are packed in blocks by oneDNN, and large ones kept in rows as well, which are faster to read
-for one token. CPUs with such instructions multiply weights that oneDNN packed in bfloat16; on some
-of them it takes longer for one row than for four, so that what is fastest is timed (`least_rows`).
+bits are packed in blocks by oneDNN, and large ones are also kept in rows, which are faster to read
+for one token. CPUs with bfloat16 instructions use weights that oneDNN packed in bfloat16; some of
+them take longer for one row than for four, so the fastest way is found by timing (`least_rows`).
 `scripts/bench_layouts.py` times these layouts.
 """
 
@@ -25,14 +25,14 @@ from torch.nn import functional
 
 # [n, inputs] → [n, outputs].
 Product = Callable[[Tensor], Tensor]
-# Matrices of fewer bytes stay as they are: they fit into a processor's cache, where a library's
+# Matrices with fewer bytes stay as they are: they fit into a processor's cache, and a library's
 # call takes longer than its layout saves.
 PACKED_FROM = 600_000
-# Matrices of 32-bit weights with more bytes are read faster in rows than in blocks.
+# Matrices of 32-bit weights with more bytes than this are read faster in rows than in blocks.
 ROWS_FROM = 8 << 20
 # oneDNN packs for 1 row (float32: not at all), or in the same way for any other number of rows.
 SEVERAL = 8
-# Up to so many rows oneDNN's product is made at its exact size.
+# Up to this many rows, oneDNN's product is computed at its exact size.
 EXACT_SIZE_ROWS = 32
 # To how many rows a bfloat16 product over fewer may be padded; how often each is timed; the part of
 # an unpadded row's time that padding has to save, more than timings are off; and how far its result
@@ -62,9 +62,9 @@ def has_fbgemm() -> bool:
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this CPU has instructions for bfloat16. Without them a pass over n tokens takes up to
-    n steps: PyTorch uses bfloat16 with AVX-512 alone, and then converts every weight for every
-    token.
+    """Whether this CPU has bfloat16 instructions. Without them a pass over n tokens takes as long
+    as up to n steps: PyTorch also uses bfloat16 with plain AVX-512, and then converts every weight
+    for every token.
     """
     if not has_onednn() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
@@ -74,14 +74,14 @@ def multiplies_bfloat16() -> bool:
 
 
 def wide_dtype() -> torch.dtype:
-    """The type in which this CPU multiplies quantized weights with many tokens."""
+    """The type in which this CPU multiplies quantized weights by many tokens."""
     return torch.bfloat16 if multiplies_bfloat16() else torch.float32
 
 
 def int8_way() -> str:
     """The fastest way to multiply int8 weights on this CPU: oneDNN, which alone uses AMX and
-    AVX-VNNI, or FBGEMM, which does less around its products. Without VNNI both add two products of
-    bytes in 16 bits, which overflow with 8-bit activations.
+    AVX-VNNI, or FBGEMM, which has less overhead. Without VNNI both add two products of bytes in 16
+    bits, which overflow with 8-bit activations.
     """
     has = torch.cpu.get_capabilities().get
     # This, and not the list of capabilities, follows `ATEN_CPU_CAPABILITY`.
@@ -95,8 +95,8 @@ def int8_way() -> str:
 
 
 def fits_16_bits(weight: Tensor) -> bool:
-    """Whether float32 weights on a CPU are float16 or bfloat16 numbers, as those of nearly every
-    checkpoint are.
+    """Whether float32 weights on a CPU are float16 or bfloat16 numbers, as in nearly every
+    checkpoint.
     """
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or not has_fbgemm():
         return False
@@ -120,8 +120,8 @@ def unquantized_linear(
         weight: [out, in].
         two_layouts: whether a matrix of 32-bit weights may be held twice. If not, a large one stays
             in rows, since a step of one token is the baseline of every speed-up.
-        copied: whether the weight is in memory already; a piece of a mapped file would keep all of
-            the file in memory.
+        copied: whether the weight is in memory already; a piece of a mapped file would keep the
+            whole file in memory.
         least: rows to which a bfloat16 product over fewer is padded on a CPU.
     """
     layout = None
@@ -145,7 +145,7 @@ def unquantized_linear(
 def layout_on_cpu(
     weights: int, dtype: torch.dtype, narrow: bool, *, two_layouts: bool = True
 ) -> str | None:
-    """How a CPU holds a matrix of that many weights; None: as PyTorch's layer does.
+    """The layout in which a CPU keeps a matrix of this many weights; None: that of PyTorch's layer.
 
     Args:
         narrow: whether its float32 weights fit into 16 bits.
@@ -167,14 +167,14 @@ def least_rows(
     pack: Callable[[int, Tensor], Product] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> int:
-    """To how many rows this CPU pads a product over fewer: 1 unless one row takes clearly longer
-    than several that give the same.
+    """How many rows this CPU pads smaller products to: 1 unless one row takes clearly longer than
+    several with the same result.
 
     Ways and shapes are timed in turn, each with its own copy of the weights, so that no weights are
     in a cache that would not be there in a model's step.
 
     Args:
-        matrices: those of a model, of which one of each shape is timed.
+        matrices: a model's matrices, of which one of each shape is timed.
     """
     kept = [
         m
@@ -215,7 +215,7 @@ def in_blocks(weight: Tensor, bias: Tensor | None, rows: int = SEVERAL) -> Produ
 
 
 def padded_to(least: int, weight: Tensor, bias: Tensor | None = None) -> Product:
-    """The product with weights packed for `least` rows; fewer are padded to as many."""
+    """The product with weights packed for `least` rows; fewer rows are padded to `least`."""
     held = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), least)
     return _onednn(held, bias, least)
 
@@ -248,7 +248,7 @@ def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 class ProductLinear(nn.Module):
-    """A linear layer by its `product`, for tokens of any shape."""
+    """A linear layer that applies a `product` to tokens of any shape."""
 
     product: Product
 
@@ -262,11 +262,11 @@ class ProductLinear(nn.Module):
 
 
 class PackedLinear(ProductLinear):
-    """A layer by one product for one token and, where weights are held twice, another for several.
+    """A layer with one product for one token and, if weights are kept twice, another for several.
 
     Args:
-        weight: for its size alone.
-        rows: the weights in rows if the layer holds these; they may be shared with an embedding.
+        weight: only for its size.
+        rows: the weights in rows if the layer keeps them; an embedding may share them.
     """
 
     def __init__(
@@ -298,16 +298,16 @@ class Matrix(NamedTuple):
 
 
 def matrix_of(layer: nn.Module) -> Matrix | None:
-    """The weights of a layer that is no more than a product with them; else None."""
+    """A layer's weights if it only multiplies by them; else None."""
     if isinstance(layer, nn.Linear):
         return Matrix(layer.weight, None, layer.bias)
     return getattr(layer, "matrix", None)
 
 
 def as_function(layer: nn.Module) -> Product:
-    """A function that computes `layer` on [n, in], without the module around it where possible.
+    """A function that computes `layer` on [n, in], if possible without the module around it.
 
-    A step calls a hundred layers, and the weights of each empty the processor's cache before the
+    A step calls a hundred layers, and each one's weights empty the processor's cache before the
     next. Entering a module, which reads a dozen attributes, would then take as long as a product.
     """
     if isinstance(layer, nn.Linear):
@@ -316,17 +316,17 @@ def as_function(layer: nn.Module) -> Product:
 
 
 def layouts_of(layers: Iterable[nn.Module]) -> str:
-    """The part of a runner's name that says how its layers hold and multiply their weights."""
+    """The part of a runner's name that says how its layers store and multiply their weights."""
     held: set[str] = {getattr(layer, "layout", PACKED) for layer in layers}
     return "".join(f", {layout}" for layout in sorted(held - {PACKED, IN_ROWS}))
 
 
 def padded_size(rows: int, least: int = 1) -> int:
-    """The number of rows to which `rows` are padded for a product: at least `least`, and of the
-    sizes between n and 2n one of eight.
+    """The number of rows to which `rows` are padded for a product: at least `least`, and one of
+    eight sizes between n and 2n.
 
     oneDNN compiles kernels for every size and hardly ever frees them. Prompts and responses have
-    thousands of sizes, each of which took 0.7 MB for a small model, and longer than rows of zeros.
+    thousands of sizes; each took 0.7 MB for a small model, and more time than rows of zeros take.
     """
     if rows <= EXACT_SIZE_ROWS:
         return max(rows, least)

@@ -1,11 +1,11 @@
 """Runs Llama-shaped models faster than transformers does.
 
-transformers spends about 0.17 ms of Python on a layer, which is most of a small draft's step. This
-runner takes the weights and rotary tables of a model, layer by layer so that memory never holds
-them twice, and makes fewer kernel calls: query, key and value are one product, gate and up another,
-keys and values are written in place. Its logits are compared with transformers' before it is used
-(`models.quantize`). On a GPU passes of a few tokens are recorded as CUDA graphs, with kernels of
-their own where there is Triton.
+transformers spends about 0.17 ms in Python on each layer, which is most of a small draft's step.
+This runner takes a model's weights and rotary tables, layer by layer so that they are never in
+memory twice, and makes fewer kernel calls: query, key and value are one product, gate and up
+another, keys and values are written in place. Its logits are compared with transformers' before it
+is used (`models.quantize`). On a GPU, passes over a few tokens are recorded as CUDA graphs, with
+draftbench's own kernels if there is Triton.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from draftbench.decoder.quantized_linear import make_linear
 from draftbench.decoder.runner import HiddenStates, last_of_each, on_device, only_row
 from draftbench.errors import ModelError
 
-# Families whose layer has exactly the shape below.
+# Families whose layers have exactly the shape below.
 LLAMA_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-# Characters of a library's error that are repeated.
+# How many characters of a library's error are shown.
 MOST_CHARACTERS = 200
 
 
@@ -81,12 +81,12 @@ class LlamaRunner:
     """Runs the weights of a Llama-shaped model.
 
     Args:
-        model: a loaded transformers causal LM without `llama_obstacle`; unusable afterwards.
-        level: quantization level of the linear layers, the output head included.
+        model: a loaded transformers causal LM for which `llama_obstacle` is None; unusable
+        afterwards. level: quantization level of the linear layers, the output head included.
         two_layouts: whether a CPU may hold unquantized weights twice: for one token, for several.
-        least: rows to which a CPU pads a bfloat16 product over fewer.
-        device: where the weights are moved, layer by layer; by default they stay.
-        longest: tokens a row for which recorded caches have room from the start.
+        least: rows to which a CPU pads a bfloat16 product over fewer. device: where to move the
+        weights, layer by layer; by default they stay. longest: tokens per row for which recorded
+        caches have room from the start.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class LlamaRunner:
         return self._model.embedding
 
     def record_short_passes(self) -> str | None:
-        """From now on run passes of the widths that a cache is made for as CUDA graphs. Returns
-        why, in a sentence, if this device cannot record them.
+        """From now on, run passes of the widths that a cache is made for as CUDA graphs. If this
+        device cannot record them, returns a sentence that says why.
         """
         stream = torch.cuda.Stream(self.device)
         return self.record_with(lambda: CudaGraphs(stream))
@@ -150,7 +150,7 @@ class LlamaRunner:
         return obstacle or None
 
     def _record_with(self, make_recorder: Callable[[], Recorder], append: Append) -> str:
-        """Try it on short caches; returns why passes cannot be recorded, empty if they can."""
+        """Try to record on short caches; returns why that fails, empty if it works."""
         model = self._model
         lender = partial(Lender, model.new_slabs, append, model.continue_evenly, make_recorder)
         try:
@@ -165,7 +165,7 @@ class LlamaRunner:
             return _reason(error)
 
     def forget_caches(self) -> None:
-        """Free the slabs that are not lent, with their recordings."""
+        """Free the slabs that are not lent out, and their recordings."""
         if self._lender is not None:
             self._lender.idle.clear()
 
@@ -204,7 +204,7 @@ class LlamaRunner:
         heard: HiddenStates | None = None,
     ) -> Tensor:
         """Append tokens [n]; logits after every one or after each row's last. A long prompt is read
-        in pieces, and a pass whose states are heard is launched call by call.
+        in pieces, and a pass whose states are recorded in `heard` is launched call by call.
         """
         counts = counts or [tokens.shape[0]]
         recorded = cache.graphs if heard is None else None
@@ -267,7 +267,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 
 class PlainStream:
-    """The residual stream [n, hidden] on a GPU, which has one kernel for the norm."""
+    """The residual stream [n, hidden] on a GPU, which has a single kernel for the norm."""
 
     def __init__(self, embedded: Tensor) -> None:
         self._sum = embedded
@@ -294,9 +294,9 @@ class PlainStream:
 class MirroredStream:
     """The residual stream on a CPU, kept as (x, -x).
 
-    On a CPU the norm takes a dozen kernels, which were a tenth of a small model's step, but the
-    layer norm takes one. For (x, -x) it gives the same: the mean is 0 and the variance the mean of
-    x².
+    On a CPU the norm takes a dozen kernels, which were a tenth of a small model's step, but layer
+    norm takes one. For (x, -x) the result is the same: the mean is 0 and the variance is the mean
+    of x².
     """
 
     def __init__(self, embedded: Tensor, signs: Tensor) -> None:
@@ -349,8 +349,8 @@ class Layer:
 
 
 class LlamaModel:
-    """The embedding, all layers, the last norm and the output head. How long rows are is the
-    runner's to know: the model is given a `Placement`.
+    """The embedding, all layers, the last norm and the output head. Only the runner knows how long
+    rows are; the model is given a `Placement`.
     """
 
     def __init__(
@@ -410,8 +410,8 @@ class LlamaModel:
         slabs: Tensor,
         heard: HiddenStates | None = None,
     ) -> Tensor:
-        """Append tokens [rows · width], `width` behind the `starts` [rows] valid ones of each row,
-        by operations that are the same for all starts.
+        """Append tokens [rows · width], `width` after the `starts` [rows] valid ones of each row,
+        with operations that are the same for all starts.
         """
         width = len(tokens) // len(starts)
         placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)

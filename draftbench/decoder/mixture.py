@@ -1,9 +1,9 @@
-"""The experts of a mixture: how many each layer has, how many of them each token is sent to, how
-many weights they are, and which of them a pass reads.
+"""A mixture's experts: how many each layer has, how many of them a token is sent to, how many
+weights they have, and which of them a pass reads.
 
-transformers stacks the experts of a layer in tensors [experts, …] of a module whose class is named
-after them, and hands that module the experts of every token. Shared experts and layers without
-experts are read by every token, as in a model that is no mixture.
+transformers stacks a layer's experts in tensors [experts, …] of a module whose class is named after
+them, and passes that module the experts of every token. Shared experts and layers without experts
+are read by every token, as in any other model.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from draftbench.records import Mixture
 
-# Dimensions of a tensor with the weights of all experts of a layer.
+# Dimensions of a tensor with the weights of all of a layer's experts.
 STACKED = 3
-# What the experts of a token are called in configurations: transformers gives most of them the
-# first name, whatever config.json calls them.
+# The names of the number of experts per token in configurations: transformers renames most of them
+# to the first one.
 _PER_TOKEN = (
     *("num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
     *("moe_topk", "moe_top_k", "moe_k"),
@@ -27,7 +27,7 @@ _PER_TOKEN = (
 
 
 def expert_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Those of a model's modules that hold the routed experts of a layer."""
+    """The modules of a model that hold a layer's routed experts."""
     return [
         module
         for module in modules
@@ -37,7 +37,7 @@ def expert_layers(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def mixture_of(model: Any) -> Mixture | None:
-    """The routed experts of a model, which may be without storage; None where it has none, or its
+    """The routed experts of a model, which may be without storage; None if it has none or its
     configuration does not say how many a token is sent to.
     """
     layers = expert_layers(model.modules())
@@ -60,7 +60,7 @@ def mixture_of(model: Any) -> Mixture | None:
 @contextmanager
 def counted_experts(modules: Iterable[nn.Module]) -> Iterator[list[int]]:
     """Lists how many different experts each pass through a layer reads, in the order of passes;
-    nothing of a model whose experts are not handed the choice of each token (Llama 4).
+    empty for a model whose experts are not passed each token's choice (Llama 4).
     """
     counts: list[int] = []
 

@@ -1,7 +1,7 @@
-"""Linear layers at a quantization level, and which levels a device has a fast kernel for.
+"""Linear layers at a quantization level, and the levels for which a device has a fast kernel.
 
 Activations are never quantized with one scale for all tokens: if a token's result depended on its
-neighbours, replay would not predict the decoder.
+neighbours, replay could not predict the decoder.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from draftbench.decoder.linear import (
 )
 from draftbench.memory import INT4_GROUP, fits_level
 
-# The most rows for which the weight-only kernels are the fastest way. That of int4 reads the
-# weights once for four rows; by the instructions of the CPU, the wide copy is faster from more rows
-# on.
+# The most rows for which the weight-only kernels are fastest. int4's reads the weights once for
+# four rows; how many more rows it takes until the wide copy is faster is a matter of the CPU.
 INT8_KERNEL_ROWS = 16
-# PyTorch's kernel of int8 reads so many inputs at once, past the end of a row that has no multiple.
+# PyTorch's int8 kernel reads this many inputs at once, even past the end of a row.
 INT8_KERNEL_INPUTS = 16
 INT4_KERNEL_ROWS = {"bfloat16": 2, "AVX512": 8}
 INT4_KERNEL_ROWS_ELSE = 4
@@ -79,8 +78,8 @@ def make_linear(
     copied: bool = False,
     least: int = 1,
 ) -> nn.Module:
-    """The layer that computes `x @ weight.T + bias` at `level`: unquantized if the matrix does not
-    divide into the level's blocks, simulated if the device has no kernel for the level.
+    """The layer that computes `x @ weight.T + bias` at `level`: unquantized if the matrix cannot be
+    divided into the level's blocks, simulated if the device has no kernel for the level.
 
     Args:
         weight: [out, in] on its final device.
@@ -98,8 +97,8 @@ def make_linear(
 
 
 class SimulatedLinear(nn.Module):
-    """Weights rounded to a level's values and kept in their type: the right acceptance, but an
-    unknown cost. At fp8 the activations of each token are rounded too, as engines do.
+    """Weights rounded to a level's values but kept in their type: the right acceptance, but an
+    unknown cost. At fp8 each token's activations are rounded too, as in engines.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, level: str) -> None:
@@ -147,10 +146,10 @@ def fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 class Int8Linear(ProductLinear):
     """int8 weights with one scale per output, multiplied by integer activations with one scale per
-    token. Integer products are summed exactly, as fast as the weights are read.
+    token. Integer products are summed exactly, as fast as the weights can be read.
 
     Args:
-        way: as `int8_way` names it.
+        way: a way from `int8_way`.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, way: str) -> None:
@@ -180,14 +179,14 @@ Int8Product = Callable[[Tensor, Tensor], Tensor]
 
 
 def _int8_fbgemm(codes: Tensor, scale: Tensor) -> Int8Product:
-    """8-bit activations, rounded by FBGEMM: as fast as oneDNN's, with fewer small calls around."""
+    """8-bit activations, rounded by FBGEMM: as fast as oneDNN, with fewer small calls around it."""
     packed, multiply = _fbgemm_packed(codes, scale)
     return lambda rows, largest: multiply(rows / largest, 1 / INT8_TOP, UINT8_ZERO, packed)
 
 
 def _int8_halves(codes: Tensor, scale: Tensor) -> Int8Product:
-    """A token as two rows, for which the weights are read once: its 7-bit codes, and what these
-    leave out in 126ths of a code. Sums of two products of 7 and 8 bits fit into 16 bits.
+    """A token as two rows, for which the weights are read once: its 7-bit codes, and their
+    remainders in 126ths of a code. Sums of two products of 7 and 8 bits fit into 16 bits.
     """
     packed, multiply = _fbgemm_packed(codes, scale / INT7_TOP)
 
@@ -201,9 +200,7 @@ def _int8_halves(codes: Tensor, scale: Tensor) -> Int8Product:
 
 
 def _fbgemm_packed(codes: Tensor, scale: Tensor) -> tuple[Any, Callable[..., Tensor]]:
-    """Weights as FBGEMM holds them, and its function (rows, scale, zero point, weights) →
-    product.
-    """
+    """Weights in FBGEMM's layout, and its function (rows, scale, zero point, weights) → product."""
     zeros = torch.zeros(len(codes), dtype=torch.int64)
     with warnings.catch_warnings():
         # PyTorch deprecates tensors that hold their scale; FBGEMM takes the scale from one.
@@ -214,9 +211,9 @@ def _fbgemm_packed(codes: Tensor, scale: Tensor) -> tuple[Any, Callable[..., Ten
 
 
 def _int8_onednn(codes: Tensor, scale: Tensor) -> Int8Product:
-    """8-bit activations by oneDNN. They are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but
-    without AMX have no kernel for a product of signed bytes, and oneDNN's reference takes hundreds
-    of times as long.
+    """8-bit activations with oneDNN. They are unsigned around `UINT8_ZERO`: CPUs with AVX-512 but
+    without AMX have no kernel for a product of signed bytes, and oneDNN's reference implementation
+    takes hundreds of times as long.
     """
     packed = torch.ops.onednn.qlinear_prepack(codes, None)
     multiply = torch.ops.onednn.qlinear_pointwise.default
@@ -243,8 +240,8 @@ INT8_PRODUCTS = {
 
 
 class Int8WeightOnlyLinear(ProductLinear):
-    """int8 weights with one scale per output, activations in bfloat16: for small matrices, and for
-    CPUs on which PyTorch does not multiply integers.
+    """int8 weights with one scale per output and activations in bfloat16, for small matrices and
+    for CPUs on which PyTorch cannot multiply integers.
     """
 
     layout = INT8_WEIGHT_ONLY
@@ -286,8 +283,8 @@ def int4_grid(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 class Int4Linear(ProductLinear):
     """4-bit weights in groups of 32 inputs with scale and offset, activations in bfloat16.
 
-    The time of the 4-bit kernel grows with every few rows. So a copy of the weights in 16 or 32
-    bits, whichever this CPU multiplies, is kept for passes over several tokens (prompts, replay,
+    The 4-bit kernel takes longer with every few rows. So a copy of the weights in 16 or 32 bits,
+    whichever this CPU multiplies, is kept for passes over several tokens (prompts, replay,
     verification).
     """
 
@@ -303,7 +300,7 @@ class Int4Linear(ProductLinear):
         self.layout, self.second_layout_bytes = INT4_ALONE, 0
 
         def by_codes(x: Tensor) -> Tensor:
-            # The kernel refuses rows that do not follow each other in memory.
+            # The kernel refuses rows that are not contiguous in memory.
             return kernel(x.to(torch.bfloat16).contiguous(), packed, INT4_GROUP, scale_and_offset)
 
         by_copy: Product = by_codes
@@ -323,15 +320,15 @@ class Int4Linear(ProductLinear):
 
 
 def int4_copy_dtype() -> torch.dtype:
-    """The type of a CPU's copy of 4-bit weights, if their values fit into it."""
+    """The type of a CPU's copy of 4-bit weights if their values fit into it."""
     if multiplies_bfloat16():
         return torch.bfloat16
     return torch.float16 if has_fbgemm() else torch.float32
 
 
 def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
-    """The type of the copy of float32 weights that is kept beside their 4-bit codes, and the copy's
-    product with rows of any type.
+    """The type of the copy of float32 weights kept beside their 4-bit codes, and the copy's product
+    with rows of any type.
     """
     wide = int4_copy_dtype()
     if wide == torch.bfloat16:
@@ -348,11 +345,11 @@ def _wide_copy(weight: Tensor) -> tuple[torch.dtype, Product]:
 
 
 class Int4CudaLinear(ProductLinear):
-    """4-bit weights on a GPU by PyTorch's tinygemm, activations in bfloat16: one launch a product,
-    which reads the weights once for every 16 tokens.
+    """4-bit weights on a GPU with PyTorch's tinygemm and activations in bfloat16: one launch for
+    each product, which reads the weights once for every 16 tokens.
 
-    Of the kernel's widths in tiles of 16 inputs, the widest that divides the inputs is used, so
-    that nothing is padded (pytorch-labs/gpt-fast, quantize.py).
+    The kernel's widest width (in tiles of 16 inputs) that divides the inputs is used, so that
+    nothing is padded (pytorch-labs/gpt-fast, quantize.py).
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -373,8 +370,8 @@ class Int4CudaLinear(ProductLinear):
 
 
 class EightBitLinear(ProductLinear):
-    """Weights and tokens in 8 bits on a GPU, with one scale per output and per token, as serving
-    engines have them: half the bytes of 16, and nothing to convert.
+    """Weights and tokens in 8 bits on a GPU, with one scale per output and per token, as in serving
+    engines: half the bytes of 16 bits, and nothing to convert.
 
     Args:
         dtype: of the codes, int8 or float8_e4m3fn.
@@ -406,7 +403,7 @@ def _int8_on_cpu(weight: Tensor, bias: Tensor | None, two_layouts: bool) -> nn.M
 
 @dataclass(frozen=True)
 class Kernel:
-    """What multiplies by a level's weights faster than by unquantized ones, on a kind of device."""
+    """A layer that, on one kind of device, is faster with a level's weights than unquantized."""
 
     words: Callable[[], str]
     layer: Callable[[Tensor, Tensor | None, bool], nn.Module]  # weight, bias, two layouts → layer
@@ -443,8 +440,8 @@ KERNELS = {
 
 
 def kernel_of(level: str, device: str) -> Kernel | None:
-    """The kernel of a quantized level on a device (`cpu`, `cuda`, `cuda:1`, `auto`); None if there
-    is none.
+    """A quantized level's kernel on a device (`cpu`, `cuda`, `cuda:1`, `auto`); None if there is
+    none.
     """
     kernel = KERNELS.get(("cpu" if device == "cpu" else "cuda", level))
     if kernel is None or (device != "cpu" and capability(device) < kernel.least):

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from draftbench.decoder.sampling import Uniforms
 from draftbench.records import Sampling
 
-# Output tokens so far → whether the response ends with the last of them. It is called once for
-# every token, in order.
+# Output tokens so far → whether the response ends with the last of them. Called once for every
+# token, in order.
 EndTest = Callable[[list[int]], bool]
 
 
 class HiddenStates:
-    """Takes down what enters some of a model's layers, at every token that a pass reads.
+    """Records the inputs of some of a model's layers at every token that a pass reads.
 
     Args:
-        layers: their ids; what enters layer 0 is the embedding.
+        layers: their ids; the input of layer 0 is the embedding.
     """
 
     def __init__(self, layers: Sequence[int]) -> None:
@@ -34,12 +34,12 @@ class HiddenStates:
         self._parts: dict[int, list[Tensor]] = {layer: [] for layer in layers}
 
     def take(self, layer: int, states: Tensor) -> None:
-        """Keep a copy of what enters a layer [n, hidden], if it is one of these."""
+        """Keep a copy of a layer's inputs [n, hidden] if it is one of these."""
         if layer in self._parts:
             self._parts[layer].append(states.clone())
 
     def joined(self) -> Tensor:
-        """All that was taken since the last call, layers side by side [n, layers · hidden]."""
+        """Everything recorded since the last call, layers side by side [n, layers · hidden]."""
         found = torch.cat([torch.cat(self._parts[layer]) for layer in self.layers], dim=1)
         for parts in self._parts.values():
             parts.clear()
@@ -56,7 +56,7 @@ class KVCache(Protocol):
 
     def rewind(self, row: int, length: int) -> None:
         """Make the first `length` tokens of a row the valid ones, without copying: fewer than now,
-        or more again if what was read behind them has not been overwritten.
+        or more again if what was read after them has not been overwritten.
         """
 
 
@@ -65,7 +65,7 @@ class Runner(Protocol):
 
     @property
     def name(self) -> str:
-        """What reports call the implementation that runs the model."""
+        """The name of the implementation that runs the model, for reports."""
         ...
 
     vocab_size: int
@@ -81,7 +81,7 @@ class Runner(Protocol):
         """An empty cache for up to `capacity` tokens in each of `rows` rows.
 
         Args:
-            widths: tokens a row of the passes that will be timed; graphs for them are made now.
+            widths: tokens per row in the passes that will be timed; graphs for them are made now.
         """
         ...
 
@@ -104,7 +104,7 @@ class Runner(Protocol):
                 last new token of each row that has one.
             counts: how many of the tokens go to each row, in the order of the rows, 0 allowed; by
                 default all go to the only row.
-            heard: takes down states of the pass.
+            heard: records states of the pass.
         """
         ...
 
@@ -119,8 +119,8 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """One response to produce: prompt ids, at most `limit` tokens, the request's sampling and where
-    it ends.
+    """One response to produce: prompt ids, at most `limit` tokens, the request's sampling, and
+    where the response ends.
     """
 
     prompt: list[int]
@@ -131,7 +131,7 @@ class Task:
 
     @property
     def capacity(self) -> int:
-        """Tokens of prompt and longest response together."""
+        """Tokens of the prompt and the longest possible response together."""
         return len(self.prompt) + self.limit
 
 
@@ -140,8 +140,8 @@ class Response:
     """Output ids and, for each round, the numbers of proposed, accepted and cut tokens, the seconds
     of drafting and of the rest of the round, and how many rows took part.
 
-    `decode_seconds` is the sum of the rounds' seconds. Prompts of other rows that are read between
-    two rounds are not in it.
+    `decode_seconds` is the sum of the rounds' seconds, without other rows' prompts that are read
+    between two rounds.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -157,12 +157,12 @@ class Response:
 
     @property
     def decode_seconds(self) -> float:
-        """From the first token to the last."""
+        """Seconds from the first token to the last."""
         return sum(self.draft_seconds) + sum(self.verify_seconds)
 
 
 class Clock(Protocol):
-    """Marks points in a stream of work, and says how many seconds lie between two of them.
+    """Marks points in a stream of work, and tells how many seconds lie between two of them.
 
     A mark is cheap and never waits; `seconds` may wait for the device, so it is called where the
     host has already waited.
@@ -202,7 +202,7 @@ def clock_for(device: str) -> Clock:
 
 
 def on_device(values: list[Any], device: str) -> Tensor:
-    """Integers on a device, copied without waiting for what runs there."""
+    """Integers on a device, copied there without waiting for its work."""
     if device == "cpu":
         return torch.tensor(values, dtype=torch.long)
     pinned = torch.tensor(values, dtype=torch.long, pin_memory=True)
@@ -210,7 +210,7 @@ def on_device(values: list[Any], device: str) -> Tensor:
 
 
 def last_of_each(counts: Sequence[int]) -> list[int]:
-    """The places of each row's last token among tokens that lie row after row."""
+    """The places of each row's last token among tokens stored row after row."""
     ends, end = [], 0
     for count in counts:
         end += count

@@ -1,8 +1,8 @@
-"""Turns logits into distributions and tokens, with random numbers that belong to a position.
+"""Turns logits into distributions and tokens, with random numbers fixed by position.
 
 Filters apply in the order temperature, top-k, top-p, min-p. A uniform number is a function of
-(request, sample, purpose, position). So a resumed run draws what an uninterrupted one would have
-drawn, and greedy drafting leaves the output unchanged at any temperature.
+(request, sample, purpose, position). So a resumed run draws the same tokens as an uninterrupted
+one, and greedy drafting leaves the output unchanged at any temperature.
 
 Source of the acceptance rule: Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2.
 """
@@ -67,10 +67,10 @@ def _at_least(least: Tensor, probs: Tensor) -> Tensor:
 
 
 def _least_of_nucleus(probs: Tensor, top_p: float, top_k: int | None) -> Tensor:
-    """The smallest probability [n, 1] inside the smallest set whose sum reaches `top_p`.
+    """The smallest probability [n, 1] in the smallest set whose sum reaches `top_p`.
 
-    The largest few are tried first, but not on a GPU, where the host would have to wait to see
-    whether they reach `top_p`; unless `top_k` has left no more than these.
+    The largest few are tried first; on a GPU, where the host would have to wait to see whether they
+    reach `top_p`, only if `top_k` has left no more than these.
     """
     size = min(TOP_P_CANDIDATES, probs.shape[-1])
     reaches = size == probs.shape[-1] or (top_k is not None and 0 < top_k <= size)
@@ -93,7 +93,7 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 def best(logits: Tensor) -> Tensor:
-    """The token of the largest logit [n] of [n, vocab], the first of those that tie."""
+    """The token with the largest logit [n] of [n, vocab]; the first in a tie."""
     # `max`, since a CPU's `argmax` reads bfloat16 numbers one by one.
     return logits.max(dim=-1).indices
 
@@ -110,14 +110,12 @@ def temperature_only(sampling: Sampling) -> Sampling:
 
 
 def filters_of(sampling: Sampling) -> Sampling:
-    """The settings that a distribution depends on, which are all but the seed."""
+    """The settings that a distribution depends on: all but the seed."""
     return replace(sampling, seed=None)
 
 
 def equal_places(keys: Iterable[_Key]) -> dict[_Key, list[int]]:
-    """The places at which each key stands, so that rows with equal settings are computed at
-    once.
-    """
+    """Where each key occurs, so that rows with equal settings are computed at once."""
     places: defaultdict[_Key, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):
         places[key].append(place)

@@ -1,4 +1,4 @@
-"""A model that is a function of the tokens so far, so that what it writes is known exactly."""
+"""A model that is a function of the tokens so far, so that its output is known exactly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ScriptedRunner:
 
     @property
     def embedding(self) -> Tensor:
-        """A function reads ids, which have no vectors."""
+        """Refused: a function reads ids, which have no vectors."""
         return torch.empty(self.vocab_size, 0)
 
     def new_cache(

@@ -22,12 +22,12 @@ from draftbench.records import DraftingMode, Sampling
 VOCABULARY, LENGTH, K, ROWS = 4, 4, 2, 4
 SAMPLINGS = (Sampling(temperature=1.0), Sampling(temperature=0.8, top_p=0.8))
 OUTPUTS, FALSE_ALARMS = 2000, 1e-7
-# Outcomes that are expected less often are counted together, since χ² needs some of each.
+# Outcomes that are expected less often than this are counted together, since χ² needs some of each.
 LEAST_EXPECTED = 5.0
 
 
 def distribution_fault(mode: DraftingMode) -> str | None:
-    """How outputs in a drafting mode differ from the target's distribution; None if they do not."""
+    """How a drafting mode's outputs differ from the target's distribution; None if they do not."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
     noise = torch.randn(VOCABULARY, VOCABULARY, generator=generator)

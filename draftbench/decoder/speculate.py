@@ -1,8 +1,8 @@
 """Decodes prompts into responses by rounds of drafting and verification; k = 0 is plain decoding.
 
-In each round every active row drafts up to k tokens, the target runs once over the last token and
-the proposal of all rows, each row keeps the accepted tokens and one of the target, and both caches
-are rewound row by row. A row whose response ended takes the next task at once. Nothing is drafted
+In each round every active row drafts up to k tokens, the target runs once over each row's last
+token and proposal, each row keeps the accepted tokens and one of the target's, and both caches are
+rewound row by row. When a row's response ends, it takes the next task at once. Nothing is drafted
 past a length limit. Proposals after an accepted end of the response are cut.
 """
 
@@ -71,11 +71,11 @@ class _Row:
         return self.response.finish != "length" or len(self.response.tokens) >= self.task.limit
 
     def uniforms(self, purpose: str, n: int) -> Tensor:
-        """The uniform numbers of the next n positions."""
+        """The uniform numbers for the next n positions."""
         return self.streams[purpose].narrow(0, len(self.response.tokens), n)
 
     def emit(self, tokens: list[int]) -> int:
-        """Append tokens up to an end of the response, and return how many were appended."""
+        """Append tokens until the response ends, and return how many were appended."""
         for count, token in enumerate(tokens, start=1):
             self.response.tokens.append(token)
             self.context.append(token)
@@ -125,7 +125,7 @@ class Batch:
         return len(self.responses) - len(self.waiting) - active
 
     def pause(self) -> None:
-        """Leave out the time until the next round, in which something else runs."""
+        """Do not count the time until the next round, in which something else runs."""
         self.mark = None
 
     def advance(self) -> bool:
@@ -198,7 +198,7 @@ class Batch:
         return ProposalRequest(row.slot, row.context, min(self.k, left - 1))
 
     def _settle(self, row: _Row, proposed: list[int], answered: list[int]) -> None:
-        """Emit the accepted tokens and one of the target's, and forget the rest."""
+        """Emit the accepted tokens and one of the target's; forget the rest."""
         response, accepted = row.response, accepted_of(answered, proposed)
         emitted = row.emit([*proposed[:accepted], answered[accepted]])
         response.proposed.append(len(proposed))
@@ -217,8 +217,9 @@ class Batch:
 
 
 def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal | None]) -> Tensor:
-    """The target's tokens [n] for the logits [n, vocab] of all rows, of each row one more than it
-    proposed. For sampled proposals they are the accepted ones, and what replaces a rejected one.
+    """The target's tokens [n] for the logits [n, vocab] of all rows, one more per row than it
+    proposed. For sampled proposals they are the accepted ones and the replacement of a rejected
+    one.
     """
     sizes = [1 + len(proposal.tokens) if proposal else 1 for proposal in proposals]
     parts = logits.split(sizes)
@@ -249,6 +250,6 @@ def _answers(rows: Sequence[_Row], logits: Tensor, proposals: Sequence[Proposal 
 
 
 def _uniforms(rows: Sequence[_Row], sizes: Sequence[int], purpose: str) -> Tensor:
-    """The uniform numbers of each row's next positions, row after row."""
+    """The uniform numbers for each row's next positions, row after row."""
     pairs = zip(rows, sizes, strict=True)
     return torch.cat([row.uniforms(purpose, size) for row, size in pairs])

@@ -1,4 +1,4 @@
-"""A draft of another vocabulary behind the target's: token by token, over the tokens of both."""
+"""Lets a draft with another vocabulary use the target's ids, through the tokens that both have."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from draftbench.decoder.runner import HiddenStates, KVCache, Runner
 
 
 class TranslatedRunner:
-    """Reads the target's ids and continues with logits over them: -inf for a token that the draft
-    lacks, which it reads as its unknown one. What drafts with it knows nothing of the draft's own
-    ids, and the law that it samples from is the draft's over the shared tokens.
+    """Reads the target's ids and returns logits over them: -inf for tokens that the draft lacks,
+    which it reads as its unknown token. Drafters never see the draft's own ids, and sampling
+    follows the draft's distribution over the shared tokens.
 
     Args:
         rows: the target's vocabulary size.

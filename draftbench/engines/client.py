@@ -345,6 +345,6 @@ def _checked(url: str) -> str:
 
 def _no_address(url: str) -> EngineError:
     return EngineError(
-        f"`{on_one_line(url)}` is no address of a server",
+        f"`{on_one_line(url)}` is not the address of a server",
         hint="an address looks like http://127.0.0.1:8000",
     )

@@ -1,5 +1,5 @@
-"""A plan → an engine's configuration: chooses the engine's writer, and adds what every engine
-needs (refusals, quantization, sampling, revisions, paths).
+"""Turns a plan into an engine's configuration: calls the engine's writer and adds what all engines
+need (refusals, quantization, sampling, revisions, paths).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _TEXT_OF_FILE = '"$(cat FILE)"'
 
 @dataclass(frozen=True)
 class EngineConfiguration:
-    """The text to paste; `to_do` lists what its user must do, the most urgent first. `command`
-    starts the engine with the text in FILE, None if the text itself runs.
+    """The text to paste; `to_do` lists what the user must do, the most urgent first. `command`
+    starts the engine with the text in FILE; it is None if the text can be run itself.
     """
 
     text: str
@@ -56,14 +56,14 @@ class EngineConfiguration:
 
     @property
     def pasted(self) -> str | None:
-        """The command with the text in it; None where the text must be in a file."""
+        """The command with the text in it; None if the text must be in a file."""
         if self.command is None or _TEXT_OF_FILE not in self.command:
             return None
         return self.command.replace(_TEXT_OF_FILE, shlex.quote(self.text))
 
 
 def known_engine(name: str) -> str:
-    """The engine as `ENGINE_RULES` spells it.
+    """The engine's name as `ENGINE_RULES` spells it.
 
     Raises:
         UsageError: it is unknown, or serves no draft model.
@@ -84,10 +84,10 @@ def known_engine(name: str) -> str:
 
 
 def configure(plan: ServePlan, engine: str, version: str | None = None) -> EngineConfiguration:
-    """The configuration for an engine in a version (default: the newest known).
+    """The configuration for one version of an engine (default: the newest known).
 
     Raises:
-        UsageError: an engine or a version that cannot serve this, or that is unknown.
+        UsageError: the engine or the version is unknown, or cannot serve this.
     """
     engine = known_engine(engine)
     rules = ENGINE_RULES[engine]
@@ -188,7 +188,7 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
 
 
 def _of_gguf(plan: ServePlan, rules: EngineRules) -> Iterator[str]:
-    """What to do about .gguf files that the engine does not load, or only in part."""
+    """What to do about .gguf files that the engine cannot load, or loads only in part."""
     models = {"--target": plan.target, "--draft": plan.draft or ""}
     files = {flag: name for flag, name in models.items() if name.endswith(".gguf")}
     if files and rules.gguf:
@@ -201,8 +201,8 @@ def _of_gguf(plan: ServePlan, rules: EngineRules) -> Iterator[str]:
 
 
 def _of_paths(plan: ServePlan, engine: str) -> Iterator[str]:
-    """What to do about paths of the run, which other machines may not have. llama.cpp is given only
-    those of .gguf files.
+    """What to do about the run's paths, which may not exist on other machines. llama.cpp gets only
+    paths of .gguf files.
     """
     models = {"--target": plan.target, "--draft": plan.draft or ""}
     local = {
@@ -220,7 +220,7 @@ def _of_paths(plan: ServePlan, engine: str) -> Iterator[str]:
 
 
 def _to_send(plan: ServePlan) -> str:
-    """The sampling that requests must ask for to be sampled as they were measured."""
+    """The sampling settings that requests must carry to be sampled as in the run."""
     if plan.mixed:
         return "send every request's temperature, top-k, top-p and min-p, as measured"
     sampling = plan.sampling

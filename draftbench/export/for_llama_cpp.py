@@ -25,10 +25,10 @@ RENAMING = {"before-rename": (0, 0), "after-rename": (_NEW_BUILD, 0)}
 
 
 def build_of(text: str | None) -> Version:
-    """A build like b11368 as a version; the newest if none is given.
+    """A build such as b11368 as a version; the newest if none is given.
 
     Raises:
-        UsageError: the flags of that build are not known.
+        UsageError: that build's flags are not known.
     """
     if text is None:
         return NEWEST
@@ -49,7 +49,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     """The command for one build.
 
     Raises:
-        UsageError: this build cannot draft so.
+        UsageError: this build cannot draft like this.
     """
     build, _ = version
     renamed = build >= _NEW_BUILD
@@ -94,7 +94,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
 
 
 def _of_stack(plan: ServePlan, build: int, differences: list[str]) -> ServePlan:
-    """A stack as llama.cpp drafts by it; the draft alone where it would look up in vain."""
+    """How llama.cpp drafts with a stack; with the draft alone if a lookup could find nothing."""
     if plan.k < plan.lookup.shortest:
         differences.append(f"the draft alone, as {too_short(plan.lookup.shortest)}")
         return replace(plan, speculation=replace(plan.speculation, stacked=False))
@@ -120,7 +120,7 @@ def _of_lookup(plan: ServePlan, to_do: list[str]) -> None:
 def _of_draft_model(
     plan: ServePlan, build: int, to_do: list[str]
 ) -> tuple[Speculation, DraftingMode]:
-    """How llama.cpp drafts with a file of the draft, and in which mode."""
+    """How llama.cpp drafts with the draft's file, and in which mode."""
     draft = plan.draft or ""
     mode = DraftingMode.GREEDY
     # When llama.cpp samples drafts, it uses a request's temperature and seed, not top-k or top-p.
@@ -152,7 +152,7 @@ def _as_before_renaming(flags: list[str], plan: ServePlan) -> list[str]:
 
 
 def _file(name: str, quant: str, side: str) -> str:
-    """A .gguf file as it is, or the name that a converted model would have."""
+    """A .gguf file's path unchanged, or the name that a converted model would have."""
     if name.endswith(".gguf"):
         return name
     stem = short_name(name).strip(".") or side

@@ -20,7 +20,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     """The configuration for one version.
 
     Raises:
-        UsageError: this version cannot draft so.
+        UsageError: this version cannot draft like this.
     """
     import yaml
 
@@ -33,7 +33,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     fields = tensorrt_llm_fields(plan.speculation_at(plan.longest if scheduled else plan.k))
     model = fields.pop("speculative_model", None)
     if scheduled:
-        # Keys are the largest batch of each length, before 1.3 the smallest (pull request 10860).
+        # Keys are the largest batch for each length; before 1.3, the smallest (pull request 10860).
         fields["draft_len_schedule"] = {(first if older else last): k for first, last, k in steps}
         if model is not None and any(k == 0 for _, _, k in steps):
             to_do.append(
@@ -65,7 +65,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     document: dict[str, object] = {}
     if plan.target_revision:
         document["revision"] = plan.target_revision
-    # A draft model is part of the target's graph from 1.3 on.
+    # From 1.3 on a draft model is part of the target's graph.
     if older or plan.method == "ngram":
         document["disable_overlap_scheduler"] = True
     document["speculative_config"] = fields

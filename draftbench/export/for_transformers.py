@@ -1,4 +1,4 @@
-"""transformers: a Python snippet. k is the draft's `num_assistant_tokens`, kept constant, since by
+"""transformers: a Python snippet. k is the draft's `num_assistant_tokens`. It is kept constant; by
 default it would change from round to round.
 """
 
@@ -61,7 +61,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
 
 
 def _from_pretrained(name: str, revision: str | None) -> str:
-    """The arguments that load a model; folder and name of a .gguf file are two arguments."""
+    """The arguments that load a model; a .gguf file's folder and name are two arguments."""
     folder, _, file = name.rpartition("/")
     if file.endswith(".gguf"):
         return f"{folder or '.'!r}, gguf_file={file!r}"

@@ -11,8 +11,8 @@ from draftbench.export.writer_result import Version, WriterResult, other_lookup,
 from draftbench.models.drafting import vllm_fields
 from draftbench.records import DraftingMode
 
-# The first version that knows all fields written here but `use_heterogeneous_vocab`, according to
-# vLLM's wheels on PyPI.
+# The first version that knows all fields written here except `use_heterogeneous_vocab`, according
+# to vLLM's wheels on PyPI.
 _OLDEST = (0, 24)
 _VOCABULARIES, _PARALLEL = (0, 25), (0, 26)
 # From these on, draft models and n-grams run on vLLM's second runner by default.
@@ -23,7 +23,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
     """The configuration for one version.
 
     Raises:
-        UsageError: this version cannot draft so.
+        UsageError: this version cannot draft like this.
     """
     if version < _OLDEST:
         raise too_old("vLLM", "0.24", "configuration that draftbench knows")
@@ -60,7 +60,7 @@ def write(plan: ServePlan, version: Version) -> WriterResult:
 
 
 def _draft_model(plan: ServePlan, version: Version, to_do: list[str]) -> DraftingMode:
-    """The mode in which vLLM will draft with a model, and what to do about how it does."""
+    """The mode in which vLLM will draft with a model, and what the user must do about it."""
     greedy = plan.mode is DraftingMode.GREEDY
     if plan.translated and (not greedy or version < _VOCABULARIES):
         raise UsageError(

@@ -1,5 +1,5 @@
-"""A run's recommendation → what an engine is to serve: models by the engine's names, draft lengths,
-sampling.
+"""Turns a run's recommendation into what an engine should serve: models by the engine's names,
+draft lengths, sampling.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FOR_TIMING = (
     "for timing only: drafts are accepted at the measured rates whatever they are, so any draft "
     "will do, and the answers are not the target's"
 )
-# First and last number of concurrent requests, and the draft length there; 0 is no speculation.
+# First and last number of concurrent requests, and the draft length between; 0: no speculation.
 Schedule = tuple[tuple[int, int, int], ...]
 
 
 class NotRecommendedError(DraftbenchError):
-    """There is nothing to serve: the run does not recommend to speculate."""
+    """There is nothing to serve: the run does not recommend speculation."""
 
     exit_code = 1
 
@@ -127,17 +127,17 @@ def serve_plan(
     anyway: bool = False,
     synthetic: bool = False,
 ) -> ServePlan:
-    """What to serve: the configuration that the run recommends, or the one that is named instead.
+    """What to serve: the configuration that the run recommends, or the one named instead.
 
     Args:
         candidate: to be served at its best k.
-        target, draft: names that the engine knows, in place of the run's.
+        target, draft: the engine's names, in place of the run's.
         anyway: serve what ranked first even if the answer is not to speculate.
         synthetic: have the engine accept drafts at the measured rates, whatever they propose.
 
     Raises:
-        NotRecommendedError: the run does not recommend to speculate, or no speed is known.
-        UsageError: a name that cannot be written into a command, or is unknown.
+        NotRecommendedError: the run does not recommend speculation, or no speed is known.
+        UsageError: a name is unknown or cannot be written into a command.
     """
     pick, differences = _chosen(answer, candidate, anyway=anyway)
     question = run.manifest.question
@@ -198,7 +198,7 @@ def serve_plan(
 
 
 def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float, ...]:
-    """The share of rounds of k whose first 1, 2, … k draft tokens were all accepted."""
+    """The shares of k's rounds whose first 1, 2, … k draft tokens were all accepted."""
     along = candidate_rounds(run, candidate)
     shares = (survival(along.trajectories, along.at(k), at).value or 0.0 for at in range(1, k + 1))
     return tuple(round(share, 4) for share in shares)
@@ -207,7 +207,7 @@ def survival_by_position(run: Run, candidate: Candidate, k: int) -> tuple[float,
 def _chosen(
     answer: Recommendation, candidate: Candidate | None, *, anyway: bool
 ) -> tuple[Configuration, tuple[str, ...]]:
-    """The configuration to export, and how it differs from the one that is recommended."""
+    """The configuration to export, and how it differs from the recommended one."""
     decision = answer.decision.replace("_", " ")
     if candidate is not None:
         evaluation = answer.best_of(candidate)
@@ -241,12 +241,12 @@ def _chosen(
 
 
 def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | None) -> Speculation:
-    """How an engine drafts as the run did; `given` is what `--draft` names: the engine's name for
-    the draft's model, or the draft itself where a running server did not tell it.
+    """How an engine can draft as the run did. `given` is the value of `--draft`: the engine's name
+    for the draft's model, or the draft itself if the measured server did not reveal it.
 
     Raises:
-        UsageError: a model is named for a draft that has none, or none where the run does not
-            record the draft.
+        UsageError: a model is given for a draft that has none, or none is given though the run does
+            not record the draft.
     """
     question = manifest.question
     sizes = NGramSizes(question.lookup_longest, question.lookup_shortest)
@@ -292,11 +292,11 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
 
 
 def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ...]]:
-    """The draft length by ranges of load, from 1 request to the most that were measured, none if
-    one length serves all; and a sentence on each range of loads at which the run is inconclusive.
+    """The draft length for each range of loads, from 1 request to the most that were measured (none
+    if one length serves all), and a sentence on each range where the run is inconclusive.
 
     Args:
-        k: the length up to the first load whose answer is decided.
+        k: the length up to the first load with a decided answer.
     """
     lengths: list[tuple[int, int]] = []
     open_loads = []
@@ -317,7 +317,7 @@ def schedule_of(answer: Recommendation, k: int) -> tuple[Schedule, tuple[str, ..
 
 
 def _inconclusive(every: Sequence[ScheduleEntry], entries: Sequence[ScheduleEntry]) -> str:
-    """A note that the run is inconclusive from the first of these loads to the next decided one."""
+    """That the run is inconclusive from the first of these loads to the next decided one."""
     first, last = entries[0].concurrency, entries[-1].concurrency
     last = next((entry.concurrency - 1 for entry in every if entry.concurrency > last), last)
     concurrencies = f"{first} to {last} concurrent requests"

@@ -1,4 +1,4 @@
-"""What the writers of all engines share: versions, what a writer returns, and a common sentence."""
+"""What all writers share: versions, what a writer returns, and sentences on prompt lookup."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def too_old(engine: str, oldest: str, feature: str) -> UsageError:
 def other_lookup(
     plan: ServePlan, engine: str, *, first: bool = False, lengths: str = ""
 ) -> list[str]:
-    """What to do where an engine's prompt lookup takes the first match where the run took the last,
-    or the other way round, or n-grams of other `lengths`.
+    """What to do if an engine's prompt lookup takes the first match and the run took the last, or
+    the other way round, or if it looks up n-grams of other `lengths`.
     """
     takes, took = ("first" if each else "last" for each in (first, plan.first_match))
     differs = [lengths] if lengths else []

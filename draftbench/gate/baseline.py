@@ -20,7 +20,7 @@ from draftbench.records import DraftingMode, Record
 from draftbench.run_folder.manifest import refuse_other_schema
 from draftbench.safe_files import UnreadableError, json_without_controls, read_limited, write_whole
 
-# Of the layout of baselines; one of another layout is not read.
+# The layout of baselines; a file with another layout is not read.
 SCHEMA_VERSION = 9
 MAX_BYTES = 64 << 20
 
@@ -67,7 +67,7 @@ class DecodingTimes(Record, frozen=True):
 
 
 class RequestCounts(Record, frozen=True, omit_defaults=True):
-    """What one request did at the baseline's k; of several responses the mean.
+    """What one request did at the baseline's k; with several responses, their mean.
 
     `rounds` counts those with a draft, `accepted` the tokens accepted in them, `passes` all target
     passes, and `tokens` those after the first; of a replay all four are expectations. `alpha_sum`
@@ -111,9 +111,9 @@ class ProcessTimes(Record, frozen=True):
 class Baseline(Record, frozen=True):
     """What one candidate of one run did.
 
-    `run` tells this run from every other, also where its folder was copied.
-    `unanswered` are the requests that a server was asked and did not answer, or not every time,
-    with what went wrong. `survival` is pooled over requests, for draft positions 1 … k.
+    `run` identifies this run, even if its folder was copied. `unanswered` has the requests that a
+    server did not answer, or not every time, with what went wrong. `survival` is pooled over
+    requests, for draft positions 1 … k.
     `cost_ratios` has the time of a draft step over that of a target step for each visit. `threads`
     counts CPU threads.
     """
@@ -136,7 +136,7 @@ class Baseline(Record, frozen=True):
 
     @property
     def asked(self) -> frozenset[str]:
-        """The requests that were asked, answered or not."""
+        """The requests that were sent, answered or not."""
         return frozenset({*self.unanswered, *(counts.id for counts in self.requests)})
 
     @property

@@ -1,5 +1,5 @@
-"""A verdict, or the error of a baseline that cannot be compared → what CI systems read:
-annotations, JUnit XML, and a history; and a check in a line.
+"""A verdict, or the error for a baseline that cannot be compared → what CI systems read:
+annotations, JUnit XML and a history; also a check in one line.
 
 Whatever came from a file (names of models, segments) is made safe for each. The JUnit document
 is valid by both schemas in common use: Ant's (windyroad/JUnit-Schema, JUnit.xsd), which is the
@@ -30,7 +30,7 @@ Outcome = GateResult | IncomparableError
 
 
 def describe(check: Check) -> str:
-    """A check with its figures, limit and verdict, in a line."""
+    """A check with its figures, limit and verdict, in one line."""
     segment = f" [{check.segment}]" if check.segment is not None else ""
     return _line(
         f"{check.metric}{segment}: {number(check.old.value)} → {number(check.new.value)}, "
@@ -39,9 +39,7 @@ def describe(check: Check) -> str:
 
 
 def describe_texts(texts: TextCheck) -> str:
-    """A line on how many texts speculation left as they were, how the others differ, and the
-    verdict.
-    """
+    """A line: how many texts speculation left unchanged, how the others differ, and the verdict."""
     plain = "the baseline's plain decoding" if texts.against_baseline else "plain decoding"
     same = texts.requests - texts.differ - texts.near_ties
     causes = {
@@ -105,8 +103,8 @@ def to_github(outcome: Outcome) -> list[str]:
 
 
 def to_junit(outcome: Outcome, when: str) -> str:
-    """One test case per check: a failure where it fails, skipped where it is inconclusive; and a
-    failure for each suspected fault, or an error for a baseline that cannot be compared.
+    """One test case per check: a failure if it fails, skipped if it is inconclusive; plus a failure
+    for each suspected fault, or an error for a baseline that cannot be compared.
 
     `when` is a UTC time like 2026-01-31T12:00:00Z.
     """
@@ -171,7 +169,7 @@ def append_to_history(path: Path, result: GateResult, when: str) -> None:
     """Append the verdict and its figures to a file as a line of JSON.
 
     Raises:
-        RunFolderError: no plain file, or it cannot be written; it is then as it was before.
+        RunFolderError: it is not a plain file, or cannot be written; it is then left as it was.
     """
     entry = HistoryEntry(
         schema_version=RESULT_SCHEMA_VERSION,
@@ -201,7 +199,7 @@ def append_to_history(path: Path, result: GateResult, when: str) -> None:
 
 
 def number(value: float) -> str:
-    """Three decimals, or three digits of what is smaller than 0.1: a cost ratio may be 0.002."""
+    """Three decimals, or three digits below 0.1: a cost ratio may be 0.002."""
     return f"{value:.3f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
 
 

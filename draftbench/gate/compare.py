@@ -1,6 +1,6 @@
 """What `draftbench compare` shows: what changed between two runs, or the answers of several.
 
-`compare_runs` computes differences (B less A) of each candidate, paired by request, with the gate's
+`compare_runs` computes differences (B - A) for each candidate, paired by request, with the gate's
 intervals, and lists every setting, model and package that differs. Figures that cannot be compared
 are shown without a difference, with the reason. `side_by_side` lists the answers of several runs.
 """
@@ -53,10 +53,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """One figure in both runs. `difference` is B less A and `ratio` B over A, like `a` and `b` over
-    the `requests` that both have (0 for c, which is not paired); `obstacle` says why there are
-    none, and then `a` and `b` are over each run's own requests. `processes` timed the figure in the
-    run that has fewer; None for a figure that is counted.
+    """One figure in both runs. `difference` is B - A and `ratio` B / A; like `a` and `b` they cover
+    the `requests` that both runs have (0 for c, which is not paired). If `obstacle` says why there
+    are none, `a` and `b` cover each run's own requests. `processes` is how many timed the figure,
+    in the run with fewer; None for a counted figure.
     """
 
     figure: str
@@ -72,7 +72,7 @@ class FigureChange:
 
     @property
     def timed_too_seldom(self) -> bool:
-        """Whether restarts can differ by more than the interval of the change says."""
+        """Whether too few processes timed it to say how much restarts differ."""
         return self.processes is not None and self.processes < MIN_PROCESSES
 
 
@@ -103,7 +103,7 @@ class Comparison:
 
 
 class RunAnswer(Record, frozen=True):
-    """The answer of one run at one load, with the figures of its best draft; None is unknown."""
+    """The answer of one run at one load, with the figures of its best draft; None: unknown."""
 
     run: str  # path of the run
     runner: str  # the serving engine with its version, or the built-in decoder
@@ -171,7 +171,7 @@ def _figures(
     bests: Sequence[Mapping[Candidate, int]],
     measured: Sequence[Mapping[tuple[Candidate, int], Measurement]],
 ) -> Iterable[FigureChange]:
-    """α, tokens per round, c and measured speed-ups, as far as a run has them."""
+    """α, tokens per round, c and measured speed-ups, as far as the runs have them."""
     a, b = (candidate_rounds(run, candidate) for run in runs)
     replays = [replay for side in (a, b) for _, replay in side.replays]
     windows = [replay.window for replay in replays if not isinstance(replay, Replay)]
@@ -263,7 +263,7 @@ def _served(
 
 
 def _elsewhere(a: Run, b: Run) -> str | None:
-    """How the hardware of two runs differs, as far as times depend on it; None if it does not."""
+    """How the hardware of two runs differs in what times depend on; None if it does not."""
     one, other = (run.manifest.environment for run in (a, b))
     if one.machine == other.machine:
         return None
@@ -310,7 +310,7 @@ def _change(
     samples: tuple[Sample | None, Sample | None],
     obstacle: str | None,
 ) -> FigureChange:
-    """The change of a figure over the requests that both runs have, unless an `obstacle` forbids
+    """The change of a figure over the requests that both runs have, unless an `obstacle` prevents
     it.
     """
     a, b = samples
@@ -339,8 +339,8 @@ def _change(
 
 
 def _change_of_cost(a: Estimate | None, b: Estimate | None, obstacle: str | None) -> FigureChange:
-    """The change of c, whose timings are not paired; none if they are equal, since a run is then
-    compared with itself.
+    """The change of c, whose timings are not paired. If they are equal, a run is compared with
+    itself, and there is no change.
     """
     difference = gain = None
     if a is None or b is None:
@@ -354,7 +354,7 @@ def _change_of_cost(a: Estimate | None, b: Estimate | None, obstacle: str | None
 
 
 def _only(sample: Sample, requests: Sequence[str]) -> Sample:
-    """A sample of some of its requests, in their order."""
+    """The sample with only these requests, in their order."""
     row_of = {request: row for row, request in enumerate(sample.requests)}
     rows = [row_of[request] for request in requests]
     weights, addends = sample.weights[rows], sample.addends[rows]
@@ -401,8 +401,9 @@ def _models(a: Run, b: Run, both: Sequence[Candidate]) -> Iterable[Difference]:
 
 
 def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
-    """The answers of several runs, as of one pair on several engines. Costs and loads of different
-    runners are not comparable, so nothing is subtracted, and every row names its runner and load.
+    """The answers of several runs, for example of one pair on several engines. Costs and loads of
+    different runners are not comparable, so nothing is subtracted, and every row names its runner
+    and load.
 
     Raises:
         RunFolderError: replays that do not fit their responses.
@@ -422,7 +423,7 @@ def side_by_side(names: Sequence[str], runs: Sequence[Run]) -> SideBySide:
 
 
 def why_unpaired(a: Run, b: Run) -> str | None:
-    """Why two runs have no common requests that could be paired; None if they have."""
+    """Why two runs have no common requests to pair; None if they have."""
     only = "only their answers can be compared"
     targets = [(run.facts_of(None), run.manifest.question.target) for run in (a, b)]
     sizes = {facts.parameters for facts, _ in targets if facts is not None}

@@ -92,7 +92,7 @@ _METRICS: dict[str, tuple[Figure, _Addends, Callable[[Floats], Floats]]] = {
         ratio_of_rates,
     ),
 }
-# How a text may differ: not at a near tie, or there or for an unknown cause.
+# How a text may differ: away from near ties, or also at them or for an unknown cause.
 _SURE: tuple[Match, ...] = ("other",)
 _DIFFERENT: tuple[Match, ...] = ("unknown", "other")
 # Only if none of these changed, and all are known, does the baseline's text without speculation
@@ -311,8 +311,8 @@ def _new_faults(old: Baseline, new: Baseline, pairs: Sequence[Pair]) -> tuple[st
 
 
 def judge_answers(old: Baseline, new: Baseline) -> AnswerCheck | None:
-    """Whether more requests were left without an answer than before, of those that both runs asked;
-    None if every one was answered.
+    """Whether more requests went unanswered than before, among those that both runs sent; None if
+    all were answered.
     """
     both = old.asked & new.asked
     before, now = both & old.unanswered.keys(), both & new.unanswered.keys()
@@ -398,8 +398,9 @@ def _count(matches: Sequence[Match], kinds: Collection[Match]) -> int:
 def _worse_and_better(
     found: Sequence[_Matches], kinds: Collection[Match]
 ) -> Iterator[tuple[int, int]]:
-    """McNemar's counts, against the second text without speculation, then the baseline's: requests
-    of which only the text with speculation differs, and of which only the other does.
+    """McNemar's counts, against the second text without speculation, then against the baseline's:
+    in how many requests only the text with speculation differs, and in how many only the other
+    does.
     """
     again = [(each.drafted, each.again) for each in found if each.again is not None]
     before = [(each.drafted, each.before) for each in found if each.before is not None]

@@ -79,8 +79,8 @@ def make_baseline(
     texts: Iterable[PrivateText] = (),
     concurrency: int | None = None,
 ) -> Baseline:
-    """What `candidate` did at draft length k on every request: as a serving engine counted it if it
-    was measured at this k, else by replay.
+    """What `candidate` did at draft length k on every request: as counted by a serving engine if it
+    was measured at this k, otherwise from replay.
 
     Args:
         texts: prompts to be searched for faults; nothing else of them is kept.
@@ -185,7 +185,8 @@ def _counted_by_engine(
 
 
 def _replays(run: Run, candidate: Candidate, k: int) -> Pairs:
-    """Responses with the candidate's replays, those of one token, in which nothing is drafted, too.
+    """Responses with the candidate's replays, including responses of one token, which are not
+    drafted.
 
     Raises:
         RunFolderError: there is no replay, or decoding contradicts it.
@@ -224,7 +225,7 @@ def _with_texts(
 ) -> Iterator[RequestCounts]:
     """The counts with hashes of the texts that a serving engine wrote at temperature 0, and how the
     text with speculation differs from the one without. Above temperature 0 a server's texts are
-    draws, which say nothing of the target.
+    random and say nothing about the target.
     """
     drafted: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for row in one_by_one(run) if run.served else ():
@@ -361,7 +362,7 @@ def _tested(run: Run, candidate: Candidate) -> dict[str, str]:
 
 
 def _doubled_token(texts: Iterable[PrivateText]) -> list[SuspectedFault]:
-    """A fault if every prompt begins with the same token twice; none if not."""
+    """A fault if every prompt begins with the same token twice."""
     prompts = {text.prompt for text in texts}
     begins = {prompt[:2] for prompt in prompts}
     if len(prompts) < _MIN_PROMPTS or len(begins) > 1:

@@ -86,7 +86,7 @@ def notes_on(
 def _caveats(
     result: GateResult, old: Baseline, new: Baseline, pairs: Sequence[Pair]
 ) -> Iterator[str]:
-    """What the comparison leaves out or can hardly tell."""
+    """What the comparison leaves out, or can hardly say."""
     equal = equal_requests(np.array([new.weight * new.tokens for _, new in pairs]))
     if equal < FEW_REQUESTS:
         few = "only one request" if result.requests == 1 else f"only {result.requests} requests"
@@ -157,9 +157,9 @@ def target_changed(old: Baseline, new: Baseline) -> str | None:
 
 
 def _responses_changed(result: GateResult, pairs: Sequence[Pair]) -> Iterator[str]:
-    """A note on whether the target still writes what it wrote; none if that is unknown, or the same
-    in a run that passes. The draft is blamed only if not its times alone are in question, and
-    neither engine nor target changed.
+    """A note on whether the target still writes what it wrote; None if that is unknown, or
+    unchanged in a run that passes. The draft is blamed only if more than its times is in question,
+    and neither engine nor target changed.
     """
     texts = [(old.output, new.output) for old, new in pairs if old.output and new.output]
     # If servers were not asked without speculation, what they write with it is compared.

@@ -86,13 +86,13 @@ def one_was_counted(old: Baseline, new: Baseline) -> bool:
 
 def one_looks_up(old: Baseline, new: Baseline) -> bool:
     """Whether one drafts by prompt lookup and the other with a model: a round of lookup costs next
-    to nothing, so that its acceptance does not say which of the two is better.
+    to nothing, so acceptance does not say which of the two is better.
     """
     return (old.candidate == LOOKUP) != (new.candidate == LOOKUP)
 
 
 def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
-    """The pairs by their segment in the old run; empty where there is only one segment."""
+    """The pairs by their segment in the old run; empty if there is only one segment."""
     names = sorted({old.segment for old, _ in pairs if old.segment is not None})
     if len(names) < 2:
         return {}
@@ -100,9 +100,9 @@ def by_segment(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
 
 
 def other_target(old: Baseline, new: Baseline) -> str | None:
-    """The fact by which the target is another one; None if it is the same or unknown. Judged by the
-    hash of its files if both runs have one (a server's is unknown), else by its name and by that of
-    the file or folder that the server read.
+    """The fact that shows another target; None if it is the same or unknown. The target is judged
+    by the hash of its files if both runs have one (a server's is unknown), else by its name and
+    that of the file or folder that the server read.
     """
     for fact in ("target fingerprint", "target", "target weights"):
         before, now = old.tested.get(fact), new.tested.get(fact)
@@ -197,7 +197,7 @@ def _of_settings(old: Baseline, new: Baseline) -> Iterator[Differing]:
 
 
 def _of_times(old: Baseline, new: Baseline, limits: Sequence[Limit]) -> Iterator[Differing]:
-    """Another machine or load, where times are limited."""
+    """Another machine or load, if times are limited."""
     timed = next((limit.metric for limit in limits if limit.metric in TIMED), None)
     if timed is None:
         return

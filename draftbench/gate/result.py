@@ -22,7 +22,7 @@ class FigureValue(Record, frozen=True):
 class Check(Record, frozen=True):
     """One metric against its limit, over all requests (`segment` None) or over those of a segment.
 
-    `difference` is new less old, as a fraction of old if `limit.relative`. `sample` counts
+    `difference` is new - old, as a fraction of old if `limit.relative`. `sample` counts
     requests, for `draft_cost_ratio` timed repeats. `improved` says that even the worse end of the
     interval is better than before (over all requests only). `smallest_detectable_drop` is in the
     unit of the limit. `holm_p` is a segment's p-value of a drop within the limit, adjusted for the
@@ -66,8 +66,8 @@ class TextCheck(Record, frozen=True):
 
 
 class AnswerCheck(Record, frozen=True):
-    """Whether a serving engine left more requests without an answer than in the baseline. Those
-    that were answered in one of the two runs alone decide.
+    """Whether a serving engine left more requests unanswered than in the baseline. Requests that
+    only one of the two runs answered decide.
     """
 
     requests: int  # asked in both runs

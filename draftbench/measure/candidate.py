@@ -32,8 +32,8 @@ class MeasurementContext:
 
 @dataclass(frozen=True)
 class LoadedCandidate:
-    """A candidate with its runner (None for prompt lookup; of a stack that of its draft), or its
-    head, and what all measurements share.
+    """A candidate with its runner (for a stack, its draft's; None for prompt lookup) or its head,
+    and what all measurements share.
     """
 
     candidate: Candidate

@@ -16,7 +16,7 @@ from draftbench.measure.candidate import LoadedCandidate
 from draftbench.measure.trajectories import ScoredResponse, task_of
 from draftbench.records import NEAR_TIE_MARGIN, Decode, Key
 
-# Tokens of a response, besides the k drafted ones, with which a shape is run before it is timed.
+# How many tokens of a response, besides the k drafted ones, a shape decodes before it is timed.
 WARM_TOKENS = 12
 # Seconds for which a batch is decoded before the next has its turn: short, since the speed of a
 # machine changes within seconds, but more than a round, since in the first round of a turn the
@@ -35,8 +35,8 @@ def decode_requests(
 ) -> Iterator[list[Decode]]:
     """Decode some requests without a draft and at each k.
 
-    Yields what is to be kept together, since it is of use only if every k is there: with one row
-    the runs of one request, for the requests that are not done; with several rows all runs.
+    Yields the runs that must be kept together, since they are only useful if every k is there: with
+    one row the runs of one request, for each request that is not done; with several rows all runs.
     """
     if all(response.key in done for response in responses):
         return
@@ -47,8 +47,8 @@ def decode_requests(
 
 
 def repeats_of(requests: int, concurrency: int) -> int:
-    """How often each request is decoded: several times in a batch that would else run out of
-    requests to fill its rows with.
+    """How often each request is decoded: several times in a batch that would otherwise run out of
+    requests to fill its rows.
     """
     return 1 if concurrency == 1 else -(-FILLS * concurrency // requests)
 

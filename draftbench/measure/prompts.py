@@ -49,12 +49,12 @@ def fitted(
 
 
 class LostAnswerError(Exception):
-    """A logged answer of which the target wrote more than can be put back; `str()` says what."""
+    """A logged answer that cannot be put back together completely; `str()` says what is lost."""
 
 
 @dataclass(frozen=True)
 class TextSide:
-    """What measuring needs to know of text: the target's tokenizer, template and end tokens."""
+    """What measuring needs to know about text: the target's tokenizer, template and end tokens."""
 
     source: ModelSource
     # What helps where a request is a chat and there is no template.

@@ -127,8 +127,8 @@ def replay_model(
 
 
 def _rounded(values: list[float], missing: int) -> tuple[float, ...]:
-    """Values with three digits, so that they do not identify a prompt; 0 where the draft could not
-    draft.
+    """Values rounded to three digits, so that they do not identify a prompt; 0 where the draft
+    could not draft.
     """
     return tuple([round(value, 3) for value in values] + [0.0] * missing)
 
@@ -206,8 +206,8 @@ def replay_head(
     response: ScoredResponse, candidate: Candidate, head: Head, target: Runner, window: int
 ) -> LookupReplay:
     """What a head proposes from every position at which a round may start, by one pass of the
-    target over the response and `window` of the head. At the response's tokens the head drafts
-    along them, since no other round gets so far.
+    target over the response and `window` passes of the head. The head drafts along the response's
+    tokens, since a round that proposes others does not get that far.
 
     Raises:
         ModelError: NaN logits.

@@ -1,7 +1,7 @@
-"""Checks whether drafts can work with a target, and what memory they take, before weights load.
+"""Checks whether drafts can work with a target, and how much memory they need, before weights load.
 
-Reads configurations and tokenizers, and the files of heads, which are small. Sizes are counted on
-a model without storage, so they are known for every architecture that transformers can build.
+Reads configurations, tokenizers and the files of heads, which are small. Sizes are counted on a
+model without storage, so they are known for every architecture that transformers can build.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from draftbench.models.source import ModelSource
 
 # Tokens of a verification pass whose experts are counted: k + 1 at k = 1, 3 and 7.
 _VERIFIED = (2, 4, 8)
-# Types by the names that engines give them.
+# Types by the engines' names for them.
 _ENGINE_TYPES = {
     "half": torch.float16,
     "float16": torch.float16,
@@ -73,14 +73,14 @@ def check_models(
     dtype: torch.dtype | None = None,
     heads: Sequence[str] = (),
 ) -> CheckResult:
-    """Check every draft with the target. Weights or a tokenizer that a folder does not hold are not
-    looked into, which a caveat says.
+    """Check every draft with the target. If a folder lacks weights or a tokenizer, these are not
+    checked, and a caveat says so.
 
     Args:
         memory_bytes: the memory that target and draft share.
         traffic: how often each of the target's tokens occurs in the traffic.
         dtype: the type that both run in (default: each in its checkpoint's).
-        heads: what drafts with the target's own states, as `--drafts` names it.
+        heads: what drafts from the target's own states, as in `--drafts`.
 
     Raises:
         ModelError: a configuration or tokenizer cannot be loaded, or is no language model's, or a
@@ -148,8 +148,8 @@ def _without_tokenizer(names: Sequence[str]) -> str:
 
 
 def _of_files(target: ModelSource, sheet: HeadSheet, *, runs: bool) -> HeadSheet:
-    """A head's sheet, with whether the built-in decoder, if it `runs` the target, takes what the
-    files here hold.
+    """A head's sheet, with whether the built-in decoder, if it `runs` the target, can use the
+    head's files.
     """
     head = ModelSource(parsed(sheet.name)[1] or target.spec, target.trust)
     if sheet.method not in ("eagle3", "mtp") or sheet.obstacles or not head.local:
@@ -164,8 +164,8 @@ def _of_files(target: ModelSource, sheet: HeadSheet, *, runs: bool) -> HeadSheet
 
 
 def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
-    """One model's sizes as a serving engine holds it: a .gguf file as it is, with its cache in 16
-    bits; any other in the type that `dtype` names, or the checkpoint's where it names none.
+    """One model's sizes in a serving engine: a .gguf file as it is, with its cache in 16 bits; any
+    other model in `dtype`, or in the checkpoint's type if `dtype` names none.
 
     Raises:
         ModelError: its configuration cannot be loaded, or is no language model's.
@@ -178,7 +178,7 @@ def engine_sheet(source: ModelSource, dtype: str) -> ModelSheet:
 
 
 def held_head(source: ModelSource, dtype: str) -> tuple[int, int]:
-    """Bytes of a head's weights as a serving engine holds it, and of a number of its cache."""
+    """Bytes of a head's weights in a serving engine, and of one number in its cache."""
     if source.spec.endswith(".gguf"):
         return stored_bytes(source) or 0, torch.float16.itemsize
     weights = [weight for weight in source.tensors().values() if weight.is_floating_point()]
@@ -187,7 +187,7 @@ def held_head(source: ModelSource, dtype: str) -> tuple[int, int]:
 
 
 def memory_here() -> int:
-    """Bytes of the accelerator, or of this machine's memory as far as this container may use it."""
+    """Bytes of the accelerator's memory, or of this machine's that the container may use."""
     if torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[1])
     physical, limit = psutil.virtual_memory().total, CGROUP / "memory.max"
@@ -209,7 +209,7 @@ def _examined(
     """One model's sheet, why draftbench cannot measure it, and its caveats.
 
     Args:
-        unpacked: count all weights in one type, as engines hold them, also on a CPU.
+        unpacked: count all weights in one type, as in engines, on a CPU too.
     """
     config, skeleton = source.config, source.skeleton
     obstacles, caveats, stored = [], [], stored_level(source)
@@ -282,8 +282,8 @@ def _examined(
 def reads_as_much(
     target: ModelSource, draft: ModelSource, build: Build, levels: Iterable[str]
 ) -> list[str]:
-    """What `check` says of a draft that reads as much a step as the target, even at the least of
-    the levels that a sweep holds it at.
+    """What `check` says about a draft that reads as much per step as the target, even at the
+    smallest level that a sweep would use.
 
     Raises:
         ModelError: one of the two cannot be counted here.
@@ -293,7 +293,9 @@ def reads_as_much(
 
 
 def _of_reading(ours: int, theirs: int, *, always: bool = False) -> list[str]:
-    """A caveat of what steps read; times follow bytes only roughly, so it is no verdict."""
+    """A caveat about the bytes that a step reads; time follows bytes only roughly, so it does not
+    decide.
+    """
     words = f"the draft reads {format_size(theirs)} a step, the target {format_size(ours)}"
     if theirs >= ours:
         return [f"{words}: a draft step will hardly take less time, and then nothing is gained"]
@@ -306,8 +308,8 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
-    """(outputs, inputs, whether the embedding shares it) of every matrix as draftbench multiplies
-    it: in a Llama-shaped model those with the same input are joined.
+    """(outputs, inputs, whether the embedding shares it) of every matrix that draftbench multiplies
+    by: in a Llama-shaped model, matrices with the same input are joined.
     """
     joined = {} if llama_obstacle(skeleton) else {"k_proj": "q_proj", "v_proj": "q_proj"}
     joined |= {"up_proj": "gate_proj"} if joined else {}
@@ -326,8 +328,8 @@ def _multiplied(skeleton: Any) -> list[tuple[int, int, bool]]:
 def _held(
     skeleton: Any, level: str, dtype: torch.dtype, *, on_cpu: bool, in_16_bits: bool
 ) -> tuple[int, int, int]:
-    """Bytes of all weights at a level, of what a CPU holds besides in a second layout, and of those
-    that a token may read: all but tables, and what only images go through.
+    """Bytes of all weights at a level, of a CPU's second layout of them, and of those that a token
+    may read: all except tables and what only images pass through.
 
     A tied head shares the embedding's memory only if it is held in rows: packed or quantized it is
     a separate matrix. The Llama runner's embedding is `in_16_bits` too, unless the head shares it.
@@ -365,8 +367,8 @@ def _rooms(
     stored: tuple[str | None, str | None],
     memory_bytes: int,
 ) -> tuple[Room, ...]:
-    """The memory that both models take at each level of the draft, or at the level that the draft
-    is stored at; empty where neither has a cache.
+    """The memory of both models at each level of the draft, or at the level that the draft is
+    stored in; empty if neither has a cache.
     """
     per_token = target.kv_bytes_per_token + draft.kv_bytes_per_token
     if not per_token:

@@ -1,9 +1,9 @@
-"""Refuses a checkpoint whose files could point out of its folder, fill the memory, or never end;
-and a .gguf file that holds other layers than it says.
+"""Refuses a checkpoint whose files could point out of its folder, fill the memory, or never end,
+and a .gguf file that has other layers than it says.
 
-Looks at names, sizes and headers before any library loads the files; whether the model works is for
-the libraries to say. Links are followed, since the hub's cache is made of them, but only to plain
-files.
+Names, sizes and headers are checked before any library loads the files; whether the model works is
+for the libraries to find out. Links are followed, since the hub's cache consists of them, but only
+to plain files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from draftbench.safe_files import UnreadableError, read_limited
 
-# The most bytes of a file whose name matches a pattern; the first that matches counts.
+# The most bytes of a file whose name matches a pattern; the first matching pattern is used.
 LIMITS = {
     "config.json": 4 << 20,
     "generation_config.json": 4 << 20,
@@ -103,16 +103,16 @@ def _check_index(index: Any) -> None:
 
 @cache
 def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
-    """What a .gguf file's header says: how many of something there are, the layers that it holds,
-    and the weights of each type. Cached, since reading a large vocabulary takes seconds.
+    """A .gguf file's header: its counts, its layers, and how many weights have each type. Cached,
+    since reading a large vocabulary takes seconds.
 
     Raises:
-        UnreadableError: it is no GGUF file, or ends before what its header promises.
+        UnreadableError: it is not a GGUF file, or ends earlier than its header says.
     """
     from gguf import GGUFReader
 
     class Bounded(GGUFReader):  # type: ignore[misc]
-        """The library would walk an array of 2^60 numbers that are not there."""
+        """A reader with a limit: the library would walk an array of 2^60 missing numbers."""
 
         def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **named: Any) -> Any:
             if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
@@ -145,8 +145,9 @@ def gguf_header(path: Path) -> tuple[dict[str, float], int, Counter[str]]:
 
 
 def _check_layers(counts: dict[str, float], layers: int) -> None:
-    """Check that a .gguf file holds the layers that it says. A tokenizer alone has none, one file
-    of several not all; those that draft for the others may have been left out, or not counted.
+    """Check that a .gguf file has the layers that it says. A file with only a tokenizer has none,
+    one of several files has only some; layers that draft for the others may be missing or not
+    counted.
     """
     _check_numbers("", counts)
     asked, drafting = counts.get("block_count", layers), counts.get("nextn_predict_layers", 0)

@@ -1,7 +1,7 @@
 """Decides from configurations and tokenizers whether one model can draft for another.
 
-Draft and target exchange the tokens that both have (`translation.py`). A draft may lack some, which
-it then never proposes, as long as it has most of what the target writes.
+Draft and target exchange the tokens that both have (`translation.py`). A draft may lack tokens,
+which it then never proposes, as long as it has most of those that the target writes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from draftbench.models.check_result import (
 from draftbench.models.source import ModelSource
 from draftbench.models.translation import rows_of, shared_tokens
 
-# The share of what the target writes that a draft must have: of what it lacks nothing is accepted.
+# The share of the target's output that a draft must have in its vocabulary.
 LEAST_SHARED = 0.5
 # llama.cpp compares token texts from this id on: the ones before are usually control tokens.
 FIRST_REGULAR = 5
-# Lines of a chat template that are compared: the time grows at least with their square.
+# How many lines of a chat template are compared: the time grows at least with their square.
 MOST_LINES = 1000
 # Endings of the names of architectures that write text, and of those that judge it.
 _WRITES = ("ForCausalLM", "LMHeadModel", "WithLMHead")
@@ -42,15 +42,14 @@ def check_pair(
 
     Raises:
         PairError: the draft has less than half of the tokens that occur in the traffic.
-        ModelError: a configuration or tokenizer cannot be loaded, or the draft is no model that
-            writes text.
+        ModelError: a configuration or tokenizer cannot be loaded, or the draft does not write text.
     """
     check_writes(draft)
     facts = pair_facts(target, draft, traffic)
     refusal = refusal_of(facts)
     if refusal is not None:
         raise PairError(
-            refusal,
+            f"`{draft.name}` cannot draft for `{target.name}`: {refusal}",
             hint="take a draft of the target's family and generation, or `ngram` (no model)",
         )
     return caveats_of(facts)
@@ -82,7 +81,7 @@ def pair_facts(
 
 
 def covers(facts: PairFacts) -> bool | None:
-    """Whether the draft has what the target writes; None: that takes traffic to tell."""
+    """Whether the draft has the tokens that the target writes; None: only traffic can tell."""
     traffic, all_tokens = facts.vocabulary.traffic, facts.vocabulary.all_tokens
     if traffic is None:
         return True if all_tokens.same_text >= LEAST_SHARED else None
@@ -90,16 +89,15 @@ def covers(facts: PairFacts) -> bool | None:
 
 
 def refusal_of(facts: PairFacts) -> str | None:
-    """Why the draft cannot draft for the target: it must have what the target writes."""
+    """Why the draft cannot draft for the target: it lacks too much of what the target writes."""
     traffic = facts.vocabulary.traffic
     if traffic is None or covers(facts):
         return None
-    has = f"it has only {traffic.same_text:.0%} of the traffic's tokens"
-    return f"`{facts.draft}` cannot draft for `{facts.target}`: {has}"
+    return f"it has only {traffic.same_text:.0%} of the traffic's tokens"
 
 
 def caveats_of(facts: PairFacts) -> tuple[str, ...]:
-    """What differs in a pair that can work together, and what follows from it."""
+    """Differences in a pair that can work together, and their consequences."""
     caveats, words = [], facts.vocabulary
     if lacking := words.target_tokens - words.shared:
         bound = ""
@@ -143,7 +141,7 @@ def caveats_of(facts: PairFacts) -> tuple[str, ...]:
 
 
 def check_writes(source: ModelSource) -> None:
-    """Raise a ModelError where a checkpoint is no causal language model."""
+    """Raise a ModelError if a checkpoint is not a causal language model."""
     if obstacle := writing_obstacle(source):
         raise ModelError(
             obstacle,
@@ -152,8 +150,8 @@ def check_writes(source: ModelSource) -> None:
 
 
 def writing_obstacle(source: ModelSource) -> str | None:
-    """Why a checkpoint cannot write text token by token, by the architecture it was saved as; None
-    where it can. transformers would build a causal model from it without complaint.
+    """Why a checkpoint cannot write text token by token, judged by the architecture it was saved
+    as; None if it can. transformers would build a causal model from it without complaint.
     """
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -173,7 +171,7 @@ def writing_obstacle(source: ModelSource) -> str | None:
 
 
 def context_length_of(source: ModelSource) -> int | None:
-    """Tokens of context; None for a recurrent model, which has no such limit."""
+    """The context length in tokens; None for a recurrent model, which has no such limit."""
     context: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
     return context
 

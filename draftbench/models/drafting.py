@@ -1,7 +1,7 @@
-"""How an engine drafts: an entry of `--drafts` → the flags or fields of each engine.
+"""How an engine drafts: turns an entry of `--drafts` into each engine's flags or fields.
 
-`sweep` starts servers with them, `export` writes them, and `check` names them for a pair. Those of
-vLLM and llama.cpp were tried; those of SGLang and TensorRT-LLM come from their sources.
+`sweep` starts servers with them, `export` writes them, and `check` names them for a pair. vLLM's
+and llama.cpp's were tried; SGLang's and TensorRT-LLM's come from their source code.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from draftbench.safe_files import UnreadableError, read_limited
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
 _WITHOUT_WEIGHTS: dict[str, Method] = {LOOKUP: "ngram", "mtp": "mtp", "suffix": "suffix"}
 _WITH_WEIGHTS: dict[str, Method] = {"eagle3": "eagle3", "dflash": "dflash"}
-# By which methods an engine drafts.
+# The methods by which each engine drafts.
 METHODS: dict[str, tuple[Method, ...]] = {
     "vllm": get_args(Method),
     "llama.cpp": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
     "sglang": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
     "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp"),
 }
-# What drafts where the prompt lookup of a stack finds nothing.
+# What drafts in a stack when its prompt lookup finds nothing.
 STACKABLE: tuple[Method, ...] = ("draft-model", "eagle3", "mtp")
 # The engines that try prompt lookup before it: llama.cpp in this order, whatever order its
 # --spec-type names (common/speculative.cpp). vLLM takes one method (issue 46977 asks for more).
 STACKING = ("llama.cpp",)
-# What makes the .gguf file of a head.
+# The program that makes a head's .gguf file.
 CONVERT_HEAD = "llama.cpp's `convert_hf_to_gguf.py HEAD --target-model-dir TARGET`"
 _TAKES_FLAGS = ("llama.cpp", "sglang")
 _MOST_RAW_BYTES = 64 << 10
@@ -50,7 +50,7 @@ _RAW_HINT = (
     "spec:FILE.json holds vLLM's speculative configuration, or flags of llama.cpp or SGLang with "
     'their values; "{k}" stands for the draft length'
 )
-# What --speculative-config may hold, by the fields of vllm/config/speculative.py.
+# The fields that --speculative-config may have (vllm/config/speculative.py).
 VLLM_FIELDS_OF = "0.32"
 VLLM_FIELDS = (
     *("num_speculative_tokens", "model", "method", "revision", "code_revision", "quantization"),
@@ -68,7 +68,7 @@ VLLM_FIELDS = (
 
 @dataclass(frozen=True)
 class Speculation:
-    """How a server drafts, and how many tokens a round."""
+    """How a server drafts, and how many tokens per round."""
 
     method: Method
     model: str | None  # the draft's weights; None where it has none
@@ -110,7 +110,7 @@ def parsed(draft: str) -> tuple[Method, str]:
 
 
 def draft_name(draft: str) -> str:
-    """What a run calls an entry of `--drafts`: the short name of its model, after its method."""
+    """A run's name for an entry of `--drafts`: its method, then the short name of its model."""
     if beneath := draft_of_stack(draft):
         return STACK + draft_name(beneath)
     method, model = parsed(draft)
@@ -127,10 +127,11 @@ def speculation_of(
     mode: DraftingMode = DraftingMode.GREEDY,
     held: str | None = None,
 ) -> Speculation:
-    """How an entry of `--drafts` drafts; `held` is what its `spec:FILE.json` held when it was read.
+    """How an entry of `--drafts` drafts; `held` is the content of its `spec:FILE.json` when it was
+    read.
 
     Raises:
-        UsageError: the model is missing, or the file is no JSON object.
+        UsageError: the model is missing, or the file is not a JSON object.
     """
     method, rest = parsed(draft)
     if method == "raw":
@@ -152,8 +153,8 @@ def _raw(file: str, held: str | None) -> dict[str, Any]:
 
 
 def check_method(engine: str, speculation: Speculation) -> None:
-    """Raise an EngineError where an engine lacks this method of drafting, a UsageError where it
-    cannot draft as a `spec:FILE.json` says.
+    """Raise an EngineError if an engine lacks this method of drafting, a UsageError if it cannot
+    draft as a `spec:FILE.json` says.
     """
     methods = METHODS[engine]
     if speculation.method not in methods:
@@ -175,7 +176,7 @@ def check_method(engine: str, speculation: Speculation) -> None:
 
 
 def check_stack(engine: str, speculation: Speculation) -> None:
-    """Raise an EngineError where an engine does not look up before it drafts."""
+    """Raise an EngineError if an engine cannot look up before it drafts."""
     if speculation.stacked and engine not in STACKING:
         method = speculation.method
         raise EngineError(
@@ -185,8 +186,8 @@ def check_stack(engine: str, speculation: Speculation) -> None:
 
 
 def doubtful_fields(engine: str, speculation: Speculation) -> list[str]:
-    """A sentence for each field of a speculative configuration that the version of vLLM known here
-    does not have. Other versions have others, so it is no error.
+    """A sentence for each field of a speculative configuration that is unknown to the version of
+    vLLM known here. Other versions have other fields, so it is not an error.
     """
     if engine != "vllm":
         return []
@@ -199,9 +200,7 @@ def doubtful_fields(engine: str, speculation: Speculation) -> list[str]:
 
 
 def vllm_fields(speculation: Speculation) -> dict[str, Any]:
-    """The fields of vLLM's `--speculative-config`. Where it translates tokens, drafts are
-    greedy.
-    """
+    """The fields of vLLM's `--speculative-config`. If it translates tokens, it drafts greedily."""
     length = {"num_speculative_tokens": speculation.k}
     if speculation.method == "raw":
         fields = length | _passed_through(speculation)
@@ -236,8 +235,8 @@ def vllm_fields(speculation: Speculation) -> dict[str, Any]:
 
 
 def llama_cpp_flags(speculation: Speculation) -> list[str]:
-    """llama-server's flags for drafting, since their renaming in April 2026: k tokens in every
-    round, however sure the draft is; prompt lookup takes n-grams of one size.
+    """llama-server's flags for drafting since they were renamed in April 2026: k tokens in every
+    round, however sure the draft is; prompt lookup uses n-grams of one size.
     """
     if speculation.method == "raw":
         return _passed_flags(speculation)
@@ -257,8 +256,8 @@ def llama_cpp_flags(speculation: Speculation) -> list[str]:
 
 
 def sglang_flags(speculation: Speculation) -> list[str]:
-    """SGLang's flags for drafting: a chain of k tokens, where SGLang could draft a tree. A draft's
-    quantization is always written out: by default it is the target's.
+    """SGLang's flags for drafting a chain of k tokens, though SGLang could draft a tree. A draft's
+    quantization is always written out, since its default is the target's.
     """
     if speculation.method == "raw":
         return _passed_flags(speculation)
@@ -284,7 +283,7 @@ def sglang_flags(speculation: Speculation) -> list[str]:
 
 
 def tensorrt_llm_fields(speculation: Speculation) -> dict[str, Any]:
-    """The fields of TensorRT-LLM's `speculative_config`. Its prompt lookup by default takes the
+    """The fields of TensorRT-LLM's `speculative_config`. By default its prompt lookup takes the
     oldest match in the texts of all requests.
     """
     length = {"max_draft_len": speculation.k}
@@ -302,32 +301,32 @@ def tensorrt_llm_fields(speculation: Speculation) -> dict[str, Any]:
 
 
 def transformers_arguments(*, two_tokenizers: bool = False) -> str:
-    """The arguments of `generate` for a draft; vocabularies that differ need both tokenizers."""
+    """The arguments of `generate` for a draft; different vocabularies need both tokenizers."""
     both = ", tokenizer=tokenizer, assistant_tokenizer=draft_tokenizer" if two_tokenizers else ""
     return f"assistant_model=draft{both}"
 
 
 def fewest_drafted(engine: str | None, draft: str, shortest: int) -> int:
-    """The smallest k at which an engine looks up and drafts: prompt lookup of llama.cpp proposes no
-    fewer tokens than its n-gram has.
+    """The smallest k at which an engine's prompt lookup drafts: llama.cpp's never proposes fewer
+    tokens than its n-gram has.
     """
     looks_up = Candidate(draft=draft).looks_up
     return shortest if engine == "llama.cpp" and looks_up else 1
 
 
 def too_short(fewest: int) -> str:
-    """Why nothing is drafted at a k below the fewest."""
+    """Why nothing is drafted at a k below `fewest_drafted`."""
     return f"llama.cpp's prompt lookup proposes no fewer tokens than its n-gram has ({fewest})"
 
 
 def revision_flags(model: str, flag: str) -> tuple[str, list[str]]:
-    """A model without its `@revision`, and the flags for that revision."""
+    """A model's name without its `@revision`, and the flags for that revision."""
     name, revision = split_revision(model)
     return name, [] if revision is None else [flag, revision]
 
 
 def _passed_through(speculation: Speculation) -> dict[str, Any]:
-    """The content of `spec:FILE.json`, with the draft length in place of `{k}`."""
+    """The content of `spec:FILE.json` with `{k}` replaced by the draft length."""
     return {
         name: speculation.k if value == "{k}" else value
         for name, value in (speculation.raw or {}).items()

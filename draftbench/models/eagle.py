@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 
 from draftbench.decoder.eagle import EagleHead, EagleShape
@@ -66,9 +65,12 @@ def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
         return
     try:
         shape = shape_of(raw, text.num_hidden_layers)
-    except StrictDataclassError as error:
-        reason = str(error).splitlines()[-1].partition("Error: ")[2]
-        yield f"its layer cannot be built from its config.json: {reason}"
+        if shape.layer.rope_parameters["rope_type"] in _ROTARY:
+            rotary_of(shape)
+    # Anyone may have written the configuration, and code that builds from it raises anything.
+    except Exception as error:
+        reason = str(error).strip().rpartition("\n")[2].rpartition("Error: ")[2]
+        yield f"its layer cannot be built from its config.json: {reason or type(error).__name__}"
         return
     tensors = _by_name(head)
     wanted, optional = _sizes(shape, text.hidden_size, text.vocab_size)
@@ -253,7 +255,7 @@ def _wrong_ids(tensors: Mapping[str, Tensor], drafted: int, vocabulary: int) -> 
     """What is wrong with the target's ids of the tokens that a head drafts."""
     if (offsets := tensors.get("d2t")) is None or offsets.shape != (drafted,):
         return
-    ids = torch.arange(drafted) + offsets.long()
+    ids = torch.arange(drafted) + offsets
     outside = ids[(ids < 0) | (ids >= vocabulary)]
     if len(outside):
         yield f"its d2t leads to token {int(outside[-1])}, and the target has {vocabulary}"

@@ -1,10 +1,10 @@
-"""The serving engines: their names, which pairs each takes, and with which options.
+"""The serving engines: their names, which pairs each accepts, and with which options.
 
-The table `ENGINE_RULES` serves `check`, which answers for a pair, and `export`, which writes the
-configuration: of vLLM's draft models, SGLang's STANDALONE, llama.cpp's `draft-simple`,
-TensorRT-LLM's Draft_Target and transformers' assisted generation. `sources` names the version that
-each rule was read from. Whether an engine supports an architecture at all, and which version is
-installed, is not known here.
+`check` uses the table `ENGINE_RULES` to judge a pair, `export` to write the configuration for
+vLLM's draft models, SGLang's STANDALONE, llama.cpp's `draft-simple`, TensorRT-LLM's Draft_Target
+and transformers' assisted generation. `sources` names the version in which each rule was read. The
+table does not know whether an engine supports an architecture at all, nor which version is
+installed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from draftbench.models.drafting import (
     vllm_fields,
 )
 
-# The engines that draftbench can start, as commands and records name them.
+# The engines that draftbench can start, by their names in commands and records.
 STARTED = ("vllm", "llama.cpp", "sglang")
-# The servers that it can measure on.
+# The servers that draftbench can measure on.
 DRIVEN = (*STARTED, "openai")
 # llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE.
 LLAMA_CPP_ROWS = 128
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a rule was read, and with which version it was tried."""
+    """Where a rule was read, and in which version it was tried."""
 
     rule: str
     read: str  # version and file
@@ -48,11 +48,11 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class EngineRules(msgspec.Struct, frozen=True):
-    """A serving engine: its configuration, and the rules by which it takes a pair."""
+    """A serving engine: its configuration, and its rules for accepting a pair."""
 
     name: str
     form: str  # what the exported configuration is written for
-    # How it samples where a request does not say; None: the configuration says, or it is unknown.
+    # How it samples if a request does not say; None: the configuration says, or it is unknown.
     sampling: str | None
     short_context: str  # what it does if the draft's context ends at {} tokens, the target's at {}
     own_draft: str  # the option for a target that carries its own draft
@@ -73,8 +73,8 @@ class EngineRules(msgspec.Struct, frozen=True):
 
 
 def engine_called(name: str) -> str:
-    """An engine's name, however it is written (`llamacpp`, `vLLM`, `tensorrt_llm`); any other name
-    as it is.
+    """An engine's name from any spelling (`llamacpp`, `vLLM`, `tensorrt_llm`); other names
+    unchanged.
     """
 
     def letters(text: str) -> str:
@@ -103,17 +103,15 @@ def engine_answers(facts: PairFacts) -> tuple[EngineAnswer, ...]:
 
 
 def shorter_context(engine: EngineRules, target: int | None, draft: int | None) -> str | None:
-    """What an engine does with a draft whose context is shorter than the target's; None if it is
-    not shorter.
-    """
+    """What an engine does if the draft's context is shorter than the target's; None if not."""
     if draft is None or (target is not None and draft >= target):
         return None
     return engine.short_context.format(draft, "no limit" if target is None else target)
 
 
 def refusal_of(engine: EngineRules, target: int, draft: int, *, translated: bool) -> str | None:
-    """Why an engine refuses vocabularies of these sizes, or in which some tokens have to be
-    `translated`; None if it takes them.
+    """Why an engine refuses vocabularies of these sizes, or some of whose tokens must be
+    `translated`; None if it accepts them.
     """
     other = "some tokens have other ids in the draft, or are not in it" if translated else ""
     findings = _size_findings(target, draft)
@@ -125,7 +123,7 @@ def refusal_of(engine: EngineRules, target: int, draft: int, *, translated: bool
 
 
 def drafting_option(engine: str, speculation: Speculation) -> str:
-    """What to pass to an engine that is started, so that it drafts in this way."""
+    """What to pass to an engine at its start so that it drafts like this."""
     match engine:
         case "vllm":
             fields = json.dumps(vllm_fields(speculation), separators=(",", ":"))
@@ -151,12 +149,12 @@ def _llama_cpp_option(facts: PairFacts, special: bool) -> str:
 
 
 def _drafting(draft: str, *, translated: bool = False) -> Speculation:
-    """With a draft model, one token a round."""
+    """With a draft model, one token per round."""
     return Speculation("draft-model", draft, 1, translated=translated)
 
 
 def _size_findings(target: int, draft: int) -> dict[str, str]:
-    """The part of `_findings` that follows from the sizes of two vocabularies."""
+    """The `_findings` from the sizes of two vocabularies."""
     apart, sizes = abs(target - draft), f"{target} and {draft}"
     return {
         "other_size": sizes if apart else "",
@@ -165,7 +163,7 @@ def _size_findings(target: int, draft: int) -> dict[str, str]:
 
 
 def _findings(pair: PairFacts) -> dict[str, str]:
-    """What differs in a pair, by the names that rules use; empty where the two agree."""
+    """Differences in a pair by the names that the rules use; empty where the two agree."""
     words, target, draft = pair.vocabulary, pair.target_tokenizer, pair.draft_tokenizer
     # The draft may know additional tokens.
     tokenizer = words.first_difference or words.first_missing or words.first_unreadable

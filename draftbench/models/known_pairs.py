@@ -1,7 +1,7 @@
-"""A target's name → the heads and drafts that people pair with it.
+"""The heads and drafts that people pair with a target, by the target's name.
 
-Tables of what is in use, from sources that they name, and no judgement of what is fast. They know
-names only: sizes and vocabularies are read elsewhere, from the models' own files.
+The tables list what is in use, with sources, and do not judge what is fast. They contain only
+names: sizes and vocabularies are read elsewhere, from the models' own files.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import msgspec
 
 from draftbench.models.check_result import OwnDraft, Works
 
-# What follows a model's name where its weights are stored otherwise; a head fits those too.
+# Endings of a model's name if its weights are stored in another way; a head fits these models too.
 _STORED = (
     r"(?:[-_.](?:fp8|bf16|(?:nv|mx)?fp4|awq|gptq|mlx|int\d|w\d+a\d+|\dbit|i?q\d\w*|quantized|dynamic"
     r"|gguf))*"
 )
-# How some name Meta's models before the family.
+# What some put before the family's name in the names of Meta's models.
 _MAKER = "(?:meta-)?"
 
 
 class KnownPairing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the table: `draft` None where nothing is paired, with the reason in `note`.
+    """A row of the table: `draft` is None if there is no pairing, with the reason in `note`.
 
-    `billions` of parameters are None unless they were counted. `date` is the source's own.
+    `billions` of parameters are None unless they were counted. `date` is the source's.
     """
 
     target: str
@@ -43,8 +43,8 @@ class KnownPairing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KnownHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A head that was published for a target.
 
-    `target` and `head` are hub ids, `method` is what reads the head, `k` the draft length that its
-    source uses; `date` is the source's own.
+    `target` and `head` are hub ids, `method` is the head's kind, `k` the draft length that the
+    source uses; `date` is the source's.
     """
 
     target: str
@@ -56,11 +56,11 @@ class KnownHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SuggestedDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A row held against the models themselves.
+    """A row of the table, checked with the models themselves.
 
-    `share` is the draft's part of the target's active parameters, of a mixture those that one token
-    uses. `obstacles` say why the pair cannot work, `caveats` what to know where it does.
-    `unchecked` says why neither was looked at.
+    `share` is the draft's size in parts of the target's active parameters (in a mixture, those that
+    one token uses). `obstacles` say why the pair cannot work, `caveats` what to know if it can.
+    `unchecked` says why neither was checked.
     """
 
     pairing: KnownPairing  # the row of the table
@@ -74,7 +74,7 @@ class SuggestedDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suggestion(msgspec.Struct, frozen=True):
-    """The answer of `suggest`; no proposals where the target is not in the table."""
+    """The answer of `suggest`; without proposals if the target is not in the table."""
 
     target: str
     parameters: int | None
@@ -107,7 +107,7 @@ def table() -> _Table:
 
 @cache
 def heads() -> tuple[date, tuple[KnownHead, ...]]:
-    """Every known head, and the day on which they were looked up."""
+    """Every known head, and the day they were looked up."""
     known = msgspec.convert(_read("known_heads.yaml"), _Heads)
     return known.checked, tuple(
         msgspec.structs.replace(head, source=each.source, date=each.date)
@@ -124,7 +124,7 @@ def _read(name: str) -> Any:
 
 
 def heads_of(target: str) -> tuple[KnownHead, ...]:
-    """The heads for a target's path or hub id, however its weights are stored."""
+    """The heads for a target's path or hub id, in whatever way its weights are stored."""
     _, known = heads()
     return tuple(
         head
@@ -134,7 +134,7 @@ def heads_of(target: str) -> tuple[KnownHead, ...]:
 
 
 def pairings_of(target: str) -> tuple[KnownPairing, ...]:
-    """The rows for a target's path or hub id; none where it is not known, or a draft itself."""
+    """The rows for a target's path or hub id; none if it is unknown or is itself a draft."""
     if re.search(r"draft|-assistant", _short(target), re.IGNORECASE):
         return ()
     return tuple(row for row in table().pairings if re.search(row.name, _short(target)))

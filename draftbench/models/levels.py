@@ -1,6 +1,6 @@
-"""What each quantization level means, what it costs on a GPU and what serving engines call it.
+"""What each quantization level means, what it costs on a GPU, and what serving engines call it.
 
-A level's bytes are in `memory.LEVELS`, its layers and kernels in `decoder.quantized_linear`.
+Its bytes are in `memory.LEVELS`, its layers and kernels in `decoder.quantized_linear`.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ LEVEL_FACTS = {
 
 
 def level_facts(level: str) -> Level:
-    """The row of a level; for weights that are stored quantized (`gptq-int4`), that of `none`."""
+    """A level's row; for weights that are stored quantized (`gptq-int4`), the row of `none`."""
     return LEVEL_FACTS.get(level, LEVEL_FACTS["none"])
 
 
 def made_by(engine: str, level: str) -> str | None:
-    """An engine's name for a level that it can make while loading; None where it cannot."""
+    """An engine's name for a level that it can make while loading; None if it cannot."""
     return level_facts(level).made_by.get(engine)

@@ -1,4 +1,4 @@
-"""Loads the layers that a target carries to draft for itself, where transformers runs them."""
+"""Loads the layers with which a target drafts for itself, if transformers runs them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Finds out whether a target carries layers that draft for it (multi-token prediction), and which
 engines use them.
 
-config.json says so by a count of layers, else its model type does, and without a file the model's
-name. The file is read as it is, since transformers fills in what it does not say. Model types are
-those of vLLM 0.32 (`hf_config_override`), SGLang 0.5.23 (`_config_draft_model`) and transformers
-5.23, whose `generate` refuses every other and models with recurrent state; those of llama.cpp and
-TensorRT-LLM were not read.
+A count of layers in config.json tells, else its model type, and without the file the model's name.
+The file is read without transformers, which would fill in defaults. Model types come from vLLM 0.32
+(`hf_config_override`), SGLang 0.5.23 (`_config_draft_model`) and transformers 5.23, whose
+`generate` refuses all others and models with recurrent state. Those of llama.cpp and TensorRT-LLM
+were not read.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 from draftbench.models.check_result import OwnDraft
 from draftbench.models.engine_rules import ENGINE_RULES
 
-# Fields of config.json that count the layers, at its top or one part down.
+# Fields of config.json that count the layers, at the top or one level down.
 FIELDS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 _ALL, _SERVERS, _NOT_READ = "vllm sglang transformers", "vllm sglang", "llama.cpp tensorrt-llm"
 
 
 class Family(NamedTuple):
-    """Models that carry layers which draft for them."""
+    """A family of models that carry layers which draft for them."""
 
     types: str  # model types, separated by spaces
     engines: str  # the engines that use the layers, separated by spaces

@@ -1,8 +1,8 @@
 """Checkpoints whose weights are stored quantized: GPTQ, AWQ, bitsandbytes, GGUF and others.
 
-What such a checkpoint is stored as counts as a level (`gptq-int4`). transformers' quantizers load
-it. The type of a layer's weights after a pass shows whether it computes with the stored weights or
-unpacked them; unpacked weights have the right acceptance, but cost what the unquantized model does.
+The stored form counts as a level (`gptq-int4`). transformers' quantizers load it. The type of a
+layer's weights after a pass shows whether it computes with the stored weights or unpacked them.
+Unpacked weights have the right acceptance but cost as much as the unquantized model.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMATS = {
     # Stays packed only with kernels that transformers would download at run time.
     "gguf": Format(("gguf",), False),
 }
-# Any other format is left to transformers, which names the missing package. It counts as unpacked.
+# Other formats are left to transformers, which names a missing package. They count as unpacked.
 OTHER = Format((), False)
 
 
@@ -80,7 +80,7 @@ def missing_packages(level: str) -> list[str]:
 
 
 def stored_bytes(source: ModelSource) -> int | None:
-    """Bytes of the weight files; None where they are on a hub."""
+    """Bytes of the weight files; None if they are on the hub."""
     if not source.local:
         return None
     path = Path(source.spec).expanduser()
@@ -89,7 +89,7 @@ def stored_bytes(source: ModelSource) -> int | None:
 
 
 def stored_expert_bytes(source: ModelSource) -> int | None:
-    """Bytes of the routed experts in the weight files; None where they are on a hub."""
+    """Bytes of the routed experts in the weight files; None if they are on the hub."""
     if not source.local:
         return None
     if source.spec.endswith(".gguf"):
@@ -102,10 +102,10 @@ def stored_expert_bytes(source: ModelSource) -> int | None:
 
 
 class StoredLinear(nn.Module):
-    """Wraps a layer with stored weights that a library made.
+    """Wraps a library's layer with stored weights.
 
-    The layer is held where `nn.Module` does not look, so that nothing replaces it and its tensors
-    do not count as plain weights.
+    `nn.Module` does not see the layer, so that nothing replaces it and its tensors do not count as
+    plain weights.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -136,7 +136,7 @@ class StoredLinear(nn.Module):
 def load_stored(
     source: ModelSource, level: str, dtype: torch.dtype, device: str
 ) -> tuple[Any, list[StoredLinear]]:
-    """The model, and its layers with stored weights: none if all were unpacked while loading.
+    """The model and its layers with stored weights, none if loading unpacked them all.
 
     Raises:
         ModelError: a package is missing, or the weights cannot be loaded or run here.
@@ -177,7 +177,7 @@ def load_stored(
 
 
 def tensor_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor, or of those that a tensor of torchao's is made of."""
+    """Bytes of a tensor, or of those inside one of torchao's."""
     if type(tensor.data) is Tensor:
         return tensor.nbytes
     made_of: Any = tensor
@@ -195,7 +195,7 @@ def _is_stored(layer: nn.Module) -> bool:
 
 
 def _kind(method: str, facts: Mapping[str, Any]) -> str | None:
-    """The weights' type by the configuration, which anyone may have written."""
+    """The weights' type according to the configuration, which anyone may have written."""
     bits, kind = facts.get("bits"), None
     if method == "bitsandbytes":
         kind = "int8" if facts.get("load_in_8bit") else facts.get("bnb_4bit_quant_type")
@@ -219,7 +219,7 @@ def _kind(method: str, facts: Mapping[str, Any]) -> str | None:
 
 
 def _gguf_kind(path: Path) -> str | None:
-    """The quantized type that most weights of a GGUF file have."""
+    """The quantized type of most of a GGUF file's weights."""
     *_, sizes = gguf_header(path)
     quantized = Counter({k: n for k, n in sizes.items() if k not in ("f64", "f32", "f16", "bf16")})
     return quantized.most_common(1)[0][0] if quantized else None

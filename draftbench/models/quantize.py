@@ -1,8 +1,8 @@
-"""Builds a runner from a model at a quantization level, and counts the bytes of its real types.
+"""Builds a runner from a model at a quantization level, and counts the bytes that it really takes.
 
 A level without a fast kernel on this device is refused, or simulated on request: rounded weights
-give the right acceptance, but say nothing about cost. What each level means is in `levels`;
-checkpoints that are stored quantized are the subject of `prequantized`.
+give the right acceptance but say nothing about cost. `levels` explains each level; `prequantized`
+deals with checkpoints that are stored quantized.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LEAST_COSINE_FLOAT32 = 0.999
 PROBE_TOKENS = 12
 # On two cores with AVX2, from `scripts/bench_layouts.py`.
 _ONCE = (
-    "its weights are held in one layout, for want of memory or because of `--one-layout`: on two "
+    "its weights are kept in one layout, for lack of memory or because of `--one-layout`: on two "
     "cores with AVX2"
 )
 ONE_LAYOUT = f"{_ONCE} a pass over several tokens then took up to 1.7 steps instead of 1.2"
@@ -60,7 +60,7 @@ ONE_LAYOUT_INT4 = f"{_ONCE} a pass over five tokens then took 1.4, a prompt 2 ti
 
 @dataclass(frozen=True)
 class Build:
-    """In what form a model is to run."""
+    """The form in which a model should run."""
 
     dtype: torch.dtype
     level: str
@@ -103,8 +103,8 @@ def level_table(device: str) -> tuple[LevelRow, ...]:
 
 
 def check_level(level: str, device: str, *, simulate: bool) -> bool:
-    """Whether a level has a fast kernel here. A level of stored weights has one if its library
-    computes with them as they are.
+    """Whether a level has a fast kernel here. Stored weights have one if their library computes
+    with them without unpacking.
 
     Raises:
         ModelError: unknown level, no kernel and not to be simulated, or a model over several GPUs,
@@ -213,8 +213,8 @@ def build_runner(source: ModelSource, build: Build, draft: str | None) -> tuple[
 
 
 def _where_loaded(source: ModelSource, build: Build) -> str:
-    """Where the weights are loaded: on the CPU if a GPU has no room for them as they are stored,
-    since quantized layer by layer they may fit.
+    """Where to load the weights: on the CPU if they do not fit on the GPU as they are stored, since
+    they may fit once they are quantized, layer by layer.
     """
     if build.device in ("cpu", "auto") or kernel_of(build.level, build.device) is None:
         return build.device
@@ -223,7 +223,7 @@ def _where_loaded(source: ModelSource, build: Build) -> str:
 
 
 def check_level_goes_with(source: ModelSource, stored: str | None, build: Build) -> None:
-    """Raise a ModelError if a checkpoint and type cannot have the level that is asked for."""
+    """Raise a ModelError if this checkpoint in this type cannot have the requested level."""
     if stored is not None and build.level not in ("none", stored):
         raise ModelError(
             f"`{source.name}` is already quantized ({stored})",
@@ -243,9 +243,9 @@ def check_level_goes_with(source: ModelSource, stored: str | None, build: Build)
 
 
 def _copy_from_file(model: nn.Module) -> None:
-    """Copy the weights outside linear layers (embeddings, norms) out of the mapped file, of which
-    one piece would keep the whole in memory after the linear layers are packed. Experts, which are
-    stacked, are not copied: they are most of a model, and would be in memory twice meanwhile.
+    """Copy the weights outside linear layers (embeddings, norms) out of the mapped file: a single
+    piece of it would keep the whole file in memory after the linear layers are packed. Stacked
+    experts are not copied: they are most of a model, and would be in memory twice for a while.
     """
     for module in model.modules():
         if not isinstance(module, nn.Linear):
@@ -255,7 +255,7 @@ def _copy_from_file(model: nn.Module) -> None:
 
 
 def _least_rows(model: Any, build: Build) -> int:
-    """`Build.least_rows`, timed on the layers' matrices: the head alone is as large as several."""
+    """`Build.least_rows`, found by timing the layers' matrices; the head is as large as several."""
     if build.least_rows is not None or build.level != "none":
         return build.least_rows or 1
     matrices = [m for m in model.modules() if isinstance(m, nn.Linear)]
@@ -263,8 +263,8 @@ def _least_rows(model: Any, build: Build) -> int:
 
 
 def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, list[str]]:
-    """The Llama runner if it serves this model and agrees with transformers, else transformers'
-    forward pass; and its caveats.
+    """The Llama runner if it can run this model and agrees with transformers, else transformers'
+    forward pass; and caveats.
     """
     obstacle = llama_obstacle(model)
     # There has to be room for all linear layers twice, and for a third copy of that size: the other
@@ -309,11 +309,10 @@ def _fastest(source: ModelSource, model: Any, build: Build) -> tuple[Runner, lis
 def _caveats(
     source: ModelSource, runner: Runner, build: Build, draft: str | None, share: float
 ) -> list[str]:
-    """Caveats about layouts, about types that would be faster, and about weights that the level
-    does not cover.
+    """Caveats about layouts, faster types, and weights that the level does not cover.
 
     Raises:
-        ModelError: the level covers none.
+        ModelError: the level covers no weights.
     """
     caveats: list[str] = []
     on_cpu, level = build.device == "cpu", build.level
@@ -343,7 +342,7 @@ def _caveats(
 
 
 def covered(source: ModelSource, level: str, share: float) -> list[str]:
-    """A caveat where a level does not cover all linear weights.
+    """A caveat if a level does not cover all linear weights.
 
     Raises:
         ModelError: it covers none.
@@ -362,7 +361,7 @@ def linears(runner: Runner | Head) -> list[Any]:
 
 
 def layer_bytes(layer: Any) -> int:
-    """Bytes of one layer's weights, which a step reads."""
+    """Bytes of one layer's weights that a step reads."""
     if isinstance(layer, nn.Linear):
         return tensor_bytes(layer.weight)
     count: int = layer.weight_bytes
@@ -381,10 +380,10 @@ def facts_of_head(
     vocab_size: int,
     has_kernel: bool,
 ) -> ModelFacts:
-    """What there is to know of a loaded head that drafts for a target.
+    """What is recorded about a loaded head that drafts for a target.
 
     Args:
-        draft: the name that the run gives it.
+        draft: its name in the run.
         layer: the configuration of its layers.
     """
     weight_bytes, second_layout_bytes, share = counted(head)
@@ -409,10 +408,10 @@ def facts_of_head(
 
 def counted(runner: Runner | Head) -> tuple[int, int, float]:
     """Bytes of all weights, bytes of their second layouts, and the share of multiplied weights that
-    are of a quantized type or were rounded to one.
+    have a quantized type or were rounded to one.
 
-    Shared weights (a tied head) count once, and so do those that are held in two layouts. Experts
-    that are stacked in one tensor are multiplied too, but never quantized.
+    Shared weights (a tied head) count once, and so do weights in two layouts. Experts stacked in
+    one tensor are multiplied too, but never quantized.
     """
     others = list(runner.tensors())
     shared = {tensor.data_ptr(): tensor.nbytes for tensor in others}

@@ -1,8 +1,8 @@
 """Loads a model's configuration, tokenizer and weights through transformers.
 
-A model is named by a directory, a GGUF file or a hub id (`org/name`, `org/name@revision`). Weights
-come from safetensors or GGUF only, and no code from a checkpoint is run, unless the user allowed
-either by a flag.
+A model is a directory, a GGUF file or a hub id (`org/name`, `org/name@revision`). Unless the user
+allowed it by a flag, weights come only from safetensors or GGUF, and no code from a checkpoint
+runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from draftbench.safe_files import UnreadableError
 
 FINGERPRINT_BYTES = 1 << 20
 FINGERPRINTED = {".safetensors", ".gguf", ".json", ".jinja", ".model", ".bin"}
-# How the names of files begin or end that hold weights, or a tokenizer.
+# Beginnings or endings of the names of files with weights, or with a tokenizer.
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".gguf")
 _TOKENIZERS = ("tokenizer", "vocab", "spiece", "tekken", "tiktoken")
 SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
@@ -50,7 +50,7 @@ _LAYER = re.compile(r"(.+?)\.(\d+)\.")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model as the user named it, read only as far as it is asked for."""
+    """A model as the user named it; only what is asked for is read."""
 
     spec: str
     trust: Trust = field(default_factory=Trust)
@@ -62,7 +62,7 @@ class ModelSource:
 
     @property
     def on_hub(self) -> bool:
-        """Whether this names a model of the hub."""
+        """Whether this is a model on the hub."""
         return names_model(self.spec)
 
     @property
@@ -79,7 +79,7 @@ class ModelSource:
 
     @cached_property
     def lacks(self) -> tuple[str, ...]:
-        """Of weights and tokenizer what a folder with a configuration does not hold."""
+        """What a folder with a configuration lacks: weights, a tokenizer, or both."""
         if not self._path.is_dir():
             return ()
         files = [path.name for path in self._path.iterdir()]
@@ -90,7 +90,7 @@ class ModelSource:
         return tuple(what for what in held if not held[what])
 
     def _arguments(self) -> tuple[str, dict[str, Any]]:
-        """Where transformers loads it from, and with which keyword arguments."""
+        """Where transformers should load it from, and with which keyword arguments."""
         options: dict[str, Any] = {"trust_remote_code": self.trust.remote_code}
         refuse_missing(self.spec)
         if self.local:
@@ -117,7 +117,8 @@ class ModelSource:
 
     @cached_property
     def raw_config(self) -> dict[str, Any]:
-        """config.json, or what a GGUF file says, without the defaults that transformers fills in.
+        """config.json, or a GGUF file's equivalent, without the defaults that transformers fills
+        in.
 
         Raises:
             ModelError: nothing there, or not readable.
@@ -166,8 +167,7 @@ class ModelSource:
         return model.eval().requires_grad_(False)
 
     def load_mtp(self, model: Any) -> Any:
-        """The layers that a target of this checkpoint, which is loaded, carries to draft for
-        itself.
+        """The layers with which this checkpoint's target, already loaded, drafts for itself.
 
         Raises:
             ModelError: weights missing or damaged.
@@ -206,7 +206,7 @@ class ModelSource:
 
     @cached_property
     def multimodal(self) -> bool:
-        """Whether transformers builds it only together with what reads images."""
+        """Whether transformers can build it only together with the part that reads images."""
         from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
         kind = type(self.config)
@@ -217,7 +217,7 @@ class ModelSource:
         return together and not alone
 
     def stored_tensors(self) -> dict[str, torch.Tensor | None]:
-        """The tensors of its files by name, without storage; None where a file is not here.
+        """Its files' tensors by name, without storage; None if a file is not here.
 
         Raises:
             ModelError: a file is missing or cut.
@@ -230,7 +230,7 @@ class ModelSource:
         return stored
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors of its files, or of a head's .gguf file, by name, for what transformers does
+        """Its files' tensors, or those of a head's .gguf file, by name, for what transformers does
         not load.
 
         Raises:
@@ -265,12 +265,13 @@ class ModelSource:
         return tensors
 
     def check_weights(self) -> None:
-        """Refuse weights that cannot be loaded, by the headers of their files; reads none. Of a
-        quantized checkpoint and of a hub model, whose files come later, only names are compared.
+        """Refuse weights that cannot be loaded, judged by their files' headers; no weights are
+        read. For quantized checkpoints and hub models, whose files come later, only names are
+        compared.
 
         Raises:
-            ModelError: a file is missing or cut, its tensors are not those of the configuration, or
-                it reads images too, which no runner here does.
+            ModelError: a file is missing or cut, its tensors do not match the configuration, or the
+                model reads images too, which no runner here does.
         """
 
         def without_storage(where: str, **options: Any) -> Any:
@@ -304,8 +305,8 @@ class ModelSource:
             self._refuse_other_weights(model, report)
 
     def _refuse_other_weights(self, model: Any, report: Mapping[str, Any]) -> None:
-        """Raise a ModelError where transformers' report of loading says that weights were not those
-        of the model.
+        """Raise a ModelError if transformers' loading report says that the weights do not match the
+        model.
         """
         hint = "a file of the checkpoint is missing, or the configuration is another model's"
         if report["mismatched_keys"]:
@@ -325,8 +326,8 @@ class ModelSource:
         self._refuse_more_layers(model, report["unexpected_keys"])
 
     def _refuse_more_layers(self, model: Any, stored: Iterable[str]) -> None:
-        """Raise a ModelError if tensors of these names are of layers that a model does not have:
-        transformers would leave them out without a word.
+        """Raise a ModelError if some of these tensors belong to layers that the model does not
+        have: transformers would silently ignore them.
         """
         for asked, held in self._layers(model, stored):
             if held > asked and held - asked > self._drafting_layers:
@@ -339,8 +340,9 @@ class ModelSource:
 
     @staticmethod
     def _layers(model: Any, stored: Iterable[str]) -> list[tuple[int, int]]:
-        """How many layers each list of a model has, and of how many there are tensors; nothing of
-        lists without any, whose names transformers may change or nobody knows yet.
+        """How many layers each of a model's lists has, and for how many there are tensors. Lists
+        without any tensor are left out: transformers may rename them, or nobody knows their names
+        yet.
         """
         asked = {n: len(m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
         held: defaultdict[str, int] = defaultdict(int)
@@ -359,8 +361,8 @@ class ModelSource:
         return math.inf if own_draft.layers is None else own_draft.layers
 
     def _folder(self) -> Path:
-        """The model's folder or .gguf file; of a hub model the cache's folder, into which all but
-        the weights is fetched, so that every file can be checked before a library reads it.
+        """The model's folder or .gguf file; for a hub model the cache's folder, where everything
+        but the weights is fetched, so that every file can be checked before a library reads it.
         """
         where, options = self._arguments()
         if self.local:
@@ -376,7 +378,7 @@ class ModelSource:
         return Path(folder)
 
     def _load(self, what: str, loader: Any, **options: Any) -> Any:
-        """Read the checkpoint by a loader of transformers after its files were checked."""
+        """Read the checkpoint with one of transformers' loaders, after its files were checked."""
         quiet_libraries()
         if self.on_hub:
             hub_answers()
@@ -412,10 +414,11 @@ class ModelSource:
             ) from error
 
     def fingerprint(self) -> str:
-        """Hash of names, sizes and both ends of the model's files; for a hub model the commit.
+        """A hash of the names, sizes and both ends of the model's files; for a hub model the
+        commit.
 
-        A change in the middle of a file that keeps its size is not seen: reading all of a 70B model
-        once more to identify it would take minutes.
+        A change in the middle of a file that keeps its size goes unnoticed: reading all of a 70B
+        model again to identify it would take minutes.
         """
         if not self.local:
             return f"hub:{self.raw_config.get('_commit_hash') or 'unknown'}"
@@ -447,11 +450,11 @@ class ModelSource:
 
 
 def end_tokens(source: ModelSource) -> frozenset[int]:
-    """Token ids that end a response, by the model's configuration, its tokenizer and its generation
-    configuration together.
+    """The token ids that end a response, from the model's configuration, its tokenizer and its
+    generation configuration together.
 
     Raises:
-        ModelError: one of them names something that is no token id.
+        ModelError: one of them names something that is not a token id.
     """
     from transformers import GenerationConfig
 
@@ -480,8 +483,8 @@ def end_tokens(source: ModelSource) -> frozenset[int]:
 
 
 def _stored_tensors(folder: Path, *, complete: bool) -> dict[str, torch.Tensor | None]:
-    """Tensors in a folder's safetensors files by name, without storage; None where a file is not
-    there, and empty where there is no such file.
+    """The tensors in a folder's safetensors files by name, without storage; None if one of the
+    files is missing, empty if there are no such files.
 
     Raises:
         FileNotFoundError: a file is missing that must be there for the folder to be `complete`.
@@ -508,8 +511,8 @@ def _stored_tensors(folder: Path, *, complete: bool) -> dict[str, torch.Tensor |
 
 
 def _first_sentence(error: Exception) -> str:
-    """The first sentence of a library's error, since transformers adds advice for its users; all of
-    a torch error, whose reason comes last.
+    """The first sentence of a library's error, since transformers adds advice for its own users;
+    all of a torch error, whose reason comes last.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return f"{os.strerror(error.errno)}: {error.filename}"
@@ -519,7 +522,7 @@ def _first_sentence(error: Exception) -> str:
 
 
 def quiet_libraries() -> None:
-    """Keep the libraries' progress bars and notes off stderr, which belongs to the command."""
+    """Keep the libraries' progress bars and notes off stderr, which is the command's."""
     from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging as transformers_logging
 

@@ -1,7 +1,7 @@
-"""Which tokens of a target a draft has too, and a draft that speaks the target's ids.
+"""Finds which of a target's tokens a draft also has, and makes a draft use the target's ids.
 
-Tokens are the same if their strings are, whichever mark stands for the space before a word: so
-vLLM's `use_heterogeneous_vocab` maps them (v1/spec_decode/vocab_mapping.py of 0.32).
+Tokens are the same if their strings are, whichever mark stands for the space before a word, as in
+vLLM's `use_heterogeneous_vocab` (v1/spec_decode/vocab_mapping.py in 0.32).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def rows_of(source: ModelSource) -> int:
 
 
 def shared_tokens(target: ModelSource, draft: ModelSource) -> dict[int, int]:
-    """Target id → draft id of the tokens that both have; of ids with the same string the first."""
+    """Target id → draft id for the tokens that both have; the first of ids with the same string."""
     ours, theirs = map(_by_string, (target, draft))
     return {ours[string]: theirs[string] for string in ours.keys() & theirs.keys()}
 
@@ -33,12 +33,12 @@ def keeps_ids(target: ModelSource, draft: ModelSource) -> bool:
 
 
 def needs_translation(target: ModelSource, draft: ModelSource) -> bool:
-    """Whether the draft's ids or its rows, of which some may be padding, are not the target's."""
+    """Whether the draft's ids or rows, some of which may be padding, differ from the target's."""
     return rows_of(target) != rows_of(draft) or not keeps_ids(target, draft)
 
 
 def translated(runner: Runner, target: ModelSource, draft: ModelSource) -> Runner:
-    """A draft's runner as one that reads and continues the target's ids; itself if it does."""
+    """A draft's runner made to read and continue the target's ids; unchanged if it already does."""
     if not needs_translation(target, draft):
         return runner
     ends = draft.tokenizer.unk_token_id, draft.tokenizer.eos_token_id
@@ -47,8 +47,8 @@ def translated(runner: Runner, target: ModelSource, draft: ModelSource) -> Runne
 
 
 def widened(runner: Runner, rows: int) -> Runner:
-    """A draft of the target's ids as far as it has rows, where nothing else is known of a target
-    that uses up to `rows` of them.
+    """A draft that uses the target's ids as far as it has rows, if all that is known about the
+    target is that it uses up to `rows` ids.
     """
     if rows <= runner.vocab_size:
         return runner
@@ -56,7 +56,7 @@ def widened(runner: Runner, rows: int) -> Runner:
 
 
 def _by_string(source: ModelSource) -> dict[str, int]:
-    """The ids of a vocabulary by their strings, without those that have no row."""
+    """A vocabulary's ids by their strings, without ids that have no row."""
     probe = source.tokenizer.tokenize(" a")[:1]
     mark = probe[0][:-1] if probe and probe[0][1:] and probe[0].endswith("a") else ""
     spaces = (mark,) if mark.strip() else _SPACES
@@ -66,6 +66,6 @@ def _by_string(source: ModelSource) -> dict[str, int]:
 
 
 def _spaced(word: str, spaces: tuple[str, ...]) -> str:
-    """A token whose leading space, however it is written, is a space."""
+    """A token with its leading space, however it is written, as a plain space."""
     space = next((mark for mark in spaces if word.startswith(mark)), "")
     return f" {word.removeprefix(space)}" if space else word

@@ -127,10 +127,6 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
     for each in timed_runs(run, run.decodes_by_concurrency.get(concurrency, ())):
         of_group = groups.setdefault((each.row.block, each.row.k), {})
         of_group.setdefault(each.row.key, []).append(each)
-    sums = {
-        group: {key: _sums(runs) for key, runs in by_key.items()}
-        for group, by_key in groups.items()
-    }
     measured = {}
     for (block, k), by_key in groups.items():
         baseline = groups.get((block, 0), {})
@@ -139,7 +135,7 @@ def measurements(run: Run, concurrency: int = 1) -> dict[tuple[Candidate, int], 
         if k == 0 or candidate is None or not both:
             continue
         # [responses, with and without, tokens and seconds of decoding and of prefills]
-        table = np.array([[sums[block, side][key] for side in (k, 0)] for key in both])
+        table = np.array([[_sums(runs[key]) for runs in (by_key, baseline)] for key in both])
         with_prefills = np.stack([table[..., 0], table[..., 1] + table[..., 2]], axis=-1)
         responses = [run.responses[key] for key in both]
         speedup, end_to_end = (

@@ -284,14 +284,14 @@ class Evaluator:
     def _effects(self) -> Effects:
         timed, blocks = self.source.run, self.source.blocks
         cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
-        loads = {n for by_concurrency in blocks.values() for n in by_concurrency}
-        loads |= {cell.configuration.concurrency for cell in cells}
+        of_blocks = {n for by_concurrency in blocks.values() for n in by_concurrency}
+        loads = sorted(of_blocks | {cell.configuration.concurrency for cell in cells}) or [1]
         engine = timed is not None and timed.manifest.question.engine is not None
-        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, sorted(loads))
+        design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, loads)
         known = [
             Configuration.of(candidate, k, concurrency)
             for candidate in self.run.candidates
-            for concurrency in sorted(loads) or [1]
+            for concurrency in loads
             for k in self.ks
             if not engine or concurrency in self.source.concurrencies(candidate)
         ]

@@ -248,12 +248,9 @@ class BuiltInDesign:
     noisy: tuple[str, ...] = ()
 
     def __init__(self, cells: Sequence[Cell], concurrencies: Sequence[int]) -> None:
-        self.concurrencies = sorted(
-            {*concurrencies, *(c.configuration.concurrency for c in cells)}
-        ) or [1]
-        self.alone = {c.configuration for c in cells if c.promise == "tokens"}
+        self.concurrencies = concurrencies
         # A cell known by tokens says how long these took: its offset is that of its baseline.
-        self._offsets = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
+        self.alone = {c.configuration: float(c.log[0]) for c in cells if c.promise == "tokens"}
         self.processes: dict[tuple[Candidate, int], list[str]] = defaultdict(list)
         for cell in cells:
             if cell.configuration.k == 0:
@@ -262,7 +259,7 @@ class BuiltInDesign:
 
     def offset(self, configuration: Configuration) -> float:
         """A first guess of the logarithm of its cells, which keeps the effects small."""
-        return self._offsets.get(configuration.at(0), 0.0)
+        return self.alone.get(configuration.at(0), 0.0)
 
     def cell(self, cell: Cell) -> Iterator[Part]:
         """The effects of a cell, without its offset."""

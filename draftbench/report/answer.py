@@ -49,16 +49,16 @@ DECISIONS = {
     "do_not_speculate": "Do not speculate",
     "inconclusive": "Inconclusive",
 }
-# What a column of the table of all figures means, for the columns that are shown.
+# What the columns of the table of all figures mean; only those shown are explained.
 _LEGEND = {
     "": "±: half of a 95% interval over requests (of c, over repeated timings).",
-    "τ": "τ: mean accepted length, the tokens that a round with a draft produces, the target's own "
-    "included.",
-    "tok/round": "tok/round: tokens of a round, rounds without a draft included.",
+    "τ": "τ: mean accepted length, the tokens that a round with a draft produces, including the "
+    "target's own.",
+    "tok/round": "tok/round: tokens per round, including rounds without a draft.",
     "c": "c: time of a draft step / target step.",
     "v(k+1)": "v(k+1): time of a verification pass / target step.",
-    "experts": "experts: of a layer of the target, that a verification pass reads, as counted / at "
-    "most, if each token's were chosen independently.",
+    "experts": "experts: how many of a target layer's experts a verification pass reads, counted / "
+    "at most, if each token chose its own independently.",
     "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
     "interval includes the uncertainty of that time. Drafts that differ by hardly more than their "
     "errors are shrunk towards each other, since the best of several looks better than it is.",
@@ -68,7 +68,7 @@ _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error tha
 
 
 def headline(answer: Recommendation) -> str:
-    """The decision, with what it chose or what would settle it, in one line."""
+    """The decision in one line, with what was chosen or what would settle it."""
     decision = DECISIONS[answer.decision]
     if answer.arrivals:
         decision += f" at {answer.arrivals}"
@@ -90,18 +90,18 @@ def headline(answer: Recommendation) -> str:
 
 
 def named(configuration: Configuration) -> str:
-    """`draft:quant, k = 5`, a long name shortened."""
+    """`draft:quant, k = 5`, with long names shortened."""
     return f"{shortened(str(configuration.candidate), LONGEST_NAME)}, k = {configuration.k}"
 
 
 def reasons(answer: Recommendation) -> list[str]:
-    """Below the headline: what could overturn it, the speed-up, and what would settle it."""
+    """The lines below the headline: what could overturn it, the speed-up, what would settle it."""
     return [line for line in (provisional(answer), speed_up(answer), to_settle(answer)) if line]
 
 
 class _Sweep(NamedTuple):
-    """A sweep to run next: a sentence, its flags that differ from those of the last one, None where
-    it takes another server or more traffic, and whether it resumes the last one.
+    """A sweep to run next: a sentence; its flags that differ from the last one's, None if it needs
+    another server or more traffic; and whether it resumes the last one.
     """
 
     sentence: str
@@ -110,8 +110,8 @@ class _Sweep(NamedTuple):
 
 
 def _next_sweep(answer: Recommendation) -> _Sweep | None:
-    """The sweep that would settle the decision, or is worth trying; None if it is settled, or none
-    is known to settle it.
+    """The sweep that would settle the decision, or is worth trying; None if the decision is
+    settled, or if no sweep is known to settle it.
     """
     kinds, settled_by = {caveat.kind for caveat in answer.caveats}, answer.settled_by
     if "unfinished" in kinds:
@@ -163,8 +163,8 @@ def to_settle(answer: Recommendation) -> str | None:
 
 
 def next_sweep(answer: Recommendation, manifest: Manifest, run: str) -> str | None:
-    """The words after `draftbench` of the sweep to run next; None where none is known to settle the
-    decision, or where it needs more traffic or another server. `run` is the run's folder.
+    """The words after `draftbench` of the sweep to run next; None if no sweep is known to settle
+    the decision, or if it needs more traffic or another server. `run` is the run's folder.
     """
     following, traffic = _next_sweep(answer), manifest.traffic
     rows = traffic.rows - traffic.merged - sum(traffic.dropped.values())
@@ -213,8 +213,8 @@ def speed_up(answer: Recommendation) -> str:
 
 
 def basis(answer: Recommendation, leader: Evaluation) -> str:
-    """What the deciding speed-up rests on, the minimum that was asked for, and whether another
-    draft may be as good.
+    """What the deciding speed-up rests on, the required minimum, and whether another draft may be
+    as good.
     """
     decoded, replayed = leader.requests_measured, leader.requests or answer.requests
     requests = counted(replayed, "request")
@@ -246,7 +246,7 @@ def lead(answer: Recommendation) -> str:
 
 
 def certainty(answer: Recommendation) -> list[str]:
-    """How likely the choice is the best, what it is ranked by, and which limits are kept."""
+    """How likely the choice is the best, what it was ranked by, and which limits are kept."""
     notes = []
     if answer.probability_best is not None and answer.expected_regret is not None:
         sure = answer.probability_best
@@ -278,8 +278,8 @@ def limits_kept(answer: Recommendation) -> list[str]:
 def candidates(
     answer: Recommendation, longest: int = 200, without: Collection[str] = ()
 ) -> Section:
-    """The table of the first screen: each candidate at its best k; names are cut at `longest`, and
-    the columns named in `without` are left out.
+    """The table of the first screen: each candidate at its best k. Names are cut at `longest`
+    characters, and the columns named in `without` are left out.
     """
     starred = any(answer.ranked_by(e) and not e.corrected for e in answer.by_candidate)
 
@@ -321,7 +321,7 @@ def candidates(
 
 
 def _control(answer: Recommendation) -> list[str]:
-    """What `self` is, and why its α is not 1, where that is known."""
+    """What `self` is and, if known, why its α is not 1."""
     alphas = [each.alpha.value for each in answer.by_candidate if each.draft == SELF and each.alpha]
     if not alphas:
         return []
@@ -377,7 +377,7 @@ def every_section(answer: Recommendation) -> list[Section]:
 
 
 def speed_ups(answer: Recommendation) -> Section:
-    """Every speed-up of the leader, each with what it covers, and how sure the decision is."""
+    """Every speed-up of the leader with what it covers, and how sure the decision is."""
     leader = answer.leading_evaluation
     if leader is None:
         return Section("Speed-up of the best")
@@ -445,7 +445,7 @@ def _experts(each: Evaluation) -> str | None:
 
 
 def _interval_parts(answer: Recommendation) -> Section:
-    """How much of each candidate's interval comes from where."""
+    """Where each candidate's interval comes from."""
     rows: list[list[Cell]] = []
     for each in answer.by_candidate:
         if (parts := each.interval_from) is not None:
@@ -459,8 +459,8 @@ def _interval_parts(answer: Recommendation) -> Section:
 
 
 def better_draft(answer: Recommendation) -> str | None:
-    """What a trained draft must reach to become the answer, or that none can; None where a draft
-    that could be trained is the answer already, or requests are too few to say.
+    """What a trained draft must reach to become the answer, or that none can; None if a trainable
+    draft is the answer already, or if requests are too few to say.
     """
     trainable = {each.candidate for each in answer.headroom}
     led = answer.choice is not None and answer.choice.candidate in trainable
@@ -566,8 +566,8 @@ def loads(answer: Recommendation) -> Section:
 
 
 def schedule(answer: Recommendation) -> str | None:
-    """The best k of the leader's draft from each concurrency on, and where another draft is better;
-    None if one k serves all.
+    """The best k of the leader's draft by concurrency, and where another draft is better; None if
+    one k is best everywhere.
     """
     if len(answer.schedule) < 2 or answer.leader is None:
         return None
@@ -593,8 +593,8 @@ def schedule(answer: Recommendation) -> str | None:
 
 
 def unmeasured(answer: Recommendation) -> str | None:
-    """The loads that were asked about and of which no cost is known; None if there are none, or if
-    nothing is known of any load.
+    """The loads that were asked about without a known cost; None if there are none, or if nothing
+    is known about any load.
     """
     if answer.leader is None:
         return None
@@ -643,7 +643,7 @@ WAITS = {
 
 
 def latency(waits: Latency, engine: str | None = None, arrivals: str | None = None) -> Section:
-    """Percentiles of waits in milliseconds without and with speculation, and which became worse."""
+    """Percentiles of waits in milliseconds, without and with speculation, and which got worse."""
     covered = "Queueing and prefill of other requests are not included."
     if engine:
         covered = f"Timed by the client of {engine}, so queueing and other prefills are included."

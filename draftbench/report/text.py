@@ -16,7 +16,7 @@ from draftbench.acceptance.intervals import Estimate
 from draftbench.safe_files import markdown_escaped, without_controls
 
 SCREEN_LINES, SCREEN_COLUMNS = 25, 88
-# Sentences are no longer than can be read, however wide the terminal is.
+# Lines of sentences stay readable, however wide the terminal is.
 _NARROWEST, _WIDEST = 40, 100
 # A text cell is not wrapped to less than this.
 _NARROWEST_CELL = 24
@@ -210,8 +210,8 @@ def sentence(text: str) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """At most `width` characters: a longer text loses its middle, which says least of a model's
-    name.
+    """At most `width` characters: a longer text loses its middle, the least telling part of a
+    model's name.
     """
     if len(text) <= width:
         return text

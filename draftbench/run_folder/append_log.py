@@ -1,8 +1,8 @@
 """Append-only files of records: each append is one line, written whole or not at all.
 
-A line is a record, or a list of records that are kept all or none. A line that a kill cut short has
-no newline at its end: it is not read, and the next append overwrites it. Links and pipes in place
-of these files are refused, so that a run folder from elsewhere cannot point out of itself.
+A line is a record, or a list of records that are kept together or not at all. A line cut short by a
+kill has no newline at its end: it is not read, and the next append overwrites it. Links and pipes
+in place of these files are refused, so that a run folder from elsewhere cannot point out of itself.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def append_line(path: Path, records: Sequence[Record]) -> None:
     """Append records as one line and sync it to disk.
 
     Raises:
-        RunFolderError: the line cannot be written, or is longer than a reader takes; the file is
-            left as it was.
+        RunFolderError: the line cannot be written, or is longer than readers accept; the file stays
+            as it was.
     """
     whole = records[0] if len(records) == 1 else list(records)
     line = msgspec.json.encode(whole, enc_hook=list) + b"\n"
@@ -93,7 +93,7 @@ def new_digest() -> hashlib.blake2b:
 
 def read_lines(path: Path, kind: Any, digest: hashlib.blake2b | None = None) -> Iterator[Any]:
     """Yield the records of a file, which are of one kind, in the order in which they were appended;
-    none where there is no file. A `digest` is updated by every line.
+    none if there is no file. Every line updates the `digest`.
 
     Raises:
         RunFolderError: it cannot be read, or a line holds something else; names file and line.
@@ -116,7 +116,7 @@ def seal_of(path: Path) -> Seal:
     digest, records = new_digest(), 0
     for line in _whole_lines(path):
         digest.update(line)
-        records += line.count(b'{"kind":')  # with which each begins; in a text it is escaped
+        records += line.count(b'{"kind":')  # each record begins so; inside a text it is escaped
     return Seal(records=records, digest=digest.hexdigest()) if records else Seal()
 
 

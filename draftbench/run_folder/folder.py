@@ -133,7 +133,7 @@ class RunFolder:
 
     @staticmethod
     def check_place(path: Path) -> None:
-        """Raise a RunFolderError where no run can be begun or continued."""
+        """Raise a RunFolderError if no run can be begun or continued there."""
         hint = "take an empty or a new folder for --out"
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"`{path}` is a file, and --out names a folder", hint=hint)
@@ -187,8 +187,8 @@ class RunFolder:
         return folder
 
     def note_sweep(self, manifest: Manifest, under_way: tuple[Candidate, ...] | None) -> None:
-        """Keep what the last sweep was asked for and which candidates it measures; None: it went to
-        its end, which seals the observations. Only who holds the writer may do so.
+        """Record what the last sweep was asked for and which candidates it measures; None: it has
+        ended, which seals the observations. Only the holder of the writer may do so.
 
         Raises:
             RunFolderError: it cannot be written.
@@ -220,8 +220,8 @@ class RunFolder:
         """All observations, by kind, in the order in which they were made.
 
         Raises:
-            RunFolderError: they cannot be read, or are not those with which the last sweep ended;
-                a sweep that `resumes` measures again what is missing.
+            RunFolderError: they cannot be read, or are not those that the last sweep ended with; a
+                sweep that `resumes` measures missing ones again.
         """
         found, sealed = list[AnyObservation](), self.manifest.sealed
         for kind in get_args(AnyObservation):
@@ -235,8 +235,8 @@ class RunFolder:
         return found
 
     def records(self, kind: type[R]) -> Iterator[R]:
-        """All records of one kind, in the order in which they were made; of a private kind none
-        where the private part was deleted.
+        """All records of one kind, in the order in which they were made; none of a private kind if
+        the private part was deleted.
         """
         return read_lines(_file(self.path, kind), kind)
 
@@ -286,7 +286,7 @@ class FolderLock:
 
 
 class RunWriter(FolderLock):
-    """Appends to a run folder; one process at a time."""
+    """Appends to a run folder, for one process at a time."""
 
     def append(self, records: Iterable[Record]) -> None:
         """Append records and sync them to disk; those of one kind in one call are kept all or none,
@@ -321,7 +321,7 @@ def _write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def _refuse_altered(file: Path, wrote: Seal, *, resumes: bool) -> None:
-    """Raise a RunFolderError where a file does not hold what the last sweep wrote."""
+    """Raise a RunFolderError if a file does not hold what the last sweep wrote."""
     held = seal_of(file)
     missing = held.records < wrote.records
     if held == wrote or (missing and resumes):

@@ -39,7 +39,7 @@ Responses = Annotated[str, Meta(pattern="^(target|log)$")]
 Measure = Annotated[str, Meta(pattern="^(best|all|none|replay)$")]
 Servers = Annotated[str, Meta(pattern="^(started|given|given with a baseline)$")]
 ReplayedBy = Annotated[str, Meta(pattern="^(local|engine)$")]
-# What users call a field, where it is not the flag of the same name.
+# What users call a field that is not the flag of the same name.
 _NAMES = {
     "ks": "--k",
     "quants": "--quant",
@@ -52,7 +52,7 @@ _NAMES = {
     "traffic_digest": "requests, as a digest",
     "arrivals_digest": "times of arrival, as a digest",
 }
-# What to print where a digest differs: its value says nothing to a reader.
+# What to print if a digest differs, since its value says nothing to a reader.
 _DIGESTS = {
     "traffic_digest": "other requests: another traffic, --sample or seed",
     "arrivals_digest": "the same requests at other times: other timestamps in the log, or --seed",

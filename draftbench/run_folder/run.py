@@ -1,8 +1,8 @@
 """A run in memory: the observations of a run folder, grouped for the offline half.
 
-Where a record was made again, the last one counts: a response, a replay, an engine's answer. A
-failure counts until a later attempt succeeds, and decoding runs where they can be compared with a
-baseline of the same process. All other repeated measurements are kept.
+If a response, a replay or an engine's answer was recorded again, the last record counts. A failure
+counts until a later attempt succeeds, and a decoding run if it can be compared with a baseline of
+the same process. All other repeated measurements are kept.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ WAVE = 64
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that a run measured; `path` is its folder, where it was read from one.
+    """Everything that a run measured; `path` is the folder that it was read from, if any.
 
-    Stacks have the `replays` of their parts. An engine's answers are in `served`, and as decoding
-    runs among the `decodes` too. `partial` are answers of sessions that were cut short, which no
-    figure uses.
+    The `replays` of stacks are combined from those of their parts. An engine's answers are in
+    `served`, and also among the `decodes`, as decoding runs. `partial` holds answers of sessions
+    that were cut short, which no figure uses.
     """
 
     manifest: Manifest
@@ -91,7 +91,7 @@ class Run:
 
     @cached_property
     def decodes_by_concurrency(self) -> Mapping[int, Sequence[Decode]]:
-        """Decoding runs by how many rows were decoded at once."""
+        """The decoding runs by how many rows were decoded at once."""
         by_concurrency: dict[int, list[Decode]] = {}
         for row in self.decodes:
             by_concurrency.setdefault(row.concurrency, []).append(row)
@@ -104,13 +104,13 @@ class Run:
 
     @cached_property
     def unanswered(self) -> tuple[Served, ...]:
-        """What went wrong with each request that a serving engine was asked and did not answer."""
+        """The failed answer to each request that a serving engine never answered."""
         return without_answer(self.served)
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Every candidate with a replay, in the order in which they were measured, then those that
-        only an engine ran.
+        """Every candidate with a replay, in order of measurement, then those that only an engine
+        ran.
         """
         replayed = [replay.candidate for replay in self.replays]
         rows = (*self.served, *self.partial)
@@ -119,18 +119,18 @@ class Run:
 
     @property
     def has_baseline(self) -> bool:
-        """Whether responses were written without speculation; not where every server drafted."""
+        """Whether responses were written without speculation, so not by servers that all draft."""
         return not self.served or any(row.candidate is None for row in self.served)
 
     def answers_at(self, concurrency: int) -> list[Served]:
-        """A serving engine's answers at one load of those that the run asked for."""
+        """A serving engine's answers at one of the run's loads."""
         return [
             row for row in at_their_concurrency(self.served) if row.asked_concurrency == concurrency
         ]
 
     def facts_of(self, candidate: Candidate | None) -> ModelFacts | None:
-        """The last facts of a draft or, with None, of the target; of a stack that was not loaded
-        here, those of its draft. None for prompt lookup and `self`, which have none.
+        """The last facts of a draft or, with None, of the target; for a stack that was not loaded
+        here, those of its draft. None for prompt lookup and `self`, which have no facts.
         """
         found = next((f for f in reversed(self.facts) if f.candidate == candidate), None)
         beneath = candidate and candidate.beneath
@@ -152,8 +152,8 @@ def read_run(folder: RunFolder) -> Run:
 
 
 def _as_by_one(run: Run) -> Run:
-    """The responses and replays of the built-in decoder in one order, whoever of several workers
-    came first: the longest prompts first, one candidate after the other.
+    """The built-in decoder's responses and replays in one order, whichever of several workers came
+    first: the longest prompts first, one candidate after the other.
     """
     question = run.manifest.question
     if question.engine is not None:
@@ -177,8 +177,8 @@ def _as_by_one(run: Run) -> Run:
 def check_that_it_fits(
     row: Replay | LookupReplay | Decode | Served, response: Trajectory | None, folder: RunFolder
 ) -> None:
-    """Raise a RunFolderError where a measurement does not fit its response or what the run asked;
-    an engine may leave out rounds and times.
+    """Raise a RunFolderError if a measurement does not fit its response or the run's question; an
+    engine may leave out rounds and times.
     """
     if response is None:
         if isinstance(row, Served) and row.error is not None:
@@ -213,7 +213,7 @@ def check_that_it_fits(
 
 
 def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
-    """Group records by type, without those that no longer count (see the top of this file)."""
+    """Group records by type, leaving out those that no longer count (see the top of this file)."""
     trajectories = {r.key: r for r in records if isinstance(r, Trajectory)}
     replays = {(r.key, r.candidate): r for r in records if isinstance(r, (Replay, LookupReplay))}
     # An answer is recorded again once it is known whether it differs at a near tie.
@@ -258,9 +258,9 @@ def part_of(run: Run, requests: Collection[str]) -> Run:
 def comparable(rows: Sequence[Decode]) -> list[Decode]:
     """The decoding runs that can be compared with a baseline run of the same process.
 
-    A candidate's k's and the baseline are interleaved: on each response, or at a higher
-    concurrency, where rows share rounds, on all responses together. Of each such unit use the
-    processes that decoded all of it; if none did, the last one.
+    A candidate's k's and the baseline are interleaved: on each response or, at a higher
+    concurrency, where rows share rounds, on all responses together. Of each such unit, the
+    processes that decoded all of it count; if none did, the last one.
     """
 
     def unit_of(row: Decode) -> tuple[str, int, Key | None]:
@@ -280,7 +280,7 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
 
 
 def waves(requests: Iterable[str]) -> list[list[str]]:
-    """Requests in the order of their keyed hashes, so that every beginning is a random sample:
+    """Requests in the order of their keyed hashes, so that every first part is a random sample:
     `WAVE` of them, then as many again as there were before, and so on to the last.
     """
     ordered, found, begun = sorted(requests), list[list[str]](), 0
@@ -292,7 +292,7 @@ def waves(requests: Iterable[str]) -> list[list[str]]:
 
 def to_decode(trajectories: Iterable[Trajectory], count: int) -> list[Trajectory]:
     """Up to `count` responses on which a sweep decodes: long ones, ordered by the hash of their
-    request, so that they are a fair sample of segments and lengths.
+    request, so they are a fair sample of segments and lengths.
     """
     drafted = [t for t in trajectories if t.output_tokens > 1]
     long = [t for t in drafted if t.output_tokens >= SHORTEST_DECODED]

@@ -1,9 +1,9 @@
-"""Turns answers of a serving engine into decoding runs, as the built-in decoder records them.
+"""Turns a serving engine's answers into decoding runs, as the built-in decoder records them.
 
-An engine reports less: not which part of a round was drafting, and some engines only sums over
-rounds. What it counted past the end of a response is subtracted.
+An engine reports less: it does not say which part of a round was drafting, and some engines report
+only sums over rounds. What it counted past the end of a response is subtracted.
 
-The time after the first token is taken from the server's clock where every answer has it: a client
+The time after the first token is taken from the server's clock if every answer has it: a client
 that waits for a processor sees chunks late, and then several at once.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from draftbench.records import LOOKUP, Candidate, Decode, Key, Round, RoundCounts, Served
 
-# The share of prompt tokens from a server's prefix cache that is not worth a caveat: prompts often
+# Up to this share of prompt tokens, a server's prefix cache is not worth a caveat: prompts often
 # begin with the same few tokens.
 MOST_CACHED = 0.05
 # The error of an answer whose server did not draft as it was asked to.
@@ -29,8 +29,8 @@ WRONG_IDS = "wrong ids"
 def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> list[Served]:
     """The answers without those of servers that drafted differently from what was asked.
 
-    Where requests were sent at their times of arrival, only the last session counts that asked for
-    every response: after an interruption the load was lower.
+    If requests were sent at their times of arrival, only the last session that asked for every
+    response counts: after an interruption the load was lower.
     """
     drafted_as_asked = [row for row in rows if row.error != OTHER_DRAFTING]
     sessions = defaultdict[Any, defaultdict[str, set[Key]]](lambda: defaultdict(set))
@@ -45,7 +45,7 @@ def answers_that_count(rows: Iterable[Served], responses: Collection[Key]) -> li
 
 
 def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:
-    """What went wrong with each request that a server never answered as it should."""
+    """The failed answer to each request that a server never answered properly."""
     rows = list(rows)
 
     def question_of(row: Served) -> tuple[object, ...]:
@@ -57,7 +57,7 @@ def without_answer(rows: Iterable[Served]) -> tuple[Served, ...]:
 
 
 def not_answered(reasons: Iterable[str], requests: int) -> str:
-    """How many of the requests that were asked were not answered, and what went wrong."""
+    """How many requests were not answered, and why."""
     counts = Counter(reasons)
     many = len(counts) > 1
     named = ", ".join(f"{why} ({n})" if many else why for why, n in counts.most_common())
@@ -66,7 +66,7 @@ def not_answered(reasons: Iterable[str], requests: int) -> str:
 
 
 def at_their_concurrency(rows: Iterable[Served]) -> list[Served]:
-    """With `--arrivals`, the answers to requests that were sent at their times; else all."""
+    """With `--arrivals`, the answers to requests sent at their times of arrival; otherwise all."""
     every = list(rows)
     return [row for row in every if row.load == "open"] or every
 
@@ -81,10 +81,10 @@ def cached_share(rows: Iterable[Served]) -> float:
 
 
 def decodes_of(rows: Iterable[Served]) -> list[Decode]:
-    """The decoding runs of every candidate, in a block each with its copy of the shared baseline.
+    """The decoding runs of every candidate, in a block each that has a copy of the shared baseline.
 
-    Answers that ended in an error are left out. The runs of a server that does not report its
-    drafting have no rounds.
+    Answers that ended in an error are left out. If a server does not report its drafting, its runs
+    have no rounds.
     """
     whole = [
         row for row in at_their_concurrency(rows) if row.error is None and row.output_tokens > 0
@@ -137,9 +137,9 @@ def _decode(row: Served, block: str, *, by_server: bool, counted: bool) -> Decod
 
 
 def rounds_of(row: Served) -> list[Round]:
-    """Proposed and accepted tokens of every round, steps without a proposal included, as the engine
-    counts them. Where it reports only sums, they are spread over the rounds: neither the order nor
-    the acceptance of a single round is then the engine's.
+    """Proposed and accepted tokens of every round, including steps without a proposal, as the
+    engine counts them. If it reports only sums, they are spread over the rounds, so neither the
+    order nor the acceptance of a single round is the engine's.
     """
     counts = row.counts or RoundCounts()
     if counts.by_round is not None:
@@ -160,8 +160,9 @@ def rounds_of(row: Served) -> list[Round]:
 
 
 def _rounds(row: Served, counts: RoundCounts) -> int:
-    """How many rounds drafted, where the engine reports sums: its count, or else one for each token
-    that was not accepted. Since some may lie past the end of the response, at least drafted / k.
+    """How many rounds drafted, if the engine reports sums: its count or, without one, the number of
+    tokens that were not accepted; at least drafted / k, since some rounds may lie past the end of
+    the response.
     """
     if counts.rounds is not None:
         return counts.rounds
@@ -178,7 +179,7 @@ def _summed(row: Served) -> bool:
 
 
 def _histogram(by_position: Sequence[int] | None, rounds: int) -> list[int] | None:
-    """Accepted tokens of each round, from how many rounds accepted each position."""
+    """The accepted tokens of each round, from how many rounds accepted each position."""
     if not by_position or by_position[0] > rounds:
         return None
     reached = [rounds, *by_position, 0]
@@ -196,7 +197,7 @@ def _spread(total: int, rounds: int) -> list[int]:
 
 
 def _rounds_within(row: Served) -> tuple[list[Round], tuple[int, ...]]:
-    """The rounds up to the end of the response, and how many tokens each proposed past it. Engines
+    """The rounds up to the end of the response, and how many tokens each proposed past it: engines
     draft past the limit and count what the target would have accepted there.
     """
     left = row.output_tokens - 1
@@ -214,8 +215,8 @@ def _rounds_within(row: Served) -> tuple[list[Round], tuple[int, ...]]:
 
 
 def chunk_gaps(row: Served) -> tuple[float, ...] | None:
-    """Seconds between the deliveries of two rounds, as the client saw them; None where the server
-    does not report its rounds.
+    """Seconds between the deliveries of two rounds, as seen by the client; None if the server does
+    not report its rounds.
     """
     if row.k and row.counts is None:
         return None
@@ -223,9 +224,9 @@ def chunk_gaps(row: Served) -> tuple[float, ...] | None:
 
 
 def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
-    """Seconds from one round's last chunk to the next one's. A server that sends every token in its
-    own chunk sends those of a round at once, so the longest gaps are those between rounds. There
-    are fewer than rounds where a chunk brought several.
+    """Seconds from one round's last chunk to the next one's. A server with one chunk for each token
+    sends those of a round at once, so the longest gaps are those between rounds. There are fewer
+    gaps than rounds if a chunk brought several rounds.
     """
     at = row.arrivals
     gaps = [later - earlier for earlier, later in pairwise(at)]
@@ -235,7 +236,7 @@ def _between_rounds(row: Served, rounds: int) -> tuple[float, ...]:
 
 
 def decode_seconds_of(row: Served) -> float:
-    """Seconds after the first token, by the server's clock if that is plausible."""
+    """Seconds after the first token, by the server's clock if its value is plausible."""
     if row.decode_seconds is not None and _by_server(row):
         return row.decode_seconds
     return row.arrivals[-1] - row.arrivals[0]
@@ -248,7 +249,7 @@ def _by_server(row: Served) -> bool:
 
 def _by_round(row: Served, rounds: int, total: float) -> tuple[float, ...]:
     """`total` seconds split over the rounds in proportion to the gaps between their chunks, or
-    evenly where these are unknown.
+    evenly if these are unknown.
     """
     gaps = _between_rounds(row, rounds)
     if len(gaps) != rounds or not sum(gaps):

@@ -32,12 +32,12 @@ from draftbench.sweep.options import SweepOptions, Watcher
 from draftbench.sweep.preparation import prepare_models
 from draftbench.traffic import TrafficQuery
 
-# Of the recorded passes: more keys than a kernel goes through at once.
+# The context of recorded passes: more keys than a kernel goes through at once.
 WIDTHS, CAPACITY = range(1, 10), 3000
 # Inputs and outputs of the layer whose bytes are timed.
 SIDE = {"cpu": 4096, "cuda": 16384}
-# Read before each product, so that its weights come from the memory, as a decoder's do after those
-# of all other layers: more bytes than any cache holds.
+# Bytes read before each product, more than any cache holds, so that its weights come from memory,
+# as they do in a decoder after all other layers.
 BLOCK = 1 << 29
 REPEATS = 10
 
@@ -52,7 +52,7 @@ class Finding:
 
 
 def check_device(device: str, traffic: TrafficQuery, watcher: Watcher) -> Iterator[Finding]:
-    """Everything, from the versions to a sweep of the embedded models over some traffic."""
+    """Try everything, from the versions to a sweep of the embedded models over some traffic."""
     make_ready(device)
     yield Finding("device", device_words(device), True)
     versions = f"draftbench {draftbench.__version__}, PyTorch {torch.__version__}, CUDA "
@@ -77,7 +77,7 @@ def _tried(what: str, attempt: Callable[[], tuple[str, bool | None]]) -> Finding
 
 
 def _recorded(device: str) -> tuple[str, bool | None]:
-    """Each width and reach against the same pass launched call by call."""
+    """Compare recorded passes of each width and reach with the same pass launched call by call."""
     if device == "cpu":
         return "not tried: CUDA graphs need a GPU", None
     runner, facts = build_runner(
@@ -95,7 +95,7 @@ def _recorded(device: str) -> tuple[str, bool | None]:
 
 
 def _bandwidth(device: str, level: str) -> tuple[str, bool | None]:
-    """A product over one token, beside a plain read of as many bytes."""
+    """Time a product over one token against a plain read of as many bytes."""
     try:
         check_level(level, device, simulate=False)
     except DraftbenchError as error:
@@ -120,7 +120,7 @@ def _bandwidth(device: str, level: str) -> tuple[str, bool | None]:
 
 
 def _sweep(device: str, traffic: TrafficQuery, watcher: Watcher) -> tuple[str, bool | None]:
-    """The embedded family, far enough that every kind of observation is made."""
+    """Sweep the embedded family far enough to make every kind of observation."""
     options = SweepOptions(
         target=_model("target").spec,
         drafts=(_model("distilled").spec,),

@@ -1,10 +1,10 @@
 """Measures on a serving engine: the server without a draft writes the responses, each draft is
 replayed over them, and servers that draft answer the same requests. In each repeat every server is
-started once, and at its end the one without a draft once more.
+started once, and at the end the one without a draft once more.
 
-A request's way: a session starts or connects servers (`_open`), `_ask` sends what each has still to
-answer at a load, and `_take` records every answer as it arrives. If a server does not start, dies
-or hangs, only its remaining answers are lost; the next one is started.
+The path of a request: a session starts or connects servers (`_open`), `_ask` sends what each still
+has to answer at a load, and `_take` records every answer as it arrives. If a server does not start,
+dies or hangs, only its remaining answers are lost, and the next one is started.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ from draftbench.sweep.worker import Keep, Private
 
 ECHOED = 5
 WARM_UP_TOKENS = 16
-# So many requests in a row that no answer came to end a session: the server is gone or hangs.
+# After this many requests in a row without an answer a session ends: the server is gone or hangs.
 MOST_LOST = 3
 # Servers under load take turns after this many requests for each in flight.
 _TURN = 4
@@ -146,8 +146,8 @@ class EngineWorker:
             )
 
     def attempt(self, candidate: Candidate) -> Failure | None:
-        """Replay a candidate (in the first repeat), and ask the servers that draft with it. What is
-        wrong with this candidate alone is returned, not raised.
+        """Replay a candidate (in the first repeat), and ask the servers that draft with it. A
+        failure of this candidate alone is returned, not raised.
 
         Raises:
             DraftbenchError: the run folder cannot be written.
@@ -156,7 +156,7 @@ class EngineWorker:
         if self.repeat == 0:
             try:
                 self._replay(candidate)
-            # Whatever a model's code and its libraries raise, the sweep continues.
+            # A model's code and its libraries may raise anything; the sweep continues.
             except Exception as error:
                 if isinstance(error, RunFolderError):
                     raise
@@ -176,7 +176,7 @@ class EngineWorker:
         return failed[0] if failed else None
 
     def end_repeat(self) -> None:
-        """Ask the server without a draft once more, and which differences are near ties."""
+        """Ask the server without a draft once more, and judge which differences are near ties."""
         self._ask_plain(self.serving.plain_starts(self.repeat))
         self.repeat += 1
 
@@ -192,7 +192,7 @@ class EngineWorker:
             self._keep([gone])
 
     def _cannot_start(self, candidate: Candidate) -> list[Failure]:
-        """That no server is started with a candidate, where all k's of the sweep are too small."""
+        """A failure if no server can be started with a candidate because all k's are too small."""
         serving, fewest = self.serving, self.serving.fewest(candidate)
         drafts = self.options.measure not in ("none", "replay") and candidate in serving.levels
         if serving.server is not None or not drafts or serving.ks(candidate):
@@ -240,7 +240,8 @@ class EngineWorker:
         """A server, ready and warmed up.
 
         Raises:
-            EngineError: it does not start, reads different prompts, or drafts otherwise than asked.
+            EngineError: it does not start, reads different prompts, or drafts differently from what
+                was asked.
             RunFolderError: this run was measured on a different server.
             ModelError: its time is up.
         """
@@ -255,7 +256,7 @@ class EngineWorker:
             self.deadline = time.monotonic() + self.options.candidate_timeout
         if server.returns_ids:
             server.echo([prompt.tokens for prompt in self.prepared.prompts[:ECHOED]])
-        # Warm up with requests that are not recorded, as many in flight as there will be.
+        # Warm up with unrecorded requests, as many in flight as there will be.
         most, prompts = self.options.max_concurrency, serving.warm_up
         asks = [
             Ask(("", n), prompts[n % len(prompts)], WARM_UP_TOKENS, Sampling())
@@ -271,8 +272,8 @@ class EngineWorker:
     def _start(
         self, stack: ExitStack, start: ServerStart, config: ServerConfig, process: str
     ) -> Session:
-        """Start a server, and record how it was started. Which flags its engine knows follows from
-        the version that the servers before it named.
+        """Start a server, and record how. The version that earlier servers named says which flags
+        the engine knows.
         """
         versions = (facts.version for facts in self.state.engines if facts.started)
         start = replace(start, version=next(versions, None))
@@ -309,7 +310,7 @@ class EngineWorker:
 
         Raises:
             RunFolderError: this run was measured on a different server.
-            EngineError: it drafts otherwise than asked.
+            EngineError: it drafts differently from what was asked.
         """
         described = server.facts()
         facts = facts_of(described, config, name or uuid.uuid4().hex[:8], process, running, files)
@@ -377,8 +378,8 @@ class EngineWorker:
         return wrong
 
     def _check_answers(self, session: Session, load: Load) -> None:
-        """Note that prompts were in the server's cache, since it read them faster than usual. Raise
-        an EngineError where a server that should draft proposed nothing.
+        """Note prompts that were in the server's cache, which it read faster than usual. Raise an
+        EngineError if a server that should draft proposed nothing.
         """
         config = session.config
         answers = self.state.answers.get((config, load), {}).values()
@@ -395,7 +396,7 @@ class EngineWorker:
                 raise self._taken_back(session, "it drafted nothing")
 
     def _taken_back(self, session: Session, what: str) -> EngineError:
-        """Mark the answers of a server that drafts otherwise as no measurements."""
+        """Mark the answers of a server that drafts differently as invalid."""
         self._keep(
             [
                 msgspec.structs.replace(row, error=OTHER_DRAFTING)
@@ -528,7 +529,7 @@ class EngineWorker:
         build: Build,
         groups: Sequence[Sequence[ScoredResponse]],
     ) -> Generator[Sequence[Observation], None, None]:
-        """As `_replays_here`: the target passes over its own answers here, and is forgotten."""
+        """Like `_replays_here`; the target passes over its own answers, then is forgotten."""
         of_target = ModelSource(self.options.target, self.options.trust)
         target, _ = build_runner(of_target, self.prepared.build, None)
         layers = of_target.config.get_text_config().num_hidden_layers
@@ -595,8 +596,8 @@ class EngineWorker:
                 yield [replay]
 
     def _judge(self, plain: Server) -> None:
-        """Record of each answer that differs from its response whether that is a near tie: the
-        plain server's two best tokens there are no further apart than its number type explains, or
+        """Record whether each answer that differs from its response does so at a near tie: there,
+        the plain server's two best tokens are no further apart than its number type explains, or
         than where its second answer differs from its first. Unknown without log-probabilities.
         """
         left = [
@@ -620,7 +621,7 @@ class EngineWorker:
             self._keep([msgspec.structs.replace(row, tie=m <= most) for row, m in known])
 
     def _dtype(self) -> str:
-        """The type that the servers compute in, as they or else the user say. Empty: unknown."""
+        """The type that servers compute in, as they or else the user say; empty: unknown."""
         for facts in reversed(self.state.engines):
             if stated := facts.settings.get("dtype", ""):
                 return stated.removeprefix("torch.")
@@ -645,8 +646,8 @@ class EngineWorker:
 def _in_turns(
     sessions: Sequence[Session], left: Sequence[Sequence[PromptSample]], load: Load
 ) -> Iterator[tuple[Session, Sequence[PromptSample]]]:
-    """Which server is asked which requests next: a single one all of them; several take turns with
-    the same requests, one by one or as many as keep the load full.
+    """Which server is asked which requests next. A single server is asked all of them; several take
+    turns with the same requests, one by one or as many as keep the load full.
     """
     if len(sessions) == 1 or load.concurrency is None:
         yield from (

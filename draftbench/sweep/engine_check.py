@@ -1,5 +1,6 @@
 """Whether a server is what it should be: the engine, version, model and settings that the run was
-begun on, and drafting as it was asked to, by its own description and by its answers' counts.
+begun with, and drafting as it was asked to, by its own description and by the counts of its
+answers.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from draftbench.sweep.failures import changed_model
 from draftbench.sweep.options import Watcher
 
 _PROBES, _PROBED_TOKENS = 5, 48
-# Parts of a server's name for its method of drafting, the more specific ones first, and the methods
-# that they may mean. SGLang calls a layer of the target's EAGLE.
+# Parts of a server's name for its drafting method, the more specific ones first, and the methods
+# that they may mean. SGLang calls a layer of the target EAGLE.
 _METHODS: dict[str, tuple[Method, ...]] = {
     "ngram": ("ngram",),
     "eagle3": ("eagle3",),
@@ -60,7 +61,7 @@ def facts_of(
     running: Running | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> EngineFacts:
-    """The record of a server; `running` is one that was started, from models with these `files`."""
+    """The record of a server; `running` if the sweep started it, from models with these `files`."""
     cache = described.prefix_cache
     if cache is None and running is not None:
         cache = False  # by the flags that each engine is started with
@@ -90,9 +91,9 @@ def files_of(target: str, speculation: Speculation | None) -> dict[str, str]:
 
 
 def refuse_changes(recorded: Sequence[EngineFacts], serving: Serving, threads_here: int) -> None:
-    """Raise a RunFolderError where the user's server, the models' files or the threads of servers
-    are not those that the run was measured with; `threads_here` are this process's, which --threads
-    sets together with the servers'.
+    """Raise a RunFolderError if the user's server, the models' files or the servers' threads are
+    not those that the run was measured with; `threads_here` are this process's threads, which
+    --threads sets together with the servers'.
     """
     if serving.facts is not None:
         config = serving.drafting or ServerConfig(None, 0)
@@ -120,8 +121,8 @@ def _drafting(of: EngineFacts | ServerConfig) -> str:
 
 
 def refuse_other_files(recorded: Iterable[EngineFacts], serving: Serving) -> None:
-    """Raise a RunFolderError where the files of a model changed since servers of this run were
-    started with them.
+    """Raise a RunFolderError if a model's files changed since servers of this run were started with
+    them.
     """
     begun = {
         (before.candidate.draft if before.candidate else None): before.files for before in recorded
@@ -134,9 +135,9 @@ def refuse_other_files(recorded: Iterable[EngineFacts], serving: Serving) -> Non
 
 
 def refuse_another(recorded: Iterable[EngineFacts], facts: EngineFacts) -> None:
-    """Raise a RunFolderError where the run was measured on another engine, version or model, where
-    this server had other settings, or where settings differ that all started servers share. A
-    server that replays a draft is not compared: it serves that draft.
+    """Raise a RunFolderError if the run was measured on another engine, version or model, if this
+    server had other settings, or if settings differ that all started servers share. A server that
+    replays a draft is not compared, since it serves that draft.
     """
     for before in recorded:
         if any(either.candidate is not None and either.k == 0 for either in (before, facts)):
@@ -233,8 +234,8 @@ def _probed(
     serving: Serving, facts: ServerFacts, server: Server, prompts: Sequence[Prompt]
 ) -> tuple[int, int, bool]:
     """The k that the server states (0: none), the most tokens that its answers show in a round, and
-    whether it drafts. These answers do not stop at the requests' limits, near which some servers
-    draft less.
+    whether it drafts. These answers go beyond the requests' limits, near which some servers draft
+    less.
     """
     k, most = facts.k or 0, 0
     drafts = k > 0 or facts.method not in (None, "none")
@@ -259,8 +260,8 @@ def _probed(
 
 
 def stated_specs(serving: Serving) -> dict[str, str]:
-    """What `--drafts` would call the draft of the user's server, by its name in the run; nothing
-    where its description leaves that open.
+    """What `--drafts` would call the draft of the user's server, by its name in the run; empty if
+    the server's description leaves that open.
     """
     facts, config = serving.facts, serving.drafting
     if facts is None or config is None or config.candidate is None:
@@ -270,7 +271,7 @@ def stated_specs(serving: Serving) -> dict[str, str]:
 
 
 def _stated_spec(facts: ServerFacts) -> str | None:
-    """What `--drafts` would call a server's draft; None where its description leaves that open."""
+    """What `--drafts` would call a server's draft; None if its description leaves that open."""
     meant, model = _meant(facts.method or ""), facts.settings.get("speculative_model")
     if meant in (("eagle3",), ("dflash",)) and model:
         return f"{meant[0]}:{model}"
@@ -280,7 +281,7 @@ def _stated_spec(facts: ServerFacts) -> str | None:
 
 
 def _meant(method: str) -> tuple[Method, ...] | None:
-    """What a server's name for its method may mean; None for several, or one that is not known."""
+    """What a server's name for its method means; None if it names several, or is unknown."""
     found = (meant for word, meant in _METHODS.items() if word in method.lower())
     return None if "," in method else next(found, None)
 
@@ -288,7 +289,7 @@ def _meant(method: str) -> tuple[Method, ...] | None:
 def check_drafting(
     described: ServerFacts, config: ServerConfig, speculation: Speculation | None
 ) -> None:
-    """Raise an EngineError where a server says that it drafts otherwise than it was started to."""
+    """Raise an EngineError if a server says that it drafts differently from how it was started."""
     drafts = described.method not in (None, "none") or bool(described.k)
     if config.candidate is None:
         if drafts:
@@ -315,7 +316,7 @@ def check_drafting(
 
 
 def other_drafting(config: ServerConfig, what: str) -> EngineError:
-    """A server that drafts otherwise than asked."""
+    """The error for a server that drafts differently from what was asked."""
     return EngineError(
         f"the server was meant to run as `{config}`, but {what}",
         hint="check the speculation flags in its command and --engine-args; these answers are "
@@ -324,7 +325,7 @@ def other_drafting(config: ServerConfig, what: str) -> EngineError:
 
 
 def contradiction(answer: Answer, k: int) -> str | None:
-    """Why an answer cannot come from a server that drafts k tokens; None where it can."""
+    """Why an answer cannot come from a server that drafts k tokens; None if it can."""
     most = drafted_at_once(answer.counts)
     if not k:
         return "it drafted" if most or (answer.counts and answer.counts.drafted) else None
@@ -332,7 +333,7 @@ def contradiction(answer: Answer, k: int) -> str | None:
 
 
 def drafted_at_once(counts: RoundCounts | None) -> int:
-    """The most tokens that a round is known to have proposed, or 0."""
+    """The most tokens that any round is known to have proposed, or 0."""
     counts = counts or RoundCounts()
     accepted = [at for at, count in enumerate(counts.by_position or (), start=1) if count]
     sums = max(counts.drafted or 0, counts.accepted or 0)
@@ -344,8 +345,8 @@ def drafted_nothing(
     answers: Iterable[Served], along: Mapping[Key, AnyReplay], counted: int | None
 ) -> bool:
     """Whether a server that should draft proposed nothing in answers long enough to draft in; if
-    they do not say, by the tokens that it `counted` since it started. Prompt lookup that finds
-    nothing in its replay either is no fault. False where unknown.
+    these do not say, judged by the tokens that it `counted` since its start. It is not a fault if
+    prompt lookup finds nothing in replay either. False if unknown.
     """
     roomy = [row for row in answers if row.output_tokens >= _ROOM]
     sums = [row.counts.drafted for row in roomy if row.counts]

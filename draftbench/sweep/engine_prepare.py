@@ -1,6 +1,6 @@
 """Options → a prepared sweep on a serving engine: running servers are asked what they are, requests
-become token ids by the target's template or the server's, and drafts with a different vocabulary
-are refused. The target is never loaded here.
+are turned into token ids by the target's template or the server's, and drafts with another
+vocabulary are refused. The target is never loaded here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from draftbench.sweep.preparation import (
 from draftbench.traffic import TrafficQuery, load
 
 _CONTEXT_STEP, _CONTEXT_SLACK = 256, 64
-# Settings that distinguish two models of one name.
+# Settings that tell apart two models of one name.
 _OF_WEIGHTS = ("ftype", "quantization")
 _MODELS = "give a directory with config.json, a .gguf file, or a hub id like org/name"
 # What an engine calls the number of requests that it answers at once, and the flag for it.
@@ -90,7 +90,7 @@ _LEAVE_OUT = "leave it out of --drafts; the server's own drafting is measured an
 PROBE = 'def f(x):\n    return x + 12345  # naïve café, 東京 привет 🙂\t{"a": [1, 2]}'
 # An output layer has at most this many rows without a token: their number is rounded up.
 _PADDING = 4096
-# What helps where a chat has no template here.
+# What to do about a chat without a template here.
 _TEMPLATE_OF_STARTED = (
     "give --tokenizer a folder of the target that has its template, or use plain prompts (built "
     "in: `--traffic suite:completion`)"
@@ -236,7 +236,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
 def _check_options(
     options: SweepOptions, specs: Mapping[str, str], speculations: Mapping[str, Speculation]
 ) -> None:
-    """Raise a UsageError where options do not go together on a serving engine."""
+    """Raise a UsageError if options do not go together on a serving engine."""
     assert options.serving is not None
     if options.serving.replay == "engine":
         if set(options.quants) != {"none"}:
@@ -246,7 +246,7 @@ def _check_options(
             )
         if options.mode is not DraftingMode.GREEDY:
             raise UsageError(
-                "--replay engine learns the draft's best tokens, which says nothing of "
+                "--replay engine learns the draft's best tokens, which says nothing about "
                 f"{options.mode} drafting",
                 hint="--replay local replays every --mode",
             )
@@ -266,17 +266,17 @@ def _check_options(
 
 
 def _without_values(text: str, key: bytes) -> str:
-    """What a user added to the start of a server: its form, and a keyed hash by which another value
-    is noticed.
+    """What a user added to the start of a server: its form, and a keyed hash that reveals a changed
+    value.
     """
     form = " ".join(form_of(shlex.split(text)))
     return f"{form} ({keyed_hash(key, text.encode())})" if text else ""
 
 
 def _slots_recorded(serving: Serving) -> int | None:
-    """How many requests a server answers at once at times of arrival; None: the engine's default,
-    or a running server does not say. Only llama.cpp divides its cache beforehand, and so needs a
-    number to start with.
+    """How many requests a server answers at once with --arrivals; None: the engine's default, or
+    unknown for a running server. Only llama.cpp divides its cache in advance, so it needs a number
+    to start with.
     """
     if serving.options.arrivals == "closed":
         return None
@@ -293,8 +293,8 @@ def _check_starts(
     Raises:
         ModelError: a model is missing, or not of a kind that the engine serves.
         EngineError: the engine lacks a method of drafting.
-        UsageError: it cannot draft in this mode, or not as a `spec:FILE.json` says; or the command
-            or its arguments cannot be used as they are.
+        UsageError: it cannot draft in this mode, or as a `spec:FILE.json` says; or the command or
+            its arguments cannot be used as they are.
     """
     how = options.serving
     assert how is not None
@@ -317,7 +317,7 @@ def _check_starts(
     for speculation in speculations:
         for doubt in doubtful_fields(how.engine, speculation):
             watcher.note(doubt, always=True)
-        # Replays can be of any mode; no server drafts for them.
+        # Replay works in any mode; no server drafts for it.
         mode = speculation.mode if options.most_ks else DraftingMode.GREEDY
         for k in options.ks:
             launch(replace(plain, speculation=replace(speculation, k=k, mode=mode)), HOST, 0)
@@ -339,7 +339,7 @@ def _check_starts(
 
 
 def _connected(options: SweepOptions) -> tuple[Server | None, Server | None]:
-    """The user's server and the one without speculation, where they are given.
+    """The user's server and the one without speculation, if they are given.
 
     Raises:
         EngineError: one does not answer or takes too few requests at a time, or the two differ in
@@ -378,8 +378,8 @@ def _connected(options: SweepOptions) -> tuple[Server | None, Server | None]:
 
 
 def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> None:
-    """Raise an EngineError where a server answers fewer requests at a time than are to be in
-    flight: the others would wait, and the load would never be reached.
+    """Raise an EngineError if a server answers fewer requests at a time than should be in flight:
+    the others would wait, and the load would never be reached.
     """
     most = max(options.concurrency)
     slots = _slots_of(facts)
@@ -393,28 +393,28 @@ def _check_slots(server: Server, facts: ServerFacts, options: SweepOptions) -> N
 
 
 def _slots_of(facts: ServerFacts) -> int | None:
-    """How many requests a server says that it answers at once; None where it does not say."""
+    """How many requests a server says it answers at once; None if it does not say."""
     name, _ = _SLOTS.get(facts.engine, ("", ""))
     stated = facts.settings.get(name, "")
     return min(int(stated), MOST_ROWS) if stated.isdecimal() else None
 
 
 def _level_served(engine: str, speculation: Speculation, level: str) -> str | None:
-    """What to tell an engine to serve a draft at a level; None where it does not serve it so."""
+    """What makes an engine serve a draft at a level; None if it cannot."""
     as_stored = "none" if level == "none" or level not in LEVELS else None
     if speculation.method != "draft-model":
         return as_stored
     rules = ENGINE_RULES.get(engine)
     if rules is None or rules.converts:
-        # llama.cpp converts before it serves: it takes a file at the level that it has.
+        # llama.cpp converts models before serving: it serves a file at the level it is stored at.
         return as_stored if (speculation.model or "").endswith(".gguf") else None
     return as_stored if made_by(engine, level) is None else level
 
 
 @dataclass(frozen=True)
 class EngineTarget:
-    """A target that is not loaded: `configured` is whether its configuration is at hand,
-    `ids` an upper bound on token ids.
+    """A target that is not loaded: `configured` says whether its configuration is at hand, `ids` is
+    an upper bound on token ids.
     """
 
     name: str
@@ -428,7 +428,7 @@ class EngineTarget:
 def target_of(
     options: SweepOptions, server: Server | None, facts: ServerFacts | None, watcher: Watcher
 ) -> EngineTarget:
-    """The target by the model that the user names, or else by its server.
+    """The target, from the model that the user names or else from its server.
 
     Raises:
         EngineError: its context length is unknown, or its tokenizer is not the server's.
@@ -484,7 +484,7 @@ def _configured(source: ModelSource) -> bool:
     """Whether there is a model's configuration, not only a tokenizer.
 
     Raises:
-        ModelError: it is of a model that does not write text.
+        ModelError: the model does not write text.
     """
     try:
         if source.config is None:
@@ -502,7 +502,7 @@ class ServerText:
     server: Server
 
     def prompt(self, request: Request, limit: int, context_length: int) -> Prompt | None:
-        """As `measure.prompts.TextSide` does.
+        """The request as token ids, as `measure.prompts.TextSide` makes them.
 
         Raises:
             RefusedError: the request asks for what cannot be asked over HTTP.
@@ -525,19 +525,19 @@ class ServerText:
         """The logged answer as token ids.
 
         Raises:
-            LostAnswerError: it holds more than a text, which only a template can write.
+            LostAnswerError: it holds more than text, which only a template can write.
         """
         if isinstance(request.response, dict):
             raise LostAnswerError("reasoning or calls of tools, which --tokenizer could put back")
         return self.server.tokenize(request.response or "")
 
     def shown(self, tokens: Sequence[int]) -> str | None:
-        """None: not every server says what ids mean."""
+        """None, since not every server says what ids mean."""
         return None
 
 
 def _same_ids(source: ModelSource, server: Server) -> bool:
-    """Whether a tokenizer makes the same ids of a text as the server's does."""
+    """Whether a tokenizer turns a text into the same ids as the server's."""
     theirs = server.tokenize(PROBE)
     ours: list[int] = source.tokenizer(PROBE, add_special_tokens=False)["input_ids"]
     return theirs[-len(ours) :] == ours
@@ -553,7 +553,7 @@ def _check_served(
     """The caveats of a pair whose tokens may be translated, here or by the engine.
 
     Raises:
-        PairError: too few tokens are shared, or the engine replays and would translate none.
+        PairError: too few tokens are shared, or the engine replays and cannot translate.
     """
     caveats = check_pair(target, draft, traffic)
     assert options.serving is not None
@@ -594,8 +594,8 @@ def _check_head(
     watcher: Watcher,
     head: ModelSource,
 ) -> tuple[str, ...] | None:
-    """The caveats of a head that is replayed here; None where only the engine can run it, as where
-    there is an `obstacle` to computing the target's states here.
+    """The caveats of a head that is replayed here; None if only the engine can run it, for example
+    because of an `obstacle` to computing the target's states here.
 
     Raises:
         PairError: it does not fit the target.
@@ -625,7 +625,7 @@ def _check_head(
 
 
 def _not_started(engine: str, head: ModelSource) -> str | None:
-    """What an engine would do with a head, where it is not started with it."""
+    """Why an engine is not started with a head."""
     rules = ENGINE_RULES.get(engine)
     if rules is not None and rules.converts and not head.spec.endswith(".gguf"):
         return f"takes a .gguf file, which {CONVERT_HEAD} makes"
@@ -633,7 +633,7 @@ def _not_started(engine: str, head: ModelSource) -> str | None:
 
 
 def _no_states(options: SweepOptions, build: Build) -> str | None:
-    """Why the target's states along its answers cannot be computed here; None where they can."""
+    """Why the target's states along its answers cannot be computed here; None if they can."""
     source = ModelSource(options.target, options.trust)
     if options.serving is not None and options.serving.replay == "engine":
         return "with --replay engine no target runs here, whose states it would read"
@@ -655,8 +655,8 @@ def _translated(
     engine: str,
     speculations: Mapping[str, Speculation],
 ) -> tuple[dict[str, Speculation], dict[str, str]]:
-    """How the engine drafts where it has to translate tokens, and why it refuses drafts of which
-    replay translates some, or heads.
+    """How the engine drafts when it has to translate tokens, and why it refuses heads, or drafts
+    some of whose tokens replay translates.
     """
     found, refusals = dict(speculations), dict[str, str]()
     for name, source in drafts.items():
@@ -674,10 +674,10 @@ def _translated(
 
 
 def _check_vocabulary(source: ModelSource, server: Server | None) -> tuple[str, ...]:
-    """A caveat that only one text was compared, for want of the target's configuration.
+    """A caveat that only one text was compared, because the target's configuration is missing.
 
     Raises:
-        PairError: the draft's tokenizer and the server's differ on it.
+        PairError: the draft's tokenizer and the server's differ on that text.
     """
     assert server is not None  # one to be started has a context by its target's configuration
     if not _same_ids(source, server):
@@ -691,7 +691,7 @@ def _check_vocabulary(source: ModelSource, server: Server | None) -> tuple[str, 
 def _warm_up_prompts(
     options: SweepOptions, text: PromptMaker, context: int, prompts: Sequence[Prompt]
 ) -> tuple[Sequence[int], ...]:
-    """Prompts outside the sample."""
+    """Prompts outside the sample, for warming up."""
     query = TrafficQuery("suite:completion", options.traffic.key)
     sampled = {prompt.request.id for prompt in prompts}
     others = [request for request in load(query).requests if request.id not in sampled]

@@ -20,7 +20,7 @@ from draftbench.models.drafting import Speculation, fewest_drafted
 from draftbench.records import LOOKUP, Candidate, DraftingMode, Key
 from draftbench.sweep.options import ServingOptions, SweepOptions
 
-# Candidates between two starts of the server without a draft.
+# How many candidates come between two starts of the server without a draft.
 CANDIDATES_BETWEEN = 2
 # Methods of drafting that can be replayed here.
 REPLAYED = ("draft-model", "ngram", "eagle3")
@@ -29,8 +29,8 @@ _TOO_LARGE = 1e11
 
 
 class ServerConfig(NamedTuple):
-    """A server by its drafting: without a draft (None, 0), or with a candidate at k tokens a round;
-    k = 0 serves the draft alone. `repeat` counts its starts from 0.
+    """A server by how it drafts: without a draft (None, 0), or with a candidate at k tokens a
+    round; k = 0 serves the draft alone. `repeat` counts the starts from 0.
     """
 
     candidate: Candidate | None
@@ -39,7 +39,7 @@ class ServerConfig(NamedTuple):
 
     @property
     def drafting(self) -> str:
-        """Its draft length and, from the second on, which start it is: `k = 3, start 2`."""
+        """Its draft length and, from the second start on, which one it is: `k = 3, start 2`."""
         served = f"k = {self.k}" if self.k else "the draft alone"
         name = "without a draft" if self.candidate is None else served
         return f"{name}, start {self.repeat + 1}" if self.repeat else name
@@ -49,7 +49,7 @@ class ServerConfig(NamedTuple):
 
 
 class Load(NamedTuple):
-    """How requests are sent: a number in flight, or (None) at their times of arrival."""
+    """How requests are sent: this many in flight, or (None) at their times of arrival."""
 
     concurrency: int | None
 
@@ -87,21 +87,21 @@ class Serving:
 
     @property
     def writer(self) -> ServerConfig:
-        """The server that writes the responses: one without a draft if there is any."""
+        """The server that writes the responses: one without a draft, if there is one."""
         if self.drafting is not None and self.baseline is None:
             return self.drafting
         return ServerConfig(None, 0)
 
     @property
     def dtype(self) -> str:
-        """The type of computation, as the user names it; empty: the checkpoint's."""
+        """The type that servers compute in, as the user names it; empty: the checkpoint's."""
         words = self.options.args.replace("=", " ").split()
         if "--dtype" in words[:-1]:
             return words[words.index("--dtype") + 1]
         return self.options.dtype or ""
 
     def mode(self, config: ServerConfig) -> DraftingMode:
-        """How the draft proposes; where only the user's server has it, as --mode says."""
+        """How the draft proposes; as --mode says if only the user's server has the draft."""
         if config.candidate is None or config.candidate.draft == LOOKUP:
             return DraftingMode.GREEDY
         speculation = self.speculations.get(config.candidate.draft)
@@ -132,7 +132,7 @@ class Serving:
 
     @property
     def threads(self) -> int | None:
-        """Threads of every started server; None: the engine's default."""
+        """The threads of every started server; None: the engine's default."""
         return self.sweep.threads or server_threads()
 
     def fewest(self, candidate: Candidate) -> int:
@@ -144,7 +144,7 @@ class Serving:
         return tuple(k for k in self.sweep.ks if k >= self.fewest(candidate))
 
     def loads(self, config: ServerConfig) -> list[Load]:
-        """Its loads in order; the writer of the responses is first asked one by one."""
+        """The loads at which a server is asked, in order; the writer is first asked one by one."""
         closed = self.options.arrivals == "closed"
         loads = [Load(many) for many in self.sweep.concurrency] if closed else [Load(None)]
         if config != self.writer:
@@ -155,8 +155,8 @@ class Serving:
 
     def plain_starts(self, repeat: int) -> list[ServerConfig]:
         """The servers without a draft that one repeat starts: one after every second candidate and
-        one at the end. The servers that draft run between two of these, which show how the machine
-        changed, and are compared with the mean of all of them, which is surer than any one.
+        one at the end. Every server that drafts runs between two of these, which show how the
+        machine changed. It is compared with the mean of all, which is more certain than any one.
         """
         if self.server is not None or self.sweep.measure == "replay":
             return []
@@ -168,7 +168,7 @@ class Serving:
         return list(self.levels)[:: -1 if repeat % 2 else 1]
 
     def plain_until(self, candidate: Candidate, repeat: int) -> list[ServerConfig]:
-        """The servers without a draft that have had their turn once a candidate had its own."""
+        """The servers without a draft whose turn is over when a candidate's is."""
         plain = self.plain_starts(repeat)[:-1]  # the last one follows all candidates
         return plain[: (self.in_order(repeat).index(candidate) + 1) // CANDIDATES_BETWEEN]
 
@@ -203,8 +203,8 @@ def arrival_times(samples: Sequence[PromptSample], options: SweepOptions) -> dic
 
 
 def _seconds(timestamp: str | None) -> float | None:
-    """Seconds since 1970 or another moment; None if it is no time. A number too large for seconds
-    is one of milliseconds, microseconds or nanoseconds.
+    """Seconds since 1970 or another moment; None if this is not a time. A number too large for
+    seconds counts milliseconds, microseconds or nanoseconds.
     """
     if timestamp is None:
         return None

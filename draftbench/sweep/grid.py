@@ -52,19 +52,19 @@ def run(prepared: Prepared, out: Path, watcher: Watcher) -> RunFolder:
         state = SweepState.read(prepared, folder)
         watcher.recorded(state.records())
         left = state.left()
+        # With `--until settled` what is due grows wave by wave.
+        while not left and state.next_wave():
+            left = state.left()
         _refuse_changes(prepared, state, left)
         if state.responses and left:
             wanted, candidates = sum(map(len, state.groups)), len(prepared.candidates)
             watcher.note(
-                f"resuming: {len(state.responses)} of {wanted} responses and "
+                f"resuming: {len(state.trajectories())} of {wanted} responses and "
                 f"{candidates - len(left)} of {candidates} candidates are done"
             )
         folder.note_sweep(prepared.manifest, prepared.candidates)
         known = list(state.failures.values())
         keep([failed for failed in prepared.failures if failed not in known])
-        # With `--until settled` what is due grows wave by wave.
-        while not left and state.next_wave():
-            left = state.left()
         if not left and not state.plain_left():
             watcher.note("everything is measured already; no model is loaded")
             folder.note_sweep(state.manifest(), None)

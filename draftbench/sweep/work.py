@@ -1,8 +1,8 @@
 """Estimates by arithmetic how long a prepared sweep will take, stage by stage.
 
-A pass reads its weights once and takes some time for every layer, and for each further token it
-multiplies by the weights once more, and takes a little in every layer. A serving engine is taken
-to read its weights as fast, and every server takes time to start.
+A pass reads its weights once and takes some time in every layer; each further token is multiplied
+by the weights again, and takes a little more in every layer. A serving engine is assumed to read
+its weights as fast, and every server takes time to start.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from draftbench.sweep.preparation import Prepared
 # Until a process loads a model: libraries, tokenizers, traffic.
 START_SECONDS = 5.0
 # From the command that starts a server to its first answer, without reading the weights, on two
-# cores: as vLLM, or as llama.cpp.
+# cores: for vLLM and for llama.cpp.
 _SERVER_START, _QUICK_SERVER_START = 30.0, 2.0
-# How many contexts steps are timed at, with one row and with several; how many prompts are timed;
+# At how many contexts steps are timed, with one row and with several; how many prompts are timed;
 # and how many tokens a draft's steps read.
 _CONTEXTS, _CONTEXTS_OF_ROWS, _PROMPTS, _DRAFT_SIZES = 3, 2, 3, (1, 2)
-# Tokens of the pass by which it is measured how fast a CPU multiplies: a prompt's.
+# Tokens of the pass that measures how fast a CPU multiplies: as many as a prompt has.
 _TIMED_ROWS = 256
-# Small operations of a layer: what a step of a small model takes beside reading its weights.
+# Small operations in a layer: what a step of a small model takes besides reading its weights.
 _OPERATIONS = 40
-# What a further token takes of a layer's time beside multiplying.
+# The share of a layer's time that a further token takes besides multiplying.
 _TOKEN_IN_LAYER = 1 / 20
 # How long each of these is timed: what else runs on the machine slows a sweep too.
 _TIMED_SECONDS = 0.2
@@ -58,8 +58,8 @@ _VISIT, _PROMPT_VISIT = SAMPLES_PER_VISIT + 1, 2
 
 
 class Stage(NamedTuple):
-    """A stage that is to come: `what` is how the words begin by which a watcher hears of it, and
-    `start` what has to start and load until then, in seconds.
+    """A stage to come: `what` is how a watcher's words for it begin, and `start` the seconds of
+    starting and loading before it.
     """
 
     candidate: Candidate | None
@@ -81,10 +81,10 @@ class DeviceSpeed:
 
 @cache
 def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
-    """Assumed of one data-centre card, too slow for the best. Of a CPU it is measured how fast it
-    reads, on more than its caches hold, multiplies in the type of the models (fourfold and more
-    with instructions for 16 bits), and begins small operations. That all weights are laid out anew
-    as they are loaded is assumed of two cores of a server.
+    """The speed of a device. For a GPU it is assumed, that of a data-centre card, too slow for the
+    best. A CPU is measured: how fast it reads more than its caches hold, multiplies in the models'
+    type (four times as fast or more with instructions for 16 bits), and starts small operations.
+    How fast weights are loaded and laid out is assumed, as on two cores of a server.
     """
     if device != "cpu":
         return DeviceSpeed(1.5e12, 3e-5, 1 / 100, 3e-7, 5e8)
@@ -100,7 +100,7 @@ def speed_of(device: str, dtype: torch.dtype) -> DeviceSpeed:
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Seconds of a piece of work on this machine as busy as it is, after one that warms up."""
+    """Seconds of a piece of work on this machine, as busy as it is, after warming up once."""
     work()
     begun, done = time.perf_counter(), 0
     while (spent := time.perf_counter() - begun) < _TIMED_SECONDS:
@@ -110,7 +110,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def stages_to_come(prepared: Prepared) -> list[Stage]:
-    """The stages of a sweep, none where its models cannot be counted. On an engine only their
+    """The stages of a sweep; none if its models cannot be counted. On an engine only their
     proportions mean anything.
     """
     try:
@@ -126,8 +126,8 @@ def stages_to_come(prepared: Prepared) -> list[Stage]:
 
 
 def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelSheet]]:
-    """The target and the draft models, by name, as their configurations say. An engine may serve a
-    target that cannot be counted here: None.
+    """The target and the draft models, by name, as counted from their configurations. The target is
+    None if an engine serves one that cannot be counted here.
 
     Raises:
         ModelError: a model of the built-in decoder cannot be counted.
@@ -150,8 +150,8 @@ def sheets_of(prepared: Prepared) -> tuple[ModelSheet | None, dict[str, ModelShe
 
 @dataclass(frozen=True)
 class _Model:
-    """Seconds of its step, of loading it and of each further token of a pass. Prompt lookup takes
-    none.
+    """A model's seconds for a step, for loading, and for each further token of a pass; all 0 for
+    prompt lookup.
     """
 
     step: float = 0.0
@@ -171,9 +171,9 @@ def stages_of_decoder(
     prepared: Prepared, target: ModelSheet, drafts: Mapping[str, ModelSheet], speed: DeviceSpeed
 ) -> Iterator[Stage]:
     """The stages of a sweep with the built-in decoder, if responses reach their limits, every
-    candidate is decoded at one k (with `--measure all` at every), and steps are timed for between
+    candidate is decoded at one k (with `--measure all` at every k), and timing steps takes between
     the least and the most that is worth it. With `--until settled` each wave begins with responses,
-    and steps are timed and decoded in the first.
+    and the first wave also times steps and decodes.
 
     Args:
         drafts: by name.
@@ -185,11 +185,11 @@ def stages_of_decoder(
         for candidate in prepared.candidates
         if candidate.draft in drafts
     }
-    # Workers in processes of their own each load the target; with `--processes`, one for every
-    # candidate in every turn, the first of which also writes the responses.
+    # Workers in processes of their own each load the target. With `--processes` there is one for
+    # every candidate in every turn; the first also writes the responses.
     begin, workers = START_SECONDS + ours.loading, options.at_once
-    # The target writes several responses side by side, and reads its prompts for that; then each
-    # model reads all of it once, the target first.
+    # The target reads the prompts and writes several responses side by side; then each model reads
+    # all of it once, the target first.
     read = sum(tokens for tokens, _ in prompts) * options.samples
     written = sum(limit for _, limit in prompts) * options.samples
     seconds = ours.reading(read + written)
@@ -274,13 +274,13 @@ def _decoding(prepared: Prepared, target: _Model, draft: _Model, rows: int) -> f
 
 
 def step_on_engine(target: ModelSheet | None, speed: DeviceSpeed) -> float | None:
-    """Seconds of a token of an engine's target; None: unknown."""
+    """Seconds per token of an engine's target; None: unknown."""
     return target.bytes_at("none") / speed.reading if target else None
 
 
 def servers_of(prepared: Prepared, serving: Serving, *, every_k: bool) -> Iterator[ServerConfig]:
-    """The servers that a sweep asks, in order: the first writes every response. Of a draft at least
-    the smallest k and the largest are started, from which the others are predicted.
+    """The servers that a sweep asks, in order; the first writes every response. Each draft is
+    started at least at the smallest and the largest k, from which the others are predicted.
     """
     options, speculates = prepared.options, prepared.options.measure in ("best", "all")
     yield serving.writer
@@ -305,8 +305,8 @@ def servers_of(prepared: Prepared, serving: Serving, *, every_k: bool) -> Iterat
 def stages_on_engine(
     prepared: Prepared, serving: Serving, step: float, *, every_k: bool = False
 ) -> Iterator[Stage]:
-    """The stages of a sweep on an engine, each server's first with its start: each server but the
-    first answers the measured requests at every load.
+    """The stages of a sweep on an engine; the first stage of each server includes its start. Every
+    server but the first answers the measured requests at every load.
     """
     options, prompts = prepared.options, prepared.prompt_tokens
     limit = mean(limit for _, limit in prompts)

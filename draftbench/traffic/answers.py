@@ -1,7 +1,7 @@
-"""Finds the logged answer in a row, as text or as any API returns it, and calls that failed.
+"""Finds a row's logged answer, as text or as any API returns it, and recognises failed calls.
 
-An answer is its text, or a message where it holds more: the reasoning before it, or calls of tools.
-Reasoning of which only the count is logged is None there.
+An answer is its text, or a message if it holds more: the reasoning before it, or tool calls. If
+only the length of the reasoning is logged, the reasoning is None.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from draftbench.traffic.request_settings import PADDING
 
 Answer = str | dict[str, Any]
 
-# Where logs keep it.
+# Where logs keep the answer.
 ANSWERS = (
     *("response", "completion", "output.outputBodyJson", "output", "choices", "response_body"),
     *("gen_ai.output.messages", "attributes.gen_ai.output.messages", "outputs", "result"),
     *("llm.output_messages", "attributes.llm.output_messages"),
     *("gen_ai.completion", "attributes.gen_ai.completion"),
 )
-# Fields inside which an API's answer keeps its text.
+# Fields that hold the text inside an API's answer.
 _INSIDE = (
     *("body", "choices", "candidates", "message", "generations", "output", "content"),
     *("parts", "text", "generated_text", "response", "completion"),
@@ -35,9 +35,9 @@ _COUNTS = (
     "usage.output_tokens_details.reasoning_tokens",
     "usageMetadata.thoughtsTokenCount",
 )
-# An answer as it was streamed, piece by piece.
+# An answer in the pieces in which it was streamed.
 _STREAMED = re.compile(r"\s*((event|id): [^\n]{0,200}\n)*data: ?([{\[]|\[DONE\])")
-# How a log says that a call failed: the fields that hold a code of HTTP, and those with a word.
+# How a log says that a call failed: fields that hold an HTTP status, and fields that hold a word.
 _CODES = (
     *("status_code", "response_status", "statusCode", "http_status", "response.status_code"),
     *("response.statusCode", "status", "response.status"),
@@ -47,7 +47,7 @@ _WORDS = (
     *("response.status", "finish_reason", "success", "response.success"),
 )
 _FAILED = re.compile(r"(status_code_)?(error|errored|failed|failure|expired|canceled)|false", re.I)
-# What servers and gateways write instead of an answer; other answers of few words are a model's.
+# What servers and gateways write instead of an answer; other short answers come from a model.
 _PAGES = {HTTPStatus(code).phrase.lower() for code in (500, 502, 503, 504)}
 
 
@@ -66,8 +66,8 @@ def failed(row: Mapping[str, Any]) -> bool:
 
 
 def _is_error(answer: Any) -> bool:
-    """Whether an API's answer says that its call failed. JSON that is kept as text may be what the
-    model wrote, unless it is written as an API writes it.
+    """Whether an API's answer says that its call failed. JSON that is kept as text may be the
+    model's own words, unless it looks exactly like an API's error.
     """
     match unpacked(answer):
         case {"error": {"message": _}} | {"object": "error"}:
@@ -93,10 +93,10 @@ def _is_error(answer: Any) -> bool:
 
 
 def answer_of(row: Mapping[str, Any], path: str | None, last: Answer | None) -> Answer | None:
-    """The logged answer: at a path, or in the usual places, or else the `last` message.
+    """The logged answer: at a path, else in the usual places, else the `last` message.
 
     Raises:
-        BadRowError: what stands at the path is no answer.
+        BadRowError: the value at the path is not an answer.
     """
     if path is not None:
         given = at(row, path)
@@ -114,13 +114,13 @@ def answer_of(row: Mapping[str, Any], path: str | None, last: Answer | None) -> 
 
 
 def has_answer(row: Mapping[str, Any], place: str) -> bool:
-    """Whether there is an answer at one of `ANSWERS`, which may be one without text."""
+    """Whether there is an answer, possibly without text, at one of `ANSWERS`."""
     value = _standing(row, place)
     return _read(value) is not None or (place == "choices" and value is not None)
 
 
 def _standing(row: Mapping[str, Any], place: str) -> Any:
-    """What stands at one of `ANSWERS`, except a quiz's choices, which are texts."""
+    """The value at one of `ANSWERS`, except the choices of a quiz, which are texts."""
     value = at(row, place)
     if place != "choices":
         return value
@@ -131,7 +131,7 @@ def _standing(row: Mapping[str, Any], place: str) -> Any:
 
 
 def message_of(turn: Mapping[str, Any]) -> Answer | None:
-    """A message as an answer; None if it holds no text and calls nothing."""
+    """A message as an answer; None if it has neither text nor tool calls."""
     try:
         (message, *_) = messages_of([turn], set()) or [{}]
     except (BadRowError, NotRepresentableError):
@@ -144,13 +144,13 @@ def message_of(turn: Mapping[str, Any]) -> Answer | None:
 
 
 def _read(answer: Any) -> Answer | None:
-    """An answer in the form of any API; of several choices, the first."""
+    """An answer in any API's format; the first if there are several choices."""
     match answer:
         case str() if _STREAMED.match(answer):
             return None
         case str():
             content = unpacked(answer)
-            # JSON that is no API's answer is what the model wrote.
+            # JSON in no API's format was written by the model.
             return _read(content) if _is_api_answer(content) else answer
         case [list() as first, *_] | [{"message": first}, *_]:
             return _read(first)
@@ -178,7 +178,7 @@ def _read(answer: Any) -> Answer | None:
 
 
 def _joined(items: list[Any]) -> Answer | None:
-    """The answer in the items of the Responses API, in blocks, or in messages."""
+    """The answer as the Responses API's items, as blocks, or as messages."""
     if not all(isinstance(item, Mapping) for item in items):
         return None
     if "role" in items[0] or items[0]["type"] in ("message", "function_call", "reasoning"):
@@ -202,7 +202,7 @@ def _is_hidden(item: Mapping[str, Any]) -> bool:
 
 
 def _with_reasoning(answer: Answer) -> Answer:
-    """An answer that began with reasoning, whether the log has its text or not."""
+    """An answer that began with reasoning, whether or not the log has the reasoning's text."""
     if isinstance(answer, str):
         answer = {"role": "assistant", "content": answer}
     return {"reasoning_content": None, **answer}

@@ -1,6 +1,7 @@
-"""What a request allows an answer to be: structured output and forced tools, as every API names it.
+"""Restrictions that a request puts on its answer: structured output and forced tools, in any API's
+words.
 
-A constraint is an object with one field, whose name says of what kind it is: `json` (a schema),
+A constraint is an object with one field, whose name is its kind: `json` (a schema),
 `json_object` (any JSON object), `regex`, `choice`, `grammar`, or `tool` (the schema of the
 arguments of the tools that must be called).
 """
@@ -13,8 +14,7 @@ from typing import Any
 from draftbench.traffic.errors import NotRepresentableError
 
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "tool")
-# The field of a request → the kind of constraint that its value is; None: it is a structure, which
-# `_structure` reads.
+# A request's field → the kind of constraint in it; None: a structure, which `_structure` reads.
 CONSTRAINTS: dict[str, str | None] = {
     "guided_json": "json",
     "guided_json_object": "json_object",
@@ -33,10 +33,10 @@ CONSTRAINTS: dict[str, str | None] = {
 
 
 def constraint_of(settings: Mapping[str, Any]) -> tuple[dict[str, Any] | None, bool]:
-    """The constraint that settings name, and whether `tool_choice` is it.
+    """The constraint in the settings, and whether it comes from `tool_choice`.
 
     Raises:
-        NotRepresentableError: it is of a kind that is not known, or there are several.
+        NotRepresentableError: its kind is unknown, or there are several.
     """
     found = {
         name: constraint
@@ -53,7 +53,7 @@ def constraint_of(settings: Mapping[str, Any]) -> tuple[dict[str, Any] | None, b
 
 
 def _structure(name: str, value: Any) -> dict[str, Any]:
-    """The constraint in a field that says itself of which kind it is; empty: none."""
+    """The constraint in a field that names its own kind; empty: none."""
     match name, value:
         case _, {"type": "text"}:
             return {}
@@ -79,8 +79,8 @@ def _structure(name: str, value: Any) -> dict[str, Any]:
 
 
 def _forced(choice: Any, tools: Any) -> dict[str, Any] | None:
-    """The constraint of a choice that forces a tool to be called, as vLLM applies it: the arguments
-    of the named tool, or a list of calls.
+    """The constraint when `tool_choice` forces a call, as vLLM applies it: the arguments of the
+    named tool, or a list of calls.
     """
     schemas = {}
     for tool in tools if isinstance(tools, list) else ():

@@ -1,10 +1,10 @@
-"""Reads a data set of the hub or of a local folder, through the `datasets` library.
+"""Reads a data set from the hub or from a local folder, through the `datasets` library.
 
-It is named `DATASET[/CONFIG][:SPLIT][@REVISION]`, where a DATASET of the hub is `name` or
-`owner/name`, and a local one, which has no revisions, starts with `/`, `.` or `~`. Everything that
-comes from the hub is of one commit. For a local folder the library only maps splits to files. These
-are read here, so that no text is copied into the library's cache, and only inside the folder,
-wherever its metadata or links point.
+It is named `DATASET[/CONFIG][:SPLIT][@REVISION]`. On the hub a DATASET is `name` or `owner/name`; a
+local one starts with `/`, `.` or `~` and has no revisions. Everything read from the hub comes from
+one commit. For a local folder the library only maps splits to files. The files are read here, so
+that no text is copied into the library's cache, and only inside the folder, wherever its metadata
+or links point.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Dataset:
-    """The parts of a data set's name."""
+    """A data set's name in its parts."""
 
     path: str
     config: str | None
@@ -39,7 +39,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """The source of the requests: the last part of the path, and the split."""
+        """The name shown as the requests' source: the last part of the path, and the split."""
         last = Path(self.path).name
         return last if self.split is None else f"{last}:{self.split}"
 
@@ -47,7 +47,7 @@ class Dataset:
         """Yield the rows of the named split, or of the only one.
 
         Raises:
-            TrafficError: the data set cannot be found or read, or the split must be named.
+            TrafficError: the data set cannot be found or read, or a split must be named.
         """
         with _readable_errors(self.path):
             files = self._files() if self.local else None
@@ -81,7 +81,7 @@ class Dataset:
 
     @cached_property
     def _builder(self) -> Any:
-        """The library's reader; made once, so that its commit is the one whose rows are read."""
+        """The library's reader, made once so that the reported commit is the one that is read."""
         hub_answers()  # before the library is imported, which would try several times
         import datasets
         from datasets.packaged_modules.cache.cache import Cache
@@ -107,7 +107,7 @@ class Dataset:
         return builder
 
     def _hub_splits(self) -> Iterable[str]:
-        """The names of the splits, if possible without a download."""
+        """The names of the splits, without a download if possible."""
         if self.split is not None:
             return [self.split]
         if self._builder.info.splits is not None:
@@ -118,7 +118,7 @@ class Dataset:
         return datasets.get_dataset_split_names(where, self.config, revision=commit)
 
     def _files(self) -> dict[str, list[Path]]:
-        """A local folder's files by split; each must be inside the folder and readable here."""
+        """A local folder's files by split; each must lie inside the folder and be readable here."""
         import datasets
 
         _check_metadata(Path(self.path))
@@ -140,13 +140,13 @@ class Dataset:
 
 @contextmanager
 def _readable_errors(path: str) -> Iterator[None]:
-    """Turn the libraries' errors, which may be of any class, into one that names the data set."""
+    """Turn any error of the libraries into one that names the data set."""
     try:
         yield
     except (DraftbenchError, MemoryError):
         raise
     except Exception as error:
-        # Only the class of the error: the library's messages may quote rows.
+        # Only the error's class is shown: the library's messages may quote rows.
         raise TrafficError(
             f"data set `{path}` cannot be read ({type(error).__name__})",
             hint="write `hf:DATASET[/CONFIG][:SPLIT][@REVISION]`, or `hf:FOLDER`; the hub needs a "
@@ -185,7 +185,7 @@ def _outside(folder: str, name: str) -> TrafficError:
 
 
 def on_hub(text: str) -> bool:
-    """Whether this names a data set of the hub and not a local folder."""
+    """Whether this is a data set on the hub rather than a local folder."""
     return not text.startswith(("/", ".", "~"))
 
 

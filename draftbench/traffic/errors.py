@@ -1,4 +1,4 @@
-"""Why a row of a log is left out. No message quotes the row's text."""
+"""Why a log's row is left out. No message quotes the row's text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SENTENCE = re.compile(r"[^\W\d_]{2,}\W+[^\W\d_]{2,}|[^\x00-\x7f]{3,}")
 
 
 def readable_names(row: Iterable[Any]) -> list[str]:
-    """The names of fields that are names: a table without a header has texts in their place."""
+    """Those field names that are real names: in a table without a header they are texts."""
     return [name for name in row if isinstance(name, str) and _READABLE.fullmatch(name)]
 
 
 def seen_in(row: Iterable[Any]) -> str:
-    """The fields that were found, in words."""
+    """The fields that were found, as words for a message."""
     names = readable_names(row)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     listed = ", ".join(f"`{name}`" for name in names[:_MOST_NAMES])
@@ -34,12 +34,11 @@ class BadRowError(Exception):
 
 
 class UnknownFormError(BadRowError):
-    """A row without a request at the known places; it says which fields there are, and which may
-    have been meant.
+    """A row without a request in any known place; says which fields it has, and which may be meant.
 
     Args:
-        path: of `--prompt-field`, under which there is nothing.
-        found: where a request stands instead.
+        path: the `--prompt-field` path, where nothing is.
+        found: where there is a request instead.
     """
 
     def __init__(
@@ -72,14 +71,14 @@ class UnknownFormError(BadRowError):
 
 
 class LengthsOnlyError(BadRowError):
-    """A row of a trace that keeps the lengths of requests without their text."""
+    """A row of a trace that records only the lengths of requests, not their text."""
 
     hint = "acceptance depends on the text: give a log that holds the prompts"
 
 
 class NotRepresentableError(Exception):
-    """A request that a `Request` cannot express; `str()` is the part or the setting."""
+    """A request that `Request` cannot express; `str()` names the part or the setting."""
 
 
 class NoTrafficError(Exception):
-    """A row whose text is the logger's, or whose call failed; `str()` is the reason."""
+    """A row whose text was written by the logger, or whose call failed; `str()` is the reason."""

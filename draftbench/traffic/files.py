@@ -1,9 +1,9 @@
-"""Reads the raw rows of a traffic file one at a time, with their numbers.
+"""Reads a traffic file's raw rows one at a time, with their numbers.
 
 Reads `.jsonl`, `.json` and `.csv`, plain or compressed (`.gz`, `.zst`), and `.parquet`. Texts are
-UTF-8 or UTF-16; the columns of a `.csv` are separated by whichever sign its header holds most. It
-holds one row, one buffer or one small parquet batch at a time, and everything that could grow
-without end has a limit.
+UTF-8 or UTF-16; a `.csv` is split at whichever separator occurs most in its header. Only one row,
+one buffer or one small parquet batch is in memory at a time, and everything that could grow without
+end has a limit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from draftbench.errors import TrafficError, closest
 from draftbench.traffic.errors import BadRowError
 from draftbench.traffic.suites import suite_names
 
-# Most bytes of one row in the file; a longer one is a bad row.
+# Most bytes of one row; a longer row is a bad row.
 MAX_ROW = 16 << 20
 # Most rows of one file: with run-length coding a few bytes can stand for billions of rows.
 MAX_ROWS = 50_000_000
 MAX_COLUMNS = 1000
-# How many times its size a compressed file may unpack to, if that is more than a gibibyte.
+# A compressed file may unpack to this many times its size, and to a gibibyte in any case.
 MAX_RATIO, _ALWAYS_UNPACKED = 1000, 1 << 30
 
 # OverflowError: a date of a parquet file beyond Python's.
@@ -40,7 +40,7 @@ _CHUNK = 1 << 20
 _BATCH = 64
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-# How a file begins that is no text of rows, and what helps; `{}`: its name without its ending.
+# First bytes of files that are not rows of text, and what to do; `{}`: the name without its ending.
 _BEGINNINGS = {
     b"\x1f\x8b": "it is packed with gzip: name it {}.jsonl.gz",
     b"(\xb5/\xfd": "it is packed with zstd: name it {}.jsonl.zst",
@@ -56,7 +56,7 @@ _BETWEEN_ROWS = re.compile(r"[\s,]*")
 
 @dataclass(frozen=True)
 class Row:
-    """A raw row of a log."""
+    """One raw row of a log."""
 
     number: int  # its line (.jsonl, .csv) or its place in the file, from 1
     data: bytes | dict[str, Any] | BadRowError  # JSON text, an object, or why it is neither
@@ -85,7 +85,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def layout_of(path: Path) -> tuple[str, ...]:
-    """How a text file is read, as far as that was guessed from its beginning."""
+    """What was guessed about a text file from its beginning: encoding and separator."""
     kind, compression = _checked_kind(path)
     if kind == ".parquet":
         return ()
@@ -100,7 +100,7 @@ def layout_of(path: Path) -> tuple[str, ...]:
 
 
 def misnamed(path: Path) -> str | None:
-    """What helps with a file whose rows are not what its name says, by how it begins."""
+    """What to do about a file that does not hold what its name says, judged by its first bytes."""
     with contextlib.suppress(*_BROKEN), _open(path, _checked_kind(path)[1]) as stream:
         start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip().replace(b"\r", b"")
         for beginning, hint in _BEGINNINGS.items():
@@ -112,7 +112,7 @@ def misnamed(path: Path) -> str | None:
 
 
 def _checked_kind(path: Path) -> tuple[str, str | None]:
-    """The kind and the compression of a file that draftbench reads; a TrafficError for others."""
+    """The kind and compression of a file that draftbench can read; else raises a TrafficError."""
     if path.is_dir():
         raise TrafficError(
             f"`{path}` is a folder, not a traffic file",
@@ -135,7 +135,7 @@ def _checked_kind(path: Path) -> tuple[str, str | None]:
 
 
 def _similar_source(path: Path) -> str | None:
-    """A file in the same folder whose name begins with or resembles this one, or a suite."""
+    """A file in the same folder whose name is similar or begins with this one, or a suite."""
     names: list[str] = []
     with contextlib.suppress(OSError):
         names = sorted(
@@ -173,9 +173,7 @@ def _open(path: Path, compression: str | None) -> BinaryIO:
 
 
 def _encoding(stream: Any) -> str | None:
-    """UTF-16, by the mark at the beginning of a text or by the zeros in its first letters; None:
-    UTF-8.
-    """
+    """UTF-16 if the text begins with its mark or its first letters contain zeros; None: UTF-8."""
     start = stream.peek(64)[:64]
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
@@ -193,7 +191,7 @@ def _as_utf8(stream: Any, kind: str) -> BinaryIO:
 
 
 class _Recoded(io.RawIOBase):
-    """A text in UTF-8, of a stream in another encoding."""
+    """A stream in another encoding, read as UTF-8."""
 
     def __init__(self, stream: Any, encoding: str) -> None:
         self.stream = stream
@@ -214,7 +212,7 @@ class _Recoded(io.RawIOBase):
 
 
 class _Limited(io.RawIOBase):
-    """A stream that fails beyond `most` bytes."""
+    """A stream that fails after `most` bytes."""
 
     def __init__(self, stream: Any, most: int) -> None:
         self.stream, self.left = stream, most
@@ -236,7 +234,7 @@ class _Limited(io.RawIOBase):
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield every line; one over the limit is cut one byte beyond it, so that it is noticed."""
+    """Yield every line; a line over the limit is cut one byte past it, so that it is noticed."""
     while line := stream.readline(MAX_ROW + 1):
         yield line
         while line and not line.endswith(b"\n"):
@@ -251,7 +249,7 @@ def _read_jsonl(stream: BinaryIO) -> Iterator[Row]:
 
 
 def _read_json(stream: BinaryIO) -> Iterator[Row]:
-    """Yield the rows of an array, or rows one after another, reading a buffer at a time."""
+    """Yield rows from an array, or from values one after another, reading a buffer at a time."""
     with io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape") as text:
         find_end = json.JSONDecoder().raw_decode
         buffer = text.read(_CHUNK).lstrip()
@@ -310,14 +308,14 @@ def _read_csv(stream: BinaryIO) -> Iterator[Row]:
 
 
 def _delimiter(header: str) -> str:
-    """What separates the columns of a table, by its first line: the most frequent sign."""
+    """The separator of a table's columns: the most frequent one in its first line."""
     bare = re.sub(r'"[^"]*"', "", header)
     return max(_DELIMITERS, key=bare.count)
 
 
 def without_padding(value: Any) -> Any:
-    """A value of a table without the nulls and NaNs with which the table fills the fields that a
-    row does not have. A message may well have no content.
+    """A table's value without the nulls and NaNs that stand for fields the row does not have. A
+    message's content may really be null.
     """
     if isinstance(value, dict):
         return {

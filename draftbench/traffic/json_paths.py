@@ -1,5 +1,5 @@
-"""Finds a value in a raw row, however a log keeps it: nested, as the text of JSON or of a Python
-literal, in columns whose names are paths, or in OpenTelemetry's lists of typed attributes.
+"""Finds a value in a raw row, however the log stores it: nested, as JSON or a Python literal in a
+text, in columns named by paths, or in OpenTelemetry's lists of typed attributes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 import msgspec
 
-# Most characters of a Python literal: parsing takes a hundred times its size.
+# Most characters of a Python literal: parsing one takes a hundred times its size in memory.
 _MOST_LITERAL = 1 << 20
 _TRUNCATED = "Input data was truncated"  # msgspec's words
 _SIDE_BY_SIDE = re.compile(r"""["']\s*[rbu]?["']""", re.IGNORECASE)
 
 
 def at(row: Any, path: str) -> Any:
-    """The value at a dotted path, where names may hold dots; the row itself for an empty path.
+    """The value at a dotted path, whose names may contain dots; the row itself for an empty path.
 
-    If the path is only the beginning of columns (`request.model`, `request.messages`), the value is
-    the object that these columns make, or the list if they are numbered (`messages.0.role`).
+    If columns only begin with the path (`request.model`, `request.messages`), the value is the
+    object that they form, or the list if they are numbered (`messages.0.role`).
     """
     if not isinstance(row, dict):
         row = unpacked(row)
@@ -49,12 +49,12 @@ def at(row: Any, path: str) -> Any:
 
 @lru_cache(1024)
 def splits(path: str) -> tuple[tuple[str, str], ...]:
-    """The two parts of a path at each of its dots, from the first dot on."""
+    """A path split in two at each of its dots in turn."""
     return tuple((path[:i], path[i + 1 :]) for i, letter in enumerate(path) if letter == ".")
 
 
 def parsed(text: bytes | str) -> Any:
-    """The value of JSON, in which NaN and Infinity, as Python writes them, are null.
+    """The value of a JSON text. NaN and Infinity, which Python writes, become null.
 
     Raises:
         ValueError: it is not JSON.
@@ -71,7 +71,7 @@ def parsed(text: bytes | str) -> Any:
 
 
 def is_cut(value: Any) -> bool:
-    """Whether a value is the text of a JSON object that ends before the object does."""
+    """Whether a value is a JSON object's text that was cut off."""
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return False
     try:
@@ -84,8 +84,8 @@ def is_cut(value: Any) -> bool:
 
 
 def unpacked(value: Any) -> Any:
-    """The object or list that a text holds as JSON, possibly encoded twice, or as a Python literal,
-    or that a list holds as typed attributes; anything else as it is.
+    """The object or list in a text (JSON, possibly encoded twice, or a Python literal) or in a list
+    of typed attributes; anything else unchanged.
     """
     if not isinstance(value, str | list):
         return value
@@ -102,9 +102,9 @@ def unpacked(value: Any) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """The object or list that a Python literal holds, as tables keep it; None for other texts.
+    """The object or list in a Python literal, as tables store them; None for other texts.
 
-    Texts side by side are several, as numpy writes them, and not one, as Python reads them.
+    Adjacent strings are separate items, as numpy writes them; Python would join them.
     """
     if "'" not in text or len(text) > _MOST_LITERAL:
         return None
@@ -126,7 +126,7 @@ def _is_attribute(value: Any) -> bool:
 
 
 def _untyped(value: Any) -> Any:
-    """A typed value of OpenTelemetry as a plain one; whole numbers stay text."""
+    """OpenTelemetry's typed value as a plain one; whole numbers stay text."""
     match value:
         case {"kvlistValue": {"values": list(pairs)}} if all(map(_is_attribute, pairs)):
             return {str(pair["key"]): _untyped(pair["value"]) for pair in pairs}

@@ -1,9 +1,9 @@
-"""Turns what any API or data set calls a message into messages as chat templates read them.
+"""Turns any API's or data set's messages into messages as chat templates read them.
 
-These have a `role`, a `content` (a text, or None beside tool calls), and where they are given
-`name`, `tool_calls` (with arguments as objects), `tool_call_id` and `reasoning_content`. Whatever
-else stands in a message is part of the prompt, and leaves its row out, or belongs to the log, and
-is named as unread. A text that holds the parts of a message is read as these.
+These have a `role`, a `content` (a text, or None beside tool calls), and if given `name`,
+`tool_calls` (with arguments as objects), `tool_call_id` and `reasoning_content`. Anything else in a
+message is either part of the prompt, so that its row is left out, or the log's own, so that it is
+listed as unread. If a text holds the parts of a message, the parts are read.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from draftbench.traffic.errors import BadRowError, NotRepresentableError
 from draftbench.traffic.json_paths import at, parsed, unpacked
 from draftbench.traffic.request_settings import MARKS, MEDIA
 
-# Cohere's templates write the last, others the reasoning that it is.
+# Cohere's templates use the last name, others call it reasoning.
 _KEPT = ("name", "tool_call_id", "tool_plan")
-# The same reasoning under several names is read once.
+# Reasoning that is given under several names is read once.
 _REASONING = (
     *("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details"),
     "tool_plan",
@@ -29,9 +29,9 @@ _READ = {
     *("role", "type", "content", "contents", "parts", "id", "status", "finish_reason", "index"),
     *("tool_calls", "function_call", *_KEPT, *_REASONING, *MARKS),
 }
-# Marks of a message that the answer continues.
+# What marks a message that the answer continues.
 BEGUN = ("prefix", "partial")
-# Fields of a message that change its prompt and that a `Request` cannot express.
+# Fields of a message that change the prompt and that `Request` cannot express.
 _PARTS = (
     *MEDIA,
     "file",
@@ -43,7 +43,7 @@ _PARTS = (
     "context",
     "documents",
 )
-# Channels in which gpt-oss speaks to itself or to tools, which templates write in their own ways.
+# Channels in which gpt-oss talks to itself or to tools; each template writes them in its own way.
 _CHANNELS = ("analysis", "commentary")
 _ROLES = {
     "user": "user",
@@ -81,18 +81,18 @@ _THOUGHTS = (
 )
 _NO_TEXTS = (*MEDIA, "input_image", "document", "file")
 _KINDS = {*_TEXTS, *_CALLS, *_RESULTS, *_THOUGHTS, *_NO_TEXTS}
-# Where a tool's result is, and what else a part that holds a text or a result may say.
+# Where a tool's result is, and which other fields a text or result part may have.
 _RESULT = ("content", "output", "response", "result")
 _IDS = ("call_id", "tool_use_id", "toolUseId", "tool_call_id", "id")
 _OF_PART = {"type", "text", "name", "status", *_RESULT, *_IDS, *MARKS}
 
 
 def messages_of(turns: Iterable[Any], unread: set[str]) -> list[dict[str, Any]]:
-    """The messages of turns; the names of fields that are not read are added to `unread`.
+    """The messages of these turns; adds the names of fields that are not read to `unread`.
 
     Raises:
-        BadRowError: a turn is no message.
-        NotRepresentableError: it holds what a text model does not read.
+        BadRowError: a turn is not a message.
+        NotRepresentableError: a turn holds something that a text model cannot read.
     """
     messages: list[dict[str, Any]] = []
     joins = False  # whether the next item continues the assistant's message
@@ -114,7 +114,7 @@ def _is_assistants(messages: list[dict[str, Any]]) -> bool:
 
 
 def _join(message: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Add to the assistant's message what the next item of the Responses API says."""
+    """Add the Responses API's next item to the assistant's message."""
     texts = [each["content"] for each in (message, more) if each["content"]]
     calls = [*message.get("tool_calls", ()), *more.get("tool_calls", ())]
     message |= {name: more[name] for name in more if name not in message}
@@ -124,9 +124,7 @@ def _join(message: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A turn as an object with a role, however LangChain, OpenInference, ShareGPT or the Responses
-    API write it.
-    """
+    """A turn of LangChain, OpenInference, ShareGPT or Responses as an object with a role."""
     match turn:
         case {"lc": _, "id": [*_, str(name)], "kwargs": Mapping() as inner}:
             return {"role": name, **inner}
@@ -151,7 +149,7 @@ def _unwrapped(turn: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message with the fields that LangChain keeps apart."""
+    """A message together with the fields that LangChain stores apart."""
     match turn:
         case {"additional_kwargs": Mapping() as more, **rest}:
             return {**more, **{name: rest[name] for name in rest if rest[name] or name not in more}}
@@ -159,7 +157,7 @@ def _flat(turn: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def role_of(name: str) -> str:
-    """The role of a speaker by the name that ShareGPT gives it."""
+    """The role that ShareGPT means by a speaker's name."""
     role = _role(name)
     if role not in _ROLES.values():
         raise NotRepresentableError("conversations.from")
@@ -167,12 +165,12 @@ def role_of(name: str) -> str:
 
 
 def _role(name: str) -> str:
-    """A role as chat templates name it: a log may write it in capitals, or as another API does."""
+    """A role by its name in chat templates: logs may use capitals or another API's names."""
     return _ROLES.get(name) or _ROLES.get(name.lower(), name)
 
 
 def speaker_of(turn: Any) -> str | None:
-    """The role in which a turn is said, however it is written; None: it names none."""
+    """A turn's role, in whatever way it is given; None: not given."""
     role = _unwrapped(turn).get("role") if isinstance(turn, Mapping) else None
     return _role(role) if isinstance(role, str) else None
 
@@ -185,7 +183,7 @@ def _call(value: Any) -> Mapping[str, Any]:
 
 
 def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[str, Any]]:
-    """The messages of a turn; tool results in a user's message become messages of their own."""
+    """A turn's messages; tool results inside a user's message become messages of their own."""
     role = turn.get("role")
     if not isinstance(role, str):
         raise BadRowError(f"{where} has no `role`")
@@ -228,7 +226,7 @@ def _said(turn: Mapping[str, Any], where: str, unread: set[str]) -> list[dict[st
 
 
 def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
-    """What the content of a message says, which is a text or has parts."""
+    """A message's content, which is a text or a list of parts."""
     read = _Parts(where, unread)
     match content:
         case list():
@@ -243,7 +241,7 @@ def _content(content: Any, role: str, where: str, unread: set[str]) -> _Parts:
 
 
 def _parts_in(text: str) -> list[Any]:
-    """The parts of a message that a text holds as JSON or as a Python literal, or the text."""
+    """The message parts that a text holds as JSON or as a Python literal; else the text."""
     match unpacked(text) if text.lstrip().startswith("[") else None:
         case [{"type": str()}, *_] as parts if all(_is_part(part) for part in parts):
             return parts
@@ -262,7 +260,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 class _Parts:
-    """What the parts of a message say."""
+    """What a message's parts say."""
 
     def __init__(self, where: str, unread: set[str]) -> None:
         self.where, self.unread = where, unread
@@ -272,7 +270,7 @@ class _Parts:
         self.results: list[dict[str, Any]] = []
 
     def take(self, part: Any) -> None:
-        """Add one part. Bedrock names its kind by its only field, the others by `type`."""
+        """Add one part. In Bedrock its only field names its kind, in other APIs `type` does."""
         if isinstance(part, str):
             self.texts.append(part)
             return
@@ -304,7 +302,7 @@ class _Parts:
             raise NotRepresentableError(f"message content of type {readable(kind)}")
 
     def _name_unread(self, part: Mapping[str, Any]) -> None:
-        """Name what a part that has a type says beside its text or its result."""
+        """List as unread what a typed part says beside its text or its result."""
         left = part.keys() - _OF_PART if "type" in part else ()
         self.unread |= {f"messages.content.{name}" for name in left if part[name]}
 
@@ -316,7 +314,7 @@ class _Parts:
         raise BadRowError(f"{self.where} has a part without text")
 
     def take_call(self, call: Any) -> None:
-        """Arguments are JSON text in the API and an object in chat templates."""
+        """Add a tool call. Its arguments are JSON text in the API, an object in chat templates."""
         call = at(call, "tool_call") or call  # OpenInference's
         function = at(call, "function") or call
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -336,7 +334,7 @@ class _Parts:
         self.calls.append(read)
 
     def _take_result(self, part: Mapping[str, Any]) -> None:
-        """A tool's result is a message of its own; an object is given to the model as JSON."""
+        """Add a tool's result as a message of its own; the model gets an object as JSON."""
         self._name_unread(part)
         result = next((part[name] for name in _RESULT if part.get(name) is not None), "")
         inner = _Parts(self.where, self.unread)
@@ -356,7 +354,7 @@ class _Parts:
         self.results.append(message)
 
     def take_thought(self, part: Any) -> None:
-        """Reasoning whose text only its provider has cannot be put back."""
+        """Add reasoning; refused if only the provider has its text."""
         match at(part, "reasoningText") or part:
             case str(text):
                 self.thoughts.append(text)

@@ -1,10 +1,10 @@
-"""Finds the request in a raw row of a log, whatever program wrote the log.
+"""Finds the request in a log's raw row, whatever program wrote the log.
 
-`FORMS` lists the ways in which a request may be written, `BODIES` and `PARTS` the places in a row
-where it may be, `BLOCKS` the places of its sampling parameters, `SYSTEMS` those of its system text.
-A request means the same at every place. Each object on the way to it is accounted for: what was
-read of it, by the form or as a system text or a setting, and what is left. A part of a prompt that
-is left is in `parts`, anything else in `unread`.
+`FORMS` lists the ways to write a request, `BODIES` and `PARTS` the places in a row where it may be,
+`BLOCKS` where its sampling parameters are, `SYSTEMS` where its system text is. A request means the
+same in every place. Every object on the way to it is accounted for: what was read from it (by the
+form, as a system text, or as a setting) and what was not. Parts of a prompt that were not read are
+in `parts`, anything else in `unread`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from draftbench.traffic.request_settings import (
     setting_value,
 )
 
-# Places that hold the body of an API call and nothing else; what is around it belongs to the log.
+# Places that hold the body of an API call and nothing else; what surrounds it is the log's.
 BODIES = (
     *("body", "request.body", "request", "request_body"),
     *("proxy_server_request.body", "proxy_server_request", "input.inputBodyJson", "params"),
 )
-# Places that hold a part of a request; the rest of it is beside them.
+# Places that hold part of a request; the rest is beside them.
 PARTS = ("input", "attributes", "inputs", "prompt")
 # Objects beside a prompt that hold its sampling parameters. The first two are also names for the
 # choices of a quiz and for a schema, which set nothing.
@@ -53,20 +53,20 @@ SYSTEMS = (
     *("system", "system_prompt", "systemPrompt", "system_message", "system_instruction"),
     *("systemInstruction", "gen_ai.system_instructions"),
 )
-# Where a row keeps what is read of it beside the request.
+# Where a row keeps what is read from it beside the request.
 SEGMENTS = ("segment", "category", "tags.segment")
 _EMPTY: tuple[Any, ...] = ("", [], {}, *PADDING)
 _TEXT = str | int | float
 _BESIDE_A_REQUEST = (*ANSWERS, *SEGMENTS, "timestamp", "model")
 _PARAMETERS = SETTINGS | {"do_sample", "details", "return_full_text"}
-# Fields that may be beside a bare text that was sent to SGLang, TGI or AIPerf.
+# Fields that may accompany a bare text sent to SGLang, TGI or AIPerf.
 _BESIDE_A_TEXT = HARMLESS | SETTINGS | {
     *BLOCKS, "text", "text_input", "inputs", "system", "type", "timestamp", "delay", "role",
     "output_length",
 }  # fmt: skip
-# Models that embed, judge or speak an `input` instead of answering it.
+# Models that do not answer an `input` but embed, judge or speak it.
 _NO_ANSWER = re.compile(r"embed|moderation|rerank|\b(bge|gte|e5|minilm|tts)\b", re.IGNORECASE)
-# Fields of traces that keep the lengths of requests without their text.
+# Fields of traces that record only the lengths of requests, not their text.
 _LENGTHS = (
     {"input_length", "output_length"},  # Mooncake
     {"ContextTokens", "GeneratedTokens"},  # Azure
@@ -76,7 +76,7 @@ _LENGTHS = (
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """What a row of a log asks a model."""
+    """What a log's row asks a model."""
 
     content: Any  # a text, or turns of a conversation
     read: tuple[str, ...] = ()  # the paths of what a form read for it
@@ -96,8 +96,8 @@ def _user(content: Any) -> dict[str, Any]:
 def _with_system(
     fields: Mapping[str, Any], request: LoggedRequest, *, chat: bool
 ) -> tuple[LoggedRequest, list[str]]:
-    """The request with the system text before it that an object keeps separately, and under which
-    names that was found.
+    """The request with the system text that an object keeps separately put before it, and the names
+    under which that was found.
 
     Args:
         chat: whether a system text makes a plain prompt a user's message.
@@ -121,7 +121,7 @@ def _with_system(
 
 
 def _system(value: Any) -> list[dict[str, Any]]:
-    """The messages of a system text, however it is written; none if it is not one."""
+    """The messages of a system text, in whatever way it is written; none if it is not one."""
     match unpacked(value):
         case {"role": _} as turn if _is_system(turn):
             return [turn]
@@ -144,7 +144,7 @@ def _text(turn: Any) -> str:
 
 
 def _turns_in(value: Any) -> LoggedRequest | None:
-    """Turns of a conversation, as any API or data set writes them; None for anything else."""
+    """A conversation's turns, in any API's or data set's format; None for anything else."""
     match unpacked(value):
         case {"role": "user" | "system" | "developer" | "human", "content": _} as turn:
             return LoggedRequest([turn])
@@ -238,7 +238,7 @@ def _conversation(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 
 def _sharegpt(turns: list[dict[str, Any]]) -> LoggedRequest:
-    """The turns up to the last human one and what tools said after it, and the answer."""
+    """The turns up to the last human one and the tools' output after it, and the answer."""
     roles = [role_of(str(turn.get("from"))) for turn in turns]
     if "user" not in roles:
         raise BadRowError("`conversations` has no human turn")
@@ -360,7 +360,7 @@ def _alpaca(call: Mapping[str, Any]) -> LoggedRequest | None:
 
 
 def _history(value: Any) -> list[dict[str, Any]]:
-    """The earlier questions and answers of a data set's row."""
+    """The earlier questions and answers in a data set's row."""
     turns = []
     for pair in () if value in _EMPTY else unpacked(value) or ():
         match pair:
@@ -384,7 +384,7 @@ class Form:
     logged: bool = False  # whether its last message may be the logged answer
 
 
-# The forms that are recognised; the first that fits counts.
+# The forms that are recognised; the first that fits is used.
 # fmt: off
 FORMS = (
     Form("ShareGPT", '{"conversations": [{"from": "human", "value": "…"}, …]}',
@@ -419,14 +419,14 @@ FORMS = (
 )
 # fmt: on
 PROMPTS = frozenset(name for form in FORMS for name in form.prompts)
-# Fields that are a part of a prompt wherever they stand; tools and what is no text are settings.
+# Fields that are part of a prompt wherever they are; tools and what is not text count as settings.
 _OF_PROMPTS = PROMPTS | {
     *SYSTEMS, "instructions", "context", "documents", "choices", "chat_history", "preamble",
     "promptVariables", "prompt_variables", "variables", "prompt_template", "promptTemplate",
     "contexts", "retrieved_context", "retrieved_contexts", "retrieved_documents", "cachedContent",
 }  # fmt: skip
 _AT_FIELD = "--prompt-field"
-# In so many objects of a row a request is searched.
+# How many objects of a row are searched for a request.
 _MOST_SEARCHED = 100
 
 
@@ -434,8 +434,8 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
     """The request of a row; `prompt_field` is a dotted path to its prompt (None: the usual places).
 
     Raises:
-        UnknownFormError: there is no known form at a known place.
-        LengthsOnlyError: the row is of a trace without texts.
+        UnknownFormError: there is no known form in a known place.
+        LengthsOnlyError: the row comes from a trace without texts.
         BadRowError, NotRepresentableError: there is a request that cannot be used.
     """
     if prompt_field is not None:
@@ -464,7 +464,7 @@ def find_request(row: Mapping[str, Any], prompt_field: str | None) -> LoggedRequ
 
 
 def _elsewhere(row: Mapping[str, Any]) -> str | None:
-    """Where a row of no known form holds a request: rather a conversation than a text."""
+    """Where a row of unknown form holds a request: a conversation if there is one, else a text."""
     texts: list[str] = []
     objects = [("", row)]
     for path, fields in objects:  # which grow meanwhile
@@ -487,7 +487,7 @@ def _elsewhere(row: Mapping[str, Any]) -> str | None:
 
 
 def _at_prompt_field(row: Mapping[str, Any], path: str) -> LoggedRequest:
-    """The request whose prompt is at a path, with what the objects around it say of it."""
+    """The request whose prompt is at a path, with what the objects around it say about it."""
     if (found := at(row, path)) is None:
         raise UnknownFormError(row, path)
     content, request, unread = unpacked(found), None, {}
@@ -532,7 +532,7 @@ def _request_in(
     Args:
         prefix: the object's path in its row.
         whole: whether it is the body of an API call and nothing else.
-        server: whether where it stands says that it was sent to a server.
+        server: whether its place shows that it was sent to a server.
     """
     for form in FORMS:
         # A body that was sent to a server has none of the forms of data sets.
@@ -565,7 +565,7 @@ def _answered(request: LoggedRequest) -> LoggedRequest:
 
 
 def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
-    """Whether the model continues the last message, as Anthropic's do with the assistant's."""
+    """Whether the model is to continue the last message, as Anthropic's do the assistant's."""
     match content:
         case [*_, {"role": "assistant"}]:
             known = {"anthropic_version", "stop_sequences", "inferenceConfig"} & call.keys()
@@ -576,7 +576,7 @@ def _is_continued(call: Mapping[str, Any], content: Any) -> bool:
 
 
 class _Around(NamedTuple):
-    """An object of a row that has a path inside it."""
+    """One of a row's objects on the way to a path."""
 
     prefix: str  # its own path
     fields: Mapping[str, Any]
@@ -605,13 +605,14 @@ def _with_fields(
     around: bool = False,
     chat: bool = False,
 ) -> LoggedRequest:
-    """The request with the system text and the settings of an object, and with what is left of it.
+    """The request with an object's system text and settings added, and with what was not read of
+    it.
 
     Args:
         prefix: the object's path in its row.
-        read: the paths of what was read in it before.
-        whole: whether all fields are an API's: then no unknown one is ignored.
-        around: whether it is around the request and not the request itself.
+        read: the paths that were read in it before.
+        whole: whether all its fields are an API's, so that no unknown field is ignored.
+        around: whether it surrounds the request rather than being it.
         chat: whether a system text makes a plain prompt a user's message.
     """
     request, systems = _with_system(fields, request, chat=chat)
@@ -642,7 +643,7 @@ def _with_fields(
 
 
 def _left(fields: Mapping[str, Any], read: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """What an object holds beside these paths; of an object in it that was read in part, the other
+    """What an object holds apart from these paths; if an object in it was read in part, its other
     fields.
     """
     for name, value in fields.items():
@@ -662,7 +663,7 @@ def _join(prefix: str, name: str) -> str:
 
 
 def _read_beside(fields: Mapping[str, Any], prefix: str) -> list[str]:
-    """What is read beside a request in the object at a path of its row."""
+    """What is read, apart from the request, in the object at a path of its row."""
     start = f"{prefix}." if prefix else ""
     return [
         path[len(start) :]
@@ -673,7 +674,7 @@ def _read_beside(fields: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 def _agreed(name: str, given: Any, again: Any) -> Any:
-    """A setting that is given twice, alike."""
+    """A setting that is given twice with the same value."""
     if given is None:
         return again
     first, second = setting_value(name, given), setting_value(name, again)
@@ -683,9 +684,7 @@ def _agreed(name: str, given: Any, again: Any) -> Any:
 
 
 def _block(call: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """The sampling parameters that an object has under one of `BLOCKS`; None if it has none
-    there.
-    """
+    """An object's sampling parameters under one of `BLOCKS`; None if there are none."""
     block = unpacked(at(call, name))
     if not isinstance(block, Mapping):
         return None

@@ -1,7 +1,7 @@
-"""Turns the settings of a request, as servers name them, into the fields of a `Request`.
+"""Turns a request's settings, by the servers' names, into the fields of a `Request`.
 
-A request is not representable if it sets a field that changes the target's distribution and that a
-`Request` cannot express, or an unknown field of a request body. Such requests are counted by the
+A request cannot be represented if it sets a field that changes the target's distribution and that
+`Request` cannot express, or if its body has an unknown field. Such requests are counted by the
 field's name.
 """
 
@@ -20,7 +20,7 @@ from draftbench.traffic.json_paths import parsed, unpacked
 
 _TEMPLATE_SWITCHES = ("enable_thinking", "reasoning_effort")
 # fmt: off
-# Fields of request bodies that set nothing: they do not change the target's text.
+# Fields of request bodies that do not change the target's text.
 HARMLESS = frozenset({
     "model", "user", "metadata", "store", "stream", "stream_options",
     "logprobs", "top_logprobs", "prompt_logprobs", "echo", "service_tier", "safety_identifier",
@@ -72,13 +72,12 @@ _ALIASES = {
 # Marks that no model reads: where a provider may cache, where an agent's step begins, and what
 # only a provider reads.
 MARKS = ("cachePoint", "cache_control", "step-start", "thoughtSignature")
-# Parts of a prompt that are no text.
+# Parts of a prompt that are not text.
 MEDIA = (
     *("image", "images", "audio", "audios", "video", "videos"),
     *("image_url", "files", "attachments", "experimental_attachments"),
 )
-# Fields that change the distribution or the prompt and cannot be applied → their values that have
-# no effect.
+# Fields that change the distribution or the prompt and cannot be applied → values without effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,),
     "length_penalty": (1,), "logit_bias": ({}, []), "bad_words": ([],), "bad_words_ids": ([],),
@@ -100,8 +99,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "mirostat": (0,), "tfs_z": (1,), "watermark": (False,), "top_a": (0,), "dry_multiplier": (0,),
     "xtc_probability": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0),
 }
-# Settings that are also names of columns in data sets. They are settings only in a request that
-# was sent to a server.
+# Settings that are also columns of data sets: only in a request sent to a server are they settings.
 COLUMNS = frozenset({
     "format", "template", "think", "thinking", "grammar", "regex", "json_schema",
 })
@@ -114,11 +112,11 @@ _TEMPLATE_RESERVED = frozenset({
 })
 # fmt: on
 
-# Python's words, which some tables hold → JSON's.
+# Python's words, which some tables contain → JSON's.
 _PYTHON = {"True": "true", "False": "false"}
-# What tables write in the cells of fields that a row does not have.
+# What tables write in a cell if the row does not have that field.
 PADDING = ("nan", "NaN", "None", "null")
-# Numbers of tokens that stand for no limit.
+# Numbers of tokens that mean no limit.
 _ENDLESS = (-1, -2, "inf", "Infinity")
 _INT64 = 2**63 - 1
 _Positive = Annotated[int, Meta(ge=1, le=_INT64)]
@@ -126,7 +124,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 
 
 class _Applied(msgspec.Struct):
-    """The settings that a `Request` can express; defaults are values that change nothing."""
+    """The settings that `Request` can express; the defaults change nothing."""
 
     temperature: Annotated[float, Meta(ge=0, lt=_INT64)]
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1
@@ -141,7 +139,7 @@ class _Applied(msgspec.Struct):
     chat_template_kwargs: dict[str, Any] = {}
 
 
-# The names of all settings, in every API.
+# The names of all settings in all APIs.
 SETTINGS = frozenset({
     *_Applied.__struct_fields__, *_TEMPLATE_SWITCHES, *_NEUTRAL, *_ALIASES, *CONSTRAINTS, "think",
 })  # fmt: skip
@@ -151,15 +149,15 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
     """The settings, all of `SETTINGS`, as keyword arguments of `Request`.
 
     Null and empty text mean absent. Neutral values (top_p 1, top_k 0 or -1, min_p 0) become `None`.
-    `n` samples are `n` times the weight.
+    `n` samples count as `n` times the weight.
 
     Args:
-        server: whether a server was asked: an absent temperature is then 1.0, the default of
-            servers, and else 0.0.
+        server: whether a server was asked: an absent temperature then means 1.0, the servers'
+            default, else 0.0.
 
     Raises:
         BadRowError: a value has the wrong type or is out of range.
-        NotRepresentableError: the request sets a field that a `Request` cannot express.
+        NotRepresentableError: the request sets a field that `Request` cannot express.
     """
     given: dict[str, Any] = {}
     if isinstance(tools := setting_value("tools", settings.get("tools")), list):
@@ -216,7 +214,7 @@ def request_fields(settings: Mapping[str, Any], *, server: bool) -> dict[str, An
 
 
 def setting_value(name: str, value: Any) -> Any:
-    """The value of a setting, which a table or a log may keep as text; None: it sets nothing."""
+    """A setting's value, which a table or a log may store as text; None: it sets nothing."""
     content = _untyped(name, value)
     limit = _ALIASES.get(name, name) in ("max_tokens", "max_completion_tokens")
     return None if limit and content in _ENDLESS else content
@@ -240,8 +238,8 @@ def _untyped(name: str, value: Any) -> Any:
 
 
 def _functions(tool: Any) -> list[dict[str, Any]]:
-    """The functions of a tool as chat templates expect them; others than OpenAI's chat API write
-    them flat, Gemini's several in one.
+    """A tool's functions as chat templates expect them. OpenAI's chat API writes them so; other
+    APIs write them flat, and Gemini several in one.
     """
     if not isinstance(tool, Mapping):
         raise BadRowError("a function of `tools` is not an object")
@@ -269,7 +267,7 @@ def _functions(tool: Any) -> list[dict[str, Any]]:
 
 
 def _in_lower_case(schema: Any) -> Any:
-    """A schema with its types as JSON Schema has them: Gemini's are in capitals."""
+    """A schema with its types in lower case, as in JSON Schema: Gemini uses capitals."""
     match schema:
         case {"type": str(kind), **rest}:
             return {"type": kind.lower(), **_in_lower_case(rest)}

@@ -1,8 +1,8 @@
-"""Turns a raw row of a log into a `Request`, whatever form the row has.
+"""Turns a log's raw row into a `Request`, whatever form the row has.
 
-Each row's form is recognised (`request_formats`). A conversation that ends with the assistant's
-answer is read as a request for that answer, which becomes the logged response. Messages keep the
-OpenAI shape, with their text as one string and the arguments of tool calls as objects.
+`request_formats` recognises each row's form. A conversation that ends with the assistant's answer
+is a request for that answer, which becomes the logged response. Messages have the OpenAI shape,
+with their text as one string and the arguments of tool calls as objects.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from draftbench.traffic.messages import messages_of
 from draftbench.traffic.request_formats import SEGMENTS, LoggedRequest, find_request
 from draftbench.traffic.request_settings import PADDING, request_fields, setting_value
 
-# Most bytes of a request as JSON, and of a logged response; a row with a longer one is bad.
+# Most bytes of a request as JSON, and of a logged response; a row with more is a bad row.
 MAX_TEXT = 1 << 20
 _MAX_LABEL = 200
 
-# What loggers write of a text that they do not keep, each in its own brackets: inside the text
-# (LiteLLM), for the whole of it (Langfuse, Datadog, OpenInference), or at its end. A user's "(some
-# steps omitted)" is none.
+# What loggers write in place of text that they do not keep, each in its own brackets: inside the
+# text (LiteLLM), for all of it (Langfuse, Datadog, OpenInference), or at its end. A user's "(some
+# steps omitted)" does not count.
 _OF = r"((content|text|prompt|input|output|message|value|body|request|response) )?"
 _SIZE = r"[\d,.]{1,12} ?\w{0,12}"
 _LANGFUSE_MEDIA = "@@@langfuseMedia:type="
@@ -41,7 +41,7 @@ _LITELLM_CUT = re.compile(r"\(litellm_truncated ")
 _LITELLM_REDACTED = re.compile(r"(\A|\n)[ \t]*redacted-by-litellm[ \t]*(\n|\Z)")
 _WHOLE_CUT = re.compile(
     r"\s*([\[<][^\[\]<>]{0,80}\b(too large|dropped because)\b[^\[\]<>]{0,80}[\]>]"
-    r"|\[((object )?object|array|circular)\])\s*\Z",  # JavaScript's, of what it did not write out
+    r"|\[((object )?object|array|circular)\])\s*\Z",  # JavaScript's, for what it did not write out
     re.IGNORECASE,
 )
 _WHOLE_REDACTED = re.compile(
@@ -59,7 +59,7 @@ _CUT_AT_END = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_MARK = 200
-# How a text begins that looks like messages or their parts.
+# The beginning of a text that looks like messages or their parts.
 _LIKE_MESSAGES = re.compile(
     r"""\s{0,9}(array\(\s?)?[\[(]*\s?(
         \{[^{}\[\]]{0,300}?["'](messages|conversations|contents)["']\s*:\s*\[
@@ -70,14 +70,14 @@ _LIKE_MESSAGES = re.compile(
         |\w{0,40}Message\w{0,40}\(content=)""",
     re.VERBOSE,
 )
-# Names of what only labels a text.
+# Names of fields that only label a text.
 _LABELS = {"role", "from", "type", "id"}
 _NUMBER = re.compile(r"\s*[-+]?\d[\d.,]*(e[-+]?\d+)?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Dotted paths to a row's prompt, logged response and segment; `None`: the usual places."""
+    """Dotted paths to a row's prompt, logged response and segment; `None`: in the usual places."""
 
     prompt: str | None = None
     response: str | None = None
@@ -86,7 +86,7 @@ class Fields:
 
 
 class ReadRow(NamedTuple):
-    """A row that was read."""
+    """What was read from a row."""
 
     form: str
     request: Request
@@ -105,8 +105,8 @@ def read_request(
 
     Raises:
         BadRowError: the row is not a request (`UnknownFormError`: its form is not known).
-        NotRepresentableError: the request asks for something that a `Request` cannot express.
-        NoTrafficError: its text is the logger's, or its call failed.
+        NotRepresentableError: the request asks for something that `Request` cannot express.
+        NoTrafficError: the logger wrote its text, or the call failed.
     """
     unread: set[str] = set()
     try:
@@ -178,7 +178,7 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
     longest = max((len(text) for text in said if not _ends_cut(text)), default=0)
     for message, text in zip(messages, said, strict=True):
         tool = message["role"] == "tool"
-        # A user may send a conversation as JSON, to be judged.
+        # A user may send a conversation as JSON, for the model to judge.
         json = text.lstrip().startswith(('[{"', '{"'))
         if not tool and not json and _LIKE_MESSAGES.match(text):
             raise NotRepresentableError("messages as the text of a message")
@@ -192,12 +192,12 @@ def _content(content: Any, unread: set[str], *, chat: bool) -> dict[str, Any]:
 
 
 def _refuse_mark(text: str, *, cut_before: bool = False) -> None:
-    """Raise a NoTrafficError for a text in which the logger speaks.
+    """Raise a NoTrafficError if the logger wrote a part of this text.
 
     Args:
-        cut_before: whether the text may have been cut before it was asked, so that the model read
-            the mark: what a tool wrote, or what is shorter than a whole text of the same request,
-            since loggers cut what is longest.
+        cut_before: whether the text may have been cut before the model read it, mark included: a
+            tool's output, or a text shorter than an uncut one of the same request, since loggers
+            cut the longest.
     """
     cut = _CUT_AT_END.match(text) if cut_before else _ends_cut(text)
     if _LANGFUSE_MEDIA in text:
@@ -213,9 +213,7 @@ def _ends_cut(text: str) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts and numbers in a structure, but for what only labels them; an id that is alone
-    stands for a text.
-    """
+    """The texts and numbers in a structure without their labels; an id alone counts as a text."""
     match value:
         case str() | int() | float():
             yield str(value)
@@ -279,7 +277,7 @@ def _identity(request: Mapping[str, Any], key: bytes) -> str:
 
 
 def _without_ids(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without the names that tie a tool's result to its call, new in every log."""
+    """A message without the ids that tie a tool's result to its call, which differ in every log."""
     calls = [
         {name: call[name] for name in call if name != "id"}
         for call in message.get("tool_calls", ())
@@ -303,7 +301,7 @@ def _segment(row: Mapping[str, Any], path: str | None) -> str | None:
 
 
 def _timestamp(value: Any) -> str | None:
-    """The time of a request as text; None, for unknown, if it is no time that could be read."""
+    """A request's time as text; None if it cannot be read as a time."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, str | int | float):

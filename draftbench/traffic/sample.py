@@ -4,13 +4,13 @@ A source is a file, a built-in suite (`suite:NAME`) or a data set
 (`hf:DATASET[/CONFIG][:SPLIT][@REVISION]`).
 
 The sample is stratified by segment. Each segment gets requests in proportion to its rows in the log
-(by largest remainder; at least one while the sample has room, never more than there are). Inside a
+(by largest remainder; at least one while the sample has room, never more than it has). Within a
 segment the requests with the lowest hash of seed and id are chosen, so that neither the order of
-rows nor other segments matter. The weights of chosen requests are scaled so that every sampled
-segment weighs what it weighs in the log.
+rows nor other segments matter. The weights of the chosen requests are scaled so that every sampled
+segment has the same weight as in the log.
 
-While a source is read only the requests of the lowest hashes are held, so that memory does not grow
-with its text.
+While a source is read, only the requests with the lowest hashes are kept, so that memory does not
+grow with its text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from draftbench.traffic.suites import find_suite
 from draftbench.traffic.summary import BadRows, TrafficSummary, Unread, request_figures
 
 _BAD, _STRUCTURED = "bad row", "structured output"
-# What helps where no row can be used, by how the most frequent reason begins.
+# What to do if no row can be used, by how the most frequent reason begins.
 _HINTS = {
     _STRUCTURED: "measure them on an engine that applies it, with --engine or --server",
     "cut by": "set the logger to keep texts whole: what it cut cannot be put back",
@@ -54,9 +54,9 @@ _HINTS = {
 _NAME_A_FIELD = "name a field that the rows have, or leave {} out"
 _IN_UTF_8 = "save the file as UTF-8, or skip and count such rows with --skip-bad"
 _REASONS_NAMED = 5
-# After so many rows without a single request the rest is not read.
+# After this many rows without a single request, the rest is not read.
 _HOPELESS = 1000
-# If a source has many segments, so many times the sample is held while it is read.
+# While a source with many segments is read, this many times the sample is kept.
 _SHORTLISTED = 20
 
 
@@ -86,13 +86,13 @@ class TrafficQuery:
 
     @property
     def on_hub(self) -> bool:
-        """Whether the source is a data set of the hub, to be downloaded where it is not cached."""
+        """Whether the source is a data set on the hub, which is downloaded unless it is cached."""
         return self.source.startswith("hf:") and on_hub(self.source.removeprefix("hf:"))
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The requests to measure, in the order of their first rows, and what became of all rows:
+    """The requests to measure, in the order of their first rows, and what happened to all rows:
     `rows` = distinct requests before sampling + `merged` + the sum of `dropped`.
     """
 
@@ -115,7 +115,7 @@ class Traffic:
         return ", ".join(sorted(self.forms))
 
     def summary(self, source: str) -> TrafficSummary:
-        """What was read, and what was not, of a source of this name."""
+        """What was read, and what was not, from the source with this name."""
         return TrafficSummary(
             source=source,
             layout=self.layout,
@@ -152,7 +152,7 @@ class _Source:
 
 @dataclass
 class _Census:
-    """The counts of one reading, and every distinct request in the order of its first row."""
+    """The counts of one reading, and all distinct requests in the order of their first rows."""
 
     rows: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -165,9 +165,8 @@ class _Census:
 
 
 class _Shortlist:
-    """The requests that may still be chosen while a source is read: in each segment those of the
-    lowest ranks, as many as the sample has; with many segments at most `_SHORTLISTED` times the
-    sample in all.
+    """The requests that may still be chosen while a source is read: in each segment those with the
+    lowest ranks, as many as the sample has; at most `_SHORTLISTED` times the sample in all.
     """
 
     def __init__(self, sample: int | None, seed: int) -> None:
@@ -176,7 +175,7 @@ class _Shortlist:
         self.count = 0
 
     def offer(self, request: Request) -> None:
-        """Add a distinct request; if there are too many, drop its segment's highest rank."""
+        """Add a distinct request; if there are too many, drop the highest rank in its segment."""
         heap = self.segments[request.segment]
         heapq.heappush(heap, (-_rank(self.seed, request.id), request))
         self.count += 1
@@ -228,8 +227,8 @@ def load(query: TrafficQuery) -> Traffic:
         )
     weights = choose(entries, query.sample, query.seed)
     texts = {request.id: request for heap in shortlist.segments.values() for _, request in heap}
-    # Duplicates logged under several segments, or a great many segments, can make the choice fall
-    # on a request that was dropped. Only then is the source read again.
+    # With duplicates under several segments, or very many segments, a dropped request may be
+    # chosen. Only then is the source read again.
     if missing := weights.keys() - texts.keys():
 
         def keep(request: Request) -> None:
@@ -286,7 +285,7 @@ def _find(text: str) -> _Source:
 def _read(
     source: _Source, fields: Fields, query: TrafficQuery, offer: Callable[[Request], object]
 ) -> _Census:
-    """Count a source's rows; `offer` is called with every distinct request at its first row."""
+    """Count a source's rows, and `offer` every distinct request when its first row is read."""
     census = _Census()
     for row in source.rows():
         census.rows += 1
@@ -301,7 +300,7 @@ def _read(
             continue
         except BadRowError as error:
             census.dropped[_BAD] += 1
-            # The same reason in another message or column is no other reason.
+            # The same reason in another message or column is still the same reason.
             alike = re.sub(r"\d+", "", str(error))
             if (bad := census.bad.get(alike)) is not None:
                 census.bad[alike] = msgspec.structs.replace(bad, rows=bad.rows + 1)
@@ -334,7 +333,7 @@ def _read(
 
 
 def _unusable(census: _Census, source: _Source) -> TrafficError:
-    """The error for rows that cannot be read: the first of each reason."""
+    """The error for rows that cannot be read: the first row for each reason."""
     bad = list(census.bad.values())
     rows, read = census.dropped[_BAD], census.rows
     named = "; ".join(

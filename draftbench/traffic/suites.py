@@ -15,9 +15,8 @@ _PLACES = (_PACKAGE / "suites", _PACKAGE.parent / "suites")
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a suite's YAML file says: its `title` and `description`, and the `file` with `requests`
-    rows, whose segment is in the field `segment_by`; `language` and `license` are those of the
-    texts.
+    """A suite's YAML file: its `title` and `description`, the `file` with `requests` rows, the
+    field `segment_by` that holds a row's segment, and the `language` and `license` of the texts.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a traffic source holds: what was read of it, in which forms, and what was not."""
+"""What a traffic source contains: what was read from it, in which forms, and what was not."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from draftbench.records import Record, Request
 from draftbench.traffic.errors import readable_names
 
-# Characters of the end of a prompt that are shown.
+# How many characters of a prompt's end are shown.
 SHOWN = 200
-# How most tables are written, which needs no word.
+# How most tables are written, which is not worth mentioning.
 ORDINARY = ("columns separated by commas",)
-# Most names that are remembered: a log can have a new one in each row.
+# Most names that are kept: a log can have a new one in each row.
 _MOST_NAMES = 1000
 
 
@@ -29,7 +29,7 @@ class BadRows(Record, frozen=True):
 
 
 class FirstRequest(Record, frozen=True):
-    """What the first request asks: its `roles` (none: a plain prompt), and how its text ends."""
+    """The first request: its `roles` (none: a plain prompt), and how its text ends."""
 
     roles: tuple[str, ...]
     end: str | None  # null: not asked for
@@ -46,7 +46,7 @@ class RequestFigures(Record, frozen=True):
 
 
 class TrafficSummary(Record, frozen=True):
-    """What a traffic source holds: `rows` = `requests` + `merged` + those that were left out, or
+    """What a traffic source contains: `rows` = `requests` + `merged` + those that were left out or
     not drawn.
     """
 
@@ -67,7 +67,7 @@ class TrafficSummary(Record, frozen=True):
 
 @dataclass
 class Unread:
-    """Counts fields that are not read; those with the most text are named first."""
+    """Counts the fields that are not read, the ones with the most text first."""
 
     rows: dict[str, int] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Unread:
             self.rows[name] = self.rows.get(name, 0) + 1
 
     def longest_first(self) -> dict[str, int]:
-        """The rows that each field was in, the field whose first value was longest first."""
+        """How many rows had each field; the field with the longest first value comes first."""
         order = sorted(self.rows, key=lambda name: (-self._sizes[name], name))
         return {name: self.rows[name] for name in order}
 
@@ -106,7 +106,7 @@ def request_figures(requests: Sequence[Request]) -> RequestFigures:
 
 
 def first_request(request: Request, rendered: str | None, *, shown: bool) -> FirstRequest:
-    """What the first request asks, of its text only the end, and only if it may be shown.
+    """The first request; of its text only the end, and only if it may be shown.
 
     Args:
         rendered: its prompt as the model reads it; None without a model.

@@ -4,17 +4,15 @@ requests says what all of it will.
 A step moves the weights as far as its learning rate, which rises from 0 in a warm-up of w steps: n
 steps are worth n - (w + 1)/2 of the largest. Over a whole training, where it falls to 0 again, half
 of the largest is the average; so at the largest 3 % of the steps are 6 % of it. The rate of
-acceptance at the part x of the training is taken to be a power law,
+acceptance at the part x of the training is taken to be a power law from where it was,
 
-    α(x) = α∞ - b · x^(-β)
+    α(x) = α∞ - b · (1 + x/c)^(-β)        a gain of G · φ(x) / φ(1), φ(x) = (1 - (1 + x/c)^(-β)) / β
 
-written as a + s · φ(x) with φ(x) = (1 - (x/x₁)^(-β)) / β, where a is what the longest part x₁
-reaches and s what a training e times as long adds there. Published curves, by the data, have β
-above 0; but after few steps gains may still grow faster than the logarithm of x, with β as low as
--1, where they grow as x does. Given β and how much two equally long trainings differ, everything is
-normal: the gains of the parts have the covariance of the held-out requests, which they share, and
-noise of their own; the gain that is forecast is proven on other requests, as noisy as these. Both
-unknowns are drawn from a grid by their likelihood.
+where G is what the whole training gains: nothing before the first step, at first in proportion to
+x, and less and less from about c on, with a β of 0 as the logarithm of x. Given c, β and how much
+two equally long trainings differ, the parts have the covariance of the held-out requests, which
+they share, and noise of their own; the gain that is forecast is proven on other requests, as noisy
+as these. G and these three are drawn from a grid by their likelihood.
 
 Of the original and the trained draft the better is used, so that no gain is below 0.
 """
@@ -24,7 +22,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -49,14 +46,14 @@ PARTS, LEAST_STEPS, LONGEST = (0.02, 0.04, 0.06), (2, 4, 6), 0.5
 WORTH = 2
 # Of the responses that say when to stop a forecast reads a third, and so many where there are.
 LEAST_READ = 50
-# The exponents, all as likely beforehand.
-_BETAS = np.linspace(-1.0, 1.5, 26)
+# The part of a training from which gains bend (c), on a grid: from its beginning to beyond its end.
+_BENDS = np.geomspace(0.003, 3.0, 12)
+# How soon they are over after that (β), on a grid.
+_BETAS = (0.0, 0.5, 1.0, 1.5)
 # How much two equally long trainings differ (sd), on a grid.
 _NOISES = np.geomspace(0.003, 0.03, 8)
-# What a training e times as long adds (sd), on a grid: from fitted drafts to halves of drafts.
-_SLOPES = np.geomspace(0.003, 0.1, 8)
-# What the longest part adds (sd), before anything was trained.
-_LEVEL = 0.3
+# The least gain (G) that differs from none; beforehand all above are as likely by their logarithm.
+_LEAST = 0.001
 
 
 def share_of(steps: int, last: int, total: int) -> float:
@@ -167,22 +164,28 @@ def gain_draws(
         gains: of each part, with their covariance.
         most: the greatest gain that there can be.
     """
-    x, chances, options = np.log(np.array([*parts, 1.0]) / parts[-1]), [], []
-    for beta, noise, slope in product(_BETAS.tolist(), _NOISES.tolist(), _SLOPES.tolist()):
-        more = x if abs(beta) < 1e-9 else -np.expm1(-beta * x) / beta
-        design = np.stack([np.full_like(x, _LEVEL), slope * more], axis=1)
-        known, wanted = design[:-1], design[-1]
-        inverse = np.linalg.inv(known @ known.T + covariance + noise**2 * np.eye(len(parts)))
-        chances.append((np.linalg.slogdet(inverse)[1] - gains @ inverse @ gains) / 2)
-        pull = wanted @ known.T @ inverse
-        left = wanted @ wanted - pull @ known @ wanted + noise**2 + covariance[-1, -1]
-        options.append((float(pull @ gains), float(np.sqrt(left))))
-    likely = np.exp(np.array(chances) - max(chances))
+    curves = np.concatenate([_grown(np.array(parts), beta) for beta in _BETAS])
+    finals = np.geomspace(_LEAST, max(most, _LEAST), 60)
+    off = gains - np.multiply.outer(finals, curves)
+    chances = []
+    for noise in _NOISES:
+        inverse = np.linalg.inv(covariance + noise**2 * np.eye(len(gains)))
+        distance = np.einsum("fcp,pq,fcq->fc", off, inverse, off)
+        chances.append((np.linalg.slogdet(inverse)[1] - distance) / 2)
+    likely = np.exp(chances - np.max(chances))
     generator = generator_of("learning curve")
-    chosen = generator.choice(len(options), p=likely / likely.sum(), size=RESAMPLES)
-    middle, spread = np.array(options)[chosen].T
-    drawn: Floats = middle + spread * generator.standard_normal(RESAMPLES)
+    chosen = generator.choice(likely.size, p=likely.ravel() / likely.sum(), size=RESAMPLES)
+    noises, wholes, _ = np.unravel_index(chosen, likely.shape)
+    spread = np.sqrt(_NOISES[noises] ** 2 + covariance[-1, -1])
+    drawn: Floats = finals[wholes] + spread * generator.standard_normal(RESAMPLES)
     return np.clip(drawn, 0.0, most)
+
+
+def _grown(parts: Floats, beta: float) -> Floats:
+    """What parts of a training gain of what all of it does, a row for each bend."""
+    steps = np.log1p(np.multiply.outer(1 / _BENDS, np.append(parts, 1.0)))
+    grown: Floats = -np.expm1(-beta * steps) / beta if beta else steps
+    return grown[:, :-1] / grown[:, -1:]
 
 
 def gains_of(accepted: Sequence[Sample]) -> tuple[Floats, Floats]:

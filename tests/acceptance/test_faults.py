@@ -65,7 +65,7 @@ def test_the_same_tokens_accepted_at_any_k_are_no_contradiction() -> None:
 
 def test_a_token_that_decoding_rejects_and_replay_accepts_contradicts_it() -> None:
     # Of positions 1 … 8 those after the first rejected one of each round are not tried.
-    said = "decoding accepted otherwise than replay at {} of {} positions, near ties not counted"
+    said = "decoding accepted differently from replay at {} of {} positions, near ties not counted"
     assert found(ALL, rounds(0, 2, 2, 0)) == said.format(1, 5)
     assert found(NONE, rounds(2, 2, 1)) == said.format(5, 5)
     # The same position at two k's is one.
@@ -192,7 +192,8 @@ def test_a_contradicted_replay_does_not_count_and_what_was_decoded_does() -> Non
 def test_acceptance_says_that_a_replay_is_contradicted() -> None:
     run = run_of(manifest(ks=(1, 2)), contradicted())
     (card,) = acceptance_report(run, [SMALL], (1, 2), 0.1).candidates
-    assert card.faults[0].message.startswith("decoding accepted otherwise than replay at 42 of 42")
+    said = card.faults[0].message
+    assert said.startswith("decoding accepted differently from replay at 42 of 42")
     assert (card.counted, card.alpha and card.alpha.pooled and card.alpha.pooled.value) == (True, 0)
 
 

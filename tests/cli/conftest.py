@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
-from scenes import Outcome, stranger, with_fields
+from scenes import EMBEDDED, Outcome, stranger, with_fields
 
 from draftbench.cli import main
-
-EMBEDDED = Path(str(files("draftbench"))) / "embedded"
-
-
-@pytest.fixture(scope="session")
-def embedded():
-    """The folder of the models that ship with the package."""
-    return EMBEDDED
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,11 @@ which the second three are bad in run B.
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import hand
 import msgspec
 import pytest
-from scenes import OTHER_TEXT, manifest, served, trajectory
+from scenes import OTHER_TEXT, REFERENCE, manifest, served, trajectory
 
 from draftbench.acceptance.intervals import Estimate
 from draftbench.cli.compare import render
@@ -428,17 +427,6 @@ def on_an_engine(kept, k=2, **fields):
                 )
             )
     return run_of(manifest(engine="vllm", ks=(1, 2)), rows)
-
-
-REFERENCE = Path(__file__).parents[2] / "results/reference"
-
-
-def test_a_run_against_itself_exits_0(command, swept):
-    folder, _ = swept
-    outcome = command("compare", folder, folder)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "6 requests in common (A: 6, B: 6)" in outcome.out
-    assert "Differences" not in outcome.out
 
 
 def test_json_names_both_runs(command, swept, tmp_path):

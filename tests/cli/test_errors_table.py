@@ -5,13 +5,12 @@ and the words that the documentation prints.
 from __future__ import annotations
 
 import importlib
-from pathlib import Path
 
 import pytest
+from scenes import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 CODES = {"Control-C": 130, "SIGTERM": 143, "A baseline with other settings": 4}
 
 

@@ -11,11 +11,10 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from scenes import ROOT
 
 from draftbench.planner.recommend import recommend
 from draftbench.run_folder.key import request_key
-
-ROOT = Path(__file__).parents[2]
 
 
 def edited(file: Path, change) -> Path:

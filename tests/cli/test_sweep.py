@@ -10,9 +10,10 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from scenes import with_fields
+from msgspec.structs import replace
+from scenes import MANIFEST, manifest, with_fields
 
-from draftbench.cli.sweep import describe
+from draftbench.cli.sweep import _settled, describe
 from draftbench.planner.caveats import LOAD
 from draftbench.records import Request
 from draftbench.run_folder.manifest import portable
@@ -225,3 +226,36 @@ def test_an_encoder_is_refused_before_anything_is_loaded(
     assert message.startswith("error: `bert` (BertForMaskedLM) is an encoder, which does not write")
     assert "hint: target and draft must be causal language models" in message
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("ended", "after", "decision", "until", "said"),
+    [
+        (
+            64,
+            None,
+            "speculate",
+            "settled",
+            "settled after 64 of 300 requests; the others were left",
+        ),
+        (
+            None,
+            128,
+            "speculate",
+            "all",
+            "settled after 128 of 300 requests; --until settled leaves",
+        ),
+        (64, None, "inconclusive", "settled", "the others would not settle it; they were left out"),
+        (None, 64, "inconclusive", "all", "would not settle it; --until settled leaves them out"),
+        (None, None, "inconclusive", "settled", "all 300 requests were measured: no fewer"),
+        (None, None, "speculate", "all", None),
+    ],
+)
+def test_a_sweep_says_how_many_requests_settled_its_answer(
+    ended, after, decision, until, said, monkeypatch
+):
+    monkeypatch.setattr("draftbench.planner.what_to_measure.settled_after", lambda run: after)
+    made = manifest(requests=300, effort=replace(MANIFEST.effort, settled_after=ended))
+    run, answer = SimpleNamespace(manifest=made), SimpleNamespace(decision=decision)
+    found = _settled(run, answer, SimpleNamespace(until=until))
+    assert found is None if said is None else said in found

@@ -7,6 +7,7 @@ from operator import eq
 import pytest
 import random_mtp
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.generation import candidate_generator
 from transformers.modeling_layers import MtpModel
 
@@ -15,6 +16,9 @@ from draftbench.decoder.mtp import MtpHead, head_drafter
 from draftbench.decoder.runner import HiddenStates, HostClock, Task
 from draftbench.decoder.sampling import Uniforms
 from draftbench.decoder.speculate import decode, decode_all
+from draftbench.models.mtp import build_mtp, check_mtp
+from draftbench.models.quantize import Build, build_runner
+from draftbench.models.source import ModelSource
 from draftbench.records import Sampling
 
 LIMIT, VOCABULARY = 64, 64
@@ -49,6 +53,37 @@ def passes_along(runner, head, text, first, depths):
     return [proposal for part in parts for proposal in part.tokens.tolist()]
 
 
+def written_by_transformers(model, monkeypatch):
+    """Text and accepted tokens of each round for each prompt; it drafts one token by each layer,
+    from the second token on.
+    """
+    accepted, theirs = [], []
+    generator = candidate_generator.MTPCandidateGenerator
+    monkeypatch.setattr(
+        generator, "update_candidate_strategy", lambda self, ids, scores, n: accepted.append(int(n))
+    )
+    for prompt in PROMPTS:
+        accepted.clear()
+        ids = torch.tensor([prompt])
+        how = {"max_new_tokens": LIMIT, "do_sample": False, "pad_token_id": 0, "use_mtp": True}
+        text = model.generate(ids, attention_mask=torch.ones_like(ids), **how)[0].tolist()
+        theirs.append((text[len(prompt) :], accepted[1:]))
+    return theirs
+
+
+def compared(runner, head, theirs, layers):
+    """How many rounds were compared, all of them the same."""
+    rounds = 0
+    for prompt, (text, wanted) in zip(PROMPTS, theirs, strict=True):
+        found = decode(task(prompt), runner, head_drafter(head), layers, HostClock())
+        assert found.tokens == text
+        # Near the limit draftbench drafts fewer.
+        whole = sum(proposed == layers for proposed in found.proposed) - 1
+        assert found.accepted[:whole] == wanted[:whole]
+        rounds += whole
+    return rounds
+
+
 @pytest.mark.parametrize(
     ("layers", "states_first"),
     [
@@ -61,31 +96,27 @@ def passes_along(runner, head, text, first, depths):
 def test_every_round_is_that_of_transformers_use_of_the_same_layers(
     monkeypatch, layers, states_first
 ):
-    """transformers drafts one token by each layer, from the second token on."""
     model, drafting = random_mtp.target(layers, VOCABULARY, states_first=states_first)
-    accepted = []
-    generator = candidate_generator.MTPCandidateGenerator
     monkeypatch.setattr(MtpModel, "from_pretrained", lambda model, **how: drafting)
-    monkeypatch.setattr(
-        generator, "update_candidate_strategy", lambda self, ids, scores, n: accepted.append(int(n))
-    )
-    theirs = []
-    for prompt in PROMPTS:
-        accepted.clear()
-        ids = torch.tensor([prompt])
-        how = {"max_new_tokens": LIMIT, "do_sample": False, "pad_token_id": 0, "use_mtp": True}
-        text = model.generate(ids, attention_mask=torch.ones_like(ids), **how)[0].tolist()
-        theirs.append((text[len(prompt) :], accepted[1:]))
-    runner, head = runners(layers, states_first=states_first)
-    rounds = 0
-    for prompt, (text, wanted) in zip(PROMPTS, theirs, strict=True):
-        found = decode(task(prompt), runner, head_drafter(head), layers, HostClock())
-        assert found.tokens == text
-        # Near the limit draftbench drafts fewer.
-        whole = sum(proposed == layers for proposed in found.proposed) - 1
-        assert found.accepted[:whole] == wanted[:whole]
-        rounds += whole
+    theirs = written_by_transformers(model, monkeypatch)
+    rounds = compared(*runners(layers, states_first=states_first), theirs, layers)
     assert rounds > 60 / layers
+
+
+@pytest.mark.slow
+def test_the_layer_of_deepseek_v3_is_found_by_its_name_and_drafts_as_in_transformers(
+    monkeypatch, tmp_path
+):
+    """From its files, without a word to transformers about them."""
+    folder = str(random_mtp.write(tmp_path / "target", *random_mtp.deepseek(VOCABULARY)))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    theirs = written_by_transformers(model, monkeypatch)
+    assert sum(map(sum, (accepted for _, accepted in theirs))) > 0
+    source, build = ModelSource(folder), Build(torch.float32, "none", "cpu")
+    assert check_mtp(source) == ()
+    runner, _ = build_runner(source, build, None)
+    head, _ = build_mtp(source, build, "mtp", runner)
+    assert compared(runner, head, theirs, 1) > 60
 
 
 @pytest.mark.parametrize(

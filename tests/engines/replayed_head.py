@@ -1,10 +1,8 @@
 """What an engine must count that drafts with the embedded head, by the head's replay."""
 
-from importlib.resources import files
-from pathlib import Path
-
 import scenes
 import torch
+from scenes import EMBEDDED
 
 from draftbench.measure.prompts import Prompt
 from draftbench.measure.replay import replay_head
@@ -14,7 +12,6 @@ from draftbench.models.quantize import Build, build_runner
 from draftbench.models.source import ModelSource
 from draftbench.records import Candidate, Request, Sampling
 
-EMBEDDED = Path(str(files("draftbench") / "embedded"))
 HEAD = Candidate(draft="eagle3:head")
 
 

@@ -94,7 +94,7 @@ def test_an_address_is_the_server_s_root(given, url):
 
 @pytest.mark.parametrize("given", ["", "host:8000", "ftp://host", "http://", "/a/file"])
 def test_what_is_no_address_is_an_error_with_an_example(given):
-    with pytest.raises(EngineError, match="is no address of a server") as caught:
+    with pytest.raises(EngineError, match="is not the address of a server") as caught:
         Http(given)
     assert "http://127.0.0.1:8000" in caught.value.hint
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from importlib.resources import files
 
 import pytest
 import yaml
+from scenes import EMBEDDED
 
 from draftbench.errors import EngineError, UsageError
 from draftbench.export.configurations import configure
@@ -31,7 +31,6 @@ VLLM = {
 }
 SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
 WARM = Sampling(temperature=0.7, top_p=0.9)
-EMBEDDED = files("draftbench") / "embedded"
 
 
 def vllm(plan, version=None):

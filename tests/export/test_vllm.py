@@ -13,9 +13,9 @@ import os
 import shlex
 import shutil
 import subprocess
-from importlib.resources import files
 
 import pytest
+from scenes import EMBEDDED
 
 from draftbench.export.configurations import configure
 from draftbench.models.drafting import VLLM_FIELDS
@@ -23,7 +23,6 @@ from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode
 
 PYTHON = os.environ.get("DRAFTBENCH_VLLM_PYTHON")
-EMBEDDED = files("draftbench") / "embedded"
 SCHEDULE = ((1, 7, 6), (8, 31, 3), (32, 32, 0))
 VALIDATE = """
 import json, sys

@@ -253,5 +253,5 @@ def test_a_replay_that_decoding_contradicts_cannot_be_judged():
     unquantized = Candidate(draft="small")
     row = scenes.decode(unquantized, 1, 1.0, **fates, **seconds)
     read = scenes.replay((1, 1, 0, 1), unquantized)
-    with pytest.raises(RunFolderError, match="decoding accepted otherwise than replay at 3 of 4"):
+    with pytest.raises(RunFolderError, match="decoding accepted differently from replay at 3 of 4"):
         baseline(FOUR[0], read, row, candidate=unquantized)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import gzip
 import os
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub.utils import filter_repo_objects
-from scenes import query
+from scenes import EMBEDDED, query
 
-import draftbench
 from draftbench.errors import ModelError, TrafficError
 from draftbench.models.checkpoint import check_files
 from draftbench.models.source import ModelSource
 from draftbench.safe_files import MAX_YAML_BYTES, UnreadableError, read_limited, read_yaml
 from draftbench.traffic import files, load
-
-EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import pytest
 from engines.scripted_server import ScriptedServer
+from scenes import EMBEDDED
 
-import draftbench
 from draftbench.cli import main
 from draftbench.models.source import ModelSource
 from draftbench.run_folder.folder import PrivateText, RunFolder
 
 pytestmark = pytest.mark.slow
 
-EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 MARKER = "zebra-quartz-4711 lives at 12 Elm Street"
 IDS = 5  # so many token ids in a row do not meet by chance
 

@@ -12,13 +12,12 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from importlib.resources import files
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
+from scenes import EMBEDDED
 
 from draftbench.cli import main
 from draftbench.errors import ModelError, TrafficError
@@ -27,7 +26,6 @@ from draftbench.measure.prompts import TextSide
 from draftbench.models.source import ModelSource
 from draftbench.records import Request
 
-EMBEDDED = Path(str(files("draftbench"))) / "embedded"
 MARKER = "zebra-quartz-4711"
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 ENDLESS = {

@@ -5,7 +5,6 @@ weights where a test needs some.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +71,6 @@ class Workshop:
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(config).to(stored).save_pretrained(path)
         return ModelSource(str(path))
-
-
-@pytest.fixture(scope="session")
-def embedded():
-    """The folder of the models that ship with the package."""
-    return Path(str(files("draftbench"))) / "embedded"
 
 
 @pytest.fixture

@@ -10,17 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 import scenes
+from scenes import EMBEDDED
 from sweep.engine import FakeEngine, fake_drive
 
-import draftbench
 from draftbench.records import DraftingMode
 from draftbench.run_folder.run import read_run
 from draftbench.sweep import SweepOptions, engine_ask, engine_check, engine_prepare, prepare, worker
 from draftbench.sweep.grid import run
 from draftbench.sweep.options import ServingOptions
 from draftbench.traffic import TrafficQuery
-
-EMBEDDED = Path(draftbench.__file__).parent / "embedded"
 
 
 class Notes(list):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 
 import msgspec
@@ -405,6 +406,10 @@ def test_a_cut_sweep_until_settled_ends_like_an_uncut_one(small, cut, waves, unt
         cuts += 1
     assert cuts >= 2
     assert essence(ended) == expected
+    said = [re.match(r"resuming: (\d+) of (\d+) responses", note) for note in small.notes]
+    counts = [tuple(map(int, match.groups())) for match in said if match]
+    assert counts[-1][1] > 2  # it resumes in a later wave
+    assert all(done <= wanted for done, wanted in counts)
 
 
 def test_a_settled_sweep_loads_nothing_and_goes_on_where_all_requests_are_asked_for(

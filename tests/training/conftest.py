@@ -6,16 +6,14 @@ import contextlib
 import io
 import json
 import shutil
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scenes import EMBEDDED
 
 from draftbench.cli import main
-
-EMBEDDED = Path(str(files("draftbench"))) / "embedded"
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +47,3 @@ def swept(spoiled, tmp_path_factory):
         patch.setenv("DRAFTBENCH_KEY", "the key of the tests")
         assert main([*map(str, words), "--quiet"]) == 0
     return folder / "run"
-
-
-@pytest.fixture(scope="session")
-def embedded():
-    """The folder of the models that ship with the package."""
-    return EMBEDDED

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from draftbench.cli.help import COMMANDS
+from draftbench.cli.commands import COMMANDS
 
 NAMES = [name for name in COMMANDS if name != "runs"]
 EVERY = ["", *NAMES, "runs", "runs list", "runs prune", "runs redact"]

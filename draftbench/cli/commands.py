@@ -1,19 +1,22 @@
-"""The list of commands, each imported when it is called, and their `--help`, in plain text."""
+"""The commands: imported when they are called, made of functions with flags, and their `--help`."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 import re
 from collections.abc import Callable
+from dataclasses import MISSING, Field, is_dataclass
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from draftbench.cli.flags import with_flags
 from draftbench.cli.output import bold
-from draftbench.flags import LAST
+from draftbench.flags import LAST, flag_name, flags_of, number, one_of, path
 
 # In the order of use, each with its line in `draftbench --help`.
 COMMANDS = {
@@ -34,6 +37,8 @@ COMMANDS = {
     "selfcheck": "Test what works on this machine's CPU or GPU.",
     "runs": "List, prune or redact run folders.",
 }
+# Types of flags that nothing parses, by their names in annotations.
+_KINDS = {kind.__name__: kind for kind in (bool, int, float, str, Path)}
 # Width of the column of flags; a longer flag has its help on the next line.
 _FLAGS_WIDTH = 26
 
@@ -43,6 +48,82 @@ def add_command(
 ) -> None:
     """Turn a function with flags into a command; `summary` is its line in the list of commands."""
     app.command(name, cls=Command, help=help_of(command), short_help=summary)(with_flags(command))
+
+
+def with_flags(command: Callable[..., int]) -> Callable[..., int]:
+    """The command as typer calls it: every flag is a parameter, every value is parsed.
+
+    A parameter typed as a record receives the record, made from its flags' values; one typed
+    `Annotated[dict[str, Any], Record]` receives the values as a dict.
+
+    The returned command raises a UsageError for a value that a flag does not allow.
+    """
+    flags: dict[str, Field[Any]] = {}
+    groups: dict[str, tuple[type[Any], Callable[..., Any]]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        kind, declared = parameter.annotation, parameter.default
+        group = next((each for each in (kind, *get_args(kind)[1:]) if is_dataclass(each)), None)
+        if isinstance(group, type):
+            groups[parameter.name] = (group, group if group is kind else dict)
+            for each in flags_of(group):
+                flags[each.name] = each
+                parameters.append(_parameter(each.name, each, each.type))
+        elif isinstance(declared, Field):
+            flags[parameter.name] = declared
+            parameters.append(_parameter(parameter.name, declared, kind))
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def called(**values: Any) -> int:
+        for name, declared in flags.items():
+            values[name] = _parsed(name, declared, values[name])
+        for name, (group, made) in groups.items():
+            values[name] = made(**{each.name: values.pop(each.name) for each in flags_of(group)})
+        return command(**values)
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
+
+def _parameter(name: str, declared: Field[Any], kind: Any) -> inspect.Parameter:
+    """A flag as a parameter for typer, of type str if `_parsed` parses it."""
+    about = declared.metadata
+    default = about["default"]
+    if about["many"]:
+        kind = list[str]
+    elif about["parse"] or about["among"]:
+        kind = str
+    elif isinstance(kind, str):  # as a record's annotations are
+        kind = _KINDS[kind.removesuffix(" | None")]
+    shown = dict(about["option"])
+    if number_kind := next((n for n in (int, float) if n in (kind, *get_args(kind))), None):
+        limits = shown.pop("min", -math.inf), shown.pop("max", math.inf)
+        known = (flag_name(declared, name), number_kind, *limits)
+        # Not typer's own types, whose errors are in the words of a library.
+        shown["parser"] = lambda text: number(*known, text)
+        shown["metavar"] = shown["metavar"] or ("N" if number_kind is int else "X")
+    elif Path in (kind, *get_args(kind)):
+        shown["parser"] = lambda text: path(flag_name(declared, name), text)
+        shown["metavar"] = shown["metavar"] or "PATH"
+    option = typer.Option(*about["names"], **shown)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is ... else default,
+        annotation=Annotated[kind | None if default is None else kind, option],
+    )
+
+
+def _parsed(name: str, declared: Field[Any], value: Any) -> Any:
+    among, parse = declared.metadata["among"], declared.metadata["parse"]
+    if value is None:
+        return None if declared.default is MISSING else declared.default
+    if among:
+        one_of(flag_name(declared, name), value, among)
+    return parse(value) if parse else value
 
 
 def help_of(command: Callable[..., object]) -> str:
