@@ -58,7 +58,7 @@ def connect(cluster: RayCluster) -> None:
     except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
         raise UsageError(
             f"no Ray cluster can be used at {cluster}: {str(error).splitlines()[0]}",
-            hint="`ray status` must answer there (`ray stop` clears one that has died), its Ray and "
+            hint="`ray status` must answer there (`ray stop` clears one that has died), Ray and "
             "Python must be those of here, and RAY_AUTH_MODE=token be set if it wants a token",
         ) from error
     if threading.current_thread() is threading.main_thread():
@@ -102,7 +102,7 @@ def workers_of(
             f"no node of the Ray cluster has {what}",
             hint="--threads asks for fewer CPUs; `ray status` lists what there is",
         )
-    watcher.note(f"Ray: {count} workers on {len(nodes)} nodes, CPU threads: {threads} each")
+    watcher.note(f"Ray workers: {count}, nodes: {len(nodes)}, CPU threads of a worker: {threads}")
     free = ray.available_resources()
     if free.get("CPU", 0) < threads or free.get("GPU", 0) < needs["num_gpus"]:
         watcher.note("others use the whole Ray cluster: the sweep waits for them", always=True)
