@@ -63,7 +63,7 @@ def check(
     target: str = target_flag(),
     drafts: tuple[str, ...] = drafts_flag(),
     traffic: str | None = traffic_flag(
-        None, "Count how often these requests use tokens that the drafts lack."
+        None, "Count how often logged answers, or else prompts, use tokens that the drafts lack."
     ),
     sample: int = flag(256, "How many requests of --traffic to read.", min=1),
     memory: int | None = flag(
@@ -119,19 +119,24 @@ def check(
 
 
 def _token_counts(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
-    """How often requests and their logged answers use each of the target's token ids."""
+    """How often logged answers, which are what would be drafted, use each of the target's token
+    ids; where there are none, the prompts.
+    """
     from draftbench.measure.prompts import TextSide
     from draftbench.traffic import load
 
     query = traffic_query(traffic, sample)
     if query.on_hub:
         note(f"note: {traffic} is fetched from the dataset hub unless it is cached")
-    text, counts = TextSide(target), defaultdict[int, float](float)
+    text = TextSide(target)
+    prompts, answers = defaultdict[int, float](float), defaultdict[int, float](float)
     for request in load(query).requests:
         prompt = text.prompt(request, 1, sys.maxsize)
-        for token in (*(prompt.tokens if prompt else ()), *text.answer(request)):
-            counts[token] += request.weight
-    return counts
+        for token in prompt.tokens if prompt else ():
+            prompts[token] += request.weight
+        for token in text.answer(request):
+            answers[token] += request.weight
+    return answers or prompts
 
 
 def render(answer: CheckResult, style: str, width: int, *, everything: bool = False) -> str:

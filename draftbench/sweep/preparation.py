@@ -382,8 +382,8 @@ def render(
 
 
 def counts_of(prompts: Sequence[Prompt]) -> Mapping[int, float]:
-    """How often each of the target's tokens occurs in the prompts and in logged answers."""
-    return Counter(chain.from_iterable((*p.tokens, *(p.logged or ())) for p in prompts))
+    """How often each of the target's tokens occurs in logged answers, or else in the prompts."""
+    return Counter(chain.from_iterable(p.logged or p.tokens for p in prompts))
 
 
 def facts_of(traffic: Traffic, summary: TrafficSummary) -> TrafficFacts:

@@ -125,6 +125,20 @@ def test_a_head_that_is_not_there_is_named_as_it_was_given(failing, words):
     )
 
 
+def test_logged_answers_are_what_a_draft_must_have_and_prompts_where_there_are_none(
+    command, embedded, tmp_path
+):
+    """`foreign` has every letter, and of the target's words half."""
+    log = tmp_path / "log.jsonl"
+    words = ("check", "--target", embedded / "target", "--drafts", embedded / "foreign")
+    shares = []
+    for row in ({"prompt": "convert IT"}, {"prompt": "convert IT", "response": "a"}):
+        log.write_text(json.dumps(row))
+        answer = json.loads(command(*words, "--traffic", log, "--format", "json").out)
+        shares.append(answer["pairs"][0]["facts"]["vocabulary"]["traffic"]["same_text"])
+    assert (shares[0] < 0.8, shares[1]) == (True, 1)
+
+
 def test_traffic_that_is_not_there(failing, words):
     assert "did you mean" in failing(2, *words, "--traffic", "suite:completon")
 

@@ -214,6 +214,8 @@ def test_what_does_not_fit_is_refused_in_words(saved, target, fields, change, wo
     ("layer", "words"),
     [
         ({"num_attention_heads": 3}, "hidden size (32) is not a multiple of the number of"),
+        ({"num_attention_heads": 0}, "cannot be built from its config.json: integer modulo by"),
+        ({"rope_parameters": {"rope_theta": None}}, "cannot be built from its config.json: "),
         ({"hidden_act": "gelu"}, "its activation is gelu"),
         ({"layer_types": ["sliding_attention"]}, "its layer sees a window of the text"),
         ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rotary tables are dynamic"),
