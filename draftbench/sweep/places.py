@@ -1,7 +1,7 @@
 """Where a worker runs: in this process, or in a child (on a cluster: `ray_cluster.py`).
 
-A worker sends one message at a time and waits for its answer, so that nothing is written or
-drawn beside what it times. A child whose parent is gone ends at its next message.
+A worker sends one message at a time and waits for the answer, so nothing is written or drawn while
+it times something. A child whose parent is gone ends at its next message.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from draftbench.sweep.worker import Keep, Task, Worker
 # How long a child that closed its pipe may take to end, before it is killed.
 _LAST_SECONDS = 5.0
 
-# What a worker says and with which values: `ready` for a task, with its machine and the name of it;
-# `begin` once the target is there, `done`, `fatal`, or a method of those that keep and watch.
+# What a worker says, with its values: `ready` for a task, with its machine and that machine's name;
+# `begin` once the target is loaded; `done`; `fatal`; or a method of those that keep and watch.
 Message = tuple[str, tuple[Any, ...]]
 
 
 class WorkerDiedError(Exception):
-    """A worker ended without saying why; `how` follows the words for who it was."""
+    """A worker ended without saying why; `how` continues a sentence that begins with who it was."""
 
     def __init__(self, how: str, hint: str) -> None:
         super().__init__(how)
@@ -50,14 +50,14 @@ class WorkerDiedError(Exception):
 
 
 class Place(Protocol):
-    """A worker, seen from the process that keeps what it measures."""
+    """A worker, as seen by the process that keeps what it measures."""
 
     def answer(self, value: Task | None) -> None:
-        """Answer its last message, with a task where it is ready or done."""
+        """Answer its last message: with a task if it is ready or done."""
         ...
 
     def hear(self) -> Message | None:
-        """Its next message, None where there is none yet.
+        """Its next message; None if there is none yet.
 
         Raises:
             WorkerDiedError: there will be none.
@@ -65,17 +65,17 @@ class Place(Protocol):
         ...
 
     def end(self) -> None:
-        """Stop it, whatever it does."""
+        """Stop it, whatever it is doing."""
         ...
 
     @staticmethod
     def wait(places: Sequence[Any], seconds: float) -> None:
-        """Wait until one of such places is to be heard, at most so long."""
+        """Wait until one of these places has a message, for at most this many seconds."""
         ...
 
 
 class Here:
-    """A worker in this process, which does a task while it is given it."""
+    """A worker in this process; it does a task within the call that hands it over."""
 
     def __init__(self, prepared: Prepared, keep: Keep, watcher: Watcher) -> None:
         self._worker = Worker(prepared, keep, watcher)
@@ -159,9 +159,9 @@ class Child:
 
 
 def for_workers(prepared: Prepared) -> Prepared:
-    """What a worker elsewhere knows of a sweep: no prompts, which come with its tasks, and no
-    configurations and tokenizers read so far, since a checkpoint's code does not pickle. Folders
-    are named from the root, as another machine finds them.
+    """What a worker elsewhere knows about a sweep: no prompts, which come with its tasks, and none
+    of the configurations and tokenizers read so far, since a checkpoint's code cannot be pickled.
+    Folders are absolute, so that another machine finds them.
     """
 
     def anew(source: ModelSource) -> ModelSource:
@@ -179,7 +179,7 @@ def for_workers(prepared: Prepared) -> Prepared:
 
 @contextmanager
 def _seeing(card: int | None) -> Iterator[None]:
-    """What is started meanwhile sees one GPU."""
+    """Whatever is started inside this context sees only one GPU."""
     if card is None:
         yield
         return
@@ -195,7 +195,7 @@ def _seeing(card: int | None) -> Iterator[None]:
 
 
 class _Parent:
-    """The parent, seen from its child: every method runs there."""
+    """The parent, as seen by its child: every method runs in the parent."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe

@@ -1,10 +1,10 @@
 """Gives the steps of a sweep to its workers, and keeps what they measure.
 
 The target answers the requests group by group, and each candidate is replayed along them group by
-group. Groups follow from the requests alone, so that it does not matter who takes one: several
-workers share them. What is timed is timed and decoded by the first worker once the others have
-ended. A worker that dies costs its task, which is done again; a task that ends `MOST_TRIES` of them
-costs its candidate. A worker that cannot load or run the target is let go.
+group. Groups depend on the requests alone, so any worker can take any group. Only the first worker
+times and decodes, once the others have ended. If a worker dies, its task is done again; a task that
+ends `MOST_TRIES` workers costs its candidate. A worker that cannot load or run the target is let
+go.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Job:
 
 @dataclass
 class _Seat:
-    """One of the workers: where it runs, and what it does."""
+    """One of the workers: where it runs, and what it is doing."""
 
     place: Place
     where: Any  # the card, or the node of a cluster; None: any
@@ -64,12 +64,12 @@ class _Seat:
     deaths: int = 0  # before any was ready
 
 
-# Jobs that nobody has, by candidate.
+# Jobs that no worker has, by candidate.
 Left = dict[Candidate | None, deque[_Job]]
 
 
 class Pool:
-    """The workers of a sweep with the built-in decoder; a context manager, which ends them.
+    """The workers of a sweep with the built-in decoder; as a context manager it ends them.
 
     Raises:
         ModelError: the target cannot be loaded or run.
@@ -99,16 +99,15 @@ class Pool:
             seat.place.end()
 
     def share_replays(self, candidates: Sequence[Candidate]) -> None:
-        """Have the responses written that are due, and if there are several workers, candidates
-        replayed along them.
+        """Have the due responses written and, if there are several workers, candidates replayed
+        along them.
         """
         self._answer_requests()
         if self.options.at_once > 1:
             self._replay(candidates)
 
     def attempt(self, candidate: Candidate) -> Failure | None:
-        """Measure what is left of one candidate; what is wrong with it alone is returned, not
-        raised.
+        """Measure what is left of one candidate; a failure of it alone is returned, not raised.
 
         Raises:
             DraftbenchError: the run folder cannot be written.
@@ -122,7 +121,7 @@ class Pool:
         self._timed = True
         steps = self.state.steps(candidate)
         while True:
-            # Which step is next follows from figures of what was measured.
+            # The next step depends on figures of what was measured.
             try:
                 step = next(steps, None)
             except Exception as error:
@@ -143,10 +142,10 @@ class Pool:
                 return failed
 
     def _answer_requests(self) -> None:
-        """Have the missing responses written, and see that there is something to draft."""
+        """Have the missing responses written, and check that there is something to draft."""
         missing = self.state.unanswered()
         self._staff(len(missing))
-        # A response that is written still has to be scored, which can take as long.
+        # A written response still has to be scored, which can take as long.
         units = 2 * sum(map(len, missing))
         self.watcher.stage("responses of the target, written and scored", units)
         self._share({None: [Answering(group) for group in missing]}, self._seats)
@@ -166,7 +165,7 @@ class Pool:
             )
 
     def _replay(self, candidates: Sequence[Candidate]) -> None:
-        """Replay candidates at once, each by as few workers as keep all busy."""
+        """Replay all candidates together, each on as few workers as keep all busy."""
         groups = {c: self.state.unreplayed(c) for c in candidates if not c.beneath}
         responses = sum(len(group) for some in groups.values() for group in some)
         self._staff(sum(map(len, groups.values())))
@@ -175,7 +174,7 @@ class Pool:
         self._failed = {c: f for c, f in self._share(left, self._seats).items() if c}
 
     def _staff(self, tasks: int) -> None:
-        """Have as many workers as share so many tasks, of those that were asked for."""
+        """Have as many of the requested workers as this many tasks need."""
         most = max(1, tasks)
         for seat in self._seats[most:]:
             seat.place.end()
@@ -186,7 +185,7 @@ class Pool:
     def _announce(self, candidate: Candidate, step: Timing | Decoding) -> None:
         match step:
             case Timing(grid):
-                # Or more turns, or fewer: until that is enough.
+                # It may take more turns or fewer, until times are known well enough.
                 self.watcher.stage(f"step times{_of_rows(grid.concurrency)}", TURNS, candidate)
             case Decoding(concurrency, ks, responses, done):
                 units = sum(response.key not in done for response in responses)
@@ -200,7 +199,7 @@ class Pool:
     def _share(
         self, steps: Mapping[Any, Sequence[Step]], seats: Sequence[_Seat]
     ) -> dict[Candidate | None, Failure]:
-        """Have steps done by some workers. Returns what went wrong with a candidate; its other
+        """Have some workers do these steps. Returns what went wrong with a candidate, whose other
         steps are dropped.
         """
         left: Left = {c: deque(_Job(c, step) for step in some) for c, some in steps.items()}
@@ -224,8 +223,8 @@ class Pool:
         return failed
 
     def _hand_out(self, left: Left, seats: Sequence[_Seat]) -> None:
-        """Give every worker that waits a job: of the candidate that it has loaded, else of the one
-        that fewest work at.
+        """Give every waiting worker a job of the candidate that it has loaded, or else of the one
+        that the fewest workers have.
         """
         for seat in seats:
             busy = Counter(other.candidate for other in seats if other.job)
@@ -245,7 +244,7 @@ class Pool:
             seat.place.answer(self._task(job))
 
     def _refuse_other_machine(self, seat: _Seat) -> None:
-        """Raise a ModelError where times would mix with those of another machine."""
+        """Raise a ModelError if times of two machines would be mixed."""
         if seat.facts is None or not seat.job or isinstance(seat.job.step, (Answering, Replaying)):
             return
         here = self.prepared.manifest.environment
@@ -257,8 +256,8 @@ class Pool:
             )
 
     def _may_load(self, candidate: Candidate | None, busy: Counter[Candidate | None]) -> bool:
-        """Whether one more worker may load target and candidate: one alone finds to how many rows
-        products are padded, and all others take that number.
+        """Whether one more worker may load target and candidate. The first one alone finds out to
+        how many rows matrix products are padded, and all others use that number.
         """
         if not busy:
             return True
@@ -267,7 +266,7 @@ class Pool:
         return target is not None and (draft is not None or weightless or not busy[candidate])
 
     def _loaded_as(self, candidate: Candidate | None) -> ModelFacts | None:
-        """The facts of a model that this sweep has loaded or that anything was measured with."""
+        """The facts of a model that this sweep has loaded, or that something was measured with."""
         facts = self.state.facts.get(candidate)
         known = facts and (candidate in self._loaded or self.state.used(candidate))
         return facts[-1] if facts and known else None
@@ -284,8 +283,8 @@ class Pool:
         )
 
     def _seconds_left(self, candidate: Candidate | None) -> float | None:
-        """What --candidate-timeout leaves of the seconds that all workers together may spend on a
-        candidate; None: it sets no limit.
+        """The seconds of --candidate-timeout that all workers together may still spend on a
+        candidate; None: there is no limit.
         """
         if candidate is None or self.options.candidate_timeout is None:
             return None
@@ -299,20 +298,20 @@ class Pool:
         return max(0.0, self.options.candidate_timeout - spent)
 
     def _wait(self, seats: Sequence[_Seat]) -> None:
-        """Wait until a worker says something, its time is up, or it is time to look at them."""
+        """Wait until a worker says something, its time is up, or it is time to check on all."""
         jobs = [seat.job for seat in seats if seat.job]
         limits = [self._seconds_left(job.candidate) for job in jobs]
-        # Of several at one candidate each spends its seconds.
+        # Several workers on one candidate spend its seconds together.
         until = min((s / len(jobs) for s in limits if s is not None), default=_LOOK_SECONDS)
         at_work = [seat.place for seat in seats if not seat.waits]
         seats[0].place.wait(at_work, min(until, _LOOK_SECONDS))
 
     def _listen(self, seat: _Seat, left: Left) -> Failure | None:
-        """Take what a worker says until it waits for a task or says no more.
+        """Handle a worker's messages until it waits for a task or says no more.
 
         Raises:
             ModelError: it cannot load or run the target.
-            DraftbenchError: what else ends the sweep.
+            DraftbenchError: something else ends the sweep.
             WorkerDiedError: it has ended.
         """
         while not seat.waits and (message := seat.place.hear()):
@@ -345,7 +344,7 @@ class Pool:
         return None
 
     def _may_load_elsewhere(self, seat: _Seat, job: _Job, failed: Failure) -> bool:
-        """Whether a worker on another machine may load what this one could not."""
+        """Whether a worker on another machine may be able to load what this one could not."""
         if failed.stage != "load":
             return False
         refused = self._refused[job.candidate]
@@ -375,7 +374,7 @@ class Pool:
         self.watcher.note(f"going on without {where}: {error.message}", always=True)
 
     def _died(self, seat: _Seat, died: WorkerDiedError, left: Left) -> Failure | None:
-        """Put another worker in the place of one that died, and its job back.
+        """Replace a worker that died, and put its job back.
 
         Raises:
             ModelError: the target ends every worker, or none begins.
@@ -409,7 +408,7 @@ class Pool:
         return job
 
     def _renew(self, seat: _Seat) -> None:
-        """Begin a new worker in the place of one."""
+        """Replace a worker by a new one."""
         self._end_of_job(seat)
         seat.place.end()
         seat.place, seat.waits, seat.candidate = self._begin(seat.where), False, None
@@ -426,7 +425,7 @@ class Pool:
         return Here(self.prepared, self._keep, self.watcher)
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
-        """Write what a worker made, without facts that are the last written of their model."""
+        """Write what a worker made, except facts that are the last ones written for their model."""
         self._loaded |= {facts.candidate for facts in records if isinstance(facts, ModelFacts)}
         new = [
             record

@@ -46,6 +46,8 @@ def connect(cluster: RayCluster) -> None:
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     if ray.is_initialized():
         return
+    # An attempt waits 40 seconds; after twenty, a cluster that has died is still dead.
+    ray._private.ray_constants.NUM_REDIS_GET_RETRIES = 1
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing leaves this machine
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it reports every fork
     ours = signal.getsignal(signal.SIGTERM)
@@ -56,8 +58,8 @@ def connect(cluster: RayCluster) -> None:
     except (ConnectionError, ImportError, RuntimeError, ValueError) as error:
         raise UsageError(
             f"no Ray cluster can be used at {cluster}: {str(error).splitlines()[0]}",
-            hint="`ray status` on its head must answer, its Ray and Python must be those of here, "
-            "and RAY_AUTH_MODE=token must be set if it asks for a token",
+            hint="`ray status` must answer there (`ray stop` clears one that has died), Ray and "
+            "Python must be those of here, and RAY_AUTH_MODE=token be set if it wants a token",
         ) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ours)
@@ -100,7 +102,7 @@ def workers_of(
             f"no node of the Ray cluster has {what}",
             hint="--threads asks for fewer CPUs; `ray status` lists what there is",
         )
-    watcher.note(f"Ray: {count} workers on {len(nodes)} nodes, CPU threads: {threads} each")
+    watcher.note(f"Ray workers: {count}, nodes: {len(nodes)}, CPU threads of a worker: {threads}")
     free = ray.available_resources()
     if free.get("CPU", 0) < threads or free.get("GPU", 0) < needs["num_gpus"]:
         watcher.note("others use the whole Ray cluster: the sweep waits for them", always=True)

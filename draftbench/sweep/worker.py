@@ -1,5 +1,5 @@
-"""Measures with the built-in decoder, one step of one candidate at a time: the loaded target, the
-candidate that it measures, and what is made of them. A worker decides nothing of what is measured.
+"""Measures with the built-in decoder, one step of one candidate at a time, and holds the loaded
+target and the candidate at work. A worker does not decide what is measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from draftbench.sweep.preparation import Prepared
 from draftbench.sweep.resume import Answering, Decoding, Replaying, Timing
 
 Private = Sequence[PrivateText] | Sequence[PrivateStart]
-# How often all passes are timed, as far as is known before.
+# How often all passes are timed, as far as known in advance.
 TURNS = 2 * LEAST_TURNS
 # Writes observations, and the private part of them, to the run folder.
 Keep = Callable[[Sequence[Observation], Private], None]
@@ -54,11 +54,11 @@ Keep = Callable[[Sequence[Observation], Private], None]
 
 @dataclass(frozen=True)
 class Task:
-    """A step of a candidate, or (None) of the target, and what a worker needs to know for it."""
+    """A step of a candidate or (None) of the target, with what a worker needs to know for it."""
 
     candidate: Candidate | None
     step: Answering | Replaying | Timing | Decoding
-    # What target and candidate were loaded as before in this run, where anything was.
+    # How target and candidate were loaded earlier in this run, if they were.
     loaded_as: Mapping[Candidate | None, ModelFacts]
     longest: ScoredResponse | None = None  # on which the passes of a draft are tried
     seconds: float | None = None  # that are left of the candidate's
@@ -80,7 +80,7 @@ class Worker:
         self._loaded: LoadedCandidate | None = None
 
     def prepare(self, task: Task) -> None:
-        """Load the target, unless it is.
+        """Load the target, unless it is loaded.
 
         Raises:
             ModelError: it cannot be loaded or run.
@@ -111,13 +111,12 @@ class Worker:
 
     @property
     def measurement(self) -> MeasurementContext:
-        """What all candidates share, once a task was prepared."""
+        """What all candidates share; available once a task is prepared."""
         assert self._measurement is not None
         return self._measurement
 
     def take(self, task: Task) -> Failure | None:
-        """Do a task that was prepared; what is wrong with its candidate alone is returned, not
-        raised.
+        """Do a prepared task; a failure of its candidate alone is returned, not raised.
 
         Raises:
             DraftbenchError: the target fails, or the run folder cannot be written.
@@ -134,7 +133,7 @@ class Worker:
                 self._loaded = self._load(task.candidate, task)
             stage = "measure"
             self._measure(self._loaded, task.step)
-        # Whatever a model's code and its libraries raise, the sweep continues.
+        # A model's code and its libraries may raise anything; the sweep continues.
         except Exception as error:
             if isinstance(error, DraftbenchError) and not isinstance(error, ModelError):
                 raise
@@ -153,8 +152,8 @@ class Worker:
             torch.cuda.empty_cache()
 
     def _watch_machine(self, task: Task) -> None:
-        """Watch what else runs on the machine; beside other workers, which are no strangers, only
-        while something is timed.
+        """Watch what else runs on the machine; if there are other workers, only during timing, so
+        that these are not taken for strangers.
         """
         if self.options.at_once > 1 and not isinstance(task.step, (Timing, Decoding)):
             self._machine = None
@@ -162,7 +161,7 @@ class Worker:
             self._machine = Watch(self.process)
 
     def _answer(self, task: Task) -> None:
-        """Write a group of responses, or take them from the log, and score them."""
+        """Write a group's responses, or take them from the log, and score them."""
         assert isinstance(task.step, Answering)
         measurement, group, origin = self.measurement, task.step.group, self.options.responses
         try:
@@ -180,8 +179,8 @@ class Worker:
         self._between(len(made))
 
     def _load(self, candidate: Candidate, task: Task) -> LoadedCandidate:
-        """The candidate's model, after a check that one pass over a text chooses the same tokens as
-        stepping through it.
+        """Load the candidate's model, and check that one pass over a text chooses the same tokens
+        as stepping through it.
         """
         if candidate.draft == LOOKUP:
             return LoadedCandidate(candidate, None, self.measurement)
@@ -243,7 +242,7 @@ class Worker:
                     self._keep(decodes)
 
     def _between(self, done: int) -> None:
-        """Report `done` finished units between two pieces of work, and look at the time.
+        """Report `done` finished units between two pieces of work, and check the time.
 
         Raises:
             ModelError: the candidate's time is up.
@@ -253,7 +252,7 @@ class Worker:
             raise timed_out(self.options.candidate_timeout)
 
     def _keep(self, records: Sequence[Observation], private: Private = ()) -> None:
-        """Keep what was measured, and what else ran on the machine meanwhile."""
+        """Keep what was measured, and what else ran on the machine during that time."""
         state = self._machine.look() if self._machine else None
         self.keep(records if state is None else [*records, state], private)
 

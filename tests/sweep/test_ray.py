@@ -44,6 +44,20 @@ def test_without_ray_it_is_said_how_to_install_it(small, monkeypatch):
         small.prepared("ngram", workers=CLUSTER)
 
 
+def test_a_cluster_that_does_not_answer_is_named(small, monkeypatch):
+    def refused(*arguments, **options):
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379\nmore")
+
+    monkeypatch.setattr(ray, "init", refused)
+    with pytest.raises(UsageError) as raised:
+        small.prepared("ngram", workers=RayCluster("ray://head:10001"))
+    assert raised.value.message == (
+        "no Ray cluster can be used at ray://head:10001: Failed to connect to Ray cluster at "
+        "10.0.0.1:6379"
+    )
+    assert "RAY_AUTH_MODE=token" in raised.value.hint
+
+
 @pytest.fixture(scope="module")
 def session():
     """The folder of a running cluster, with everything that Ray writes."""
