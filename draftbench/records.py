@@ -1,6 +1,6 @@
 """The records: draftbench's vocabulary as frozen, strictly typed values.
 
-A `Request` is what a user asked of the target. Every `Observation` is a raw fact that a sweep
+A `Request` is what a user asked the target. Every `Observation` is a raw fact that a sweep
 measured, written once and never changed. Figures (α, τ, speed-up) are computed from observations
 and are not records. Times are seconds, sizes bytes or tokens; `None` means unknown.
 
@@ -54,7 +54,7 @@ NGRAMS = NGramSizes(4, 2)
 # Two logits that differ by less are a near tie: computing them in another order may swap them.
 NEAR_TIE_MARGIN = {"bfloat16": 0.5, "float16": 0.06, "float32": 0.001}
 
-# A bound far beyond anything that is counted, so that sums stay finite.
+# Far beyond anything that is counted, so that sums stay finite.
 MOST = 10**15
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 Positive = Annotated[int, Meta(ge=1, le=MOST)]
@@ -64,7 +64,7 @@ Probability = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A frozen value that is compared by its fields."""
+    """A frozen value, compared by its fields."""
 
 
 def to_json(value: object) -> str:
@@ -134,7 +134,7 @@ class Candidate(Record, frozen=True):
 
 
 def candidate_names(candidates: Iterable[Candidate]) -> str:
-    """Names of candidates, the levels of one draft as `draft (unquantized, int8)`."""
+    """Candidates' names, with the levels of one draft together: `draft (unquantized, int8)`."""
     by_draft: dict[str, list[Candidate]] = {}
     for candidate in candidates:
         by_draft.setdefault(candidate.draft, []).append(candidate)
@@ -175,12 +175,12 @@ def _check_lengths(expected: int, **values: Sized) -> None:
             raise ValueError(f"`{name}` has {len(value)} entries, not {expected}")
 
 
-# Less than a clock tells apart: clocks count in nanoseconds; a difference of floats may lose some.
+# Less than a clock can resolve: clocks count in nanoseconds; a difference of floats may lose some.
 _LEAST_SECONDS = 1e-10
 
 
 def _check_times(**times: Iterable[float]) -> None:
-    """Times are 0, where a part was too short for the clock, or what a clock can show."""
+    """Times must be 0, for a part too short for the clock, or values that a clock can show."""
     for name, seconds in times.items():
         least = min(filter(None, seconds), default=1.0)
         if least < _LEAST_SECONDS:
@@ -188,7 +188,7 @@ def _check_times(**times: Iterable[float]) -> None:
 
 
 class Numbers(array):  # type: ignore[type-arg]
-    """Numbers of tokens, of which long runs have a hundred million: a tuple in eight bytes each
+    """Numbers of tokens, of which long runs have a hundred million: a tuple with 8 bytes for each
     instead of 32, which numpy reads without a copy.
     """
 
@@ -200,7 +200,7 @@ class Numbers(array):  # type: ignore[type-arg]
 
 
 def numbers(typecode: str, values: Sequence[float]) -> Numbers:
-    """Pack numbers; through bytes, which takes half as long as one by one."""
+    """Pack numbers, through bytes, which takes half as long as one by one."""
     return Numbers(typecode, pack(f"{len(values)}{typecode}", *values))
 
 
@@ -272,7 +272,7 @@ class Replay(OfResponse, Observation, frozen=True):
             _check_lengths(len(self.accept), **lists)
 
     def check_acceptance(self) -> None:
-        """Pack and check what is known of every token's acceptance."""
+        """Pack and check what is known about every token's acceptance."""
         _pack(self, "d", "accept", "overlap")
         overlap = self.accept if self.overlap is None else self.overlap
         _check_lengths(len(self.accept), overlap=overlap)
@@ -281,7 +281,7 @@ class Replay(OfResponse, Observation, frozen=True):
 
     @property
     def accepts_outright(self) -> bool:
-        """Whether every token is surely accepted or surely rejected."""
+        """Whether every token is certainly accepted or certainly rejected."""
         return {0.0, 1.0}.issuperset(self.accept)
 
 
@@ -312,8 +312,8 @@ class LookupReplay(OfResponse, Observation, frozen=True, omit_defaults=True):
 
 
 class StackReplay(OfResponse, frozen=True):
-    """A stack along one trajectory: what the replays of prompt lookup and of its draft say
-    together, so that it is never written.
+    """A stack along one trajectory, made from the replays of prompt lookup and of its draft, so
+    that it is never written.
     """
 
     candidate: Candidate
@@ -322,18 +322,18 @@ class StackReplay(OfResponse, frozen=True):
 
     @property
     def window(self) -> int:
-        """The most tokens that a round was looked at for."""
+        """The most tokens per round that were examined."""
         return self.lookup.window
 
     def drafting_at(self, start: int) -> Replay | LookupReplay:
-        """The replay of what drafts in a round that starts there."""
+        """The replay of the part that drafts in a round that starts there."""
         return self.lookup if self.lookup.proposed[start - 1] else self.draft
 
 
 def stacked(
     replays: Iterable[Replay | LookupReplay], names: Iterable[str]
 ) -> Iterator[StackReplay]:
-    """The replays of the stacks of these names, where both parts were replayed."""
+    """The replays of the stacks with these names, if both parts were replayed."""
     by_draft = defaultdict[str, list[Replay | LookupReplay]](list)
     for replay in replays:
         by_draft[replay.candidate.draft].append(replay)
@@ -421,8 +421,8 @@ class Decode(OfResponse, Observation, frozen=True, omit_defaults=True):
         )
 
 
-# How often a pass is timed in a row before the next one has its turn; samples of one visit are not
-# independent. A prompt is read once a visit.
+# How often a pass is timed in a row before it is the next one's turn; samples of one visit are not
+# independent. A prompt is read once per visit.
 SAMPLES_PER_VISIT = 2
 
 
@@ -509,17 +509,17 @@ class ModelFacts(Observation, frozen=True):
 
     @property
     def active_parameters(self) -> int:
-        """The parameters that one token uses: of a mixture, a few experts'."""
+        """The parameters that one token uses: in a mixture, those of a few experts."""
         idle = self.mixture.idle * self.mixture.parameters if self.mixture else 0
         return self.parameters - round(idle)
 
 
-# Settings of a server that follow from how it drafts, by the names that engines give them.
+# A server's settings that follow from how it drafts, by the engines' names.
 DRAFTING_SETTINGS = {
     *("speculative_model", "speculative_eagle_topk", "max_running_requests"),
     *("enforce_eager", "enable_chunked_prefill"),
 }
-# Settings in which a server tells in which numbers it holds its target, and from where it read it.
+# The settings that tell in which type a server holds its target, and where it read it from.
 NUMBER_TYPES = ("dtype", "quantization", "ftype")
 OF_TARGET = (*NUMBER_TYPES, "weights")
 
@@ -549,15 +549,16 @@ class EngineFacts(Observation, frozen=True):
     files: dict[str, str] = {}  # a hash of the target's and of the draft's, where they are local
 
 
-# Most rounds that an engine may count past the end of an answer, and the longest draft measured.
+# The most rounds that an engine may count past the end of an answer, and the longest draft
+# measured.
 _PAST_END, _LONGEST_DRAFT = 8, 64
 
 Round = tuple[Count, Count]  # tokens proposed, tokens accepted
 
 
 class RoundCounts(Record, frozen=True):
-    """Rounds as a serving engine counts them, of one answer or of all since it started, proposals
-    past the end of a response included; None is what it does not say.
+    """Rounds as a serving engine counts them, for one answer or for all since it started, including
+    proposals past the end of a response; None: the engine does not say.
     """
 
     rounds: Count | None = None  # that had a draft
@@ -624,7 +625,7 @@ class Served(OfResponse, Observation, frozen=True):
 
     @property
     def asked_concurrency(self) -> int:
-        """The concurrency that was asked for, as of decoding runs; requests sent at their times of
+        """The concurrency that was asked for, as in decoding runs; requests sent at their times of
         arrival count as concurrency 1.
         """
         return self.concurrency if self.load == "closed" else 1
@@ -670,7 +671,7 @@ class Environment(Record, frozen=True):
 
     @property
     def machine(self) -> str:
-        """What must agree for times to be comparable, as one word."""
+        """What must be the same for times to be comparable, as one word."""
         parts = (self.platform, self.processor, self.cores, self.threads, self.accelerator)
         return sha256(repr(parts).encode()).hexdigest()[:12]
 
@@ -687,7 +688,7 @@ class MachineState(Observation, frozen=True):
     """What else the machine did in the `seconds` before `at` (seconds since the epoch).
 
     `others` is the share of all cores that processes other than this one and its children kept
-    busy, `throttled` how often a core was slowed down for its heat.
+    busy, `throttled` how often a core was slowed down because of heat.
     """
 
     at: Amount

@@ -1,11 +1,11 @@
 """EAGLE-3 heads: one layer that drafts from the target's own states (Li et al. 2025).
 
-With y the text and h the target's states, row t reads the embedding of y[t+1] beside g[t], which
-`fc` makes of h[t] at some layers, and drafts y[t+2]. Depth m of a round reads the token that depth
-m - 1 drafted, and what depth m - 1 left in place of g. A round reads accepted tokens again with
-the target's states, so that the keys of depth 0 are a function of the text alone; those of later
-depths are seen within their round only. So K passes over a text show what every round that starts
-anywhere in it drafts at every k ≤ K, where a round gets so far only along the text.
+Let y be the text and h the target's states. Row t reads the embedding of y[t+1] beside g[t], which
+`fc` computes from h[t] at some layers, and drafts y[t+2]. Depth m of a round reads the token that
+depth m - 1 drafted, and the output of depth m - 1 in place of g. A round reads accepted tokens
+again with the target's states, so the keys of depth 0 depend on the text alone; keys of later
+depths are seen only within their round. So K passes over a text show what a round starting anywhere
+in it drafts at every k ≤ K, as long as its drafts follow the text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHUNK = 128
 
 
 class Drafted(NamedTuple):
-    """What rows of a text draft at a depth or, in a second dimension, at each."""
+    """What a text's rows draft at one depth or, in a second dimension, at each depth."""
 
     tokens: Tensor
     margins: Tensor  # the best logit less the second
@@ -51,7 +51,7 @@ class Drafted(NamedTuple):
 
 @dataclass(frozen=True)
 class EagleShape:
-    """What a head's config.json says of it."""
+    """What a head's config.json says about it."""
 
     layer: Any  # the transformers configuration of its layer
     reads: tuple[int, ...]  # the target's layers whose inputs it reads
@@ -175,9 +175,9 @@ class EagleHead:
     def catch_up(
         self, tokens: Tensor, states: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Read the next tokens [n] with the target's states [n, layers · hidden] at those before
-        them, some for each row of the cache: the token that each row which has any drafts, and what
-        its next depth reads.
+        """Read the next tokens [n], some for each row of the cache, with the target's states [n,
+        layers · hidden] at the tokens before them. Returns the token that each row with new tokens
+        drafts, and what its next depth reads.
         """
         return self._continued(tokens, self.entering(states), cache, counts)
 
@@ -185,18 +185,18 @@ class EagleHead:
     def step(
         self, tokens: Tensor, left: Tensor, cache: SlabCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """`catch_up` at the next depth: reads drafted tokens with what the depth before left."""
+        """`catch_up` at the next depth: reads drafted tokens with the previous depth's output."""
         return self._continued(tokens, left, cache, counts)
 
     @torch.inference_mode()
     def along(
         self, tokens: Sequence[int], states: Tensor, first: int, depths: int
     ) -> Iterator[Drafted]:
-        """What rows `first`, `first` + 1, … of a text draft at each depth, as far as there is a
-        next token to draft, some rows at a time.
+        """What rows `first`, `first` + 1, … of a text draft at each depth, as long as there is a
+        next token to draft; computed some rows at a time.
 
         Args:
-            states: the target's at the text's tokens but the last.
+            states: the target's at all of the text's tokens except the last.
         """
         padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
         entering, cache = self.entering(states), self.new_cache(len(tokens))
@@ -269,7 +269,7 @@ class EagleHead:
 
 
 class HeadDrafter:
-    """A head that proposes its argmax: a pass over what the target has read since the last round,
+    """A head that proposes its argmax: one pass over what the target has read since the last round,
     and one for each further token.
     """
 
@@ -283,7 +283,7 @@ class HeadDrafter:
         self._unread = [torch.empty(0)] * rows
 
     def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
-        """Read all of the prompt but its last state, which goes with the first output token."""
+        """Read the prompt except its last state, which goes with the first output token."""
         assert states is not None
         self.cache.rewind(row, 0)
         self._unread[row] = states[-1:]
@@ -317,7 +317,7 @@ class HeadDrafter:
         return [Proposal(drafts[ask.row]) if drafts[ask.row] else None for ask in asks]
 
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
-        """Of the states of a round's tokens, those of the accepted are read in the next."""
+        """Keep the states of a round's accepted tokens; the next round reads them."""
         assert states is not None
         unread = torch.cat([self._unread[row], states])
         self._unread[row] = unread[: length - self.cache.lengths[row]]

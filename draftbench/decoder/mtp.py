@@ -1,11 +1,11 @@
-"""Multi-token prediction: the layers that a target carries to draft for itself, as transformers has
-them (`MtpModel`), with draftbench's cache and masks.
+"""Multi-token prediction: the layers with which a target drafts for itself, from transformers
+(`MtpModel`), with draftbench's cache and masks.
 
-With y the text and h the target's states behind its last norm, row t of the first layer reads the
-embedding of y[t+1] beside h[t] and drafts y[t+2]. A single layer is used again: depth m reads the
-token that depth m - 1 drafted, and what that left in place of h[t], and sees the keys of depth 0
-and those of its own round, as an EAGLE-3 head does. Of several layers, number j reads y[t+1+j] and
-what layer j - 1 left at row t, and sees its own keys alone: a plain causal pass over the text.
+Let y be the text and h the target's states after its last norm. Row t of the first layer reads the
+embedding of y[t+1] beside h[t] and drafts y[t+2]. A single layer is reused: depth m reads the token
+that depth m - 1 drafted, and that depth's output in place of h[t], and sees the keys of depth 0 and
+of its own round, like an EAGLE-3 head. If there are several layers, number j reads y[t+1+j] and the
+output of layer j - 1 at row t, and sees only its own keys: a plain causal pass over the text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MtpHead:
 
     Args:
         model: a loaded `MtpModel`, which shares embedding and output layer with the target.
-        states: which of the target's states it reads: those behind its last norm.
+        states: which of the target's states it reads: those after its last norm.
         level: quantization level of its linear layers.
     """
 
@@ -72,7 +72,7 @@ class MtpHead:
     def catch_up(
         self, tokens: Tensor, states: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """As `EagleHead.catch_up`, by the first layer."""
+        """Like `EagleHead.catch_up`, with the first layer."""
         ends, parts = [], zip(tokens.split(list(counts)), states.split(list(counts)), strict=True)
         for row, (read, entering) in enumerate(parts):
             if len(read):
@@ -85,14 +85,14 @@ class MtpHead:
     def step(
         self, tokens: Tensor, left: Tensor, cache: SlabTransformersCache, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """`catch_up` at the next depth, where a single layer is used again."""
+        """`catch_up` at the next depth; a single layer is reused."""
         return self.catch_up(tokens, left, cache, counts)
 
     @torch.inference_mode()
     def along(
         self, tokens: Sequence[int], states: Tensor, first: int, depths: int
     ) -> Iterator[Drafted]:
-        """As `EagleHead.along`; several layers draft no more tokens than they are."""
+        """Like `EagleHead.along`; several layers draft at most one token each."""
         padded = torch.tensor([*tokens, *[0] * depths], device=self.device)
         rows, last = len(tokens) - 1, len(tokens) - 2
         cache = self.new_cache(rows + depths * CHUNK)
@@ -121,8 +121,8 @@ class MtpHead:
     def _through(
         self, depth: int, tokens: Tensor, entering: Tensor, cache: SlabTransformersCache
     ) -> Tensor:
-        """What a layer leaves at all rows of a text, some at a time: its mask is as large as these
-        times the text.
+        """A layer's output at all rows of a text, computed some rows at a time, since the mask's
+        size is rows times text.
         """
         left = []
         for part, states in zip(tokens.split(CHUNK), entering.split(CHUNK), strict=True):
@@ -140,8 +140,9 @@ class MtpHead:
         at: Tensor | None = None,
         seen: Tensor | None = None,
     ) -> Tensor:
-        """What a layer leaves at new rows [n, hidden], appended to the row of the cache that has
-        its place: they are `at` places of the text, and see what `seen` says, or all before them.
+        """A layer's output at new rows [n, hidden], which are appended to the cache's current row.
+        They are `at` places of the text, and see what `seen` says, by default everything before
+        them.
         """
         assert isinstance(cache.place, int)
         start, n = cache.lengths[cache.place], len(tokens)
@@ -166,7 +167,7 @@ class MtpHead:
 
     @torch.inference_mode()
     def best(self, left: Tensor) -> Tensor:
-        """The best tokens behind what a layer left."""
+        """The best tokens after a layer's output."""
         return best(self._logits(left))
 
     def _drafted(self, left: Tensor) -> Drafted:
@@ -189,12 +190,12 @@ def head_drafter(head: Head) -> HeadDrafter:
 
 
 class ModulesDrafter(HeadDrafter):
-    """Several layers that propose their argmax. What they read of drafts is read again in the next
-    round: a row is done once the tokens that all layers read there are known.
+    """Several layers that propose their argmax. What they read from drafts is read again in the
+    next round: a row is finished when the tokens that all layers read there are known.
     """
 
     def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
-        """Read the rows of the prompt whose tokens are known to all layers."""
+        """Read the prompt's rows whose tokens are known for all layers."""
         assert states is not None
         self.cache.rewind(row, 0)
         self._unread[row] = states
@@ -210,8 +211,8 @@ class ModulesDrafter(HeadDrafter):
 
     @torch.inference_mode()
     def _read(self, row: int, text: Sequence[int], end: int, k: int) -> list[Tensor]:
-        """Read the rows up to `end` with every layer, or with `k` of them, which draft a token
-        each; keep those whose tokens the text has. Along a response k never grows.
+        """Read the rows up to `end` with every layer, or with `k` of them, which draft one token
+        each; keep the rows whose tokens are in the text. Along a response k never grows.
         """
         head, cache = self.head, self.cache
         assert isinstance(head, MtpHead)

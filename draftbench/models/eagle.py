@@ -1,8 +1,8 @@
-"""Loads EAGLE-3 heads for the built-in decoder, after everything that could misfit was checked.
+"""Loads EAGLE-3 heads for the built-in decoder, after checking everything that might not fit.
 
-Checkpoints come in two formats: that of speculators, whose config.json has the layer in
-`transformer_layer_config`, and that of the head's authors (SafeAILab), which is the layer's
-configuration with a few fields more and calls the layer `midlayer`.
+Checkpoints come in two formats: the speculators format, whose config.json has the layer in
+`transformer_layer_config`, and the format of EAGLE's authors (SafeAILab), which is the layer's
+configuration plus a few fields and calls the layer `midlayer`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from draftbench.models.quantize import (
 from draftbench.models.source import ModelSource
 from draftbench.records import ModelFacts
 
-# Families whose layer is the one below.
+# Families whose layers have the shape below.
 _FAMILIES = ("llama", "qwen3")
 # Rotary tables that do not depend on the sequence, and types of numbers that need no scale.
 _ROTARY = ("default", "linear", "llama3", "yarn")
 _NUMBERS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-# The flags of a checkpoint, each false where it is silent.
+# A checkpoint's flags, each false if it is not given.
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
 def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
-    """Whether a head can draft for a target in the built-in decoder; its caveats. A small head's
-    weights are read for this.
+    """Check that a head can draft for a target in the built-in decoder; returns caveats. A small
+    head's weights are read for this.
 
     Raises:
         ModelError: it cannot be read.
@@ -59,7 +59,7 @@ def check_eagle(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
 
 
 def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
-    """Why a head's tensors are not those of a head for the target, whatever drafts with it."""
+    """Why a head's tensors do not fit the target, whatever drafts with it."""
     raw, text = head.raw_config, target.config.get_text_config()
     if layer_of(raw).get("model_type") not in _FAMILIES:
         return
@@ -86,7 +86,7 @@ def misfits(target: ModelSource, head: ModelSource) -> Iterator[str]:
 
 
 def not_run(target: ModelSource, head: ModelSource) -> Iterator[str]:
-    """What of a head for the target the built-in decoder does not run."""
+    """The features of a head for the target that the built-in decoder cannot run."""
     raw, text = head.raw_config, target.config.get_text_config()
     own, layers = layer_of(raw), text.num_hidden_layers
     kind = own.get("model_type")
@@ -128,8 +128,8 @@ def _first(names: Sequence[str]) -> str:
 
 
 def shape_of(raw: Mapping[str, Any], layers: int, engine: str | None = None) -> EagleShape:
-    """What a head's config.json says, for a target with `layers`; where it is silent, as an engine
-    reads it (None: the built-in decoder).
+    """What a head's config.json says, for a target with `layers`; what it does not say is filled in
+    as the engine does (None: the built-in decoder).
     """
     from transformers import AutoConfig
 
@@ -153,9 +153,9 @@ def build_head(
     """Load, quantize, and count.
 
     Args:
-        draft: the name that the run gives this head.
+        draft: the head's name in the run.
         layers: how many the target has.
-        engine: that drafts with it; None: the built-in decoder.
+        engine: the engine that drafts with it; None: the built-in decoder.
 
     Raises:
         ModelError: it cannot be loaded or quantized.
@@ -209,7 +209,7 @@ def _by_name(source: ModelSource) -> dict[str, Tensor]:
 def _sizes(
     shape: EagleShape, states: int, vocabulary: int
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """The sizes of the tensors that a head must have, and of those that it may have."""
+    """The sizes of the tensors that a head must have and of those that it may have."""
     layer, parts = shape.layer, len(shape.reads)
     hidden, inner, drafted = layer.hidden_size, layer.intermediate_size, shape.drafted
     queries, keys = (
@@ -252,7 +252,7 @@ def _sizes(
 
 
 def _wrong_ids(tensors: Mapping[str, Tensor], drafted: int, vocabulary: int) -> Iterator[str]:
-    """What is wrong with the target's ids of the tokens that a head drafts."""
+    """What is wrong with a head's mapping from its draft tokens to the target's ids."""
     if (offsets := tensors.get("d2t")) is None or offsets.shape != (drafted,):
         return
     ids = torch.arange(drafted) + offsets

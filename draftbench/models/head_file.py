@@ -1,8 +1,8 @@
-"""Reads an EAGLE-3 head from a .gguf file as if it were stored in the format of speculators.
+"""Reads an EAGLE-3 head from a .gguf file as if it were in the speculators format.
 
-llama.cpp's convert_hf_to_gguf.py writes such files (architecture `eagle3`): the rows of q and k in
-another order, the target's ids of drafted tokens where checkpoints hold offsets to them, and the
-target's tokenizer.
+llama.cpp's convert_hf_to_gguf.py writes such files (architecture `eagle3`), with the rows of q and
+k in another order, with the target's ids of drafted tokens instead of a checkpoint's offsets to
+them, and with the target's tokenizer.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ NAMES = {
 
 
 def holds_head(path: Path) -> bool:
-    """Whether this is a .gguf file of a head."""
+    """Whether this is a head's .gguf file."""
     return path.suffix == ".gguf" and _text(path, "general.architecture") == ARCHITECTURE
 
 
 def head_config(path: Path) -> dict[str, Any]:
-    """What a head's config.json would hold.
+    """What the head's config.json would contain.
 
     Raises:
-        UnreadableError: something that it must say is not there.
+        UnreadableError: something that it must say is missing.
     """
     reader = _reader(path)
 
@@ -109,8 +109,8 @@ def head_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def halves_of(weight: np.ndarray, heads: int) -> np.ndarray:
-    """The rows of q or k as transformers turns them, the two halves of a head, of the neighbouring
-    pairs that llama.cpp turns.
+    """The rows of q or k in transformers' order, which rotates the two halves of a head, from
+    llama.cpp's order, which rotates neighbouring pairs.
     """
     pairs = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weight.shape)

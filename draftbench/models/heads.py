@@ -1,8 +1,8 @@
 """Decides from configurations whether a head can draft for a target: EAGLE-3 and DFlash heads,
 which are checkpoints of their own, and the layers that a target carries (`mtp`).
 
-A head reads the target's states, so it must have the target's width, layers and vocabulary. Its
-config.json is in the format of speculators, or that of the head's authors.
+A head reads the target's states, so it must match the target's width, layers and vocabulary. Its
+config.json is in the speculators format or in that of the head's authors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class _TrainedFor(msgspec.Struct):
 
 
 class _Stated(_LayerIds):
-    """What is read of a head's config.json: a string "false" would be true."""
+    """The fields that are read from a head's config.json, with types, since a "false" would be
+    true.
+    """
 
     architectures: list[str] | None = None
     speculators_model_type: str | None = None
@@ -56,7 +58,7 @@ class _Stated(_LayerIds):
 
 
 def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> HeadSheet:
-    """Whether what `--drafts` names so can draft for the target, and which engines know it.
+    """Whether this entry of `--drafts` can draft for the target, and which engines know it.
 
     Raises:
         ModelError: its configuration cannot be loaded.
@@ -83,7 +85,7 @@ def check_head(target: ModelSource, own_draft: OwnDraft | None, head: str) -> He
 
 
 def _stated(head: ModelSource) -> Mapping[str, Any]:
-    """A head's config.json, whose fields are of their types."""
+    """A head's config.json, with its fields' types checked."""
     try:
         msgspec.convert(head.raw_config, _Stated)
     except msgspec.ValidationError as error:
@@ -95,10 +97,10 @@ def _stated(head: ModelSource) -> Mapping[str, Any]:
 
 
 def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
-    """The model or head that `--drafts` names so.
+    """The model or head that an entry of `--drafts` names.
 
     Raises:
-        ModelError: there is none, or it is a head and not named as one.
+        ModelError: there is none, or it is a head but not named as one.
     """
     method, model = parsed(draft)
     source = ModelSource(model, trust)
@@ -115,7 +117,7 @@ def checkpoint_of(draft: str, trust: Trust) -> ModelSource:
 
 
 def check_fit(target: ModelSource, head: ModelSource) -> tuple[str, ...]:
-    """The caveats of an EAGLE-3 head that fits a target by its configuration.
+    """The caveats about an EAGLE-3 head whose configuration fits the target.
 
     Raises:
         ModelError: the configuration cannot be loaded.
@@ -140,7 +142,7 @@ def unfit(target: ModelSource, head: ModelSource, obstacles: Iterable[str]) -> P
 
 
 def misread_by(raw: Mapping[str, Any], method: Method) -> dict[str, str]:
-    """What engines make of a head other than it was trained for, so that little is accepted."""
+    """How engines use a head differently from its training, so that they accept little."""
     found, ids = dict[str, str](), layer_ids(raw)
     if raw.get("fc_norm") or raw.get("norm_output"):
         found["llama.cpp"] = "knows neither fc_norm nor norm_output"
@@ -153,16 +155,16 @@ def misread_by(raw: Mapping[str, Any], method: Method) -> dict[str, str]:
 
 
 def silent_flags(raw: Mapping[str, Any], engine: str | None) -> dict[str, bool]:
-    """What an engine takes for true where a head's config.json is silent; None: the built-in
-    decoder, which takes nothing, as speculators.
+    """The flags that an engine takes as true if a head's config.json does not give them; None: the
+    built-in decoder, which like speculators takes none.
     """
     of_speculators = "speculators_model_type" in raw
     return {"norm_before_residual": True} if engine == "vllm" and of_speculators else {}
 
 
 def read_otherwise(raw: Mapping[str, Any], engine: str | None) -> dict[str, str]:
-    """What engines make of an EAGLE-3 head other than it was trained for, or other than the one
-    that measured it (None: the built-in decoder) where its config.json is silent.
+    """How engines use an EAGLE-3 head differently from its training or, if its config.json does not
+    say, from the engine that measured it (None: the built-in decoder).
     """
     found, measured = misread_by(raw, "eagle3"), silent_flags(raw, engine)
     for other in ENGINE_RULES:
@@ -175,13 +177,13 @@ def read_otherwise(raw: Mapping[str, Any], engine: str | None) -> dict[str, str]
 
 
 def _stated_kind(raw: Mapping[str, Any]) -> str:
-    """What a config.json says that its model is."""
+    """The kind of model according to its config.json."""
     named = [raw.get("speculators_model_type"), *(raw.get("architectures") or ())]
     return " ".join(str(name).lower() for name in named if name)
 
 
 def methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
-    """The methods that drafts with this config.json are heads for."""
+    """The methods for which a draft with this config.json is a head."""
     words = _stated_kind(raw)
     heads: tuple[Method, ...] = ("eagle3", "dflash")
     return (method for method in heads if method in words)
@@ -226,12 +228,12 @@ def _caveats(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Ite
 
 
 def layer_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where the sizes of a head's own layer stand."""
+    """The part of config.json with the sizes of a head's own layer."""
     return raw.get("transformer_layer_config") or raw
 
 
 def layer_ids(raw: Mapping[str, Any]) -> list[int]:
-    """The target's layers that a head reads; empty where its engine's default holds."""
+    """The target's layers that a head reads; empty if the engine's default applies."""
     parts = [raw, *(raw.get(part) or {} for part in ("eagle_config", "dflash_config"))]
     found = (part[name] for part in parts for name in _LayerIds.__struct_fields__ if part.get(name))
     return list(next(found, ()))

@@ -17,7 +17,7 @@ from draftbench.records import ModelFacts
 
 
 def check_mtp(target: ModelSource) -> tuple[str, ...]:
-    """Whether the built-in decoder can draft with a target's own layers; its caveats.
+    """Check that the built-in decoder can draft with a target's own layers; returns caveats.
 
     Raises:
         ModelError: the target's configuration or files cannot be read.
@@ -69,7 +69,7 @@ def build_mtp(
 
     Args:
         source: the target's.
-        draft: the name that the run gives these layers.
+        draft: the layers' name in the run.
 
     Raises:
         ModelError: they cannot be loaded or quantized.

@@ -1,20 +1,21 @@
-"""The forecast: the draft takes the first parts of its training, and what they gain on held-out
-requests says what all of it will.
+"""The forecast: the draft takes the first parts of its training, and their gain on held-out
+requests says what the whole training will gain.
 
-A step moves the weights as far as its learning rate, which rises from 0 in a warm-up of w steps: n
-steps are worth n - (w + 1)/2 of the largest. Over a whole training, where it falls to 0 again, half
-of the largest is the average; so at the largest 3 % of the steps are 6 % of it. The rate of
-acceptance at the part x of the training is taken to be a power law from where it was,
+A step moves the weights in proportion to its learning rate, which rises from 0 in a warm-up of w
+steps: n steps are worth n - (w + 1)/2 steps at the largest rate. Over a whole training, in which it
+falls to 0 again, the average rate is half the largest; so 3 % of the steps at the largest rate are
+6 % of the training. The rate of acceptance after the share x of the training is taken to follow a
+power law,
 
     α(x) = α∞ - b · (1 + x/c)^(-β)        a gain of G · φ(x) / φ(1), φ(x) = (1 - (1 + x/c)^(-β)) / β
 
-where G is what the whole training gains: nothing before the first step, at first in proportion to
-x, and less and less from about c on, with a β of 0 as the logarithm of x. Given c, β and how much
-two equally long trainings differ, the parts have the covariance of the held-out requests, which
-they share, and noise of their own; the gain that is forecast is proven on other requests, as noisy
-as these. G and these three are drawn from a grid by their likelihood.
+where G is the gain of the whole training. The gain is nothing before the first step, grows at first
+in proportion to x, and more and more slowly from about c on (with β = 0 like the logarithm of x).
+Given c, β and how much two equally long trainings differ, the parts have the covariance of the
+held-out requests, which they share, and noise of their own; the forecast gain is proved on other
+requests, as noisy as these. G and these three are drawn from a grid by their likelihood.
 
-Of the original and the trained draft the better is used, so that no gain is below 0.
+The better of the original and the trained draft is used, so no gain is below 0.
 """
 
 from __future__ import annotations
@@ -39,32 +40,33 @@ from draftbench.training.outcome import Forecast, Part, Reached
 from draftbench.training.plan import Plan
 from draftbench.training.settings import TrainingSettings
 
-# Parts of the training, the shortest first, and the least steps of each; the longest is at most a
-# half of it.
+# Parts of the training, the shortest first, and the least steps of each; the longest part is at
+# most half of the training.
 PARTS, LEAST_STEPS, LONGEST = (0.02, 0.04, 0.06), (2, 4, 6), 0.5
-# How many average steps of a training one at the largest rate is worth.
+# How many average steps of a training a step at the largest rate is worth.
 WORTH = 2
-# Of the responses that say when to stop a forecast reads a third, and so many where there are.
+# A forecast reads a third of the responses that say when to stop, and at least this many.
 LEAST_READ = 50
-# The part of a training from which gains bend (c), on a grid: from its beginning to beyond its end.
+# The share of a training at which gains bend (c), on a grid: from its beginning to beyond its end.
 _BENDS = np.geomspace(0.003, 3.0, 12)
-# How soon they are over after that (β), on a grid.
+# How soon they end after that (β), on a grid.
 _BETAS = (0.0, 0.5, 1.0, 1.5)
 # How much two equally long trainings differ (sd), on a grid.
 _NOISES = np.geomspace(0.003, 0.03, 8)
-# The least gain (G) that differs from none; beforehand all above are as likely by their logarithm.
+# The least gain (G) that counts as one; the logarithms of larger gains are equally likely
+# beforehand.
 _LEAST = 0.001
 
 
 def share_of(steps: int, last: int, total: int) -> float:
-    """What part of a training its first steps are, of which the last ends the forecast."""
+    """The share of a training that its first steps make up; the last of them ends the forecast."""
     warm_up = warm_up_of(last)
     lost = (warm_up + 1) / 2 if warm_up else 0.0
     return WORTH * (steps - lost) / total
 
 
 class FirstParts(NamedTuple):
-    """A draft before its training and after the first parts of it, on the same requests."""
+    """A draft before its training and after its first parts, on the same requests."""
 
     steps: list[int]  # of each part
     shares: list[float]  # of the training
@@ -108,7 +110,7 @@ def first_parts(plan: Plan, work: Path, progress: Progress) -> FirstParts:
 
 
 def forecast(plan: Plan, first: FirstParts) -> Forecast:
-    """What all of a training will gain, by its first parts."""
+    """What the whole training will gain, judged by its first parts."""
     gc.collect()  # what was trained is held by cycles, and the training needs the room
     before, speeds, settings = first.accepted[0], plan.speeds, plan.settings
     rates = [each.rate for each in first.accepted]
@@ -157,12 +159,12 @@ def part_steps(responses: int, settings: TrainingSettings) -> list[int]:
 def gain_draws(
     parts: Sequence[float], gains: Floats, covariance: Floats, most: float = 1.0
 ) -> Floats:
-    """Draws of what is gained by the whole training.
+    """Draws of the gain of the whole training.
 
     Args:
-        parts: the parts of it that were taken, growing.
+        parts: the parts that were taken, ascending.
         gains: of each part, with their covariance.
-        most: the greatest gain that there can be.
+        most: the greatest possible gain.
     """
     curves = np.concatenate([_grown(np.array(parts), beta) for beta in _BETAS])
     finals = np.geomspace(_LEAST, max(most, _LEAST), 60)
@@ -182,15 +184,15 @@ def gain_draws(
 
 
 def _grown(parts: Floats, beta: float) -> Floats:
-    """What parts of a training gain of what all of it does, a row for each bend."""
+    """The share of the whole training's gain that its parts gain, one row for each bend."""
     steps = np.log1p(np.multiply.outer(1 / _BENDS, np.append(parts, 1.0)))
     grown: Floats = -np.expm1(-beta * steps) / beta if beta else steps
     return grown[:, :-1] / grown[:, -1:]
 
 
 def gains_of(accepted: Sequence[Sample]) -> tuple[Floats, Floats]:
-    """The gains of rates over the first of them, and their covariance by a Bayesian bootstrap
-    (Rubin 1981) over requests, which all of them share.
+    """The gains of rates over the first one, and their covariance by a Bayesian bootstrap (Rubin
+    1981) over the requests, which all of them share.
     """
     first = accepted[0]
     chances = generator_of("requests").exponential(size=(RESAMPLES, len(first.requests)))
@@ -202,6 +204,6 @@ def gains_of(accepted: Sequence[Sample]) -> tuple[Floats, Floats]:
 
 
 def interval(draws: Floats) -> Estimate:
-    """The middle of some draws, with the interval of 95 % of them."""
+    """The middle of some draws, with the interval that holds 95% of them."""
     middle, low, high = quantiles(draws, (0.5, 0.025, 0.975))
     return Estimate(middle, low, high)
