@@ -73,7 +73,7 @@ class ServePlan:
 
     @property
     def method(self) -> str:
-        """How it drafts: `draft-model`, `ngram`, or one that only an engine runs."""
+        """How it drafts: the method of its speculation."""
         return self.speculation.method
 
     @property

@@ -21,8 +21,8 @@ from draftbench.planner.formula import alpha_of
 from draftbench.planner.recommendation import Evaluation, Headroom, Reach
 from draftbench.records import LOOKUP, SELF, Candidate, LookupReplay, Replay, StackReplay
 
-# A draft that has no weights to train.
-_UNTRAINED = "suffix"
+# Drafts without weights to train.
+_UNTRAINED = (LOOKUP, "suffix")
 
 
 def headroom(
@@ -53,7 +53,7 @@ def headroom(
     fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
     found = []
     for candidate, every in scales.items():
-        if candidate.draft not in (LOOKUP, _UNTRAINED):
+        if candidate.draft not in _UNTRAINED:
             others = (speed for of, speed in fastest.items() if _trained(of) != _trained(candidate))
             best = max((decided.min_speedup, *others))
             found.append(

@@ -259,8 +259,8 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
     """The decoding runs that can be compared with a baseline run of the same process.
 
     A candidate's k's and the baseline are interleaved: on each response or, at a higher
-    concurrency, where rows share rounds, on all responses together. Of each such unit, the
-    processes that decoded all of it count; if none did, the last one.
+    concurrency, where rows share rounds, on all responses together. Only processes that finished a
+    unit count for it; if none finished, the last one does.
     """
 
     def unit_of(row: Decode) -> tuple[str, int, Key | None]:

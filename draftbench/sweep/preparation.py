@@ -137,13 +137,13 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
 
         cluster, threads, machine = workers_of(options, device, watcher)
         options = replace(options, workers=cluster, threads=threads)
-    usual, workers = environment_threads(), options.at_once
+    usual, workers = environment_threads(), options.worker_count
     each = max(1, cores_here() // workers) if workers > 1 and device == "cpu" else None
     threads = set_threads(options.threads or usual or each)
     watcher.note(f"device: {device_words(device)}", always=True)
     if options.threads is None and (usual or each):
-        whence = "from OMP_NUM_THREADS" if usual else f"for each of {workers} workers"
-        watcher.note(f"CPU threads: {threads}, {whence}; --threads sets another number")
+        reason = "from OMP_NUM_THREADS" if usual else f"for each of {workers} workers"
+        watcher.note(f"CPU threads: {threads}, {reason}; --threads sets another number")
     build = Build(
         dtype_of(options.dtype, device),
         options.target_quant,
@@ -165,7 +165,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             )
         if method not in ("draft-model", "eagle3", "mtp"):
             raise UsageError(
-                f"`{spec}`: only a serving engine drafts so",
+                f"`{spec}`: only a serving engine can draft this way",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
     for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
