@@ -337,6 +337,10 @@ MODELS: list[Case] = [
     ("A configuration that asks for fewer layers than the weights hold", lambda: target(
         changed("config.json", num_hidden_layers=1))),
     ("A GGUF file whose header never ends", lambda: sweep(draft=_gguf(b"\xff" * 64))),
+    ("An EAGLE-3 head with a word for a flag", lambda: sweep(
+        draft=_head('"norm_before_residual": false', '"norm_before_residual": "false"'))),
+    ("An EAGLE-3 head that drafts more tokens than it has rows for", lambda: sweep(
+        draft=_head('"draft_vocab_size": 1024', '"draft_vocab_size": 1025'))),
     ("A GGUF file of fewer layers than it says", lambda: sweep(draft=_gguf(ONE_OF_TWO_LAYERS))),
     ("A file that is not GGUF", lambda: sweep(draft=_gguf(b"", magic=b"FUGG"))),
     ("A name that no path can have", lambda: ["suggest", "--target", "a" * 300]),
@@ -510,6 +514,12 @@ TOPICS: dict[str, list[Case]] = {
 def _gguf(rest: bytes, magic: bytes = b"GGUF") -> str:
     Path("model.gguf").write_bytes(magic + b"\3\0\0\0" + rest)
     return "model.gguf"
+
+
+def _head(old: str, new: str) -> str:
+    shutil.copytree(EMBEDDED / "head", "head")
+    replaced("config.json", old, new)(Path("head"))
+    return "eagle3:./head"
 
 
 def _linked(run: Path) -> None:

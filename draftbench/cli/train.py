@@ -130,6 +130,9 @@ def render(answer: TrainingAnswer, draft: str, out: Path | None, style: str, wid
             sections[-1] = replace(sections[-1], title=f"Forecast: {sections[-1].title}")
         notes = list(_outcome(answer.forecast, training.proof, named))
         sections[0] = replace(sections[0], notes=notes)
+    elif answer.forecast and answer.forecast.verdict == "cannot tell":
+        hint = "only the training itself can tell: `--anyway` trains, and proves what it gained"
+        sections[0] = replace(sections[0], notes=[*sections[0].notes, hint])
     return render_sections(sections, style, min(width, SCREEN_COLUMNS))
 
 
@@ -167,10 +170,6 @@ def _forecast(draft: str, found: Forecast | None) -> Section:
         f"all of the training, {found.tokens:,} tokens an epoch, takes about "
         f"{duration(found.seconds)} on {found.device}",
     ]
-    if found.verdict == "cannot tell":
-        notes.append(
-            "only the training itself can tell: `--anyway` trains, and proves what it gained"
-        )
     if found.after is None:
         notes.append("the run did not time this draft, so the effect on its speed is unknown")
     return Section(title, notes=notes)

@@ -144,7 +144,7 @@ def test_answers_at_their_times_of_arrival_are_a_load_of_their_own():
 
 SHARES = (
     "3 of 5 answers with speculation and 1 of 5 without it differ from those to single requests "
-    "without it."
+    "without speculation."
 )
 
 

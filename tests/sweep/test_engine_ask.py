@@ -84,7 +84,7 @@ def test_the_engine_serves_a_draft_to_replay_it(served, small):
     ("changes", "words"),
     [
         ({"quants": ("none", "int8")}, "not at a level of --quant"),
-        ({"mode": DraftingMode.SAMPLED_TEMPERATURE_ONLY}, "says nothing of sampled-temperature"),
+        ({"mode": DraftingMode.SAMPLED_TEMPERATURE_ONLY}, "says nothing about sampled-temperature"),
     ],
 )
 def test_a_draft_that_the_engine_serves_is_replayed_as_it_is_and_greedily(
