@@ -68,7 +68,7 @@ def of_decoder(
     shared = _seconds(stage for stage in stages if stage.candidate is None)
     alone = _seconds(stages) - shared
     groups = -(-len(prepared.prompt_tokens) * options.samples // GROUP)
-    replayed = sum(candidate.beneath is None for candidate in prepared.candidates)
+    replayed = sum(candidate.fallback is None for candidate in prepared.candidates)
     # Each GPU, and each node of a cluster, has its own memory.
     held = 1 if options.cards or options.cluster else options.worker_count
     return DryRun(

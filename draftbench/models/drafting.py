@@ -90,9 +90,9 @@ def parsed(draft: str) -> tuple[Method, str]:
     Raises:
         UsageError: the model is missing, or nothing that can be stacked follows `ngram+`.
     """
-    if (beneath := draft_of_stack(draft)) is not None:
-        method, model = ("raw", "") if beneath in ("", SELF) else parsed(beneath)
-        if method not in STACKABLE or draft_of_stack(beneath) is not None:
+    if (fallback := draft_of_stack(draft)) is not None:
+        method, model = ("raw", "") if fallback in ("", SELF) else parsed(fallback)
+        if method not in STACKABLE or draft_of_stack(fallback) is not None:
             raise UsageError(
                 f"`{draft}`: prompt lookup goes before a draft model, an EAGLE-3 head or the "
                 "target's own layers; it was not tried before any other kind of draft",
@@ -111,8 +111,8 @@ def parsed(draft: str) -> tuple[Method, str]:
 
 def draft_name(draft: str) -> str:
     """A run's name for an entry of `--drafts`: its method, then the short name of its model."""
-    if beneath := draft_of_stack(draft):
-        return STACK + draft_name(beneath)
+    if fallback := draft_of_stack(draft):
+        return STACK + draft_name(fallback)
     method, model = parsed(draft)
     kind = "" if method == "draft-model" else f"{draft.partition(':')[0]}:"
     return f"{kind}{short_name(model)}" if model else draft

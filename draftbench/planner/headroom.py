@@ -97,7 +97,7 @@ class _Scale(NamedTuple):
 
 def _trained(candidate: Candidate) -> str:
     """The draft whose weights training would change."""
-    return (candidate.beneath or candidate).draft
+    return (candidate.fallback or candidate).draft
 
 
 def _most_tokens(each: Alternative, of_self: Alternative | None) -> float | None:
@@ -106,7 +106,7 @@ def _most_tokens(each: Alternative, of_self: Alternative | None) -> float | None
     """
     along = each.along
     tokens = np.array([max(t.output_tokens - 1.0, 0.0) for t in along.trajectories])
-    if each.candidate.beneath:
+    if each.candidate.fallback:
         best = {r.key: r for _, r in of_self.along.replays} if of_self else {}
         perfect = [
             (t, structs.replace(r, draft=best.get(r.key) or _accepted(r.draft)))

@@ -471,7 +471,7 @@ def better_draft(answer: Recommendation) -> str | None:
     if not able:
         most = max(each.most.speedup for each in answer.headroom)
         others = (each.candidate for each in answer.evaluations)
-        alone = " alone" * any(of.beneath and of not in trainable for of in others)
+        alone = " alone" * any(of.fallback and of not in trainable for of in others)
         return (
             f"No training helps{alone and ' a draft alone'}: a perfect draft of these costs would "
             f"reach {most:.2f}×{alone and ', behind prompt lookup perhaps more'}."

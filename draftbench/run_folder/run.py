@@ -133,8 +133,8 @@ class Run:
         here, those of its draft. None for prompt lookup and `self`, which have no facts.
         """
         found = next((f for f in reversed(self.facts) if f.candidate == candidate), None)
-        beneath = candidate and candidate.beneath
-        return self.facts_of(beneath) if found is None and beneath else found
+        fallback = candidate and candidate.fallback
+        return self.facts_of(fallback) if found is None and fallback else found
 
 
 def read_run(folder: RunFolder) -> Run:

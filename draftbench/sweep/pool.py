@@ -129,7 +129,7 @@ class Pool:
             match step:
                 case None:
                     return None
-                case Replaying() if candidate.beneath:
+                case Replaying() if candidate.fallback:
                     return failure(candidate, parts_missing(candidate))
                 case Replaying(groups):
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)
@@ -166,7 +166,7 @@ class Pool:
 
     def _replay(self, candidates: Sequence[Candidate]) -> None:
         """Replay all candidates together, each on as few workers as keep all busy."""
-        groups = {c: self.state.unreplayed(c) for c in candidates if not c.beneath}
+        groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
         responses = sum(len(group) for some in groups.values() for group in some)
         self._staff(sum(map(len, groups.values())))
         self.watcher.stage(f"replay by {len(self._seats)} workers", responses)

@@ -281,7 +281,7 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     unless it is taken. A stack, `ngram+NAME`, comes after its parts, which are measured too.
     """
     specs: dict[str, str] = {}
-    stacks = {d: beneath for d in options.drafts if (beneath := draft_of_stack(d))}
+    stacks = {d: fallback for d in options.drafts if (fallback := draft_of_stack(d))}
     alone = (draft for draft in options.drafts if draft not in stacks)
     for spec in dict.fromkeys((*alone, *stacks.values(), *[LOOKUP] * bool(stacks))):
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
@@ -293,7 +293,7 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
         taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
     names = {spec: name for name, spec in specs.items()}
-    return specs | {STACK + names[beneath]: draft for draft, beneath in stacks.items()}
+    return specs | {STACK + names[fallback]: draft for draft, fallback in stacks.items()}
 
 
 def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
@@ -428,19 +428,19 @@ class CheckedDrafts:
         """Add the stacks; what holds for the draft of a stack holds for the stack."""
         drafts, refused = tuple(self.candidates), tuple(self.failures)
         for name in specs:
-            if (beneath := draft_of_stack(name)) is None:
+            if (fallback := draft_of_stack(name)) is None:
                 continue
-            if beneath in self.sources:
+            if fallback in self.sources:
                 self.sources[name], self.caveats[name] = (
-                    self.sources[beneath],
-                    self.caveats[beneath],
+                    self.sources[fallback],
+                    self.caveats[fallback],
                 )
-            levels = (each.quant for each in drafts if each.draft == beneath)
+            levels = (each.quant for each in drafts if each.draft == fallback)
             self.candidates |= dict.fromkeys(Candidate(draft=name, quant=q) for q in levels)
             self.failures += [
                 msgspec.structs.replace(each, candidate=Candidate(draft=name, quant=of.quant))
                 for each in refused
-                if (of := each.candidate) is not None and of.draft == beneath
+                if (of := each.candidate) is not None and of.draft == fallback
             ]
 
     @property

@@ -140,10 +140,10 @@ class SweepState:
 
     def along(self, candidate: Candidate) -> Mapping[Key, Replay | LookupReplay | StackReplay]:
         """The replays of a candidate; for a stack, put together from those of its parts."""
-        if candidate.beneath is None:
+        if candidate.fallback is None:
             return self.replays.get(candidate, {})
         parts = (
-            self.replays.get(part, {}) for part in (Candidate(draft=LOOKUP), candidate.beneath)
+            self.replays.get(part, {}) for part in (Candidate(draft=LOOKUP), candidate.fallback)
         )
         replays = chain.from_iterable(part.values() for part in parts)
         return {each.key: each for each in stacked(replays, [candidate.draft])}
@@ -429,7 +429,7 @@ class SweepState:
         decoded = to_decode(trajectories, options.measure_requests)
         if not options.most_ks:
             decoded = trajectories  # besides timing, the sweep only writes these
-        parts = (candidate, candidate.beneath, Candidate(draft=LOOKUP))
+        parts = (candidate, candidate.fallback, Candidate(draft=LOOKUP))
         replays = (self.replayed(part) for part in parts if part)
         records = [*trajectories, *chain.from_iterable(replays)]
         run = run_of(self.prepared.manifest, records)
