@@ -492,7 +492,7 @@ def _needed(reach: Reach | None) -> str:
     if reach is None:
         return "never"
     if reach.alpha is None:
-        return f"{reach.tokens_per_round:.2f} tok/round"
+        return f"{reach.tokens_per_round:.2f} tok/round at k = {reach.k}"
     return f"α {reach.alpha:.2f}"
 
 
