@@ -21,7 +21,8 @@ from draftbench.memory import LEVELS, parse_size
 # The headings that come last in `--help`, in this order.
 LAST = ("Decision", "Safety", "Output")
 
-LARGEST_K = 64
+# Far beyond what anyone would measure.
+LARGEST_K, LARGEST_CONCURRENCY = 64, 4096
 
 
 def flag(

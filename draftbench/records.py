@@ -119,7 +119,7 @@ class Candidate(Record, frozen=True):
     quant: str = "none"
 
     @property
-    def beneath(self) -> Candidate | None:
+    def fallback(self) -> Candidate | None:
         """The draft of a stack, which drafts where prompt lookup finds nothing."""
         draft = draft_of_stack(self.draft)
         return None if draft is None else Candidate(draft=draft, quant=self.quant)
@@ -127,7 +127,7 @@ class Candidate(Record, frozen=True):
     @property
     def looks_up(self) -> bool:
         """Whether this is prompt lookup, or a stack."""
-        return self.draft == LOOKUP or self.beneath is not None
+        return self.draft == LOOKUP or self.fallback is not None
 
     def __str__(self) -> str:
         return self.draft if self.quant == "none" else f"{self.draft}:{self.quant}"

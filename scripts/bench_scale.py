@@ -44,7 +44,7 @@ def scripted_sweep(words: list[str]) -> int:
     class Chain(ScriptedRunner):
         """Chooses by the last token alone, all rows at once."""
 
-        def forward(self, tokens, cache, *, every, counts=None, heard=None):
+        def forward(self, tokens, cache, *, every, counts=None, hidden=None):
             counts = counts or [len(tokens)]
             for row, count in enumerate(counts):
                 cache.lengths[row] += count

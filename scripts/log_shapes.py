@@ -380,7 +380,7 @@ SHAPES = {
         NotRepresentableError, "documents", {}),
     "an answer that is begun": (
         {"params": CHAT | {"model": "claude-5", "messages": [USER, ANSWER]}},
-        NotRepresentableError, "an answer that the request begins", {}),
+        NotRepresentableError, "an assistant message for the model to continue", {}),
     "reasoning that only the server has": (
         {"model": "m", "input": [USER, {"type": "reasoning", "id": "r", "summary": []}, USER]},
         NotRepresentableError, "reasoning that is not in the log", {}),

@@ -6,15 +6,15 @@ draft token is accepted independently of the others. So the starts of rounds for
 along the response, and every count of rounds is a sum over u(i), the probability that a round
 starts at position i. What a replay says of acceptance along one response is called its law.
 
-For a model draft, u follows from one line. Position j+1 starts a round unless the token at j was an
-accepted draft token, and the token at j was drafted and tried unless the k tokens before it were
-all accepted in a round that started at j-k:
+For a model draft,
 
     u(j+1) = 1 - a_j (1 - u(j-k) a_{j-k} … a_{j-1}),  u(1) = 1,  a_j = 0 where nothing is drafted
 
-Position i+k+1 therefore needs only position i, so k+1 positions are computed in one step of numpy,
-for many responses at once. What a round from i accepts is the same at every k, so all k's that are
-asked for together share it. Acceptances of 0 and 1 stay exact.
+Position j+1 starts a round unless the token at j is an accepted draft token. Every token is drafted
+and tried except one that follows a fully accepted round, which then started at j-k. Position i+k+1
+therefore needs only position i, so k+1 positions are computed in one step of numpy, for many
+responses at once. What a round from i accepts is the same at every k, so all k's that are asked for
+together share it. Acceptances of 0 and 1 stay exact.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class StartLaw:
 
 @dataclass(frozen=True, eq=False)
 class HazardLaw:
-    """A draft that only an engine runs (EAGLE, MTP, …), about which nothing is known by position of
-    the response: a round's i-th token is accepted with the same probability wherever it starts.
+    """A draft without a replay, about which nothing is known by position of the response, only what
+    an engine counted: a round's i-th token is accepted with the same probability wherever it
+    starts.
     """
 
     length: int  # tokens of the response

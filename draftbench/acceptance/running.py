@@ -15,21 +15,25 @@ from draftbench.acceptance.intervals import RESAMPLES, Estimate, estimate
 from draftbench.acceptance.rounds import AnyReplay
 from draftbench.records import Decode, Key, LookupReplay, Observation, Replay, Trajectory
 
-_USUAL_K = 4
 # Over more requests than this fewer resamples do: the interval moves by less than is shown.
 _MANY_REQUESTS, _FEW_RESAMPLES = 1000, 200
+
+
+def usual_k(ks: Iterable[int]) -> int:
+    """The k that is shown where there is room for one: the nearest to 4."""
+    return min(ks, key=lambda k: (abs(k - 4), k))
 
 
 class RunningFigures:
     """α, τ and tokens per second of each candidate, as `acceptance` computes them.
 
-    `k` is the draft length of τ: of those swept the nearest to 4. A long sweep's tokens are not
+    `k` is the draft length of τ. A long sweep's tokens are not
     kept, only what each request adds to the sums. A request whose samples were added apart counts
     as two.
     """
 
     def __init__(self, ks: Sequence[int]) -> None:
-        self.k = min(ks, key=lambda k: (abs(k - _USUAL_K), k))
+        self.k = usual_k(ks)
         self.rows = 1  # side by side, of what was decoded last
         self._responses: dict[Key, Trajectory] = {}
         self._rates: dict[str, list[Sample]] = {}

@@ -10,6 +10,7 @@ import msgspec
 from draftbench.acceptance.breakdown import Breakdown
 from draftbench.acceptance.definitions import FIGURES, MEAN_ACCEPTED_LENGTH, TOKENS_PER_ROUND
 from draftbench.acceptance.intervals import FEW_REQUESTS, MIN_REQUESTS, Estimate
+from draftbench.acceptance.running import usual_k
 from draftbench.acceptance.summary import (
     AcceptanceReport,
     CandidateAcceptance,
@@ -65,7 +66,6 @@ _TREES = (
     "verifies all nodes, so these figures are not comparable with those of chains. Each tree is "
     "judged on the requests that did not choose it."
 )
-_USUAL_K = 4
 # One screen: the most candidates with a row, drafts with a column, and rows of both tables
 # together.
 _MOST_CANDIDATES, _MOST_COLUMNS, _MOST_ROWS = 7, 4, 14
@@ -180,8 +180,7 @@ def _shown_ks(ks: Iterable[int | None]) -> list[int]:
     distinct = sorted({k for k in ks if k is not None})
     if not distinct:
         return []
-    usual = min(distinct, key=lambda k: (abs(k - _USUAL_K), k))
-    return sorted({distinct[0], usual, distinct[-1]})
+    return sorted({distinct[0], usual_k(distinct), distinct[-1]})
 
 
 def _screen_groups(report: AcceptanceReport, meanings: str) -> Section:

@@ -119,8 +119,8 @@ def check(
 
 
 def _token_counts(target: ModelSource, traffic: str, sample: int) -> dict[int, float]:
-    """How often logged answers, which are what would be drafted, use each of the target's token
-    ids; where there are none, the prompts.
+    """How often each of the target's token ids occurs in the logged answers, which are what would
+    be drafted, and in the prompts of requests without one.
     """
     from draftbench.measure.prompts import TextSide
     from draftbench.traffic import load
@@ -128,15 +128,12 @@ def _token_counts(target: ModelSource, traffic: str, sample: int) -> dict[int, f
     query = traffic_query(traffic, sample)
     if query.on_hub:
         note(f"note: {traffic} is fetched from the dataset hub unless it is cached")
-    text = TextSide(target)
-    prompts, answers = defaultdict[int, float](float), defaultdict[int, float](float)
+    text, counts = TextSide(target), defaultdict[int, float](float)
     for request in load(query).requests:
         prompt = text.prompt(request, 1, sys.maxsize)
-        for token in prompt.tokens if prompt else ():
-            prompts[token] += request.weight
-        for token in text.answer(request):
-            answers[token] += request.weight
-    return answers or prompts
+        for token in text.answer(request) or (prompt.tokens if prompt else ()):
+            counts[token] += request.weight
+    return counts
 
 
 def render(answer: CheckResult, style: str, width: int, *, everything: bool = False) -> str:

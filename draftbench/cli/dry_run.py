@@ -64,13 +64,13 @@ def of_decoder(
     first_wave = stages[: later_waves[0]] if later_waves else stages
     sizes = wave_sizes(prepared)
     on_cards = options.cards or (options.cluster and prepared.manifest.question.device != "cpu")
-    cards = options.at_once if on_cards else 0
+    cards = options.worker_count if on_cards else 0
     shared = _seconds(stage for stage in stages if stage.candidate is None)
     alone = _seconds(stages) - shared
     groups = -(-len(prepared.prompt_tokens) * options.samples // GROUP)
-    replayed = sum(candidate.beneath is None for candidate in prepared.candidates)
+    replayed = sum(candidate.fallback is None for candidate in prepared.candidates)
     # Each GPU, and each node of a cluster, has its own memory.
-    held = 1 if options.cards or options.cluster else options.at_once
+    held = 1 if options.cards or options.cluster else options.worker_count
     return DryRun(
         manifest=prepared.manifest,
         candidates=tuple(map(str, prepared.candidates)),
@@ -84,7 +84,7 @@ def of_decoder(
             _memory(candidate, target, drafts, tokens, level, second_layout=twice)
             for candidate in prepared.candidates
         ),
-        workers=options.at_once,
+        workers=options.worker_count,
         cards=cards,
         card_seconds=alone + cards * shared if cards else None,
         tasks=groups * (1 + replayed),

@@ -35,12 +35,12 @@ from draftbench.traffic import TrafficQuery
 
 if TYPE_CHECKING:
     from draftbench.cli.progress import TerminalWatcher
-    from draftbench.planner.recommendation import Recommendation
+    from draftbench.planner.recommendation import Audit, Recommendation
     from draftbench.run_folder.run import Run
     from draftbench.sweep.preparation import Prepared
 
 
-LARGEST_CONCURRENCY = 256
+_LARGEST_MEASURED = 256
 
 
 def sweep(
@@ -63,7 +63,7 @@ def sweep(
         "The concurrency levels to measure, e.g. 1,4,16 (default: 1). With --arrivals one number: "
         "the most requests that a started server may run at once.",
         "N,…",
-        parse=partial(numbers, "--concurrency", LARGEST_CONCURRENCY),
+        parse=partial(numbers, "--concurrency", _LARGEST_MEASURED),
     ),
     serving: ServingOptions,
     out: Path | None = flag(
@@ -174,7 +174,7 @@ def run_sweep(
             if options.serving is None and (sentence := _settled(observed, answer, options)):
                 watcher.note(f"\n{sentence}")
             if options.audit:
-                watcher.note(_audited(observed))
+                watcher.note(_audited(answer.audit))
         finally:
             # What the same command would try again, which a pair that cannot work is not.
             unfinished = [
@@ -208,15 +208,12 @@ def _settled(observed: Run, answer: Recommendation, options: SweepOptions) -> st
     return f"settled after {after} of {every} requests; {rest}"
 
 
-def _audited(observed: Run) -> str:
+def _audited(checked: Audit | None) -> str:
     """A sentence on whether the outputs at temperature 0 are the target's.
 
     Raises:
         AuditError: some differ without a near tie.
     """
-    from draftbench.planner.output_check import audit
-
-    checked = audit(observed)
     if checked is None:
         return "audit: nothing was decoded at temperature 0; add `--temperature 0`"
     sentence = (

@@ -207,13 +207,13 @@ class TransformersRunner:
         *,
         every: bool,
         counts: Sequence[int] | None = None,
-        heard: HiddenStates | None = None,
+        hidden: HiddenStates | None = None,
     ) -> Tensor:
         """See `Runner`; rows side by side are padded at their start to the widest."""
         counts = counts or [len(tokens)]
         keep = 0 if every else 1
         run = partial(self.model, use_cache=True, logits_to_keep=keep, **{self._cache_name: cache})
-        if heard is not None:
+        if hidden is not None:
             run = partial(run, output_hidden_states=True)
         if self._side_by_side and only_row(counts) is None:
             place = cache.place = _LeftPadded(cache.lengths, counts, self.device)
@@ -225,9 +225,9 @@ class TransformersRunner:
             ids, positions = place.padded(tokens), place.positions
             output = run(input_ids=ids, attention_mask=mask, position_ids=positions)
             wide = output.logits
-            if heard is not None:
-                for layer in heard.layers:
-                    heard.take(layer, output.hidden_states[layer][place.row, place.slot])
+            if hidden is not None:
+                for layer in hidden.layers:
+                    hidden.take(layer, output.hidden_states[layer][place.row, place.slot])
             busy = [row for row, count in enumerate(counts) if count]
             logits = wide[place.row, place.slot] if every else wide[busy, -1]
         else:
@@ -238,9 +238,9 @@ class TransformersRunner:
                     positions = torch.arange(len(part), device=part.device) + cache.lengths[row]
                     output = run(input_ids=part[None], position_ids=positions[None])
                     parts.append(output.logits[0])
-                    if heard is not None:
-                        for layer in heard.layers:
-                            heard.take(layer, output.hidden_states[layer][0])
+                    if hidden is not None:
+                        for layer in hidden.layers:
+                            hidden.take(layer, output.hidden_states[layer][0])
             logits = torch.cat(parts)
         cache.lengths = [have + new for have, new in zip(cache.lengths, counts, strict=True)]
         return logits

@@ -250,26 +250,26 @@ class LookupDrafter:
 
 
 class StackDrafter:
-    """Prompt lookup and, if it finds nothing, the drafter beneath it, which then reads what was
-    written since it last drafted.
+    """Prompt lookup and, if it finds nothing, its fallback, which then reads what was written since
+    it last drafted.
     """
 
-    def __init__(self, lookup: LookupDrafter, beneath: Drafter) -> None:
-        self.lookup, self.beneath, self.reads = lookup, beneath, beneath.reads
+    def __init__(self, lookup: LookupDrafter, fallback: Drafter) -> None:
+        self.lookup, self.fallback, self.reads = lookup, fallback, fallback.reads
 
     def open(self, rows: int, capacity: int) -> None:
         self.lookup.open(rows, capacity)
-        self.beneath.open(rows, capacity)
+        self.fallback.open(rows, capacity)
 
     def begin(self, row: int, task: Task, states: Tensor | None = None) -> None:
         self.lookup.begin(row, task)
-        self.beneath.begin(row, task, states)
+        self.fallback.begin(row, task, states)
 
     def propose(self, asks: Sequence[ProposalRequest]) -> list[Proposal | None]:
         found = self.lookup.propose(asks)
         rest = [ask for ask, proposal in zip(asks, found, strict=True) if proposal is None]
-        drafted = iter(self.beneath.propose(rest) if rest else ())
+        drafted = iter(self.fallback.propose(rest) if rest else ())
         return [proposal or next(drafted) for proposal in found]
 
     def keep(self, row: int, length: int, states: Tensor | None = None) -> None:
-        self.beneath.keep(row, length, states)
+        self.fallback.keep(row, length, states)

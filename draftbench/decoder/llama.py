@@ -201,29 +201,29 @@ class LlamaRunner:
         *,
         every: bool,
         counts: Sequence[int] | None = None,
-        heard: HiddenStates | None = None,
+        hidden: HiddenStates | None = None,
     ) -> Tensor:
         """Append tokens [n]; logits after every one or after each row's last. A long prompt is read
-        in pieces, and a pass whose states are recorded in `heard` is launched call by call.
+        in pieces, and a pass whose states are recorded in `hidden` is launched call by call.
         """
         counts = counts or [tokens.shape[0]]
-        recorded = cache.graphs if heard is None else None
+        recorded = cache.graphs if hidden is None else None
         if recorded is not None and max(counts) <= recorded.widest:
             lengths = cache.lengths
             cache.lengths = [have + new for have, new in zip(lengths, counts, strict=True)]
             return recorded.append(tokens, counts, lengths, every=every)
         row = only_row(counts)
         if row is None:
-            x = self._append_side_by_side(tokens, cache, counts, heard)
+            x = self._append_side_by_side(tokens, cache, counts, hidden)
             if not every and max(counts) > 1:
                 x = x[on_device(last_of_each(counts), self.device)]
         else:
-            pieces = self._append_to(row, tokens, cache, heard)
+            pieces = self._append_to(row, tokens, cache, hidden)
             x = torch.cat(pieces) if every else pieces[-1][-1:]
         return self._model.logits(x)
 
     def _append_side_by_side(
-        self, tokens: Tensor, cache: SlabCache, counts: Sequence[int], heard: HiddenStates | None
+        self, tokens: Tensor, cache: SlabCache, counts: Sequence[int], hidden: HiddenStates | None
     ) -> Tensor:
         """Append tokens [n] of several rows; hidden states for the output head."""
         lengths = cache.lengths
@@ -231,20 +231,20 @@ class LlamaRunner:
         if min(counts) == max(counts):
             starts = on_device(lengths, self.device)
             reach = max(cache.lengths)
-            return self._model.append_evenly(reach, tokens, starts, cache.slabs, heard)
+            return self._model.append_evenly(reach, tokens, starts, cache.slabs, hidden)
         model = self._model
         placement = ManyRows(cache.slabs, lengths, counts, model.rotary, model.group)
-        return model.append(tokens, placement, heard)
+        return model.append(tokens, placement, hidden)
 
     def _append_to(
-        self, row: int, tokens: Tensor, cache: SlabCache, heard: HiddenStates | None
+        self, row: int, tokens: Tensor, cache: SlabCache, hidden: HiddenStates | None
     ) -> list[Tensor]:
         """Append tokens [n] of one row; hidden states for the output head, piece by piece."""
         pieces, model, slabs = [], self._model, cache.slabs[:, :, row]
         for piece in tokens.split(PIECE):
             have, new = cache.lengths[row], piece.shape[0]
             placement = OneRow(slabs, have, new, model.rotary, model.group, self._future)
-            pieces.append(model.append(piece, placement, heard))
+            pieces.append(model.append(piece, placement, hidden))
             cache.lengths[row] = have + new
         return pieces
 
@@ -408,14 +408,14 @@ class LlamaModel:
         tokens: Tensor,
         starts: Tensor,
         slabs: Tensor,
-        heard: HiddenStates | None = None,
+        hidden: HiddenStates | None = None,
     ) -> Tensor:
         """Append tokens [rows · width], `width` after the `starts` [rows] valid ones of each row,
         with operations that are the same for all starts.
         """
         width = len(tokens) // len(starts)
         placement = EvenRows(slabs, starts, width, reach, self.rotary, self.group)
-        return self.append(tokens, placement, heard)
+        return self.append(tokens, placement, hidden)
 
     def continue_evenly(self, reach: int, tokens: Tensor, starts: Tensor, slabs: Tensor) -> Tensor:
         """`append_evenly` with the output head: logits after every token."""
@@ -425,7 +425,7 @@ class LlamaModel:
         self,
         tokens: Tensor,
         placement: Placement,
-        heard: HiddenStates | None = None,
+        hidden: HiddenStates | None = None,
     ) -> Tensor:
         """Append tokens [n] of any rows; hidden states [n, hidden] for the output head."""
         heads = self.heads + 2 * self.kv_heads
@@ -433,8 +433,8 @@ class LlamaModel:
         stream = self._stream(embedded)
         x = stream.normed(self.layers[0].input_norm)
         for index, layer in enumerate(self.layers):
-            if heard is not None:
-                heard.take(index, stream.sum)
+            if hidden is not None:
+                hidden.take(index, stream.sum)
             qkv = layer.qkv(x).view(-1, heads, self.head_dim)
             if layer.q_norm is not None and layer.k_norm is not None:
                 stream.norm_heads(qkv.narrow(1, 0, self.heads), layer.q_norm)

@@ -411,7 +411,7 @@ class Kernel:
     triton: bool = False  # whether it is compiled by Triton
 
 
-# By kind of device and level. Levels that are not listed are simulated there.
+# By kind of device and level. Levels that are not listed need --simulate-quant there.
 KERNELS = {
     ("cpu", "int8"): Kernel(lambda: INT8_WORDS[int8_way()], _int8_on_cpu),
     ("cpu", "int4"): Kernel(

@@ -95,7 +95,7 @@ class Runner(Protocol):
         *,
         every: bool,
         counts: Sequence[int] | None = None,
-        heard: HiddenStates | None = None,
+        hidden: HiddenStates | None = None,
     ) -> Tensor:
         """Append tokens [n] to a cache that this runner made and continue them.
 
@@ -104,7 +104,7 @@ class Runner(Protocol):
                 last new token of each row that has one.
             counts: how many of the tokens go to each row, in the order of the rows, 0 allowed; by
                 default all go to the only row.
-            heard: records states of the pass.
+            hidden: records states of the pass.
         """
         ...
 

@@ -55,7 +55,7 @@ class ScriptedRunner:
         *,
         every: bool,
         counts: Sequence[int] | None = None,
-        heard: HiddenStates | None = None,
+        hidden: HiddenStates | None = None,
     ) -> Tensor:
         logits, new, counts = [], tokens.tolist(), counts or [len(tokens)]
         for row, count in enumerate(counts):

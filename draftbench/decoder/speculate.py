@@ -107,10 +107,10 @@ class Batch:
         # in a batch to prepare for.
         widths = range(1, self.k + 2) if len(self.rows) == 1 else (1, self.k + 1)
         self.cache = target.new_cache(capacity, len(self.rows), widths)
-        self.heard: HiddenStates | None = None
+        self.hidden: HiddenStates | None = None
         if self.drafter is not None:
             self.drafter.open(len(self.rows), capacity)
-            self.heard = HiddenStates(self.drafter.reads) if self.drafter.reads else None
+            self.hidden = HiddenStates(self.drafter.reads) if self.drafter.reads else None
         self.mark: Any = None  # at the end of the last round
 
     @property
@@ -150,13 +150,13 @@ class Batch:
         prompt = on_device(row.task.prompt, self.target.device)
         counts = self._counts([row], [len(prompt)])
         logits = self.target.forward(
-            prompt, self.cache, every=False, counts=counts, heard=self.heard
+            prompt, self.cache, every=False, counts=counts, hidden=self.hidden
         )
         first = int(_answers([row], logits, [None]).item())
         end = self.clock.mark()
         row.response.prefill_seconds = self.clock.seconds(start, end)
         if self.drafter is not None:
-            states = self.heard.joined() if self.heard else None
+            states = self.hidden.joined() if self.hidden else None
             self.drafter.begin(row.slot, row.task, states)
             row.response.draft_prefill_seconds = self.clock.seconds(end, self.clock.mark())
         row.emit([first])
@@ -174,11 +174,13 @@ class Batch:
         pieces = zip(lasts.split(1), drafted, strict=True)
         read = torch.cat([token for last, tokens in pieces for token in (last, *tokens)])
         counts = self._counts(active, sizes)
-        logits = self.target.forward(read, self.cache, every=True, counts=counts, heard=self.heard)
+        logits = self.target.forward(
+            read, self.cache, every=True, counts=counts, hidden=self.hidden
+        )
         answers = _answers(active, logits, proposals)
         # The host waits for the device here, once a round for any number of rows.
         tokens, answered = torch.stack([read, answers]).tolist()
-        states = self.heard.joined() if self.heard else None
+        states = self.hidden.joined() if self.hidden else None
         for row, end, size in zip(active, accumulate(sizes), sizes, strict=True):
             read_by_row = slice(end - size, end)
             self._settle(row, tokens[read_by_row][1:], answered[read_by_row])

@@ -48,10 +48,10 @@ class TranslatedRunner:
         *,
         every: bool,
         counts: Sequence[int] | None = None,
-        heard: HiddenStates | None = None,
+        hidden: HiddenStates | None = None,
     ) -> Tensor:
         ids = self._ids[tokens]
-        logits = self.runner.forward(ids, cache, every=every, counts=counts, heard=heard)
+        logits = self.runner.forward(ids, cache, every=every, counts=counts, hidden=hidden)
         return logits.index_select(1, self._ids).masked_fill_(self._lacking, -torch.inf)
 
     def modules(self) -> Iterator[nn.Module]:

@@ -158,7 +158,7 @@ def _check(plan: ServePlan, engine: str, rules: EngineRules) -> None:
         )
     if misread := plan.misread.get(engine):
         raise UsageError(
-            f"{rules.name} would draft otherwise with this head than the run: it {misread}",
+            f"{rules.name} would use this head differently from the run: it {misread}",
             hint="write what config.json leaves open into it and sweep again, or export for "
             "another engine: `draftbench check` lists them",
         )

@@ -73,7 +73,7 @@ class ServePlan:
 
     @property
     def method(self) -> str:
-        """How it drafts: `draft-model`, `ngram`, or one that only an engine runs."""
+        """How it drafts: the method of its speculation."""
         return self.speculation.method
 
     @property
@@ -259,18 +259,18 @@ def speculation_of_pick(pick: Configuration, manifest: Manifest, given: str | No
                 hint="say so with --draft: a path, a hub id, eagle3:MODEL, mtp or the like",
             )
         return how(given)
-    stacked = draft_of_stack(spec) is not None
-    beneath = draft_of_stack(spec) or spec
-    is_model = beneath not in (LOOKUP, "mtp") and not beneath.startswith("eagle3:")
+    fallback = draft_of_stack(spec)
+    own = fallback or spec
+    is_model = own not in (LOOKUP, "mtp") and not own.startswith("eagle3:")
     if question.engine is None and is_model:  # a folder, even one that is called dflash:x
         return Speculation(
             "draft-model",
-            given or beneath,
+            given or own,
             pick.k,
             sizes,
             quant=pick.quant,
             mode=question.mode,
-            stacked=stacked,
+            stacked=fallback is not None,
         )
     held = None
     if spec.startswith("spec:"):

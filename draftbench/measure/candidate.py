@@ -51,4 +51,4 @@ class LoadedCandidate:
             if isinstance(self.runner, Head)
             else ModelDrafter(self.runner, measurement.mode)
         )
-        return StackDrafter(lookup, drafter) if self.candidate.beneath else drafter
+        return StackDrafter(lookup, drafter) if self.candidate.fallback else drafter

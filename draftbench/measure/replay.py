@@ -213,11 +213,11 @@ def replay_head(
         ModelError: NaN logits.
     """
     text = [*response.prompt.tokens, *response.tokens]
-    heard, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
-    target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, heard=heard)
+    hidden, cache = HiddenStates(head.reads), target.new_cache(len(text) - 1)
+    target.forward(torch.tensor(text[:-1], device=target.device), cache, every=False, hidden=hidden)
     first = len(response.prompt.tokens) - 1
     proposals, margins = list[list[int]](), list[list[float]]()
-    for drafted in head.along(text, heard.joined(), first, window):
+    for drafted in head.along(text, hidden.joined(), first, window):
         if not bool(drafted.margins.isfinite().all()):
             raise ModelError(
                 "the head's logits are NaN or infinite",

@@ -138,10 +138,10 @@ def time_steps(
     if candidate.looks_up:
         points += _proposals(candidate, grid, measurement.lookup)
     if isinstance(draft, Head):
-        sizes = grid.stack_sizes(draft) if candidate.beneath else grid.verify_sizes
+        sizes = grid.stack_sizes(draft) if candidate.fallback else grid.verify_sizes
         points += _head_passes(draft, candidate, grid, sizes, measurement.target)
     elif draft not in (None, measurement.target):  # as its own draft it has no other passes
-        sizes = grid.stack_sizes(draft) if candidate.beneath else (1, 2)
+        sizes = grid.stack_sizes(draft) if candidate.fallback else (1, 2)
         points += _passes(draft, candidate, grid, sizes)
     costs: list[CostPoint] = []
     for turn in range(grid.most_turns):
@@ -192,8 +192,8 @@ def _passes(
         for size in sizes:
             tokens = torch.tensor(grid.tokens(context, size) * rows, device=runner.device)
             every = candidate is None
-            heard = HiddenStates(reads) if reads and size > 1 else None
-            once = partial(_step, runner, tokens, cache, context, [size] * rows, every, heard)
+            hidden = HiddenStates(reads) if reads and size > 1 else None
+            once = partial(_step, runner, tokens, cache, context, [size] * rows, every, hidden)
             work = partial(_repeated, once, passes)
             read = _experts_read(runner, once)
             yield _Point(candidate, "step", size, context, rows, name, work, [], passes, read)
@@ -211,13 +211,13 @@ def _step(
     context: int,
     counts: list[int],
     every: bool,
-    heard: HiddenStates | None,
+    hidden: HiddenStates | None,
 ) -> Tensor:
     for row in range(len(counts)):
         cache.rewind(row, context)
-    chosen = best(runner.forward(tokens, cache, every=every, counts=counts, heard=heard))
-    if heard is not None:
-        heard.joined()
+    chosen = best(runner.forward(tokens, cache, every=every, counts=counts, hidden=hidden))
+    if hidden is not None:
+        hidden.joined()
     return chosen
 
 
@@ -234,23 +234,23 @@ def _head_passes(
     rows = grid.concurrency
     contexts = [c for c in grid.contexts if c + max(sizes) <= head.context_length]
     most = max([*sizes, *grid.prompts])
-    heard, text = HiddenStates(head.reads), grid.tokens(0, most)
+    hidden, text = HiddenStates(head.reads), grid.tokens(0, most)
     tokens = torch.tensor(text, device=target.device)
-    target.forward(tokens, target.new_cache(most), every=False, heard=heard)
-    states = heard.joined()
+    target.forward(tokens, target.new_cache(most), every=False, hidden=hidden)
+    states = hidden.joined()
     cache: Any = head.new_cache(max([*contexts, most]) + max(sizes), rows)
 
     def point(what: str, size: int, context: int, at_once: int = rows) -> _Point:
         counts = [size] * at_once + [0] * (rows - at_once)
-        read, heard_states = tokens[:size].repeat(at_once), states[:size].repeat(at_once, 1)
-        left = head.entering(heard_states)
+        read, hidden_states = tokens[:size].repeat(at_once), states[:size].repeat(at_once, 1)
+        left = head.entering(hidden_states)
 
         def work() -> None:
             cache.lengths = [context] * rows
             chosen, _ = (
                 head.step(read, left, cache, counts)
                 if what == "step"
-                else head.catch_up(read, heard_states, cache, counts)
+                else head.catch_up(read, hidden_states, cache, counts)
             )
             chosen.tolist()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,10 +29,10 @@ from draftbench.safe_files import UnreadableError, read_limited
 
 Method = Literal["draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"]
 _WITHOUT_WEIGHTS: dict[str, Method] = {LOOKUP: "ngram", "mtp": "mtp", "suffix": "suffix"}
-_WITH_WEIGHTS: dict[str, Method] = {"eagle3": "eagle3", "dflash": "dflash"}
+WITH_WEIGHTS: dict[str, Method] = {"eagle3": "eagle3", "dflash": "dflash"}
 # The methods by which each engine drafts.
 METHODS: dict[str, tuple[Method, ...]] = {
-    "vllm": get_args(Method),
+    "vllm": ("draft-model", "ngram", "eagle3", "mtp", "suffix", "dflash", "raw"),
     "llama.cpp": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
     "sglang": ("draft-model", "ngram", "eagle3", "mtp", "dflash", "raw"),
     "tensorrt-llm": ("draft-model", "ngram", "eagle3", "mtp"),
@@ -88,31 +88,31 @@ def parsed(draft: str) -> tuple[Method, str]:
     `ngram+DRAFT`, those of its draft.
 
     Raises:
-        UsageError: the model is missing, or the draft of a stack is none that can be stacked.
+        UsageError: the model is missing, or nothing that can be stacked follows `ngram+`.
     """
-    if (beneath := draft_of_stack(draft)) is not None:
-        method, model = ("raw", "") if beneath in ("", SELF) else parsed(beneath)
-        if method not in STACKABLE or draft_of_stack(beneath) is not None:
+    if (fallback := draft_of_stack(draft)) is not None:
+        method, model = ("raw", "") if fallback in ("", SELF) else parsed(fallback)
+        if method not in STACKABLE or draft_of_stack(fallback) is not None:
             raise UsageError(
                 f"`{draft}`: prompt lookup goes before a draft model, an EAGLE-3 head or the "
-                "target's own layers; before another way to draft it was not tried",
+                "target's own layers; it was not tried before any other kind of draft",
                 hint=f"write {STACK}MODEL, {STACK}eagle3:MODEL or {STACK}mtp",
             )
         return method, model
     if draft in _WITHOUT_WEIGHTS:
         return _WITHOUT_WEIGHTS[draft], ""
     kind, colon, rest = draft.partition(":")
-    if kind in _WITH_WEIGHTS:
+    if kind in WITH_WEIGHTS:
         if not rest:
             raise UsageError(f"`{draft}` names no model", hint=f"write {kind}:MODEL")
-        return _WITH_WEIGHTS[kind], rest
+        return WITH_WEIGHTS[kind], rest
     return ("raw", rest) if kind == "spec" and colon else ("draft-model", draft)
 
 
 def draft_name(draft: str) -> str:
     """A run's name for an entry of `--drafts`: its method, then the short name of its model."""
-    if beneath := draft_of_stack(draft):
-        return STACK + draft_name(beneath)
+    if fallback := draft_of_stack(draft):
+        return STACK + draft_name(fallback)
     method, model = parsed(draft)
     kind = "" if method == "draft-model" else f"{draft.partition(':')[0]}:"
     return f"{kind}{short_name(model)}" if model else draft

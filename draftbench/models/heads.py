@@ -16,7 +16,14 @@ import msgspec
 from draftbench.errors import ModelError, PairError
 from draftbench.hub import Trust, refuse_missing
 from draftbench.models.check_result import EngineAnswer, HeadSheet, OwnDraft
-from draftbench.models.drafting import CONVERT_HEAD, METHODS, Method, Speculation, parsed
+from draftbench.models.drafting import (
+    CONVERT_HEAD,
+    METHODS,
+    WITH_WEIGHTS,
+    Method,
+    Speculation,
+    parsed,
+)
 from draftbench.models.engine_rules import ENGINE_RULES, drafting_option
 from draftbench.models.source import ModelSource
 
@@ -185,8 +192,7 @@ def _stated_kind(raw: Mapping[str, Any]) -> str:
 def methods_of(raw: Mapping[str, Any]) -> Iterator[Method]:
     """The methods for which a draft with this config.json is a head."""
     words = _stated_kind(raw)
-    heads: tuple[Method, ...] = ("eagle3", "dflash")
-    return (method for method in heads if method in words)
+    return (method for method in WITH_WEIGHTS.values() if method in words)
 
 
 def _obstacles(raw: Mapping[str, Any], method: Method, target: ModelSource) -> Iterator[str]:

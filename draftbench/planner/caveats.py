@@ -134,9 +134,13 @@ def _of_leader(evaluator: Evaluator, decided: DecisionAt) -> Iterator[Caveat]:
     elif predicted and expected and decide(predicted, least) != decide(expected, least):
         yield Caveat(
             "revised",
-            f"{leader.name}: {predicted.value:.2f}× was predicted, but measuring brought it to "
-            f"{expected.value:.2f}×, which decides",
+            f"{leader.name}: predicted {_with_interval(predicted)}, expected after all "
+            f"measurements {_with_interval(expected)}, which decides",
         )
+
+
+def _with_interval(speedup: Estimate) -> str:
+    return f"{speedup.value:.2f}× ({speedup.low:.2f}–{speedup.high:.2f})"
 
 
 def _no_speed(evaluator: Evaluator, decided: DecisionAt) -> str:

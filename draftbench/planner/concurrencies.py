@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from statistics import geometric_mean
 
 import numpy as np
@@ -109,19 +109,19 @@ class PlainDecoding:
 
 def plain_decoding(evaluator: Evaluator, concurrency: int) -> PlainDecoding | None:
     """Seconds of decoding without speculation; None if no pass is known at this load."""
-    timed = {n for each in evaluator.run.candidates for n in evaluator.source.concurrencies(each)}
-    by_concurrency = {n: steps for n in sorted(timed) if (steps := _steps(evaluator, n))}
-    low = max((n for n in by_concurrency if n <= concurrency), default=None)
-    high = min((n for n in by_concurrency if n >= concurrency), default=None)
+    timed = set(chain(*map(evaluator.source.concurrencies, evaluator.run.candidates)))
+    by_concurrency = {at: steps for at in sorted(timed) if (steps := _steps(evaluator, at))}
+    low = max((at for at in by_concurrency if at <= concurrency), default=None)
+    high = min((at for at in by_concurrency if at >= concurrency), default=None)
     if low is None or high is None:
         return None
 
     def slowest_up_to(rows: int) -> float:  # more rows never take less time
-        return max(geometric_mean(steps) for n, steps in by_concurrency.items() if n <= rows)
+        return max(geometric_mean(steps) for at, steps in by_concurrency.items() if at <= rows)
 
     step, above = slowest_up_to(low), slowest_up_to(high)
     if low < high:
-        known = [_passes(evaluator, n) for n in (low, concurrency, high)]
+        known = [_passes(evaluator, at) for at in (low, concurrency, high)]
         common = [each for each in known[0] if all(each in steps for steps in known)]
         if not common:
             return None
@@ -184,8 +184,8 @@ def schedule(
 
 
 def _answer_with(evaluator: Evaluator, candidate: Candidate, concurrency: int) -> DecisionAt:
-    """The decision at a load for one draft: the overall answer if the draft leads it, or if the
-    draft alone would pay but the answer is not to speculate; otherwise the decision on it alone.
+    """The decision on this draft alone, except where the overall answer is to use this draft, or
+    not to speculate although this draft alone would pay.
     """
     answer, alone = evaluator.at(concurrency), evaluator.at(concurrency, candidate)
     leads = answer.leader is not None and answer.leader.candidate == candidate
@@ -220,7 +220,7 @@ def crossover(
     and the ranges below it where the draft does not clearly pay.
     """
     known = _known_concurrencies(evaluator, candidate)
-    paying = [n for n in known if _answer_with(evaluator, candidate, n).decision == "speculate"]
+    paying = [at for at in known if _answer_with(evaluator, candidate, at).decision == "speculate"]
     if not paying:
         return 0, None, ()
     limit, timed = paying[-1], _timed_concurrencies(evaluator, candidate)

@@ -116,7 +116,7 @@ def _served_loads(run: Run, candidate: Candidate) -> tuple[int, ...]:
             requests[row.concurrency, row.k > 0, (row.k, row.process)].add(row.request)
     enough = {at[:2] for at, names in requests.items() if len(names) >= FEW_DECODED}
     concurrencies = sorted({concurrency for concurrency, _ in enough})
-    return tuple(n for n in concurrencies if {(n, True), (n, False)} <= enough)
+    return tuple(at for at in concurrencies if {(at, True), (at, False)} <= enough)
 
 
 def engine_name(run: Run) -> str:

@@ -8,7 +8,7 @@ it lies below.
 
 The best of several drafts tends to be the luckiest one. So the true speed-ups of drafts are taken
 to be normal around their mean with an unknown spread: estimates that differ by no more than their
-errors are drawn together, those far apart hardly move (Gelman, Hill & Yajima 2012).
+errors are shrunk together, those far apart hardly move (Gelman, Hill & Yajima 2012).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from statistics import NormalDist
 from typing import Literal
 
@@ -201,9 +202,9 @@ class Alternative:
         return np.asarray(np.log(plain / rounds)[1:], np.float64)
 
     @cached_property
-    def slower(self) -> float | None:
-        """δ according to the other cells: how much longer than promised its rounds take; None if
-        they say nothing about it.
+    def extra_log_time_predicted(self) -> float | None:
+        """δ according to the other cells: how much longer than promised its rounds take, as a
+        logarithm; None if they say nothing about it.
         """
         own, evaluator = self.configuration, self.evaluator
         if self.column is None or any(cell.promise == "tokens" for cell in self.cells):
@@ -219,10 +220,11 @@ class Alternative:
         draws]; None where unknown.
         """
         concurrency, at = self.configuration.concurrency, self.column
-        if self.slower is None or at is None:
+        if self.extra_log_time_predicted is None or at is None:
             return None
         here = self.evaluator.promised(concurrency)
-        sides = np.stack([here.plain[0, at], here.rounds[0, at] * np.exp(self.slower)])
+        rounds = here.rounds[0, at] * np.exp(self.extra_log_time_predicted)
+        sides = np.stack([here.plain[0, at], rounds])
         sides += here.prefills[0, at] if by == "end_to_end" else 0.0
         requests = self.evaluator.log_parts(concurrency, by).requests[:, at]
         return _known(np.log(sides[0] / sides[1]) + np.append(0.0, requests))
@@ -230,17 +232,18 @@ class Alternative:
     @property
     def prediction_error(self) -> float | None:
         """Predicted over measured speed-up minus 1, on the measured requests."""
-        return None if self.slower is None else self.error_with(self.slower)
+        predicted = self.extra_log_time_predicted
+        return None if predicted is None else self.error_with(predicted)
 
-    def error_with(self, slower: float) -> float | None:
-        """The prediction error if rounds take longer than promised by `slower`, as a logarithm."""
+    def error_with(self, extra_log_time: float) -> float | None:
+        """The prediction error if rounds take longer than promised by this logarithm."""
         measured, promised = self.measured and self.measured.speedup.value, self.promised
         if not measured or promised is None:
             return None
         *sides, _, weights = promised
         rows = self.measured_rows
         plain, rounds = (float(weights[rows] @ seconds[rows]) for seconds in sides)
-        return plain / rounds * math.exp(-slower) / measured - 1 if rounds else None
+        return plain / rounds * math.exp(-extra_log_time) / measured - 1 if rounds else None
 
     @cached_property
     def acceptance_luck(self) -> float | None:
@@ -284,7 +287,7 @@ class Evaluator:
     def _effects(self) -> Effects:
         timed, blocks = self.source.run, self.source.blocks
         cells = cells_of(timed, self.run.candidates, blocks, self.drawn) if timed else []
-        of_blocks = {n for by_concurrency in blocks.values() for n in by_concurrency}
+        of_blocks = set(chain(*blocks.values()))
         loads = sorted(of_blocks | {cell.configuration.concurrency for cell in cells}) or [1]
         engine = timed is not None and timed.manifest.question.engine is not None
         design = EngineDesign(cells, self.ks) if engine else BuiltInDesign(cells, loads)
@@ -300,9 +303,8 @@ class Evaluator:
     def concurrencies(self) -> tuple[int, ...]:
         """The loads that the run was asked for; with costs from elsewhere, those timed there."""
         if self.foreign:
-            return tuple(
-                sorted({b for c in self.run.candidates for b in self.source.concurrencies(c)})
-            )
+            timed = chain(*map(self.source.concurrencies, self.run.candidates))
+            return tuple(sorted(set(timed)))
         if self.run.manifest.question.arrivals != "closed":
             return (1,)  # requests sent at their times of arrival make one load, which counts as 1
         return tuple(sorted(self.run.manifest.question.concurrency))
@@ -434,7 +436,7 @@ class Evaluator:
 
     @remembered
     def among_drafts(self, concurrency: int, by: Kind) -> Floats:
-        """What shrinking drafts towards each other adds to their draws, since their true speed-ups
+        """What shrinking estimates together adds to their draws, since their true speed-ups
         at the best k are taken to be normal with an unknown spread [1 + draws, configurations].
         """
         logs, best = self.log_parts(concurrency, by).every, dict[Candidate, int]()

@@ -33,6 +33,7 @@ from draftbench.planner.recommendation import (
     PredictionError,
 )
 from draftbench.records import SELF, Decode, Trajectory
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 
@@ -48,7 +49,7 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
             best = decided.evaluator.at(decided.concurrency, candidate).best_of_draft
         best_of_each.append(best)
         rate = alpha(at_every_k[0].along.replays)
-        samples |= {each: {"alpha": rate} | _samples(each, run) for each in at_every_k}
+        samples |= {each: {"alpha": rate} | _samples(each) for each in at_every_k}
     # All at once, since requests are drawn once for the figures that are computed together.
     intervals = iter(estimates([each for of in samples.values() for each in of.values()]))
     found = []
@@ -59,19 +60,20 @@ def evaluations(run: Run, decided: DecisionAt) -> tuple[Evaluation, ...]:
     return tuple(found)
 
 
-def _answers(alternative: Alternative, run: Run) -> list[tuple[Trajectory, Decode]]:
+@remembered
+def _answers(alternative: Alternative) -> list[tuple[Trajectory, Decode]]:
     """A serving engine's answers with this configuration, whether there is a baseline or not."""
-    concurrency = alternative.configuration.concurrency
+    run, concurrency = alternative.evaluator.run, alternative.configuration.concurrency
     return runs_at(run, alternative.candidate, alternative.k, concurrency) if run.served else []
 
 
-def _samples(alternative: Alternative, run: Run) -> dict[str, Sample | None]:
+def _samples(alternative: Alternative) -> dict[str, Sample | None]:
     """The figures of one configuration whose intervals come from drawn requests."""
     measured, along = alternative.measured, alternative.along
     counted = None
     if measured:
         counted = measured.counted
-    elif answers := _answers(alternative, run):
+    elif answers := _answers(alternative):
         counted = counted_along(answers)
     # A draft that cannot be replayed has the engine's τ at k's that were started, and at others the
     # τ that follows from the positions that the engine counted.
@@ -124,7 +126,7 @@ def _evaluation(
         reason=None if alternative is decided.choice else why_not(alternative, decided, run),
         speedup_end_to_end_expected=alternative.estimate(alternative.log("end_to_end")),
         requests=alternative.requests,
-        requests_served=len({row.request for _, row in _answers(alternative, run)}),
+        requests_served=len({row.request for _, row in _answers(alternative)}),
         requests_measured=len(measured.speedup.requests) if measured else 0,
         probability_best=decided.probability(alternative)
         if competes and decided.deciding

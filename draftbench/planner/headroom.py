@@ -21,8 +21,8 @@ from draftbench.planner.formula import alpha_of
 from draftbench.planner.recommendation import Evaluation, Headroom, Reach
 from draftbench.records import LOOKUP, SELF, Candidate, LookupReplay, Replay, StackReplay
 
-# A draft that has no weights to train.
-_UNTRAINED = "suffix"
+# Drafts without weights to train.
+_UNTRAINED = (LOOKUP, "suffix")
 
 
 def headroom(
@@ -53,7 +53,7 @@ def headroom(
     fastest = {of: max(at.speedup for at in every) for of, every in scales.items()}
     found = []
     for candidate, every in scales.items():
-        if candidate.draft not in (LOOKUP, _UNTRAINED):
+        if candidate.draft not in _UNTRAINED:
             others = (speed for of, speed in fastest.items() if _trained(of) != _trained(candidate))
             best = max((decided.min_speedup, *others))
             found.append(
@@ -97,7 +97,7 @@ class _Scale(NamedTuple):
 
 def _trained(candidate: Candidate) -> str:
     """The draft whose weights training would change."""
-    return (candidate.beneath or candidate).draft
+    return (candidate.fallback or candidate).draft
 
 
 def _most_tokens(each: Alternative, of_self: Alternative | None) -> float | None:
@@ -106,7 +106,7 @@ def _most_tokens(each: Alternative, of_self: Alternative | None) -> float | None
     """
     along = each.along
     tokens = np.array([max(t.output_tokens - 1.0, 0.0) for t in along.trajectories])
-    if each.candidate.beneath:
+    if each.candidate.fallback:
         best = {r.key: r for _, r in of_self.along.replays} if of_self else {}
         perfect = [
             (t, structs.replace(r, draft=best.get(r.key) or _accepted(r.draft)))

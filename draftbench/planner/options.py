@@ -14,14 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from draftbench.errors import UsageError
-from draftbench.flags import in_decision, numbers, size_of
+from draftbench.flags import LARGEST_CONCURRENCY, in_decision, numbers, size_of
 
 if TYPE_CHECKING:
     from draftbench.planner.cost_sources import CostSource
     from draftbench.planner.recommendation import Objective, Slo
 
-# The largest concurrency that can be decided for; it need not be measured.
-LARGEST_LOAD = 4096
 RANKS_BY: dict[Objective, str] = {
     "speedup": "tokens per second after the first token, with speculation over without",
     "latency": "time per output token of a request, both prefills included",
@@ -63,7 +61,7 @@ class DecisionOptions:
         None,
         "How many concurrent requests to decide for, e.g. 1,8,32 (default: as swept).",
         "N,…",
-        parse=partial(numbers, "--concurrency", LARGEST_LOAD),
+        parse=partial(numbers, "--concurrency", LARGEST_CONCURRENCY),
         unset=(),
     )
     objective: Objective = in_decision(

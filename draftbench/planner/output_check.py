@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 from draftbench.planner.recommendation import Audit, TextsAtLoad
 from draftbench.records import Candidate, Decode, Key, Served
+from draftbench.remembered import remembered
 from draftbench.run_folder.run import Run
 
 # How an answer compares with the text without speculation: `unknown` if the server does not report
@@ -56,6 +57,7 @@ def worst_by_request(matches: Mapping[Key, Match]) -> dict[str, Match]:
     return _worst((request, match) for (request, _), match in matches.items())
 
 
+@remembered
 def audit(run: Run) -> Audit | None:
     """How many answers are the same with speculation as without, and how the others differ; None if
     nothing can be compared.

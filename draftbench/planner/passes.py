@@ -2,11 +2,11 @@
 
 Ratios between models are taken only within a block (one candidate and the target beside it), whose
 points were timed in turn. Row 0 of every array has the medians, the other rows those of resampled
-visits. A pass never costs less for more tokens, a longer context or more rows. Only a pass over one
-token that takes clearly longer than one over several stays as it was timed (`Passes.slow_step`): a
-library may be slow at one row, and plain decoding consists of such passes. Seconds are linear
-between timed points and constant outside of them; `covers` says which is which. So the seconds of
-anything are a weighted sum of the seconds of timed points.
+visits. A pass never costs less for more tokens, a longer context or more rows. One exception: a
+one-token pass that is clearly slower than one over several keeps its measured time
+(`Passes.slow_step`), because a library may be slow at one row, and plain decoding consists of such
+passes. Seconds are linear between timed points and constant outside of them; `covers` says which is
+which. So the seconds of anything are a weighted sum of the seconds of timed points.
 
 With d(n) and t(n) the seconds of a draft's and of a target's pass over n tokens a row, and k' the
 tokens that a round drafts, the rounds of one row take
@@ -313,6 +313,7 @@ class Block:
             return None
         return np.stack([plain, drafting], axis=-1)
 
+    @remembered
     def draft_cost_ratio(self, context: float) -> Estimate:
         """c: one draft step (for prompt lookup a whole proposal, for a head a step after its
         catch-up) over one target step.

@@ -112,9 +112,9 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     The expected speed-up is what passes promise for all requests, corrected by how much longer or
     shorter than promised decoding takes. That is learned from all timed cells, most of all from the
     configuration's own; if it has none, the others still say something, and the interval is wider.
-    So the measured requests' `acceptance_luck` is not part of it. Drafts that differ by hardly more
-    than their errors are drawn towards each other. The predicted speed-up is the same without the
-    configuration's own cell, and not drawn towards others.
+    So the measured requests' `acceptance_luck` is not part of it. Estimates of several drafts that
+    are closer than their errors are shrunk together. The predicted speed-up is the same without the
+    configuration's own cell, and not shrunk.
     """
 
     alpha: Estimate | None
@@ -150,7 +150,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
     tokens_per_round_without_interval: float | None = None  # likewise
 
     @property
-    def any_k(self) -> bool:
+    def k_is_a_placeholder(self) -> bool:
         """Whether this k stands for all: no speed is known at any k, and this one did not run."""
         return not (self.best or self.requests_served or self.requests_measured)
 
@@ -161,7 +161,7 @@ class Evaluation(Configuration, frozen=True, kw_only=True):
 
     @property
     def replayed(self) -> bool:
-        """Whether acceptance comes from replay; a draft that only an engine runs has no replay."""
+        """Whether acceptance comes from replay; some drafts of serving engines have none."""
         # Without replay a measured k has no luck, and an unmeasured one no tokens per round.
         figure = self.acceptance_luck if self.requests_measured else self.tokens_per_round
         return figure is not None
@@ -351,12 +351,12 @@ class Recommendation(Record, frozen=True):
     """Whether to speculate and how, at `concurrency`.
 
     `speedup_deciding` is the expected one, including both prefills if the objective is latency. The
-    best of several drafts looks better than it is, so all are drawn towards each other as far as
-    their errors reach. The decision is to speculate if the whole interval lies above `min_speedup`
-    plus 2%, and not to if it lies below: interleaved runs of one process differ by 2%. `schedule`
-    gives k by concurrency for the leader's draft, since an engine loads one draft: where it leads,
-    the k of `by_concurrency`, elsewhere that of a decision on it alone, but it never speculates
-    where `by_concurrency` says not to.
+    best of several drafts looks better than it is, so all are shrunk together as far as their
+    errors reach. The decision is to speculate if the whole interval lies above `min_speedup` plus
+    2%, and not to if it lies below: interleaved runs of one process differ by 2%. `schedule` gives
+    k by concurrency for the leader's draft, since an engine loads one draft: where it leads, the k
+    of `by_concurrency`, elsewhere that of a decision on it alone, but it never speculates where
+    `by_concurrency` says not to.
     """
 
     decision: Decision  # speculate, do_not_speculate or inconclusive

@@ -147,7 +147,8 @@ def settled(run: Run, requests: int) -> bool:
     """
     evaluator = Evaluator(run, DecisionOptions())
     times = requests / len({trajectory.request for trajectory in run.trajectories})
-    return all(evaluator.at(load).stays(times) >= _SETTLED for load in evaluator.concurrencies())
+    decisions = map(evaluator.at, evaluator.concurrencies())
+    return all(decision.stays(times) >= _SETTLED for decision in decisions)
 
 
 def settled_after(run: Run) -> int | None:

@@ -60,8 +60,8 @@ _LEGEND = {
     "experts": "experts: how many of a target layer's experts a verification pass reads, counted / "
     "at most, if each token chose its own independently.",
     "expected ×": "Expected: the prediction, corrected by the time that all decoding took; its "
-    "interval includes the uncertainty of that time. Drafts that differ by hardly more than their "
-    "errors are shrunk towards each other, since the best of several looks better than it is.",
+    "interval includes the uncertainty of that time. Estimates of drafts that are closer than "
+    "their errors are shrunk together, since the best of several looks better than it is.",
     "memory": "Memory: the draft's weights and its cache for the longest request.",
 }
 _PREDICTED_ONLY = "Expected: the prediction; its interval includes the error that predictions have."
@@ -345,8 +345,9 @@ def _best_of_each(
     rows: list[list[Cell]] = []
     for each in answer.by_candidate:
         arrow = "→" if each.configuration == answer.choice else ""
-        name, k = shortened(str(each.candidate), longest), "–" if each.any_k else str(each.k)
-        shown = [None if each.any_k and head != "α" else of(each) for head, of in figures.items()]
+        name, any_k = shortened(str(each.candidate), longest), each.k_is_a_placeholder
+        k = "–" if any_k else str(each.k)
+        shown = [None if any_k and head != "α" else of(each) for head, of in figures.items()]
         memory = None
         if each.memory_bytes is not None and "memory" not in without:
             memory = format_size(each.memory_bytes)
@@ -470,7 +471,7 @@ def better_draft(answer: Recommendation) -> str | None:
     if not able:
         most = max(each.most.speedup for each in answer.headroom)
         others = (each.candidate for each in answer.evaluations)
-        alone = " alone" * any(of.beneath and of not in trainable for of in others)
+        alone = " alone" * any(of.fallback and of not in trainable for of in others)
         return (
             f"No training helps{alone and ' a draft alone'}: a perfect draft of these costs would "
             f"reach {most:.2f}×{alone and ', behind prompt lookup perhaps more'}."
@@ -491,7 +492,7 @@ def _needed(reach: Reach | None) -> str:
     if reach is None:
         return "never"
     if reach.alpha is None:
-        return f"{reach.tokens_per_round:.2f} tok/round"
+        return f"{reach.tokens_per_round:.2f} tok/round at k = {reach.k}"
     return f"α {reach.alpha:.2f}"
 
 
@@ -623,7 +624,7 @@ def crossover(answer: Recommendation) -> str:
 def losers(answer: Recommendation) -> list[str]:
     """Why each other candidate was not chosen."""
     return [
-        f"{each.candidate if each.any_k else f'{each.candidate}, k = {each.k}'}: {each.reason}"
+        f"{each.candidate}{'' if each.k_is_a_placeholder else f', k = {each.k}'}: {each.reason}"
         for each in answer.by_candidate
         if each.reason
     ]

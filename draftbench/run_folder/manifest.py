@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from draftbench.errors import RunFolderError
+from draftbench.flags import LARGEST_CONCURRENCY, LARGEST_K
 from draftbench.records import Candidate, Count, DraftingMode, Environment, Record
 from draftbench.safe_files import without_controls
 
@@ -26,11 +27,9 @@ SCHEMA_VERSION = 6
 
 PACKAGES = ("torch", "transformers", "tokenizers", "torchao", "numpy", "safetensors", "gguf")
 
-# Types of the fields below. The limits lie far beyond what anyone would measure.
-MOST_DRAFTED = 64
-DraftLength = Annotated[int, Meta(ge=1, le=MOST_DRAFTED)]
-MOST_ROWS = 4096
-Rows = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
+# Types of the fields below, with limits far beyond what anyone would measure.
+DraftLength = Annotated[int, Meta(ge=1, le=LARGEST_K)]
+Rows = Annotated[int, Meta(ge=1, le=LARGEST_CONCURRENCY)]
 Few = Annotated[int, Meta(ge=1, le=10**6)]
 Many = Annotated[int, Meta(ge=1, le=10**9)]
 Real = Annotated[float, Meta(ge=0, le=10**9)]

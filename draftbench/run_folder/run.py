@@ -133,8 +133,8 @@ class Run:
         here, those of its draft. None for prompt lookup and `self`, which have no facts.
         """
         found = next((f for f in reversed(self.facts) if f.candidate == candidate), None)
-        beneath = candidate and candidate.beneath
-        return self.facts_of(beneath) if found is None and beneath else found
+        fallback = candidate and candidate.fallback
+        return self.facts_of(fallback) if found is None and fallback else found
 
 
 def read_run(folder: RunFolder) -> Run:
@@ -259,8 +259,8 @@ def comparable(rows: Sequence[Decode]) -> list[Decode]:
     """The decoding runs that can be compared with a baseline run of the same process.
 
     A candidate's k's and the baseline are interleaved: on each response or, at a higher
-    concurrency, where rows share rounds, on all responses together. Of each such unit, the
-    processes that decoded all of it count; if none did, the last one.
+    concurrency, where rows share rounds, on all responses together. Only processes that finished a
+    unit count for it; if none finished, the last one does.
     """
 
     def unit_of(row: Decode) -> tuple[str, int, Key | None]:

@@ -457,7 +457,7 @@ class EngineWorker:
         step = next(self.state.steps(candidate), None)
         if not isinstance(step, Replaying):
             return
-        if candidate.beneath:
+        if candidate.fallback:
             raise parts_missing(candidate)
         self.watcher.stage("replay", sum(map(len, step.groups)), candidate)
         by_engine = candidate.draft != LOOKUP and self.serving.options.replay == "engine"

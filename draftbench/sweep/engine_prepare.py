@@ -28,6 +28,7 @@ from draftbench.errors import (
     RefusedError,
     UsageError,
 )
+from draftbench.flags import LARGEST_CONCURRENCY, LARGEST_K
 from draftbench.hub import short_name
 from draftbench.measure.prompts import LostAnswerError, Prompt, TextSide, fitted
 from draftbench.measure.replay import ServedTarget
@@ -57,7 +58,7 @@ from draftbench.models.source import ModelSource
 from draftbench.models.translation import keeps_ids, needs_translation, rows_of
 from draftbench.records import LOOKUP, SELF, Candidate, DraftingMode, Request
 from draftbench.run_folder.key import keyed_hash
-from draftbench.run_folder.manifest import MOST_DRAFTED, MOST_ROWS, portable
+from draftbench.run_folder.manifest import portable
 from draftbench.sweep.engine_check import find_drafting, stated_specs
 from draftbench.sweep.engine_servers import REPLAYED, Serving, arrival_times
 from draftbench.sweep.options import SLOTS, SweepOptions, Watcher
@@ -196,7 +197,7 @@ def prepare_serving(options: SweepOptions, command: str, watcher: Watcher) -> Pr
                 hint="give a server that speculates; a sweep can replay --drafts over this one",
             )
         specs = {**stated_specs(serving), **specs}
-    if serving.drafting is not None and serving.drafting.k <= MOST_DRAFTED:
+    if serving.drafting is not None and serving.drafting.k <= LARGEST_K:
         options = replace(options, ks=tuple(sorted({*options.ks, serving.drafting.k})))
         serving = replace(serving, sweep=options)
     given = "given" if engine_options.baseline is None else "given with a baseline"
@@ -396,7 +397,7 @@ def _slots_of(facts: ServerFacts) -> int | None:
     """How many requests a server says it answers at once; None if it does not say."""
     name, _ = _SLOTS.get(facts.engine, ("", ""))
     stated = facts.settings.get(name, "")
-    return min(int(stated), MOST_ROWS) if stated.isdecimal() else None
+    return min(int(stated), LARGEST_CONCURRENCY) if stated.isdecimal() else None
 
 
 def _level_served(engine: str, speculation: Speculation, level: str) -> str | None:

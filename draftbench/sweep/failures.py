@@ -49,7 +49,7 @@ def timed_out(limit: float | None) -> ModelError:
 def parts_missing(stack: Candidate) -> ModelError:
     """The error for a stack with a part that could not be replayed."""
     return ModelError(
-        f"prompt lookup and `{stack.beneath}` were not both replayed",
+        f"prompt lookup and `{stack.fallback}` were not both replayed",
         hint="see which of them failed; the same command tries again",
     )
 

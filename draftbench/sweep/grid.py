@@ -96,8 +96,8 @@ def _measure(
     keep: Keep,
     watcher: Watcher,
 ) -> None:
-    """Measure what is due of candidates, all once, then again in reverse order and so on: drift of
-    the machine then affects all of them alike. Those that fail join the `failed`.
+    """Measure every candidate once per repeat, reversing the order each time, so that drift of the
+    machine affects all of them alike. Those that fail join the `failed`.
     """
     options = state.prepared.options
     for repeat in range(options.repeats):

@@ -417,7 +417,7 @@ class SweepOptions:
         return self.serving.max_concurrency or SLOTS
 
     @property
-    def at_once(self) -> int:
+    def worker_count(self) -> int:
         """How many workers share the sweep."""
         if isinstance(self.workers, RayCluster):
             return self.workers.workers

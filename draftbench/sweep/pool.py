@@ -3,8 +3,8 @@
 The target answers the requests group by group, and each candidate is replayed along them group by
 group. Groups depend on the requests alone, so any worker can take any group. Only the first worker
 times and decodes, once the others have ended. If a worker dies, its task is done again; a task that
-ends `MOST_TRIES` workers costs its candidate. A worker that cannot load or run the target is let
-go.
+ends `MOST_TRIES` workers costs its candidate. A worker that cannot load or run the target gets no
+more tasks.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Pool:
         self._refused = defaultdict[Candidate | None, set[str]](set)
         self._timed = False
         self._seats: list[_Seat] = []
-        self._wheres: list[Any] = [*(self.options.cards or [None] * self.options.at_once)]
+        self._wheres: list[Any] = [*(self.options.cards or [None] * self.options.worker_count)]
         if self.options.cluster:
             self._wheres[0] = self.options.cluster.timing_node
 
@@ -103,7 +103,7 @@ class Pool:
         along them.
         """
         self._answer_requests()
-        if self.options.at_once > 1:
+        if self.options.worker_count > 1:
             self._replay(candidates)
 
     def attempt(self, candidate: Candidate) -> Failure | None:
@@ -129,7 +129,7 @@ class Pool:
             match step:
                 case None:
                     return None
-                case Replaying() if candidate.beneath:
+                case Replaying() if candidate.fallback:
                     return failure(candidate, parts_missing(candidate))
                 case Replaying(groups):
                     self.watcher.stage("replay", sum(map(len, groups)), candidate)
@@ -166,7 +166,7 @@ class Pool:
 
     def _replay(self, candidates: Sequence[Candidate]) -> None:
         """Replay all candidates together, each on as few workers as keep all busy."""
-        groups = {c: self.state.unreplayed(c) for c in candidates if not c.beneath}
+        groups = {c: self.state.unreplayed(c) for c in candidates if not c.fallback}
         responses = sum(len(group) for some in groups.values() for group in some)
         self._staff(sum(map(len, groups.values())))
         self.watcher.stage(f"replay by {len(self._seats)} workers", responses)

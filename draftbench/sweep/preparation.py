@@ -137,13 +137,13 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
 
         cluster, threads, machine = workers_of(options, device, watcher)
         options = replace(options, workers=cluster, threads=threads)
-    usual, workers = environment_threads(), options.at_once
+    usual, workers = environment_threads(), options.worker_count
     each = max(1, cores_here() // workers) if workers > 1 and device == "cpu" else None
     threads = set_threads(options.threads or usual or each)
     watcher.note(f"device: {device_words(device)}", always=True)
     if options.threads is None and (usual or each):
-        whence = "from OMP_NUM_THREADS" if usual else f"for each of {workers} workers"
-        watcher.note(f"CPU threads: {threads}, {whence}; --threads sets another number")
+        reason = "from OMP_NUM_THREADS" if usual else f"for each of {workers} workers"
+        watcher.note(f"CPU threads: {threads}, {reason}; --threads sets another number")
     build = Build(
         dtype_of(options.dtype, device),
         options.target_quant,
@@ -165,7 +165,7 @@ def prepare_models(options: SweepOptions, command: str, watcher: Watcher) -> Pre
             )
         if method not in ("draft-model", "eagle3", "mtp"):
             raise UsageError(
-                f"`{spec}`: only a serving engine drafts so",
+                f"`{spec}`: only a serving engine can draft this way",
                 hint=f"name it with --engine; a folder of this name is ./{spec}",
             )
     for spec in (options.target, *(spec for spec in models if parsed(spec)[1])):
@@ -281,7 +281,7 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
     unless it is taken. A stack, `ngram+NAME`, comes after its parts, which are measured too.
     """
     specs: dict[str, str] = {}
-    stacks = {d: beneath for d in options.drafts if (beneath := draft_of_stack(d))}
+    stacks = {d: fallback for d in options.drafts if (fallback := draft_of_stack(d))}
     alone = (draft for draft in options.drafts if draft not in stacks)
     for spec in dict.fromkeys((*alone, *stacks.values(), *[LOOKUP] * bool(stacks))):
         is_model = parsed(spec)[0] == "draft-model" and spec != SELF
@@ -293,7 +293,7 @@ def specs_of(options: SweepOptions) -> dict[str, str]:
         taken = name in specs or reserved
         specs[portable(spec) if taken else name] = spec
     names = {spec: name for name, spec in specs.items()}
-    return specs | {STACK + names[beneath]: draft for draft, beneath in stacks.items()}
+    return specs | {STACK + names[fallback]: draft for draft, fallback in stacks.items()}
 
 
 def read_requests(options: SweepOptions, watcher: Watcher) -> Traffic:
@@ -428,19 +428,19 @@ class CheckedDrafts:
         """Add the stacks; what holds for the draft of a stack holds for the stack."""
         drafts, refused = tuple(self.candidates), tuple(self.failures)
         for name in specs:
-            if (beneath := draft_of_stack(name)) is None:
+            if (fallback := draft_of_stack(name)) is None:
                 continue
-            if beneath in self.sources:
+            if fallback in self.sources:
                 self.sources[name], self.caveats[name] = (
-                    self.sources[beneath],
-                    self.caveats[beneath],
+                    self.sources[fallback],
+                    self.caveats[fallback],
                 )
-            levels = (each.quant for each in drafts if each.draft == beneath)
+            levels = (each.quant for each in drafts if each.draft == fallback)
             self.candidates |= dict.fromkeys(Candidate(draft=name, quant=q) for q in levels)
             self.failures += [
                 msgspec.structs.replace(each, candidate=Candidate(draft=name, quant=of.quant))
                 for each in refused
-                if (of := each.candidate) is not None and of.draft == beneath
+                if (of := each.candidate) is not None and of.draft == fallback
             ]
 
     @property

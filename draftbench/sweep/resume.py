@@ -126,9 +126,7 @@ class SweepState:
         """Make another wave due; False where all are, or where those that are settle the answer."""
         if self.due == len(self.waves):
             return False
-        records = [*self.records(), *chain(*self.costs.values()), *chain(*self.facts.values())]
-        run = run_of(self.prepared.manifest, records)
-        self.settled = settled(run, len(self.prepared.prompts))
+        self.settled = settled(self._measured(), len(self.prepared.prompts))
         self.due += not self.settled
         return not self.settled
 
@@ -142,10 +140,10 @@ class SweepState:
 
     def along(self, candidate: Candidate) -> Mapping[Key, Replay | LookupReplay | StackReplay]:
         """The replays of a candidate; for a stack, put together from those of its parts."""
-        if candidate.beneath is None:
+        if candidate.fallback is None:
             return self.replays.get(candidate, {})
         parts = (
-            self.replays.get(part, {}) for part in (Candidate(draft=LOOKUP), candidate.beneath)
+            self.replays.get(part, {}) for part in (Candidate(draft=LOOKUP), candidate.fallback)
         )
         replays = chain.from_iterable(part.values() for part in parts)
         return {each.key: each for each in stacked(replays, [candidate.draft])}
@@ -172,6 +170,11 @@ class SweepState:
             *(row for rows in self.answers.values() for row in rows.values()),
             *self.faults,
         ]
+
+    def _measured(self) -> Run:
+        """All that was measured so far."""
+        records = [*self.records(), *chain(*self.costs.values()), *chain(*self.facts.values())]
+        return run_of(self.prepared.manifest, records)
 
     def trajectories(self) -> list[Trajectory]:
         """The recorded responses, in the order of the plan."""
@@ -329,8 +332,8 @@ class SweepState:
 
     def _ks_to_start(self, serving: Serving, candidate: Candidate, repeat: int) -> Iterator[int]:
         """All k's with `--measure all`; otherwise those started so far and then, one after the
-        other, those worth a start. Once a repeat's last plain server was asked, the repeat takes no
-        new k, unless it is the last one.
+        other, those worth a start. After a repeat's last server without a draft, no new k is
+        started, except in the last repeat.
         """
         options, back, ks = self.prepared.options, repeat % 2 == 1, serving.ks(candidate)
         if options.measure == "all":
@@ -341,7 +344,7 @@ class SweepState:
         yield from sorted(started, reverse=back)
         ended, last = serving.plain_starts(repeat)[-1] in asked, repeat + 1 == options.repeats
         while ks and (last or not ended):
-            run = run_of(self.prepared.manifest, [*self.records(), *chain(*self.facts.values())])
+            run = self._measured()
             wanted = (
                 next_start(run, candidate, concurrency, ks) for concurrency in options.concurrency
             )
@@ -426,7 +429,7 @@ class SweepState:
         decoded = to_decode(trajectories, options.measure_requests)
         if not options.most_ks:
             decoded = trajectories  # besides timing, the sweep only writes these
-        parts = (candidate, candidate.beneath, Candidate(draft=LOOKUP))
+        parts = (candidate, candidate.fallback, Candidate(draft=LOOKUP))
         replays = (self.replayed(part) for part in parts if part)
         records = [*trajectories, *chain.from_iterable(replays)]
         run = run_of(self.prepared.manifest, records)

@@ -187,7 +187,7 @@ def stages_of_decoder(
     }
     # Workers in processes of their own each load the target. With `--processes` there is one for
     # every candidate in every turn; the first also writes the responses.
-    begin, workers = START_SECONDS + ours.loading, options.at_once
+    begin, workers = START_SECONDS + ours.loading, options.worker_count
     # The target reads the prompts and writes several responses side by side; then each model reads
     # all of it once, the target first.
     read = sum(tokens for tokens, _ in prompts) * options.samples

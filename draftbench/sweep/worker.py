@@ -155,7 +155,7 @@ class Worker:
         """Watch what else runs on the machine; if there are other workers, only during timing, so
         that these are not taken for strangers.
         """
-        if self.options.at_once > 1 and not isinstance(task.step, (Timing, Decoding)):
+        if self.options.worker_count > 1 and not isinstance(task.step, (Timing, Decoding)):
             self._machine = None
         elif self._machine is None:
             self._machine = Watch(self.process)

@@ -542,7 +542,7 @@ def _request_in(
         if form.logged and not whole:
             request = _answered(request)
         elif whole and _is_continued(call, request.content):
-            raise NotRepresentableError("an answer that the request begins")
+            raise NotRepresentableError("an assistant message for the model to continue")
         own, read = request.settings, request.read
         sent = ("model" in call or None) if form.server is None else form.server
         request = replace(request, settings={}, server=server or sent)

@@ -123,11 +123,11 @@ def plan_training(
             f"`{spec}` has no weights that can be trained here",
             hint="give a draft model, or an EAGLE-3 head as `eagle3:HEAD`",
         )
-    if (beneath := draft_of_stack(spec)) is not None:
-        trained = f"{STACK}{beneath.removesuffix(model)}FOLDER"
+    if (fallback := draft_of_stack(spec)) is not None:
+        trained = f"{STACK}{fallback.removesuffix(model)}FOLDER"
         raise UsageError(
-            f"`{draft}` is prompt lookup before `{beneath}`, and only the latter has weights",
-            hint=f"train it, `--draft {beneath}`, then sweep the result as `{trained}`",
+            f"`{draft}` is prompt lookup before `{fallback}`, and only the latter has weights",
+            hint=f"train it, `--draft {fallback}`, then sweep the result as `{trained}`",
         )
     if method == "eagle3":
         check_eagle(target, source)

@@ -149,10 +149,10 @@ def stacks(draw: st.DrawFn) -> tuple[int, int, StackReplay, bool]:
         return msgspec.structs.replace(record, candidate=Candidate(draft=draft))
 
     is_head = draw(st.booleans())
-    beneath: LookupReplay | Replay = by_start("small")
+    fallback: LookupReplay | Replay = by_start("small")
     if not is_head:
-        beneath = replay(counts(1), draftable=draw(st.integers(0, limit)))
-    (found,) = stacked([by_start("ngram"), beneath], ["small", "ngram+small"])
+        fallback = replay(counts(1), draftable=draw(st.integers(0, limit)))
+    (found,) = stacked([by_start("ngram"), fallback], ["small", "ngram+small"])
     return length, limit, found, is_head
 
 

@@ -131,12 +131,14 @@ def test_logged_answers_are_what_a_draft_must_have_and_prompts_where_there_are_n
     """`foreign` has every letter, and of the target's words half."""
     log = tmp_path / "log.jsonl"
     words = ("check", "--target", embedded / "target", "--drafts", embedded / "foreign")
+    asked, answered = {"prompt": "convert IT"}, {"prompt": "give IT", "response": "a"}
     shares = []
-    for row in ({"prompt": "convert IT"}, {"prompt": "convert IT", "response": "a"}):
-        log.write_text(json.dumps(row))
+    for rows in ([asked], [answered], [asked, answered]):
+        log.write_text("\n".join(map(json.dumps, rows)))
         answer = json.loads(command(*words, "--traffic", log, "--format", "json").out)
         shares.append(answer["pairs"][0]["facts"]["vocabulary"]["traffic"]["same_text"])
-    assert (shares[0] < 0.8, shares[1]) == (True, 1)
+    assert shares[0] < shares[2] < shares[1] == 1
+    assert shares[0] < 0.8
 
 
 def test_traffic_that_is_not_there(failing, words):

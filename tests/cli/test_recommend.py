@@ -345,7 +345,7 @@ def better(**changes):
         ),
         (
             [better(alpha=None, to_win=Reach(4, 2.5, None, 1.5))],
-            "would win from 2.50 tok/round, and reach 2.40× at most.",
+            "would win from 2.50 tok/round at k = 4, and reach 2.40× at most.",
         ),
         # The one that lacks least.
         ([better(), better(draft="near", speedup=1.4)], "one that costs what near does"),

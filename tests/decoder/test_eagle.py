@@ -66,10 +66,10 @@ def response_of(prompt, target):
 
 
 def states_of(target, text, reads=random_heads.READS):
-    heard = HiddenStates(reads)
+    hidden = HiddenStates(reads)
     cache = target.new_cache(len(text))
-    target.forward(torch.tensor(text), cache, every=False, heard=heard)
-    return heard.joined()
+    target.forward(torch.tensor(text), cache, every=False, hidden=hidden)
+    return hidden.joined()
 
 
 def along(head, target, text, first):
@@ -116,12 +116,12 @@ def test_a_runner_tells_what_enters_its_layers(kind):
                        for i in (4, 0)], 1)
             for t in (text, other)
         ]  # fmt: skip
-    target, heard = runner(kind), HiddenStates((4, 0))
+    target, hidden = runner(kind), HiddenStates((4, 0))
     cache = target.new_cache(16, rows=2)
     states = {0: [], 1: []}
     for counts, read in (([4, 1], text[:4] + other[:1]), ([3, 2], text[4:] + other[1:])):
-        target.forward(torch.tensor(read), cache, every=True, counts=counts, heard=heard)
-        parts = heard.joined().split(counts)
+        target.forward(torch.tensor(read), cache, every=True, counts=counts, hidden=hidden)
+        parts = hidden.joined().split(counts)
         for row, part in enumerate(parts):
             states[row].append(part)
     for row, every in enumerate(wanted):

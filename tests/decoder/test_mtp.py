@@ -45,10 +45,10 @@ def matched(proposal, tokens):
 
 def passes_along(runner, head, text, first, depths):
     """What every round that starts in a text drafts, by one pass along it."""
-    heard = HiddenStates(head.reads)
+    hidden = HiddenStates(head.reads)
     cache = runner.new_cache(len(text))
-    runner.forward(torch.tensor(text[:-1]), cache, every=False, heard=heard)
-    parts = list(head.along(text, heard.joined(), first, depths))
+    runner.forward(torch.tensor(text[:-1]), cache, every=False, hidden=hidden)
+    parts = list(head.along(text, hidden.joined(), first, depths))
     assert all((part.margins > 0).all() for part in parts)
     return [proposal for part in parts for proposal in part.tokens.tolist()]
 

@@ -307,7 +307,7 @@ def test_an_engine_without_stacks_is_not_started_with_one(started, engine):
 @pytest.mark.parametrize("draft", ["ngram+", "ngram+ngram", "ngram+self", "ngram+ngram+d"])
 def test_prompt_lookup_goes_before_drafts_with_weights_alone(draft):
     with pytest.raises(
-        UsageError, match="an EAGLE-3 head or the target's own layers; before another way"
+        UsageError, match="an EAGLE-3 head or the target's own layers; it was not tried"
     ):
         speculation_of(draft, 4)
 

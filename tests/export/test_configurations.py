@@ -11,6 +11,7 @@ from scenes import EMBEDDED
 
 from draftbench.errors import EngineError, UsageError
 from draftbench.export.configurations import configure
+from draftbench.memory import LEVELS
 from draftbench.models.engine_rules import ENGINE_RULES
 from draftbench.records import DraftingMode, Sampling
 
@@ -54,7 +55,7 @@ def notes(plan, engine, version=None):
 
 
 @pytest.mark.parametrize("draft", ["Qwen/Qwen2.5-0.5B", None])
-@pytest.mark.parametrize("quant", ["none", "fp8", "int8", "int4"])
+@pytest.mark.parametrize("quant", LEVELS)
 @pytest.mark.parametrize("mode", list(DraftingMode))
 @pytest.mark.parametrize("version", [None, "0.26", "v0.24.1"])
 def test_vllm_gets_only_keys_that_it_knows(plan, draft, quant, mode, version):
@@ -197,7 +198,7 @@ def test_a_draft_with_other_ids_is_translated_or_refused_though_the_sizes_agree(
 
 def test_a_head_that_an_engine_reads_otherwise_than_the_run_is_exported_for_others(plan):
     misread = plan(misread={"vllm": "sorts the layers that a head reads"})
-    words = "vLLM would draft otherwise with this head than the run: it sorts the layers"
+    words = "vLLM would use this head differently from the run: it sorts the layers"
     with pytest.raises(UsageError, match=words):
         configure(misread, "vllm")
     assert configure(misread, "sglang") == configure(plan(), "sglang")

@@ -101,9 +101,9 @@ def test_a_round_that_starts_anywhere_drafts_what_one_pass_says(loaded, few):
     """A new drafter at each token of a response, up to the first token that is rejected."""
     (response, *_), (record, *_) = few
     head, target = loaded.runner, loaded.measurement.target
-    text, heard = [*response.prompt.tokens, *response.tokens], HiddenStates(head.reads)
-    target.forward(torch.tensor(text), target.new_cache(len(text)), every=False, heard=heard)
-    states, first = heard.joined(), len(response.prompt.tokens)
+    text, hidden = [*response.prompt.tokens, *response.tokens], HiddenStates(head.reads)
+    target.forward(torch.tensor(text), target.new_cache(len(text)), every=False, hidden=hidden)
+    states, first = hidden.joined(), len(response.prompt.tokens)
     passes = torch.cat(
         [p.tokens for p in head.along(text, states[:-1], first - 1, DEPTHS)]
     ).tolist()

@@ -64,7 +64,7 @@ def test_behind_prompt_lookup_every_decoded_round_is_the_one_that_the_parts_repl
     run = small.found("ngram+mtp", **how, target=str(target(layers)), measure_requests=6)
     assert [str(candidate) for candidate in run.candidates] == ["mtp", "ngram", "ngram+mtp"]
     along = {r.key: r for r in run.replays if isinstance(r, StackReplay)}
-    rows = [row for row in run.decodes if row.k and row.candidate.beneath]
+    rows = [row for row in run.decodes if row.k and row.candidate.fallback]
     assert {row.k for row in rows} == {1, 3}
     for row in rows:
         record, response = along[row.key], run.responses[row.key]

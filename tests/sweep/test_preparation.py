@@ -271,7 +271,7 @@ def test_a_folder_called_as_a_stack_has_its_path_for_a_name(tmp_path, monkeypatc
 
 
 def test_the_built_in_decoder_refuses_what_only_an_engine_drafts_by(small):
-    with pytest.raises(UsageError, match="`dflash:org/head`: only a serving engine drafts so"):
+    with pytest.raises(UsageError, match="`dflash:org/head`: only a serving engine can draft"):
         small.prepared("ngram", "dflash:org/head")
 
 

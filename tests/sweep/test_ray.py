@@ -96,8 +96,8 @@ def test_three_workers_find_what_this_process_finds(small, session):
 
 @pytest.mark.slow
 def test_workers_that_fit_on_no_node_are_refused(small, session):
-    assert small.prepared("ngram", workers=CLUSTER).options.at_once == 3
-    assert small.prepared("ngram", workers=CLUSTER, threads=2).options.at_once == 1
+    assert small.prepared("ngram", workers=CLUSTER).options.worker_count == 3
+    assert small.prepared("ngram", workers=CLUSTER, threads=2).options.worker_count == 1
     with pytest.raises(UsageError, match=r"^no node of the Ray cluster has 4 CPUs$"):
         small.prepared("ngram", workers=CLUSTER, threads=4)
 

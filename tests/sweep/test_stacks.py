@@ -1,4 +1,4 @@
-"""Sweeps of stacks: prompt lookup, and where it finds nothing the draft beneath it."""
+"""Sweeps of stacks: prompt lookup, and where it finds nothing the draft behind it."""
 
 import random_heads
 from scenes import rounds_of_stack
@@ -17,7 +17,7 @@ def test_every_decoded_round_of_a_stack_is_the_one_that_its_parts_replays_say(sm
     along = {(r.key, r.candidate): r for r in run.replays if isinstance(r, StackReplay)}
     kinds = set()
     for row in run.decodes:
-        if row.k and row.candidate.beneath:
+        if row.k and row.candidate.fallback:
             record, response = along[row.key, row.candidate], run.responses[row.key]
             assert row.digest == response.digest
             expected = list(rounds_of_stack(record, response, row.k))

@@ -202,7 +202,7 @@ def test_tgi_samples_where_it_is_told_to_or_the_choice_is_narrowed(parameters):
         ({"contents": TURNS, "cachedContent": "c"}, "cachedContent"),
         (
             {"request": {"contents": [*TURNS, {"role": "model", "parts": [{"text": "Hi"}]}]}},
-            "an answer that the request begins",
+            "an assistant message for the model to continue",
         ),
     ],
 )
@@ -583,7 +583,7 @@ def test_the_last_message_of_a_request_body_is_never_taken_as_the_answer():
 )
 def test_an_answer_that_an_anthropic_request_begins_is_no_finished_turn(marked):
     messages = [USER, {"role": "assistant", "content": "{"}]
-    with pytest.raises(NotRepresentableError, match="an answer that the request begins"):
+    with pytest.raises(NotRepresentableError, match="an assistant message for the model"):
         asked({"request": {"model": "m", "messages": messages} | marked})
     for mark in ("prefix", "partial"):
         with pytest.raises(NotRepresentableError, match=f"messages.{mark}"):
