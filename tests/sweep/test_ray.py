@@ -35,6 +35,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[
 from draftbench.sweep.ray_cluster import OnRay  # noqa: E402
 
 CLUSTER = RayCluster(None)
+MODELS = os.environ.get("DRAFTBENCH_MODELS") or None
 ON_RAY = {"workers": CLUSTER, "measure": "replay", "requests": 24}
 
 
@@ -92,6 +93,19 @@ def test_three_workers_find_what_this_process_finds(small, session):
     folder = small.sweep(**ON_RAY | asked)
     assert measured(folder) == alone
     assert len(read_run(folder).workers) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MODELS is None, reason="DRAFTBENCH_MODELS names no folder of real models")
+def test_three_workers_find_of_a_real_model_what_this_process_finds(small, session):
+    asked = {
+        "target": f"{MODELS}/smollm2",
+        "measure": "replay",
+        "requests": 6,
+        "max_new_tokens": 12,
+    }
+    alone = measured(small.sweep("self", "ngram", out="alone", **asked))
+    assert measured(small.sweep("self", "ngram", workers=CLUSTER, **asked)) == alone
 
 
 @pytest.mark.slow
