@@ -144,6 +144,11 @@ def test_links_lead_to_files_that_are_there(page):
             assert (page.parent / link).exists(), link
 
 
+def test_the_tests_that_ci_names_are_there():
+    named = re.findall(r"tests/[\w/.]+", (ROOT / ".ci/run").read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 def test_the_python_example_runs_as_it_stands():
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
     done = subprocess.run(
