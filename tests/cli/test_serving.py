@@ -14,7 +14,7 @@ from engines.scripted_server import ScriptedServer
 from gguf import GGMLQuantizationType
 from sweep.engine import FakeEngine, FakeServer, fake_drive
 
-from draftbench.engines import commands
+from draftbench.engines.connect import ADAPTERS
 from draftbench.errors import EngineError
 from draftbench.models.engine_rules import STARTED
 from draftbench.records import Candidate, RoundCounts
@@ -553,4 +553,4 @@ def test_where_no_speed_is_known_no_k_is_named(command, tmp_path, embedded):
 
 
 def test_the_command_line_offers_to_start_what_can_be_started():
-    assert tuple(commands._PROGRAMS) == STARTED
+    assert {name for name, each in ADAPTERS.items() if each.command} == {*STARTED}
