@@ -39,7 +39,7 @@ START = "needs an engine that draftbench starts"
         ([*SERVER, "--target-quant", "int8"], "--target-quant needs the built-in", "leave it out"),
         ([*ENGINE, "--arrivals", "poisson"], "--arrivals cannot be `poisson`", "poisson:2.5"),
         (["--time-scale", 2], "--time-scale needs --arrivals log", "leave it out"),
-        (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "sglang, openai"),
+        (["--engine", "tensorrt-llm"], "--engine cannot be `tensorrt-llm`", "llama.cpp, openai"),
         ([*ENGINE, "--processes", 2], "--processes needs the built-in", "--restarts"),
         ([*ENGINE, "--one-layout"], "--one-layout needs the built-in", "leave it out"),
         ([*ENGINE, "--until", "settled"], "--until settled needs the built-in", "all the requests"),
