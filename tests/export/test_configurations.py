@@ -177,12 +177,6 @@ SIZES = {"vocabularies": (152064, 151936)}
             for engine, draft in (("llama.cpp", "suffix"), ("transformers", "eagle3:h"))
             for on in ("vllm", None)
         ),
-        (
-            "transformers",
-            None,
-            {"draft": "mtp", "vocabularies": None, "engine": "vllm"},
-            "not known to draft by `mtp`",
-        ),
         *(
             (engine, None, {"draft": "ngram+d.gguf", "target": "t.gguf"}, "drafts by one method")
             for engine in ENGINE_RULES.keys() - {"llama.cpp"}
