@@ -40,17 +40,6 @@ def test_arrivals_at_other_times_are_noted(run):
     assert not noted("at other times", old, old)
 
 
-def test_it_is_noted_that_only_one_run_knows_its_slots(run):
-    """A server that was started with slots beside a running one that does not say its own."""
-    started, running = run(arrivals="poisson:2", max_concurrency=16), run(arrivals="poisson:2")
-    words = "only one of the two runs knows how many requests its server answered at once"
-    assert noted(words, started, running)
-    assert noted(words, running, started)
-    assert not noted(words, started, started)
-    assert not noted(words, running, running)
-    assert not noted(words, started, run())  # a replay is of no load
-
-
 def test_a_failure_says_where_to_look(run):
     old = run(tested={"draft": "small", "machine": "here", "torch": "2.12", "numpy": "2"})
     new = run(

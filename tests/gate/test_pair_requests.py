@@ -5,7 +5,7 @@ import pytest
 
 from draftbench.errors import IncomparableError
 from draftbench.gate.limits import parse_limit
-from draftbench.gate.pair_requests import by_segment, pair_up, refusal
+from draftbench.gate.pair_requests import pair_up, refusal
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,6 @@ def test_times_of_different_machines_are_refused(run, metric, fact):
     with pytest.raises(IncomparableError, match=f"{metric} was measured elsewhere: {fact}"):
         pair_up(run(), there, [parse_limit(f"{metric}:5%")])
     assert len(pair_up(run(), there, [])) == 40
-
-
-def test_a_single_segment_is_no_segment(run):
-    one = run(rows=lambda at: {"segment": "chat"})
-    assert by_segment(pair_up(one, one, ())) == {}
 
 
 @pytest.mark.parametrize("fact", ["quant", "dtype", "quantization", "ftype"])
