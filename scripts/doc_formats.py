@@ -27,7 +27,7 @@ from draftbench.cli.dry_run import DryRun
 from draftbench.cli.recommend import CSV_FIGURES
 from draftbench.gate.baseline import Baseline
 from draftbench.gate.compare import Comparison, SideBySide
-from draftbench.gate.result import GateResult, HistoryEntry
+from draftbench.gate.result import GateResult
 from draftbench.models.check_result import CheckResult
 from draftbench.models.known_pairs import Suggestion
 from draftbench.planner import cost_sources
@@ -91,7 +91,6 @@ COMMANDS: tuple[tuple[str, str, tuple[type, ...]], ...] = (
 )
 FILES: tuple[tuple[str, str, tuple[type, ...]], ...] = (
     ("A baseline of the gate", "What `gate --save FILE` writes. JSON.", (Baseline,)),
-    ("A history of the gate", "What `gate --history FILE` appends: a JSON line.", (HistoryEntry,)),
 )
 
 

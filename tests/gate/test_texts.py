@@ -6,7 +6,7 @@ from scenes import SMALL
 
 from draftbench.cli.gate import render
 from draftbench.errors import UsageError
-from draftbench.gate.ci import describe_texts, to_github, to_junit
+from draftbench.gate.ci import other_checks, to_github, to_junit
 from draftbench.gate.judge import judge
 from draftbench.gate.make_baseline import make_baseline
 from draftbench.gate.noninferiority import Verdict
@@ -119,7 +119,7 @@ SENTENCE = (
 
 def test_the_finding_is_in_every_format_of_the_verdict(texts):
     result = judge(texts(), texts([*["other"] * 6, "unknown"]))
-    assert describe_texts(result.texts) == SENTENCE
+    assert [words for _, _, words in other_checks(result)] == [SENTENCE]
     for style in ("table", "markdown"):
         assert SENTENCE in " ".join(render(result, style, 400).split())
     assert any(SENTENCE in line and "::error" in line for line in to_github(result))
@@ -147,7 +147,8 @@ def test_the_finding_is_in_every_format_of_the_verdict(texts):
     ],
 )
 def test_a_line_names_the_cause_as_far_as_it_is_known(run, texts, drafted, known, words):
-    assert words in describe_texts(judge(run(), texts(drafted, known=known)).texts)
+    ((_, _, line),) = other_checks(judge(run(), texts(drafted, known=known)))
+    assert words in line
 
 
 def answer(k, repeat=0, **fields):
