@@ -8,8 +8,12 @@ from scenes import trajectory
 from draftbench.errors import UsageError
 from draftbench.planner.recommend import recommend
 from draftbench.records import Sampling
-from draftbench.report.charts import charts_of
+from draftbench.report import charts as drawing
 from draftbench.report.text import shown
+
+
+def charts_of(run, answer):
+    return {chart.name: chart for chart in drawing.charts_of(run, answer)}
 
 
 @pytest.fixture(scope="module")
