@@ -138,40 +138,34 @@ class Run:
 
 
 def read_run(folder: RunFolder) -> Run:
-    """Read and group all observations of a run.
+    """Read and group all observations of a run. The built-in decoder's responses and replays are in
+    one order, whichever of several workers came first: the longest prompts first, one candidate
+    after the other.
 
     Raises:
         RunFolderError: a file cannot be read, is not what it was when the sweep ended, or holds a
             measurement that does not fit its response or what the run asked.
     """
-    run = _as_by_one(replace(run_of(folder.manifest, folder.observations()), path=folder.path))
+    run = replace(run_of(folder.manifest, folder.observations()), path=folder.path)
+    question = run.manifest.question
+    if question.engine is None:
+        drafts = {name: at for at, name in enumerate(run.manifest.specs)}
+        levels = {level: at for at, level in enumerate(question.quants)}
+        responses = sorted(run.trajectories, key=lambda t: (-t.prompt_tokens, *t.key))
+        place = {response.key: at for at, response in enumerate(responses)}
+
+        def order(row: Replay | LookupReplay | StackReplay) -> tuple[int, ...]:
+            of = row.candidate
+            kind = isinstance(row, LookupReplay) + 2 * isinstance(row, StackReplay)
+            draft, level = drafts.get(of.draft, len(drafts)), levels.get(of.quant, 0)
+            return kind, draft, level, of.draft == SELF, place.get(row.key, 0)
+
+        replays = tuple(sorted(run.replays, key=order))
+        run = replace(run, trajectories=tuple(responses), replays=replays)
     for row in (*run.replays, *run.decodes, *run.served, *run.partial):
         if not isinstance(row, StackReplay):
             check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
-
-
-def _as_by_one(run: Run) -> Run:
-    """The built-in decoder's responses and replays in one order, whichever of several workers came
-    first: the longest prompts first, one candidate after the other.
-    """
-    question = run.manifest.question
-    if question.engine is not None:
-        return run
-    drafts = {name: at for at, name in enumerate(run.manifest.specs)}
-    levels = {level: at for at, level in enumerate(question.quants)}
-    responses = sorted(run.trajectories, key=lambda t: (-t.prompt_tokens, *t.key))
-    place = {response.key: at for at, response in enumerate(responses)}
-
-    def order(row: Replay | LookupReplay | StackReplay) -> tuple[int, ...]:
-        of = row.candidate
-        kind = isinstance(row, LookupReplay) + 2 * isinstance(row, StackReplay)
-        draft, level = drafts.get(of.draft, len(drafts)), levels.get(of.quant, 0)
-        return kind, draft, level, of.draft == SELF, place.get(row.key, 0)
-
-    return replace(
-        run, trajectories=tuple(responses), replays=tuple(sorted(run.replays, key=order))
-    )
 
 
 def check_that_it_fits(

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import subprocess
-import sys
-import textwrap
 
 import pytest
 from scenes import failure, named, replay, step, trajectory
@@ -67,27 +63,6 @@ def test_a_disk_that_fills_up_inside_a_line_leaves_the_file_as_it_was(path, monk
         append_line(path, [RECORD])
     assert "free some space" in caught.value.hint
     assert path.read_bytes() == before
-
-
-def test_a_limit_on_file_sizes_is_named_and_the_file_stays_readable(path):
-    append_line(path, [RECORD])
-    program = textwrap.dedent(f"""
-        import resource
-        from pathlib import Path
-        from draftbench.errors import RunFolderError
-        from draftbench.records import Candidate, Failure
-        from draftbench.run_folder.append_log import append_line
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        record = Failure(candidate=Candidate(draft="d"), stage="s", reason="x" * 9000, hint="h")
-        try:
-            append_line(Path({str(path)!r}), [record])
-        except RunFolderError as error:
-            print(error.message, "|", error.hint)
-    """)
-    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "File too large | a limit on file sizes is set" in child.stdout, child.stderr
-    assert read(path) == [RECORD]
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4096  # this process is not limited
 
 
 @pytest.mark.parametrize(
