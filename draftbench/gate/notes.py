@@ -27,15 +27,7 @@ TEXTS_NOT_JUDGED = (
     "whether speculation changes what is written was not judged: that needs answers of one server "
     "with it and one without (--baseline-server), one request at a time at temperature 0"
 )
-OTHER_TIMES = (
-    "requests came at other times than in the baseline (another --seed, other timestamps in the "
-    "log, or not the same requests): acceptance differs by it only where the engine drafts by load"
-)
 SAME_RUN = "this is the baseline's own run; gate a new sweep"
-SPEED_ALONE = (
-    "only speed was judged: prompt lookup drafts without a model, so that its acceptance and a "
-    "model's do not say which of the two is better"
-)
 SPEED_NOT_JUDGED = (
     "only acceptance was judged, not speed: that takes `--max-drop speedup:5%`, and both runs "
     f"swept with `--processes {MIN_PROCESSES} --measure all`"
@@ -57,7 +49,10 @@ def notes_on(
 
     # Where most acceptance was lost: in which segment, and at which draft position.
     if one_looks_up(old, new):
-        yield SPEED_ALONE
+        yield (
+            "only speed was judged: prompt lookup drafts without a model, so that its acceptance "
+            "and a model's do not say which of the two is better"
+        )
     elif failed and any(check.verdict is Verdict.FAIL for check in result.checks):
         failing = [check for check in result.segments if check.verdict is Verdict.FAIL]
         drops = [
@@ -147,7 +142,11 @@ def notes_on(
             why = f"{whose} did not say at which positions it accepted"
         yield f"no alpha: {why}"
     if came_at_other_times(old, new):
-        yield OTHER_TIMES
+        yield (
+            "requests came at other times than in the baseline (another --seed, other timestamps "
+            "in the log, or not the same requests): acceptance differs by it only where the engine "
+            "drafts by load"
+        )
     if result.timed and min(len(old.processes), len(new.processes)) < MIN_PROCESSES:
         yield (
             "times of fewer than three processes: restarts can differ by more than these intervals"
