@@ -53,8 +53,7 @@ class Run:
     """Everything that a run measured; `path` is the folder that it was read from, if any.
 
     The `replays` of stacks are combined from those of their parts. An engine's answers are in
-    `served`, and also among the `decodes`, as decoding runs. `partial` holds answers of sessions
-    that were cut short, which no figure uses.
+    `served`, and also among the `decodes`, as decoding runs.
     """
 
     manifest: Manifest
@@ -68,7 +67,6 @@ class Run:
     workers: tuple[WorkerFacts, ...] = ()
     engines: tuple[EngineFacts, ...] = ()
     served: tuple[Served, ...] = ()
-    partial: tuple[Served, ...] = ()
     path: Path | None = None
 
     def __repr__(self) -> str:
@@ -113,8 +111,7 @@ class Run:
         ran.
         """
         replayed = [replay.candidate for replay in self.replays]
-        rows = (*self.served, *self.partial)
-        served = [row.candidate for row in rows if row.candidate is not None]
+        served = [row.candidate for row in self.served if row.candidate is not None]
         return tuple(dict.fromkeys(replayed + served))
 
     @property
@@ -162,7 +159,7 @@ def read_run(folder: RunFolder) -> Run:
 
         replays = tuple(sorted(run.replays, key=order))
         run = replace(run, trajectories=tuple(responses), replays=replays)
-    for row in (*run.replays, *run.decodes, *run.served, *run.partial):
+    for row in (*run.replays, *run.decodes, *run.served):
         if not isinstance(row, StackReplay):
             check_that_it_fits(row, run.responses.get(row.key), folder)
     return run
@@ -215,8 +212,6 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         (r.server, r.key, r.load, r.asked_concurrency): r for r in records if isinstance(r, Served)
     }
     served = tuple(answers_that_count(answers.values(), trajectories.keys()))
-    counted = {row.server for row in served}
-    partial = (r for r in answers.values() if r.load == "open" and r.server not in counted)
     failures: dict[Candidate | None, Failure] = {}
     for record in records:
         if isinstance(record, Failure) and record.resolved:
@@ -235,7 +230,6 @@ def run_of(manifest: Manifest, records: Sequence[AnyObservation]) -> Run:
         workers=tuple(r for r in records if isinstance(r, WorkerFacts)),
         engines=tuple(r for r in records if isinstance(r, EngineFacts)),
         served=served,
-        partial=tuple(partial),
     )
 
 
