@@ -238,7 +238,7 @@ def _by_k(answer: Recommendation, over: str) -> Iterator[Chart]:
     if len(drafts) > SERIES:
         more = f" Drawn are the first {SERIES} of {len(drafts)} candidates."
     if len(drafts) < len(colours):
-        more += " The target as its own draft (self) is in the numbers alone."
+        more += " The target as its own draft (self) is only in the numbers."
     measured = [(e, e.speedup_measured, False) for e in evaluations if e.speedup_measured]
     points = f"the {counted(len(measured), 'configuration')} that were decoded"
     best = [(e, e.speedup_expected, True) for e in answer.by_candidate if e.speedup_expected]

@@ -89,7 +89,7 @@ def test_over_k_what_is_expected_stands_beside_what_is_measured(reference, chart
     assert [line.get_ydata()[0] for line in hollow] == [e.speedup_expected.value for e in drafts]
     assert len(dots) - len(hollow) == len(measured)
     for name in ("tokens-per-round-by-k", "speedup-by-k"):
-        assert "its own draft (self) is in the numbers alone." in charts[name].caption
+        assert "its own draft (self) is only in the numbers." in charts[name].caption
 
 
 def test_the_control_is_a_candidate_to_compare_with_and_drawn_nowhere_else(charts):
