@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import structs
 
 from draftbench.acceptance.candidate_rounds import CandidateRounds
+from draftbench.acceptance.rounds import alpha_of
 from draftbench.planner.decide import Alternative, DecisionAt
-from draftbench.planner.formula import alpha_of
 from draftbench.planner.recommendation import Evaluation, Headroom, Reach
 from draftbench.records import LOOKUP, SELF, Candidate, LookupReplay, Replay, StackReplay
 

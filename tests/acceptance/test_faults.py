@@ -258,7 +258,7 @@ def test_a_mean_accepted_length_of_one_is_suspected_though_the_replay_was_fine()
     ("accept", "message"),
     [
         # 40 rounds of four and one token, and a last token that the limit leaves no room to draft.
-        ([1.0] * 201, "every one of 160 drafted tokens was accepted at k = 4"),
+        ([1.0] * 201, "100.0% of 160 drafted tokens were accepted at k = 4"),
         # 100 rounds, one that is rejected, 100 rounds: 800 of 804.
         ([1.0] * 500 + [0.0] + [1.0] * 500, "99.5% of 804 drafted tokens were accepted at k = 4"),
         # 20 rounds, one that is rejected, 20 rounds: 160 of 164 is 97.6%.
